@@ -1,0 +1,56 @@
+# Foreshore: everything a person or a machine runs. `make help` lists it.
+#
+# Every target sets up what it needs: a virtual environment with the locked dependencies, the package in editable
+# mode, and a Java runtime for Spark when the machine has none of 17, 21 or 25. A second run installs nothing.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export PYTHONHASHSEED ?= random
+export FORESHORE_JAVA_HOME ?= $(shell test -d $(CURDIR)/$(VENV)/jre && echo $(CURDIR)/$(VENV)/jre)
+
+.PHONY: help setup demo test check sim sim-long crash rewrite bench lock clean
+
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): requirements.lock requirements-jre.lock pyproject.toml tools/setup.sh
+	@tools/setup.sh $(VENV)
+
+setup: $(READY) ## create .venv, install the locked dependencies, find or install Java
+
+demo: $(READY) ## the whole story with real data: load, kill, failover, history, replacement, reconciliation
+	@$(BIN)/foreshore demo $(ARGS)
+
+test: $(READY) ## every check and every test
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+
+check: $(READY) ## format, lint, types, import contracts
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/lint-imports --no-logo >/tmp/foreshore-imports.$$$$ 2>&1 || { cat /tmp/foreshore-imports.$$$$; exit 1; }; rm -f /tmp/foreshore-imports.$$$$
+	@$(BIN)/mypy
+
+sim: $(READY) ## replay one seed of the simulation with its trace: make sim SEED=7
+	@$(BIN)/python -m tests.sim run --seed $(or $(SEED),1) -v
+
+sim-long: $(READY) ## 10,000 seeds, recorded in docs/track-record.md
+	@$(BIN)/python -m tests.sim long --seeds $(or $(SEEDS),1-10000)
+
+crash: $(READY) ## kill -9 of real node processes under load, 1,000 cycles
+	@$(BIN)/python -m tests.crash --cycles $(or $(CYCLES),1000)
+
+rewrite: $(READY) ## write the answers of the conversations anew; the diff is the review
+	@$(BIN)/python -m pytest -q tests/conversations -p no:xdist --rewrite
+
+bench: $(READY) ## every figure that README or ARCHITECTURE claims, measured here
+	@$(BIN)/foreshore bench $(ARGS)
+
+lock: $(READY) ## resolve the dependencies anew (needs pip-tools)
+	@tools/lock.sh $(VENV)
+
+clean: ## remove the virtual environment and all caches
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info spark-warehouse

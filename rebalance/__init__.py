@@ -1,0 +1,1 @@
+"""Where copies should be, and how one catches up. Pure: it decides, it never moves a byte."""

@@ -1,0 +1,1 @@
+"""Tests mirror the source; `testdata/` holds conversations and scenarios, `sim/` the simulator."""

@@ -1,0 +1,96 @@
+"""The names of things that survive a process: nodes, versions, ballots, fragments, transactions.
+
+Everything here is a plain value that orders, hashes and prints the same way in every process, because names appear in
+the log, on the wire, in a scenario and in a terminal, and a reader must recognise them everywhere.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from typing import NamedTuple
+
+NodeId = str
+"""A node's stable name, 1 to 64 of the characters of `NAME`; it belongs to a data directory and never changes."""
+
+Namespace = str
+"""A named map, spelled like a node id. Names that begin with `~` are the engine's own."""
+
+Fragment = tuple[Namespace, int]
+"""(namespace, partition): the unit of counting, replication, rebalancing and reconciliation. Prints as `acc/7`."""
+
+TxId = bytes
+"""16 bytes: the client's hybrid clock in microseconds (u64, big-endian), then 8 bytes that the client drew at random."""
+
+TX_ID_BYTES = 16
+DECISIONS: Namespace = "~tx"
+"""The engine's namespace of two-phase commit decisions: transaction id -> outcome, counted like any other fragment."""
+
+KEY_BYTES_MAX = 400
+VALUE_BYTES_MAX = 16 << 20
+SLOTS = 16384
+PARTITIONS_MAX = SLOTS
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class Version(NamedTuple):
+    """A topology version: `major` rises for join, leave and fail, `minor` for everything else. Prints as `3.1`."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+class Ballot(NamedTuple):
+    """A Paxos ballot of one exchange; unique because the proposer's id is part of it. Prints as `2@n1`."""
+
+    round: int
+    node: NodeId
+
+    def __str__(self) -> str:
+        return f"{self.round}@{self.node}" if self.node else "-"
+
+
+NO_VERSION = Version(0, 0)
+NO_BALLOT = Ballot(0, "")
+
+
+def slot_of(key: bytes) -> int:
+    """The slot of a key, 0 to 16383: CRC-16/XMODEM of its `{hash tag}` if it has one, else of the whole key.
+
+    The rule is Redis Cluster's, so that its smart clients can route to us: the tag is what stands between the first
+    `{` and the first `}` after it, unless that is nothing.
+    """
+    left = key.find(b"{")
+    if left >= 0:
+        right = key.find(b"}", left + 1)
+        if right > left + 1:
+            key = key[left + 1 : right]
+    return binascii.crc_hqx(key, 0) % SLOTS
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a key in a cluster of `partitions` (a power of two up to 16384); fixed for its life."""
+    return slot_of(key) * partitions // SLOTS
+
+
+def fragment_name(fragment: Fragment) -> str:
+    """How a fragment prints everywhere: `acc/7`."""
+    return f"{fragment[0]}/{fragment[1]}"
+
+
+def tx_name(tx: TxId) -> str:
+    """How a transaction prints everywhere: the hexadecimal id, or `-` for none."""
+    return tx.hex() if tx else "-"
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return `name` if it is a legal name of a node, a namespace or a cluster; raise ValueError with the rule if not."""
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            f"{kind} {name!r} is not a legal name: expected 1 to 64 letters, digits, '.', '_' or '-', "
+            "beginning with a letter or a digit"
+        )
+    return name

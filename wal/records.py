@@ -1,0 +1,273 @@
+"""What a node writes to its log: a closed union of small values, one object per batch and never per entry.
+
+The log is the node: its state is the last checkpoint folded with every record since. A record therefore says what *is*
+from now on (results, never operations), and replaying it twice changes nothing. Records are MessagePack arrays in which
+the first element is the tag; fields are only ever added at the end, with a default.
+
+The unit inside them is the `Write`: one contiguous range of one fragment's counters. A transaction reserves one range per
+fragment, so a batch of a thousand keys is one object with two lists. A range is never split or merged after it was
+reserved: whoever ships, supplies or re-issues it ships all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias, assert_never
+
+import msgspec
+
+from wal.ids import Ballot, Fragment, Namespace, NodeId, TxId, Version
+
+
+class Write(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The counters `start+1 .. start+delta` of one fragment: updates in order, or (no keys) a closed gap.
+
+    A value of None is a delete. `stable` is the primary's LWM when the range was reserved: everything at or below it is
+    durable on every in-sync copy. `origin` is the epoch that first issued it, when a later epoch re-issued it.
+    """
+
+    namespace: Namespace
+    partition: int
+    epoch: int
+    start: int
+    keys: list[bytes]
+    values: list[bytes | None]
+    stable: int = 0
+    tx: TxId = b""
+    closed: int = 0
+    origin: int = 0
+
+    @property
+    def delta(self) -> int:
+        """How many counters it takes."""
+        return self.closed or len(self.keys)
+
+    @property
+    def end(self) -> int:
+        """Its highest counter."""
+        return self.start + (self.closed or len(self.keys))
+
+    @property
+    def fragment(self) -> Fragment:
+        """The fragment it belongs to."""
+        return (self.namespace, self.partition)
+
+    @property
+    def issued(self) -> int:
+        """The epoch that first issued it; part of the digest, so that a re-issue leaves the digest alone."""
+        return self.origin or self.epoch
+
+
+Range: TypeAlias = tuple[Namespace, int, int]
+"""(namespace, start, delta): counters of one fragment of the partition that the record names."""
+
+
+class Update(msgspec.Struct, frozen=True, array_like=True, tag="update", gc=False):
+    """Prepare and commit in one: each write stands by itself, atomic within its partition."""
+
+    writes: list[Write]
+
+
+class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare", gc=False):
+    """One participant's vote: these counters, entries and locks are held until the outcome is known.
+
+    `locks` are keys that were read and not written. `participants` are all partitions of the transaction, `decision` the
+    one that holds its decision record. `origin` is the epoch it was voted in, when a later primary re-issued it.
+    """
+
+    tx: TxId
+    partition: int
+    epoch: int
+    writes: list[Write]
+    locks: list[tuple[Namespace, bytes]]
+    participants: list[int]
+    decision: int
+    origin: int = 0
+
+    @property
+    def issued(self) -> int:
+        """The epoch in which the vote was given."""
+        return self.origin or self.epoch
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True, tag="outcome", gc=False):
+    """A prepared transaction's outcome in one partition: its ranges become updates, or are closed by the rollback."""
+
+    tx: TxId
+    partition: int
+    epoch: int
+    commit: bool
+    ranges: list[Range]
+
+
+class NoOp(msgspec.Struct, frozen=True, array_like=True, tag="noop", gc=False):
+    """Gaps that a new primary closed: nobody was promised anything about these counters."""
+
+    partition: int
+    epoch: int
+    gaps: list[Range]
+
+
+class EpochStart(msgspec.Struct, frozen=True, array_like=True, tag="epoch", gc=False):
+    """A new epoch of one partition: from counter `first` on, each fragment's history is this epoch's."""
+
+    partition: int
+    epoch: int
+    firsts: list[tuple[Namespace, int]]
+
+
+class History(msgspec.Struct, frozen=True, array_like=True, tag="history", gc=False):
+    """Missed updates that came from another copy, with their own epochs and counters: they can be supplied again."""
+
+    writes: list[Write]
+
+
+class Preload(msgspec.Struct, frozen=True, array_like=True, tag="preload", gc=False):
+    """Entries of a full transfer, or re-fetched after an undo, each with its own (epoch, counter).
+
+    A counter of 0 says that the supplier has no such key.
+    """
+
+    namespace: Namespace
+    partition: int
+    epochs: list[int]
+    counters: list[int]
+    keys: list[bytes]
+    values: list[bytes | None]
+
+
+class Results(msgspec.Struct, frozen=True, array_like=True, tag="results", gc=False):
+    """Outcomes by transaction id that came with a full transfer, so that a retry still gets its first answer."""
+
+    partition: int
+    txs: list[TxId]
+    outcomes: list[int]
+
+
+class FragmentClear(msgspec.Struct, frozen=True, array_like=True, tag="clear", gc=False):
+    """The copy of one fragment was emptied; unless `gone`, it counts for nothing until a `FragmentReady` follows."""
+
+    namespace: Namespace
+    partition: int
+    reason: str
+    gone: bool = False
+
+
+class FragmentReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=False):
+    """A transfer of one fragment is complete: it is whole up to `lwm`, with the supplier's epochs and digest.
+
+    After a full transfer (`full`) the log cannot serve history at or below `lwm`.
+    """
+
+    namespace: Namespace
+    partition: int
+    lwm: int
+    digest: int
+    epochs: list[tuple[int, int]]
+    full: bool
+
+
+class Undo(msgspec.Struct, frozen=True, array_like=True, tag="undo", gc=False):
+    """The copy's counters above `above` belong to a history that was not continued; `keys` are what they touched."""
+
+    namespace: Namespace
+    partition: int
+    above: int
+    keys: list[bytes]
+
+
+class Promised(msgspec.Struct, frozen=True, array_like=True, tag="promised", gc=False):
+    """A promise of the exchange that follows version `after`: no lower ballot will be accepted."""
+
+    after: Version
+    ballot: Ballot
+
+
+class Accepted(msgspec.Struct, frozen=True, array_like=True, tag="accepted", gc=False):
+    """A map accepted for the version that follows `after`; `topology` is encoded by the engine."""
+
+    after: Version
+    ballot: Ballot
+    topology: bytes
+
+
+class Committed(msgspec.Struct, frozen=True, array_like=True, tag="committed", gc=False):
+    """A committed map, encoded by the engine."""
+
+    version: Version
+    topology: bytes
+
+
+class Boot(msgspec.Struct, frozen=True, array_like=True, tag="boot", gc=False):
+    """The node started; `incarnation` is how often it has."""
+
+    incarnation: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint", gc=False):
+    """The store holds everything up to `lsn`."""
+
+    lsn: int
+
+
+class Trimmed(msgspec.Struct, frozen=True, array_like=True, tag="trimmed", gc=False):
+    """Segments below `first_lsn` are about to go: the log serves each fragment's history above this counter only."""
+
+    first_lsn: int
+    dropped: list[Range]  # (namespace, partition, highest counter that goes)
+
+
+Record: TypeAlias = (
+    Update
+    | Prepare
+    | Outcome
+    | NoOp
+    | EpochStart
+    | History
+    | Preload
+    | Results
+    | FragmentClear
+    | FragmentReady
+    | Undo
+    | Promised
+    | Accepted
+    | Committed
+    | Boot
+    | Checkpoint
+    | Trimmed
+)
+
+KINDS: tuple[type[Record], ...] = Record.__args__  # type: ignore[attr-defined]  # a union's members are not in its stub
+
+
+def kind_of(record: Record) -> str:
+    """The record's name, as it stands in the log, in a dump and in a filter: `update`, `prepare`, ..."""
+    return str(record.__struct_config__.tag)
+
+
+def spans(record: Record) -> Iterator[tuple[Namespace, int, int, int]]:
+    """The counters that a record speaks about: (namespace, partition, start, delta), for the history index."""
+    match record:
+        case Update(writes) | History(writes) | Prepare(_, _, _, writes):
+            for write in writes:
+                yield write.namespace, write.partition, write.start, write.delta
+        case Outcome(_, partition, _, _, ranges) | NoOp(partition, _, ranges):
+            for namespace, start, delta in ranges:
+                yield namespace, partition, start, delta
+        case (
+            EpochStart()
+            | Preload()
+            | Results()
+            | FragmentClear()
+            | FragmentReady()
+            | Undo()
+            | Promised()
+            | Accepted()
+            | Committed()
+            | Boot()
+            | Checkpoint()
+            | Trimmed()
+        ):
+            return
+        case _:
+            assert_never(record)
