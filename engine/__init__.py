@@ -1,1 +1,49 @@
-"""The node: it composes the pure machines, owns the only event loop, and has the doors."""
+"""Foreshore's engine: a transactional, partitioned, persistent key-value store.
+
+`open(path)` is a node in this process, `connect("host:port,...")` a client of a cluster; both give a `Database`, and
+`engine.aio` has the same in its native, asynchronous form. What is below this module is the node itself.
+"""
+
+from engine.api import Database, Namespace, Transaction, connect, open, transactional  # noqa: A004  # as `dbm.open`
+from engine.client.transaction import Concurrency, Isolation
+from engine.codecs import Codec
+from engine.errors import (
+    ClusterReadOnly,
+    CommitUnknown,
+    Conflict,
+    CorruptionError,
+    DiskFull,
+    Error,
+    LockTimeout,
+    NoQuorum,
+    PartitionLost,
+    ProtocolError,
+    TransactionTimeout,
+    Unavailable,
+    UsageError,
+)
+
+__all__ = [
+    "ClusterReadOnly",
+    "Codec",
+    "CommitUnknown",
+    "Concurrency",
+    "Conflict",
+    "CorruptionError",
+    "Database",
+    "DiskFull",
+    "Error",
+    "Isolation",
+    "LockTimeout",
+    "Namespace",
+    "NoQuorum",
+    "PartitionLost",
+    "ProtocolError",
+    "Transaction",
+    "TransactionTimeout",
+    "Unavailable",
+    "UsageError",
+    "connect",
+    "open",
+    "transactional",
+]

@@ -8,7 +8,8 @@
 
 The strip between the low and the high watermark is the foreshore. A range `(start, delta)` means the counters
 `start+1 .. start+delta`, as in the partition update counters of Apache Ignite. Where Ignite silently corrupts its queue
-(a range that overlaps an applied one in part) or moves a watermark before it refuses, this one raises and changes nothing.
+(a range that overlaps an applied one in part) or moves a watermark before it refuses, this one raises and changes
+nothing.
 """
 
 from __future__ import annotations
@@ -109,6 +110,23 @@ class PartitionCounter:
         if value > self._hwm:
             self._hwm = value
 
+    def step(self, start: int, delta: int) -> bool:
+        """Mark (start, delta) applied if it is the next one and nothing lies beyond a gap; else False, nothing changes.
+
+        The quick way that nearly every update takes; whoever gets False goes on with `update`. O(1).
+        """
+        if start != self._lwm or self._ranges or delta < 1:
+            return False
+        end = start + delta
+        self._lwm = end
+        if end > self._hwm:
+            self._hwm = end
+        return True
+
+    def withdraw(self) -> None:
+        """Forget what was promised and not applied: nobody holds these counters any more."""
+        self._hwm = self.highest_applied
+
     def update(self, start: int, delta: int) -> bool:
         """Mark (start, delta) applied; True if it is new, False if all of it was applied already.
 
@@ -116,7 +134,7 @@ class PartitionCounter:
         O(1) at lwm with nothing out of order, O(log n) else.
         """
         if start < 0 or delta < 1 or start + delta > COUNTER_MAX:
-            raise ValueError(f"({start},{delta}) is not a range: expected start >= 0, delta >= 1, end <= {COUNTER_MAX}")
+            raise ValueError(f"({start},{delta}) is not a range: expected start >= 0, delta >= 1")
         end = start + delta
         lwm = self._lwm
         ranges = self._ranges
@@ -176,7 +194,7 @@ class PartitionCounter:
         if not self._ranges or start < self._lwm:
             return False
         at = self._ranges.bisect_right(start)
-        return at > 0 and end <= self._ranges.peekitem(at - 1)[1]
+        return at > 0 and end <= int(self._ranges.peekitem(at - 1)[1])
 
     def advance(self, value: int) -> None:
         """Jump lwm to `value` and drop every range at or below it; below lwm: nothing. For the exchange only.
@@ -196,7 +214,7 @@ class PartitionCounter:
     def finalize(self) -> list[tuple[int, int]]:
         """Close all gaps and return them as (start, delta); then hwm = lwm = highest applied, without ranges.
 
-        The caller logs and replicates what is returned: a gap that is closed without a record would look like lost data.
+        The caller logs and replicates what is returned: a gap closed without a record would look like lost data.
         """
         gaps = self.missing(self.highest_applied)
         self._lwm = self._hwm = self.highest_applied
@@ -206,9 +224,7 @@ class PartitionCounter:
     def cut(self, value: int) -> None:
         """Forget everything above `value`: this copy's suffix belongs to a history that was not continued."""
         if self._ranges:
-            kept = [(start, end) for start, end in self._ranges.items() if end <= value]
-            split = [start for start, end in self._ranges.items() if start < value < end]
-            assert not split, f"cut at {value} would split a range of {self}"
+            kept = [(start, min(end, value)) for start, end in self._ranges.items() if start < value]
             self._ranges = SortedDict(kept) if kept else None
         self._lwm = min(self._lwm, value)
         self._hwm = self.highest_applied
@@ -242,17 +258,13 @@ class PartitionCounter:
                 f"not a partition counter: expected {_HEADER.size + count * _RANGE.size} bytes, found {len(data)}"
             )
         if not lwm <= hwm <= COUNTER_MAX:
-            raise ValueError(
-                f"not a partition counter: expected lwm <= hwm <= {COUNTER_MAX}, found lwm={lwm} hwm={hwm}"
-            )
+            raise ValueError(f"not a partition counter: expected lwm <= hwm <= {COUNTER_MAX}, found lwm={lwm} hwm={hwm}")
         counter = cls(lwm)
         at = lwm
         ranges: list[tuple[int, int]] = []
         for start, delta in _RANGE.iter_unpack(data[_HEADER.size :]):
             if start <= at or delta < 1 or start + delta > hwm:
-                raise ValueError(
-                    f"not a partition counter: ({start},{delta}) does not lie above {at} and below hwm={hwm}"
-                )
+                raise ValueError(f"not a partition counter: ({start},{delta}) is not above {at} and within hwm={hwm}")
             at = start + delta
             ranges.append((start, at))
         counter._hwm = hwm

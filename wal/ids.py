@@ -20,7 +20,7 @@ Fragment = tuple[Namespace, int]
 """(namespace, partition): the unit of counting, replication, rebalancing and reconciliation. Prints as `acc/7`."""
 
 TxId = bytes
-"""16 bytes: the client's hybrid clock in microseconds (u64, big-endian), then 8 bytes that the client drew at random."""
+"""16 bytes: the client's hybrid clock in microseconds (u64, big-endian), then 8 bytes that the client drew."""
 
 TX_ID_BYTES = 16
 DECISIONS: Namespace = "~tx"
@@ -87,7 +87,7 @@ def tx_name(tx: TxId) -> str:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return `name` if it is a legal name of a node, a namespace or a cluster; raise ValueError with the rule if not."""
+    """Return `name` if it is a legal name of a node, namespace or cluster; raise ValueError with the rule if not."""
     if not NAME.fullmatch(name):
         raise ValueError(
             f"{kind} {name!r} is not a legal name: expected 1 to 64 letters, digits, '.', '_' or '-', "

@@ -4,19 +4,19 @@ The log is the node: its state is the last checkpoint folded with every record s
 from now on (results, never operations), and replaying it twice changes nothing. Records are MessagePack arrays in which
 the first element is the tag; fields are only ever added at the end, with a default.
 
-The unit inside them is the `Write`: one contiguous range of one fragment's counters. A transaction reserves one range per
-fragment, so a batch of a thousand keys is one object with two lists. A range is never split or merged after it was
+The unit inside them is the `Write`: one contiguous range of one fragment's counters. A transaction reserves one range
+per fragment, so a batch of a thousand keys is one object with two lists. A range is never split or merged after it was
 reserved: whoever ships, supplies or re-issues it ships all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias, assert_never
+from typing import TypeAlias, assert_never, get_args
 
 import msgspec
 
-from wal.ids import Ballot, Fragment, Namespace, NodeId, TxId, Version
+from wal.ids import Ballot, Fragment, Namespace, TxId, Version
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -71,8 +71,8 @@ class Update(msgspec.Struct, frozen=True, array_like=True, tag="update", gc=Fals
 class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare", gc=False):
     """One participant's vote: these counters, entries and locks are held until the outcome is known.
 
-    `locks` are keys that were read and not written. `participants` are all partitions of the transaction, `decision` the
-    one that holds its decision record. `origin` is the epoch it was voted in, when a later primary re-issued it.
+    `locks` are keys that were read and not written. `participants` are all partitions of the transaction, `decision`
+    the one that holds its decision record. `origin` is the epoch it was voted in, when a later primary re-issued it.
     """
 
     tx: TxId
@@ -142,6 +142,7 @@ class Results(msgspec.Struct, frozen=True, array_like=True, tag="results", gc=Fa
     partition: int
     txs: list[TxId]
     outcomes: list[int]
+    floor: TxId = b""
 
 
 class FragmentClear(msgspec.Struct, frozen=True, array_like=True, tag="clear", gc=False):
@@ -237,7 +238,7 @@ Record: TypeAlias = (
     | Trimmed
 )
 
-KINDS: tuple[type[Record], ...] = Record.__args__  # type: ignore[attr-defined]  # a union's members are not in its stub
+KINDS: tuple[type[Record], ...] = get_args(Record)
 
 
 def kind_of(record: Record) -> str:

@@ -1,0 +1,158 @@
+"""What an operator may ask of a node, and the answers, as plain data that becomes JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from engine.effects import SessionId, Stop
+from engine.messages import SetBaseline
+from engine.requests import Admin, Code, Report
+from engine.topology import CopyState, stamp
+from wal.ids import fragment_name
+
+if TYPE_CHECKING:
+    from engine.node import Node
+
+
+class Administration:
+    """The operator's commands on one node."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._cluster_id = ""
+
+    def on_admin(self, session: SessionId, request: Admin) -> None:
+        """Do a command, or say why not."""
+        core, arguments = self.node.core, request.arguments
+        problem, body = "", {}
+        match request.command:
+            case "status":
+                body = self.status()
+            case "counters":
+                body = self.counters(arguments.get("namespace", []))
+            case "progress":
+                body = self.progress()
+            case "init":
+                cluster = arguments.get("cluster", [""])[0]
+                problem = self.node.form(cluster, arguments.get("nodes", []))
+                body = {"formed": cluster}
+            case "baseline":
+                nodes = tuple(arguments.get("nodes", []))
+                problem = self.node.membership.change_baseline(nodes)
+                leader = self.node.detector.coordinator()
+                if not problem and leader is not None:
+                    core.send(leader, SetBaseline(list(nodes)))
+                body = {"baseline": list(nodes)}
+            case "checkpoint":
+                self.node.checkpoint_wanted = True
+            case "stop":
+                self.node.membership.leaving_self = True
+            case _:
+                problem = f"command {request.command!r} is not known"
+        if problem:
+            core.refuse(session, request.id, Code.USAGE, problem)
+        else:
+            core.reply(session, Report(request.id, msgspec.json.encode(body)))
+
+    def status(self) -> dict[str, Any]:
+        """The node, its view of the members, its partitions, and what holds things up."""
+        node, core = self.node, self.node.core
+        topology = core.topology
+        states: dict[str, int] = {}
+        for hold in core.holds:
+            state = "PRIMARY" if hold.active else "PROMOTING" if hold.mine else str(hold.state)
+            states[state] = states.get(state, 0) + 1
+        status: dict[str, Any] = {
+            "node": core.node,
+            "allocation": core.allocation,
+            "incarnation": core.incarnation,
+            "address": core.address,
+            "cluster_name": core.settings.cluster,
+            "formed": topology is not None,
+            "serving": core.serving,
+            "quorum": core.quorum,
+            "version": str(core.version),
+            "frozen": core.frozen,
+            "durable_lsn": core.durable_lsn,
+            "seen": sorted(node.membership.seen),
+            "partitions": states,
+            "behind": node.demander.behind,
+            "locks": len(node.locks),
+            "in_doubt": [tx.hex() for tx in node.participant.in_doubt()],
+            "held_up_by": node.exchange.held_up,
+            "checkpointing": node.checkpointing,
+        }
+        if topology is not None:
+            status |= {
+                "cluster": topology.cluster,
+                "stamp": f"{stamp(topology):016x}",
+                "coordinator": node.detector.coordinator(),
+                "members": [
+                    {
+                        "node": m.node,
+                        "address": m.address,
+                        "incarnation": m.incarnation,
+                        "suspected": node.detector.suspected(m.node),
+                        "primary": sum(p.primary == m.node for p in topology.placements),
+                        "owning": sum(p.state_of(m.node) is CopyState.OWNING for p in topology.placements),
+                        "moving": sum(p.state_of(m.node) is CopyState.MOVING for p in topology.placements),
+                    }
+                    for m in topology.members
+                ],
+                "baseline": list(topology.baseline),
+                "under_replicated": sum(
+                    len(p.in_sync) < min(topology.backups + 1, len(topology.baseline)) or p.lost
+                    for p in topology.placements
+                ),
+                "lost": [n for n, p in enumerate(topology.placements) if p.lost],
+            }
+        return status
+
+    def counters(self, namespaces: list[str]) -> dict[str, Any]:
+        """Per fragment: LWM, HWM, ranges, digest, epoch."""
+        return {
+            fragment_name(name): {
+                "lwm": f.counter.lwm,
+                "hwm": f.counter.hwm,
+                "ranges": f.counter.ranges,
+                "digest": f"{f.digest:016x}",
+                "epoch": f.epochs[-1][0] if f.epochs else 0,
+                "loading": f.loading,
+                "primary": self.node.core.holds[name[1]].mine if self.node.core.holds else False,
+            }
+            for name, f in sorted(self.node.core.replica.fragments.items())
+            if not namespaces or name[0] in namespaces
+        }
+
+    def progress(self) -> dict[str, Any]:
+        """How this node's copies caught up, since it started."""
+        progress = self.node.demander.progress
+        ways: dict[str, int] = {}
+        expected: dict[str, int] = {}
+        for name, kind in progress.ways.items():
+            ways[kind] = ways.get(kind, 0) + 1
+            expected[kind] = expected.get(kind, 0) + progress.expected[name]
+        return {
+            "behind": self.node.demander.behind,
+            "fragments": ways,
+            "missing": expected,
+            "updates": progress.updates,
+            "rows": progress.rows,
+            "supplied": self.node.supply.supplied,
+            "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.ways[n] == "full"},
+        }
+
+    def left(self) -> bool:
+        """Whether this node asked to leave and has left."""
+        core = self.node.core
+        if not self.node.membership.leaving_self or core.topology is None:
+            return False
+        alone = len(core.topology.members) == 1
+        return alone or core.topology.member(core.node) is None
+
+    def end(self) -> None:
+        """Stop, once it has left."""
+        if self.left():
+            self.node.core.effects.tasks.append(Stop("left the cluster"))

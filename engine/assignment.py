@@ -1,0 +1,323 @@
+"""The map that an exchange proposes: a pure function of the last one and of what the members report.
+
+For every partition it keeps four promises. The primary and the in-sync set are chosen only from copies that hold every
+acknowledged update. A copy outside that set becomes in-sync only if the primary vouches for it. A primary that is alive
+and in place stays, unless its partition was drained for a handover. And no step lowers the number of copies below
+min(before, after): a copy that is not wanted any more goes only when every wanted one that is here is in sync, and it
+stands in for one that is away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from engine.detector import set_back
+from engine.messages import CopyReport, SingleMap
+from engine.topology import Member, Placement, Topology
+from rebalance.affinity import Affinity, assign
+from wal.ids import NodeId, Version
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A node that wants to be in the next map, as it says it is now."""
+
+    node: NodeId
+    allocation: str
+    incarnation: int
+    address: str
+    domain: str
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What the exchange knows beside the last map."""
+
+    candidates: Sequence[Candidate]  # every node that is alive and reported
+    singles: Mapping[NodeId, SingleMap]
+    handover: Sequence[int]
+    baseline: Sequence[NodeId]
+    leaving: Sequence[NodeId] = ()
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The proposed map, and what a person should know about how it came to be."""
+
+    topology: Topology
+    notes: list[str]
+
+
+def first_topology(
+    cluster: str,
+    name: str,
+    partitions: int,
+    backups: int,
+    candidates: Sequence[Candidate],
+    affinity: Affinity = assign,
+) -> Topology:
+    """Version 1.0 of a new cluster: every candidate is a member, in the baseline, and every copy is in sync."""
+    nodes = tuple(c.node for c in candidates)
+    domains = {c.node: c.domain for c in candidates if c.domain}
+    ideal = affinity(nodes, domains, partitions, backups + 1)
+    topology = Topology(
+        version=Version(1, 0),
+        cluster=cluster,
+        name=name,
+        partitions=partitions,
+        backups=backups,
+        members=tuple(
+            Member(c.node, c.allocation, c.incarnation, c.address, order, c.domain) for order, c in enumerate(candidates, 1)
+        ),
+        baseline=nodes,
+        placements=tuple(Placement(1, 1, tuple(owners), tuple(owners)) for owners in ideal),
+        allocations={c.node: c.allocation for c in candidates},
+        domains=domains,
+        next_order=len(nodes) + 1,
+    )
+    topology.check()
+    return topology
+
+
+def next_topology(old: Topology, change: Change, affinity: Affinity = assign) -> Plan:
+    """The map that follows `old`."""
+    notes: list[str] = []
+    alive = {c.node: c for c in change.candidates if c.node not in change.leaving}
+    members = _members(old, alive)
+    joined_or_left = {_life(m) for m in members} != {_life(m) for m in old.members}
+    version = Version(old.version.major + 1, 0) if joined_or_left else Version(old.version.major, old.version.minor + 1)
+    baseline = tuple(change.baseline)
+    domains = {**old.domains, **{c.node: c.domain for c in alive.values() if c.domain}}
+    ideal = affinity(baseline, domains, old.partitions, old.backups + 1)
+    steady = {m.node for m in old.members if m.node in alive and _life(alive[m.node]) == _life(m)}
+    trusted = _trusted(old, alive, change.singles, steady, notes)
+    reports = _reports(old, change.singles)
+    # A lost partition must never take the new disk of a node for the old one that held its last copy.
+    replaced = {n: f"{n}#{old.allocations.get(n, '')}" for n in alive if n in change.singles and n not in trusted}
+    handover = set(change.handover)
+    vouched: dict[int, list[NodeId]] = {}
+    for node, single in change.singles.items():
+        if node in steady and node in trusted:
+            for partition, copy in single.vouched:
+                placement = old.placements[partition]
+                if placement.primary == node and copy in placement.owners and copy in steady and copy in trusted:
+                    vouched.setdefault(partition, []).append(copy)
+    placements = tuple(
+        _place(
+            number,
+            placement,
+            ideal[number],
+            _survivors(placement, trusted, vouched.get(number, []), reports.get(number, {}), steady, number, notes),
+            steady,
+            replaced,
+            alive=alive,
+            handover=number in handover,
+        )
+        for number, placement in enumerate(old.placements)
+    )
+    allocations = {n: a for n, a in old.allocations.items() if n in baseline or _still_named(n, placements)}
+    allocations |= {n: alive[n].allocation for n in alive if n in baseline or n in allocations}
+    topology = Topology(
+        version=version,
+        cluster=old.cluster,
+        name=old.name,
+        partitions=old.partitions,
+        backups=old.backups,
+        members=members,
+        baseline=baseline,
+        placements=placements,
+        allocations=allocations,
+        domains=domains,
+        next_order=max(m.order for m in members) + 1,
+    )
+    topology.check()
+    return Plan(topology, notes)
+
+
+def wanted_handover(
+    old: Topology, alive: Sequence[NodeId], settled: Mapping[int, Sequence[NodeId]], affinity: Affinity = assign
+) -> list[int]:
+    """Partitions whose ideal primary is in sync (or about to be: `settled`) and is not the primary yet.
+
+    A primary that is gone hands nothing over: its partition changes hands without waiting for anybody.
+    """
+    ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
+    found: list[int] = []
+    for number, placement in enumerate(old.placements):
+        best = next((n for n in ideal[number] if n in alive), None)
+        if best is None or placement.lost or placement.owners[0] == best or placement.owners[0] not in alive:
+            continue
+        if best in placement.in_sync or best in settled.get(number, ()):
+            found.append(number)
+    return found
+
+
+def surplus(old: Topology, alive: Sequence[NodeId], affinity: Affinity = assign) -> list[int]:
+    """Partitions with a copy that is not wanted any more although every wanted one is in sync."""
+    ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
+    found: list[int] = []
+    for number, placement in enumerate(old.placements):
+        here = [n for n in ideal[number] if n in alive]
+        if placement.lost or not here or not all(n in placement.in_sync for n in here):
+            continue
+        primary, *others = (n for n in placement.owners if n in alive or n == placement.owners[0])
+        extra = [n for n in others if n not in here]
+        if len(_standing_in(extra, ideal[number], [primary, *(n for n in others if n in here)])) < len(extra):
+            found.append(number)
+    return found
+
+
+def _life(node: Member | Candidate) -> tuple[NodeId, str, int]:
+    """One life of a node on one disk."""
+    return (node.node, node.allocation, node.incarnation)
+
+
+def _members(old: Topology, alive: Mapping[NodeId, Candidate]) -> tuple[Member, ...]:
+    kept = [
+        Member(m.node, c.allocation, c.incarnation, c.address, m.order, c.domain)
+        for m in old.members
+        for c in [alive.get(m.node)]
+        if c is not None and c.allocation == m.allocation
+    ]
+    known = {m.node for m in kept}
+    order = old.next_order
+    for node, c in alive.items():
+        if node not in known:
+            kept.append(Member(node, c.allocation, c.incarnation, c.address, order, c.domain))
+            order += 1
+    return tuple(sorted(kept, key=lambda m: m.order))
+
+
+def _trusted(
+    old: Topology,
+    alive: Mapping[NodeId, Candidate],
+    singles: Mapping[NodeId, SingleMap],
+    steady: set[NodeId],
+    notes: list[str],
+) -> dict[NodeId, None]:
+    """The nodes whose disk is the one that the map knows, and began its life with no less than it ever claimed."""
+    peaks = [peak for single in singles.values() for peak in single.peaks]
+    trusted: dict[NodeId, None] = {}
+    for node, candidate in alive.items():
+        if node not in singles:
+            continue
+        known = old.allocations.get(node)
+        if known is not None and known != candidate.allocation:
+            notes.append(f"{node} came with another disk ({candidate.allocation}, known {known}): its copies are new")
+        elif node not in steady and set_back(node, singles[node].life, peaks):
+            notes.append(
+                f"{node} began with less than its disk had claimed before: it was set back, its copies must catch up"
+            )
+        else:
+            trusted[node] = None
+    return trusted
+
+
+def _reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> dict[int, dict[str, dict[NodeId, CopyReport]]]:
+    """partition -> namespace -> node -> report."""
+    found: dict[int, dict[str, dict[NodeId, CopyReport]]] = {}
+    for node, single in singles.items():
+        for report in single.copies:
+            if report.partition < old.partitions:
+                found.setdefault(report.partition, {}).setdefault(report.namespace, {})[node] = report
+    return found
+
+
+def _survivors(
+    placement: Placement,
+    trusted: Mapping[NodeId, None],
+    vouched: Sequence[NodeId],
+    reports: Mapping[str, Mapping[NodeId, CopyReport]],
+    steady: set[NodeId],
+    number: int,
+    notes: list[str],
+) -> list[NodeId]:
+    """The copies that hold every acknowledged update of the partition, and agree with each other."""
+    survivors = [n for n in placement.in_sync if n in trusted]
+    for namespace, by_node in reports.items():
+        stable = max((by_node[n].stable for n in survivors if n in by_node), default=0)
+        behind = [n for n in survivors if (by_node[n].lwm if n in by_node else 0) < stable]
+        for node in behind:
+            notes.append(f"{node} lacks acknowledged updates of {namespace}/{number}: its copy must catch up")
+            survivors.remove(node)
+        survivors = _agreeing(survivors, placement, namespace, by_node, steady, number, notes)
+    return survivors + [n for n in vouched if n not in survivors]
+
+
+def _agreeing(
+    survivors: list[NodeId],
+    placement: Placement,
+    namespace: str,
+    by_node: Mapping[NodeId, CopyReport],
+    steady: set[NodeId],
+    number: int,
+    notes: list[str],
+) -> list[NodeId]:
+    """Equal LWM and unequal digest is a divergence: the primary's side is kept, else the larger one."""
+    by_lwm: dict[int, dict[int, list[NodeId]]] = {}
+    for node in survivors:
+        if node in by_node:
+            report = by_node[node]
+            by_lwm.setdefault(report.lwm, {}).setdefault(report.digest, []).append(node)
+    for lwm, sides in by_lwm.items():
+        if len(sides) < 2:
+            continue
+        right = max(
+            sides.values(),
+            key=lambda side: (
+                placement.owners[0] in side and placement.owners[0] in steady,
+                len(side),
+                [-placement.in_sync.index(n) for n in side],
+            ),
+        )
+        wrong = [n for side in sides.values() if side is not right for n in side]
+        notes.append(f"digests of {namespace}/{number} differ at {lwm}: {', '.join(wrong)} must catch up")
+        survivors = [n for n in survivors if n not in wrong]
+    return survivors
+
+
+def _place(
+    number: int,
+    old: Placement,
+    ideal: Sequence[NodeId],
+    survivors: list[NodeId],
+    steady: set[NodeId],
+    replaced: Mapping[NodeId, NodeId],
+    *,
+    alive: Mapping[NodeId, Candidate],
+    handover: bool,
+) -> Placement:
+    if not survivors:
+        held = tuple(replaced.get(n, n) for n in old.in_sync)
+        return _changed(old, Placement(0, old.epoch, held, held, lost=True))
+    wanted = [n for n in ideal if n in alive]
+    incumbent = old.owners[0] if not old.lost and old.owners[0] in steady and old.owners[0] in survivors else None
+    best = next((n for n in wanted if n in survivors), survivors[0])
+    primary = incumbent if incumbent is not None and not (handover and best in survivors) else best
+    complete = all(n in survivors for n in wanted)
+    in_sync = [n for n in wanted if n in survivors and n != primary]
+    extra = [n for n in survivors if n not in wanted and n != primary]
+    in_sync += _standing_in(extra, ideal, [primary, *in_sync]) if complete and wanted else extra
+    owners = [primary, *in_sync, *(n for n in wanted if n not in survivors)]
+    epoch = old.epoch if primary == incumbent else old.epoch + 1
+    return _changed(old, Placement(0, epoch, tuple(owners), (primary, *in_sync)))
+
+
+def _standing_in(extra: Sequence[NodeId], ideal: Sequence[NodeId], have: Sequence[NodeId]) -> list[NodeId]:
+    """The copies that are not where they should be, and stay as long as too few others are."""
+    return list(extra[: max(0, len(ideal) - len(have))])
+
+
+def _changed(old: Placement, new: Placement) -> Placement:
+    """`new` with the version that follows `old`'s: one more for each slot that changed, and for any other change."""
+    slots = max(len(old.owners), len(new.owners))
+    changes = sum(
+        (old.owners[i] if i < len(old.owners) else None) != (new.owners[i] if i < len(new.owners) else None)
+        for i in range(slots)
+    )
+    if not changes and (old.in_sync, old.epoch, old.lost) != (new.in_sync, new.epoch, new.lost):
+        changes = 1
+    return Placement(old.version + changes, new.epoch, new.owners, new.in_sync, new.lost)
+
+
+def _still_named(node: NodeId, placements: Sequence[Placement]) -> bool:
+    return any(node in p.in_sync for p in placements)

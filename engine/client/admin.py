@@ -1,0 +1,64 @@
+"""One operator's command to one node: connect, ask, hang up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from engine import errors
+from engine.requests import Admin, Failed, Report
+from engine.transport import split_address
+from engine.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
+
+
+async def ask(address: str, command: str, *, timeout: float = 10.0, **arguments: list[str]) -> dict[str, Any]:
+    """A node's answer to a command. Raises UsageError (as the node says) and Unavailable."""
+    try:
+        host, port = split_address(address)
+    except ValueError as error:
+        raise errors.UsageError(str(error)) from None
+    try:
+        async with asyncio.timeout(timeout):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(frame(Hello(MAGIC, PROTOCOL, "client")))
+                frames = _Frames(reader)
+                hello = decode_hello(await frames.next())
+                if hello.refused:
+                    raise errors.Unavailable(f"{address} refused: {hello.refused}")
+                frames.reader.limit = FRAME_BYTES_MAX
+                writer.write(frame([Admin(1, command, arguments)]))
+                reply = decode_replies(await frames.next())[0]
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+        raise errors.Unavailable(f"no answer from {address}: {error or type(error).__name__}") from None
+    match reply:
+        case Report(_, body):
+            answer = msgspec.json.decode(body)
+            assert isinstance(answer, dict), "a report is an object"
+            return answer
+        case Failed(_, _, message):
+            raise errors.UsageError(message)
+        case _:
+            raise errors.ProtocolError(f"unexpected answer: {reply}")
+
+
+class _Frames:
+    """The payloads of a stream, one by one."""
+
+    def __init__(self, stream: asyncio.StreamReader) -> None:
+        self.stream = stream
+        self.reader = FrameReader()
+        self._ready: list[bytes] = []
+
+    async def next(self) -> bytes:
+        """The next payload."""
+        while not self._ready:
+            data = await self.stream.read(1 << 16)
+            if not data:
+                raise asyncio.IncompleteReadError(b"", None)
+            self._ready.extend(self.reader.feed(data))
+        return self._ready.pop(0)

@@ -1,0 +1,364 @@
+"""What a client wants done, as values that know their requests: the material of `engine.client.routing`.
+
+A call is over keys (or partitions), and these over nodes; which over which changes with the topology. So a call does not
+hold requests: it holds what is still to be done, makes a request for whatever lies at one node, and takes the answer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from engine import errors
+from engine.requests import (
+    Check,
+    CommitTx,
+    Done,
+    Get,
+    GetStatus,
+    KeepLocks,
+    Lock,
+    Put,
+    Reply,
+    Request,
+    Rows,
+    Scan,
+    Status,
+    Swap,
+    Unlock,
+    Values,
+)
+from wal.ids import Namespace, TxId, partition_of
+
+Item = int
+"""The position of one thing to do within its call."""
+
+
+class Call(ABC):
+    """Something to be done at the primaries of some partitions.
+
+    `writes`: an unanswered request may have taken effect. `tx` identifies it then.
+    """
+
+    # What every call begins with stands in the class: a call is made for every operation, and most never differ.
+    writes = False
+    tx: TxId = b""
+    error: errors.Error | None = None
+    finished = False
+    ever_sent = False
+    unanswered = False  # a request was sent whose fate is unknown
+    waiter: object = None  # whoever waits for it; nothing here touches it
+
+    def only_partition(self, count: int) -> int | None:
+        """The partition of its one item; None if it has several, or none."""
+        return None
+
+    @abstractmethod
+    def partitions(self, count: int) -> list[int]:
+        """The partition of each item, in a cluster of `count` partitions."""
+
+    @abstractmethod
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """The request for items whose primary is one and the same node."""
+
+    @abstractmethod
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """The answer to such a request; raises ProtocolError if it is none."""
+
+    def renew(self, tx: TxId) -> None:
+        """Take another transaction id: the first was refused unseen."""
+        self.tx = tx
+
+
+def _unexpected(reply: Reply) -> errors.ProtocolError:
+    return errors.ProtocolError(f"unexpected answer: {reply}")
+
+
+class KeysCall(Call):
+    """A call over keys of one namespace."""
+
+    def __init__(self, namespace: Namespace, keys: list[bytes]) -> None:
+        self.namespace = namespace
+        self.keys = keys
+
+    def only_partition(self, count: int) -> int | None:
+        """The partition of the key, if there is one."""
+        keys = self.keys
+        return partition_of(keys[0], count) if len(keys) == 1 else None
+
+    def keys_of(self, items: list[Item]) -> list[bytes]:
+        """The keys of some items, which mostly are all."""
+        keys = self.keys
+        return keys if len(items) == len(keys) else [keys[i] for i in items]
+
+    def partitions(self, count: int) -> list[int]:
+        """The partition of each key."""
+        return [partition_of(key, count) for key in self.keys]
+
+
+class GetCall(KeysCall):
+    """Values of keys; `values` holds (epoch, counter, value or None) in the order of the keys."""
+
+    def __init__(self, namespace: Namespace, keys: list[bytes], *, stale: bool = False) -> None:
+        self.namespace = namespace
+        self.keys = keys
+        self.stale = stale
+        self.values: list[tuple[int, int, bytes | None]] = [(0, 0, None)] * len(keys)
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Ask for these keys."""
+        return Get(request_id, self.namespace, self.keys_of(items), self.stale)
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Note their values."""
+        if not isinstance(reply, Values) or len(reply.values) != len(items):
+            raise _unexpected(reply)
+        if len(items) == len(self.keys):
+            self.values = reply.values
+            return
+        for item, value in zip(items, reply.values, strict=True):
+            self.values[item] = value
+
+
+class LockCall(GetCall):
+    """Lock keys for a transaction, and read them."""
+
+    def __init__(self, owner: TxId, namespace: Namespace, keys: list[bytes], timeout_ms: int) -> None:
+        super().__init__(namespace, keys)
+        self.owner = owner
+        self.timeout_ms = timeout_ms
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Lock these keys."""
+        return Lock(request_id, self.owner, self.namespace, self.keys_of(items), self.timeout_ms)
+
+
+class PutCall(KeysCall):
+    """Set keys blindly; atomic within each partition."""
+
+    writes = True
+
+    def __init__(self, tx: TxId, namespace: Namespace, keys: list[bytes], values: list[bytes | None]) -> None:
+        self.namespace = namespace
+        self.keys = keys
+        self.tx = tx
+        self.values = values
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Set these keys."""
+        if len(items) == len(self.keys):
+            return Put(request_id, self.tx, self.namespace, self.keys, self.values)
+        keys, values = [self.keys[i] for i in items], [self.values[i] for i in items]
+        return Put(request_id, self.tx, self.namespace, keys, values)
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Nothing to note."""
+        if not isinstance(reply, Done):
+            raise _unexpected(reply)
+
+
+class SwapCall(KeysCall):
+    """Set one key under a condition; `applied` and `found` say what came of it."""
+
+    writes = True
+
+    def __init__(self, tx: TxId, namespace: Namespace, key: bytes, when: str, old: bytes | None, new: bytes | None) -> None:
+        super().__init__(namespace, [key])
+        self.tx = tx
+        self.when = when
+        self.old = old
+        self.new = new
+        self.applied = False
+        self.found: bytes | None = None
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Set the key."""
+        return Swap(request_id, self.tx, self.namespace, self.keys[0], self.when, self.old, self.new)
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Note what came of it."""
+        if not isinstance(reply, Done):
+            raise _unexpected(reply)
+        self.applied, self.found = reply.applied, reply.found
+
+
+class UnlockCall(KeysCall):
+    """Give a transaction up: release its locks, wherever these keys are."""
+
+    def __init__(self, owner: TxId, keys: list[bytes]) -> None:
+        super().__init__("", keys)
+        self.owner = owner
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Release what lies at one node."""
+        return Unlock(request_id, self.owner)
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Nothing to note."""
+
+
+class KeepLocksCall(UnlockCall):
+    """A transaction is alive: renew the leases of its locks, wherever these keys are."""
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Renew what lies at one node."""
+        return KeepLocks(request_id, [self.owner])
+
+
+class CommitCall(Call):
+    """Commit a transaction, at the primary of its first written key."""
+
+    writes = True
+
+    def __init__(
+        self,
+        tx: TxId,
+        owner: TxId,
+        *,
+        optimistic: bool,
+        writes: list[tuple[Namespace, list[bytes], list[bytes | None]]],
+        locks: list[tuple[Namespace, bytes]],
+        reads: list[tuple[Namespace, bytes, int, int]],
+        prepare_only: bool = False,
+    ) -> None:
+        self.tx = tx
+        self.owner = owner
+        self.optimistic = optimistic
+        self.write_set = writes
+        self.locks = locks
+        self.reads = reads
+        self.prepare_only = prepare_only
+
+    def only_partition(self, count: int) -> int | None:
+        """The decision partition."""
+        return partition_of(self.write_set[0][1][0], count)
+
+    def partitions(self, count: int) -> list[int]:
+        """The decision partition."""
+        return [partition_of(self.write_set[0][1][0], count)]
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Commit."""
+        return CommitTx(
+            request_id,
+            self.tx,
+            self.owner,
+            self.optimistic,
+            self.write_set,
+            self.locks,
+            self.reads,
+            self.prepare_only,
+        )
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Nothing to note."""
+        if not isinstance(reply, Done):
+            raise _unexpected(reply)
+
+
+class CheckCall(Call):
+    """End a transaction that wrote nothing: its locks and reads, wherever they are."""
+
+    def __init__(
+        self,
+        owner: TxId,
+        locks: list[tuple[Namespace, bytes]],
+        reads: list[tuple[Namespace, bytes, int, int]],
+    ) -> None:
+        self.owner = owner
+        self.locks = locks
+        self.reads = reads
+
+    def partitions(self, count: int) -> list[int]:
+        """The partition of each lock, then of each read."""
+        keys = [*(key for _, key in self.locks), *(key for _, key, _, _ in self.reads)]
+        return [partition_of(key, count) for key in keys]
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Check what lies at one node."""
+        first_read = len(self.locks)
+        return Check(
+            request_id,
+            self.owner,
+            [self.locks[i] for i in items if i < first_read],
+            [self.reads[i - first_read] for i in items if i >= first_read],
+        )
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Nothing to note."""
+        if not isinstance(reply, Done):
+            raise _unexpected(reply)
+
+
+class StatusCall(Call):
+    """How a transaction ended, at its decision partition; `outcome` is `committed` or `aborted`."""
+
+    def __init__(self, tx: TxId, partition: int) -> None:
+        self.tx = tx
+        self.partition = partition
+        self.outcome = ""
+
+    def partitions(self, count: int) -> list[int]:
+        """The decision partition."""
+        return [self.partition]
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Ask."""
+        return GetStatus(request_id, self.tx, self.partition)
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Note the outcome."""
+        if not isinstance(reply, Status):
+            raise _unexpected(reply)
+        self.outcome = reply.outcome
+
+
+class ScanCall(Call):
+    """One page of a scan over all partitions, in key order.
+
+    When it is finished, `rows` is complete up to `next_start`, or to the end if that is None.
+    """
+
+    def __init__(self, namespace: Namespace, start: bytes, end: bytes | None, limit: int) -> None:
+        self.namespace = namespace
+        self.start = start
+        self.end = end
+        self.limit = limit
+        self._rows: list[tuple[bytes, bytes]] = []
+        self._complete_up_to: bytes | None = None  # some node has more rows above this key
+
+    def partitions(self, count: int) -> list[int]:
+        """All of them."""
+        return list(range(count))
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Rows of one node's partitions."""
+        return Scan(request_id, self.namespace, items, self.start, self.end, self.limit)
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Merge one node's rows."""
+        if not isinstance(reply, Rows) or len(reply.keys) != len(reply.values):
+            raise _unexpected(reply)
+        self._rows.extend(zip(reply.keys, reply.values, strict=True))
+        if reply.more:
+            last = reply.keys[-1]
+            if self._complete_up_to is None or last < self._complete_up_to:
+                self._complete_up_to = last
+
+    @property
+    def next_start(self) -> bytes | None:
+        """Where the next page begins; None when there is none."""
+        rows = self._sorted()
+        if len(rows) > self.limit:
+            return rows[self.limit][0]
+        return self._complete_up_to + b"\0" if self._complete_up_to is not None else None
+
+    @property
+    def rows(self) -> list[tuple[bytes, bytes]]:
+        """The page."""
+        return self._sorted()[: self.limit]
+
+    def _sorted(self) -> list[tuple[bytes, bytes]]:
+        rows = sorted(self._rows)
+        if self._complete_up_to is not None:
+            rows = [row for row in rows if row[0] <= self._complete_up_to]
+        return rows

@@ -1,0 +1,379 @@
+"""Where a client sends what, and what it does when that goes wrong. Pure: replies and time in, requests out.
+
+The client keeps the newest topology it has seen and sends every request to the primary of its partition. A `Remap`, a
+broken connection or silence means that the table is old, or that the cluster is between two topologies: it fetches the
+table from whoever answers and sends what is left to do again, with the same transaction id, until the call's deadline. A
+write that may have been executed and was never answered ends as CommitUnknown, never as a failure.
+"""
+
+from __future__ import annotations
+
+from engine import errors, topology
+from engine.client.calls import Call, Item
+from engine.requests import Code, Failed, GetTable, Remap, Reply, Request, Table
+from engine.topology import Topology, version_of
+from wal.ids import NO_VERSION, TxId
+
+MS = 1_000_000
+BACKOFF_MS = (5, 10, 20, 50, 100, 200)
+TABLE_MS = 300
+"""A table that was asked for and did not come is asked for again, of another node."""
+
+Address = str
+
+
+class _State:
+    """A call under way."""
+
+    __slots__ = ("attempts", "call", "deadline", "flights", "last", "over", "retry_at", "todo")
+
+    def __init__(self, call: Call, deadline: int) -> None:
+        self.call = call
+        self.deadline = deadline
+        self.todo: list[Item] | None = None  # None: not split yet, because there is no table
+        self.flights = 0
+        self.attempts = 0
+        self.retry_at = 0
+        self.last = ""  # why it had to be tried again
+        self.over = False  # finished, or nobody waits for it any more
+
+
+class _Flight:
+    """A request that was sent and not answered."""
+
+    __slots__ = ("address", "items", "state")
+
+    def __init__(self, state: _State, items: list[Item], address: Address) -> None:
+        self.state = state
+        self.items = items
+        self.address = address
+
+
+_ONLY = [0]
+"""The items of a call that has one."""
+_NEVER = 1 << 63
+
+
+class Router:
+    """The routing of one client."""
+
+    def __init__(self, seeds: list[Address], *, clock_us: int, draw: int) -> None:
+        """`clock_us`: the wall clock in microseconds; `draw`: 64 random bits, for this client's transaction ids."""
+        self.seeds = seeds
+        self.topology: Topology | None = None
+        self._addresses: dict[str, Address] = {}
+        self._route: list[Address | None] = []  # partition -> its primary's address, if there is a connection
+        self._connected: dict[Address, bool] = {}
+        self._flights: dict[int, _Flight] = {}
+        self._calls: dict[int, _State] = {}
+        self._due = _NEVER  # no call has anything to do before
+        self._next_id = 1
+        self._hybrid_us = clock_us
+        self._draw = draw
+        self._table_asked_at: int | None = None
+        self._table_turn = 0
+        self._table_id = 0
+        self.sends: list[tuple[Address, Request]] = []
+        self.connects: list[Address] = list(seeds)
+        self.done: list[Call] = []
+        self.now = 0
+
+    # Transaction ids.
+
+    def new_tx(self, clock_us: int) -> TxId:
+        """A transaction id that is newer than every id this client has made or heard of."""
+        self._hybrid_us = clock_us if clock_us > self._hybrid_us else self._hybrid_us + 1
+        self._draw = (self._draw * 6364136223846793005 + 1442695040888963407) & ((1 << 64) - 1)
+        return (self._hybrid_us << 64 | self._draw).to_bytes(16, "big")
+
+    # Calls.
+
+    def begin(self, call: Call, now: int, deadline: int) -> None:
+        """Start a call; it will be in `done` by its deadline."""
+        if now > self.now:
+            self.now = now
+        if deadline < self._due:
+            self._due = deadline
+        state = self._calls[id(call)] = _State(call, deadline)
+        route = self._route
+        number = call.only_partition(len(route)) if route else None
+        if number is not None and (address := route[number]) is not None:
+            state.todo = []
+            self._send(state, _ONLY, address)  # nearly every call is of this kind: one item, and all is well
+        else:
+            self._push(state)
+
+    def cancel(self, call: Call) -> None:
+        """Nobody waits for the call any more."""
+        state = self._calls.pop(id(call), None)
+        if state is not None:
+            state.over = True
+
+    def _send(self, state: _State, items: list[Item], address: Address) -> None:
+        request_id = self._next_id
+        self._next_id = request_id + 1
+        self._flights[request_id] = _Flight(state, items, address)
+        state.flights += 1
+        call = state.call
+        call.ever_sent = True
+        self.sends.append((address, call.request(request_id, items)))
+
+    def _push(self, state: _State) -> None:
+        """Send what is still to do, each item to its primary; what has nowhere to go is tried again later."""
+        route = self._route
+        if not route:
+            self._due = min(self._due, state.retry_at)
+            self._want_table()
+            return
+        partitions = state.call.partitions(len(route))
+        if state.todo is None:
+            state.todo = list(range(len(partitions)))
+        by_address: dict[Address | None, list[Item]] = {}
+        for item in state.todo:
+            number = partitions[item]
+            if not 0 <= number < len(route):
+                self._fail(state, errors.UsageError(f"partition {number} does not exist in this cluster"))
+                return
+            address = route[number]
+            share = by_address.get(address)
+            if share is None:
+                share = by_address[address] = []
+            share.append(item)
+        state.todo = by_address.pop(None, [])
+        for address, items in by_address.items():
+            assert address is not None
+            self._send(state, items, address)
+        if state.todo:
+            for item in state.todo:
+                self._explain(state, partitions[item])
+            self._again(state, stale=True)
+
+    def _explain(self, state: _State, number: int) -> None:
+        """Why a partition cannot be reached; and see that it can be, if a connection is all that is missing."""
+        assert self.topology is not None
+        placement = self.topology.placements[number]
+        primary = placement.primary
+        if primary is None:
+            state.last = f"partition {number} is LOST: every in-sync copy ({', '.join(placement.in_sync)}) is away"
+        else:
+            address = self._addresses[primary]
+            self._connect(address)
+            state.last = state.last or f"no connection to {primary} at {address}"
+
+    def _reroute(self) -> None:
+        """The table, or a connection, is another one now."""
+        if self.topology is None:
+            return
+        up = {node: address for node, address in self._addresses.items() if self._connected.get(address)}
+        self._route = [up.get(p.primary or "") for p in self.topology.placements]
+
+    def _again(self, state: _State, *, stale: bool) -> None:
+        """Try what is left a little later, and look at the table if it may be old."""
+        backoff = BACKOFF_MS[min(state.attempts, len(BACKOFF_MS) - 1)]
+        state.attempts += 1
+        state.retry_at = self.now + backoff * MS
+        self._due = min(self._due, state.retry_at)
+        if stale:
+            self._want_table()
+
+    def _fail(self, state: _State, error: errors.Error) -> None:
+        state.call.error = error
+        self._finish(state)
+
+    def _finish(self, state: _State) -> None:
+        if not state.over:
+            state.over = True
+            call = state.call
+            del self._calls[id(call)]
+            call.finished = True
+            self.done.append(call)
+
+    # Replies.
+
+    def on_reply(self, address: Address, reply: Reply, now: int) -> None:
+        """A node answered."""
+        if now > self.now:
+            self.now = now
+        if isinstance(reply, Table):
+            if reply.id == self._table_id:
+                self._table_asked_at = None
+            self._take_table(reply)
+            return
+        flight = self._flights.pop(reply.id, None)
+        if flight is None or flight.state.over:
+            return
+        state = flight.state
+        state.flights -= 1
+        if isinstance(reply, Remap):
+            state.last = f"{address} is not primary at version {reply.version}"
+            self._redo(state, flight.items, stale=reply.version >= version_of(self.topology))
+        elif isinstance(reply, Failed):
+            self._take_failure(state, flight, reply)
+        else:
+            try:
+                state.call.take(flight.items, reply)
+            except errors.ProtocolError as error:
+                self._fail(state, error)
+                return
+            if not state.flights and not state.todo:
+                self._finish(state)
+
+    def _redo(self, state: _State, items: list[Item], *, stale: bool) -> None:
+        assert state.todo is not None
+        state.todo.extend(items)
+        self._again(state, stale=stale)
+
+    def _take_failure(self, state: _State, flight: _Flight, reply: Failed) -> None:
+        call = state.call
+        match reply.code:
+            case Code.BUSY | Code.NOT_FORMED | Code.NO_QUORUM:
+                state.last = reply.code + ": " + reply.message
+                self._redo(state, flight.items, stale=True)
+            case Code.TOO_OLD if not call.unanswered and state.attempts == 0:
+                floor = int.from_bytes(bytes.fromhex(reply.message.rsplit(" ", 1)[-1])[:8], "big")
+                call.renew(self.new_tx(max(floor, self._hybrid_us) + 1))
+                self._redo(state, flight.items, stale=False)
+            case Code.TOO_OLD:
+                self._fail(state, errors.CommitUnknown(reply.message))
+            case _:
+                kind = getattr(errors, reply.code, errors.Error)
+                error = kind(reply.message) if issubclass(kind, errors.Error) else errors.Error(reply.message)
+                self._fail(state, error)
+
+    # The table.
+
+    def want_table(self, now: int) -> None:
+        """See that a table is asked for, and asked for again when it does not come."""
+        self.now = max(self.now, now)
+        if self._table_asked_at is not None and self.now >= self._table_asked_at + TABLE_MS * MS:
+            self._table_asked_at = None
+        self._want_table()
+
+    def abandon(self) -> list[Call]:
+        """Forget every call; they are returned unfinished."""
+        states = list(self._calls.values())
+        for state in states:
+            state.over = True
+        self._calls, self._flights = {}, {}
+        return [state.call for state in states]
+
+    def _want_table(self) -> None:
+        if self._table_asked_at is not None:
+            return
+        up = [a for a in self._candidates() if self._connected.get(a)]
+        for address in self._candidates():
+            self._connect(address)
+        if not up:
+            return
+        self._table_turn += 1
+        self._table_asked_at = self.now
+        self._table_id = self._next_id
+        self._next_id += 1
+        self.sends.append((up[self._table_turn % len(up)], GetTable(self._table_id)))
+
+    def _candidates(self) -> list[Address]:
+        return list(dict.fromkeys([*self._addresses.values(), *self.seeds]))
+
+    def _take_table(self, reply: Table) -> None:
+        if not reply.topology or (self.topology is not None and reply.version <= self.topology.version):
+            return
+        try:
+            decoded = topology.decode(reply.topology)
+        except ValueError:
+            return
+        if self.topology is not None and decoded.cluster != self.topology.cluster:
+            return
+        self.topology = decoded
+        self._addresses = {m.node: m.address for m in decoded.members}
+        for address in self._addresses.values():
+            self._connect(address)
+        self._reroute()
+        for state in list(self._calls.values()):
+            if (state.todo is None or state.todo) and not state.over:
+                self._push(state)
+
+    # Connections and time.
+
+    def _connect(self, address: Address) -> None:
+        if address not in self._connected:
+            self._connected[address] = False
+            self.connects.append(address)
+
+    def on_connected(self, address: Address, now: int) -> None:
+        """A connection was made."""
+        self.now = max(self.now, now)
+        self._connected[address] = True
+        self._reroute()
+        if self.topology is None:
+            self._table_asked_at = None
+            self._want_table()
+        for state in list(self._calls.values()):
+            if state.todo:
+                state.retry_at = min(state.retry_at, self.now)
+        self._due = min(self._due, self.now)
+
+    def on_disconnected(self, address: Address, now: int) -> None:
+        """A connection broke: what was sent over it may have happened."""
+        self.now = max(self.now, now)
+        self._connected.pop(address, None)
+        self._reroute()
+        lost = [(i, f) for i, f in self._flights.items() if f.address == address]
+        for request_id, flight in lost:
+            del self._flights[request_id]
+            state = flight.state
+            if state.over:
+                continue
+            state.flights -= 1
+            state.call.unanswered = True
+            state.last = f"the connection to {address} broke"
+            self._redo(state, flight.items, stale=True)
+        self._table_asked_at = None
+
+    def tick(self, now: int) -> None:
+        """Retry what is due, end what is late."""
+        self.now = max(self.now, now)
+        if self._table_asked_at is not None and self.now >= self._table_asked_at + TABLE_MS * MS:
+            self._table_asked_at = None
+            if any(s.todo is None or s.todo for s in self._calls.values()):
+                self._want_table()
+        if self.now < self._due:
+            return
+        self._due = _NEVER
+        for state in list(self._calls.values()):
+            if state.over:
+                continue
+            if self.now >= state.deadline:
+                self._expire(state)
+                continue
+            if state.todo is None or state.todo:
+                if self.now >= state.retry_at:
+                    self._push(state)
+                else:
+                    self._due = min(self._due, state.retry_at)
+            self._due = min(self._due, state.deadline)
+
+    def _expire(self, state: _State) -> None:
+        call = state.call
+        why = state.last or "no answer came"
+        if call.writes and (state.flights or call.unanswered):
+            self._fail(state, errors.CommitUnknown(f"no answer within the timeout ({why}); it may have been done"))
+        elif why.startswith(Code.NO_QUORUM):
+            self._fail(state, errors.NoQuorum(why))
+        elif "is LOST" in why:
+            self._fail(state, errors.PartitionLost(why))
+        else:
+            self._fail(state, errors.Unavailable(f"not done within the timeout: {why}"))
+
+    @property
+    def wake_at(self) -> int | None:
+        """When `tick` has something to do."""
+        times = [s.deadline for s in self._calls.values()]
+        times.extend(s.retry_at for s in self._calls.values() if s.todo is None or s.todo)
+        if self._table_asked_at is not None and times:
+            times.append(self._table_asked_at + TABLE_MS * MS)
+        return min(times, default=None)
+
+    @property
+    def version(self) -> str:
+        """The version of the table in use."""
+        return str(version_of(self.topology) if self.topology else NO_VERSION)

@@ -1,0 +1,266 @@
+"""A client's event loop side: it carries what the router wants sent, and wakes whoever waits for a call.
+
+All calls that are begun in one pass of the loop leave in one frame per node. There is one session per client, and it
+belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import Protocol, TypeVar, cast
+
+from engine import errors
+from engine.client.calls import Call
+from engine.client.routing import Address, Router
+from engine.errors import ProtocolError
+from engine.requests import Reply, Request
+from engine.transport import HELLO_SECONDS, REDIAL_SECONDS, split_address
+from engine.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
+from wal.ids import TxId
+
+TICK_SECONDS = 0.01
+C = TypeVar("C", bound=Call)
+
+
+class Links(Protocol):
+    """The ways to the nodes: sockets, or the node in this process."""
+
+    def connect(self, address: Address) -> None:
+        """Begin to connect; the session hears how it went."""
+        ...
+
+    def send(self, address: Address, requests: list[Request]) -> None:
+        """Ask."""
+        ...
+
+    async def close(self) -> None:
+        """Hang up."""
+        ...
+
+
+class Session:
+    """One client."""
+
+    def __init__(self, seeds: list[Address], *, timeout: float) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.timeout = timeout
+        self.router = Router(seeds, clock_us=time.time_ns() // 1000, draw=secrets.randbits(64))
+        self.links: Links | None = None
+        self._flushing = False
+        self._ticking = False
+        self._waiting = 0
+        self.closed = False
+        self.failure: errors.Error | None = None
+        self.refusals: dict[Address, str] = {}
+
+    def begin(self) -> None:
+        """Begin to connect."""
+        self._flush()
+
+    async def wait_for_table(self, seconds: float) -> bool:
+        """Wait until the cluster's table is known; False if it did not come in time."""
+        until = self.loop.time() + seconds
+        while self.router.topology is None and self.failure is None:
+            if self.loop.time() >= until:
+                return False
+            self.router.want_table(time.monotonic_ns())
+            self._flush()
+            await asyncio.sleep(TICK_SECONDS)
+        if self.failure is not None:
+            raise self.failure
+        return True
+
+    def fail(self, error: errors.Error) -> None:
+        """The node is gone for good: every call ends with this."""
+        self.failure = error
+        for call in self.router.abandon():
+            call.error = error
+            if isinstance(call.waiter, asyncio.Future) and not call.waiter.done():
+                call.waiter.set_result(None)
+
+    def new_tx(self) -> TxId:
+        """A new transaction id."""
+        return self.router.new_tx(time.time_ns() // 1000)
+
+    async def call(self, call: C, *, timeout: float | None = None) -> C:
+        """Do a call; raise its error."""
+        if self.closed:
+            raise errors.UsageError("the database was closed")
+        if self.failure is not None:
+            raise self.failure
+        future: asyncio.Future[None] = self.loop.create_future()
+        call.waiter = future
+        now = time.monotonic_ns()
+        self.router.begin(call, now, now + int((self.timeout if timeout is None else timeout) * 1e9))
+        self._waiting += 1
+        if not self._flushing:
+            self._flushing = True
+            self.loop.call_soon(self._flush)
+        if not self._ticking:
+            self._ticking = True
+            self.loop.call_later(TICK_SECONDS, self._tick)
+        try:
+            await future
+        except asyncio.CancelledError:
+            self.router.cancel(call)
+            raise
+        finally:
+            self._waiting -= 1
+        if call.error is not None:
+            raise call.error
+        return call
+
+    def _flush(self) -> None:
+        self._flushing = False
+        router, links = self.router, self.links
+        assert links is not None
+        if router.connects:
+            wanted, router.connects = router.connects, []
+            for address in wanted:
+                links.connect(address)
+        if router.sends:
+            sends, router.sends = router.sends, []
+            by_address: dict[Address, list[Request]] = {}
+            for address, request in sends:
+                requests = by_address.get(address)
+                if requests is None:
+                    requests = by_address[address] = []
+                requests.append(request)
+            for address, requests in by_address.items():
+                links.send(address, requests)
+        if router.done:
+            done, router.done = router.done, []
+            for call in done:
+                future = call.waiter
+                assert isinstance(future, asyncio.Future)
+                if not future.done():
+                    future.set_result(None)
+
+    def _tick(self) -> None:
+        if self.closed or not self._waiting:
+            self._ticking = False
+            return
+        self.router.tick(time.monotonic_ns())
+        self._flush()
+        self.loop.call_later(TICK_SECONDS, self._tick)
+
+    # What the links bring.
+
+    def on_replies(self, address: Address, replies: list[Reply]) -> None:
+        """A node answered."""
+        now = time.monotonic_ns()
+        on_reply = self.router.on_reply
+        for reply in replies:
+            on_reply(address, reply, now)
+        self._flush()
+
+    def on_connected(self, address: Address) -> None:
+        """A connection is there."""
+        self.refusals.pop(address, None)
+        self.router.on_connected(address, time.monotonic_ns())
+        self._flush()
+
+    def on_disconnected(self, address: Address, reason: str) -> None:
+        """A connection broke, or could not be made."""
+        if reason:
+            self.refusals[address] = reason
+        self.router.on_disconnected(address, time.monotonic_ns())
+        self._flush()
+
+    async def close(self) -> None:
+        """End every call and hang up."""
+        self.closed = True
+        if self.links is not None:
+            await self.links.close()
+
+
+class _Connection(asyncio.Protocol):
+    """A socket to one node."""
+
+    def __init__(self, links: SocketLinks, address: Address) -> None:
+        self.links = links
+        self.address = address
+        self.reader = FrameReader()
+        self.socket: asyncio.Transport | None = None
+        self.greeted = False
+        self.reason = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
+        self.socket = transport
+        transport.write(frame(Hello(MAGIC, PROTOCOL, "client")))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for payload in self.reader.feed(data):
+                if self.greeted:
+                    self.links.session.on_replies(self.address, decode_replies(payload))
+                    continue
+                hello = decode_hello(payload)
+                if hello.refused:
+                    raise ProtocolError(hello.refused)
+                self.greeted = True
+                self.reader.limit = FRAME_BYTES_MAX
+                self.links.open[self.address] = self
+                self.links.attempts.pop(self.address, None)
+                self.links.session.on_connected(self.address)
+        except ProtocolError as error:
+            self.reason = str(error)
+            if self.socket is not None:
+                self.socket.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.links.open.get(self.address) is self:
+            del self.links.open[self.address]
+        self.links.session.on_disconnected(self.address, self.reason or (str(exc) if exc else ""))
+
+
+class SocketLinks:
+    """Connections to nodes over TCP, made when they are wanted."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.open: dict[Address, _Connection] = {}
+        self.attempts: dict[Address, int] = {}
+        self._dialing: dict[Address, asyncio.Task[None]] = {}
+
+    def connect(self, address: Address) -> None:
+        """Dial, after a pause that grows with every failure."""
+        if address not in self._dialing and address not in self.open:
+            self._dialing[address] = self.session.loop.create_task(self._dial(address))
+
+    async def _dial(self, address: Address) -> None:
+        tries = self.attempts.get(address, 0)
+        self.attempts[address] = tries + 1
+        try:
+            if tries:
+                await asyncio.sleep(REDIAL_SECONDS[min(tries - 1, len(REDIAL_SECONDS) - 1)])
+            host, port = split_address(address)
+            connecting = self.session.loop.create_connection(lambda: _Connection(self, address), host, port)
+            await asyncio.wait_for(connecting, HELLO_SECONDS)
+        except (OSError, TimeoutError, ValueError) as error:
+            self.session.on_disconnected(address, str(error) or type(error).__name__)
+        finally:
+            self._dialing.pop(address, None)
+
+    def send(self, address: Address, requests: list[Request]) -> None:
+        """Write a frame; if they are too large together, one each."""
+        connection = self.open.get(address)
+        if connection is None or connection.socket is None:
+            return
+        try:
+            connection.socket.write(frame(requests))
+        except ProtocolError:
+            for request in requests:
+                connection.socket.write(frame([request]))
+
+    async def close(self) -> None:
+        """Hang up."""
+        for task in self._dialing.values():
+            task.cancel()
+        for connection in list(self.open.values()):
+            if connection.socket is not None:
+                connection.socket.close()
+        await asyncio.sleep(0)

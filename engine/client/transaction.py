@@ -1,0 +1,260 @@
+"""A transaction as its client sees it: what it read, what it will write, and how it ends.
+
+Writes are kept here until the commit, which sends them all at once. A pessimistic transaction locks each key when it
+first touches it, and so reads the same value again; an optimistic one remembers the version of each key that it read,
+and the commit fails with `Conflict` if one of them has changed. Either way transactions are serializable over the keys
+they touch; a `scan` covers the keys it found, and not those that others may add.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+from engine import errors
+from engine.client.calls import CheckCall, CommitCall, GetCall, KeepLocksCall, LockCall, UnlockCall
+from engine.client.session import Session
+from wal.ids import Namespace as NamespaceName
+from wal.ids import partition_of
+
+
+class Concurrency(StrEnum):
+    """When keys are locked: when they are touched, or when the transaction commits."""
+
+    PESSIMISTIC = "PESSIMISTIC"
+    OPTIMISTIC = "OPTIMISTIC"
+
+
+class Isolation(StrEnum):
+    """What a transaction is protected from."""
+
+    READ_COMMITTED = "READ_COMMITTED"
+    REPEATABLE_READ = "REPEATABLE_READ"
+    SERIALIZABLE = "SERIALIZABLE"
+
+
+SUPPORTED = (
+    (Concurrency.PESSIMISTIC, Isolation.REPEATABLE_READ),
+    (Concurrency.OPTIMISTIC, Isolation.SERIALIZABLE),
+)
+
+Seen = tuple[int, int, bytes | None]
+"""What was read of a key: (epoch, counter, value)."""
+
+_UNREAD: Seen = (0, 0, None)
+
+
+def check_mode(concurrency: str, isolation: str | None) -> tuple[Concurrency, Isolation]:
+    """The mode that was asked for. Raises UsageError for one that is not there (yet)."""
+    try:
+        chosen = Concurrency(concurrency)
+        default = Isolation.REPEATABLE_READ if chosen is Concurrency.PESSIMISTIC else Isolation.SERIALIZABLE
+        level = Isolation(isolation) if isolation is not None else default
+    except ValueError as error:
+        raise errors.UsageError(
+            f"{error}: expected PESSIMISTIC or OPTIMISTIC, and REPEATABLE_READ or SERIALIZABLE"
+        ) from None
+    if (chosen, level) not in SUPPORTED:
+        there = ", ".join(f"{c}+{i}" for c, i in SUPPORTED)
+        raise errors.UsageError(f"{chosen}+{level} is not there yet: expected one of {there}")
+    return chosen, level
+
+
+class Transaction:
+    """One transaction; made by `Database.transaction`, used in an `async with`."""
+
+    def __init__(
+        self, session: Session, *, concurrency: Concurrency, timeout: float, label: str, lock_timeout: float
+    ) -> None:
+        self.session = session
+        self.concurrency = concurrency
+        self.label = label
+        self.tx = session.new_tx()
+        self._ends_at = time.monotonic() + timeout
+        self._timeout = timeout
+        self._lock_timeout = lock_timeout
+        self._read: dict[NamespaceName, dict[bytes, Seen]] = {}
+        self._written: dict[NamespaceName, dict[bytes, bytes | None]] = {}
+        self._state = "new"
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        """The id to ask `Database.transaction_status` about; it is settled with the first write."""
+        return self.tx.hex() + (f"@{self._decision()}" if self._written else "")
+
+    @property
+    def over(self) -> bool:
+        """Whether it was committed or rolled back."""
+        return self._state in {"committed", "rolled back"}
+
+    def _decision(self) -> int:
+        topology = self.session.router.topology
+        first = next(iter(next(iter(self._written.values()))))
+        return partition_of(first, topology.partitions) if topology is not None else 0
+
+    # Reading and writing, in bytes; `engine.aio` puts codecs around it.
+
+    async def get_many(self, namespace: NamespaceName, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The values of the keys that exist."""
+        wanted = list(dict.fromkeys(keys))
+        await self._touch(namespace, wanted)
+        read, written = self._read.get(namespace, {}), self._written.get(namespace, {})
+        found: dict[bytes, bytes] = {}
+        for key in wanted:
+            value = written[key] if key in written else read[key][2]
+            if value is not None:
+                found[key] = value
+        return found
+
+    async def put_many(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> None:
+        """Set (or, with None, delete) keys, when the transaction commits."""
+        if self.concurrency is Concurrency.PESSIMISTIC:
+            await self._touch(namespace, list(values))
+        else:
+            self._check_open()
+        if values:
+            self._written.setdefault(namespace, {}).update(values)
+
+    async def scan(
+        self, namespace: NamespaceName, pages: AsyncIterator[list[tuple[bytes, bytes]]], inside: Any
+    ) -> list[tuple[bytes, bytes]]:
+        """The rows of `pages`, read as this transaction reads, with its own writes that lie `inside` the range."""
+        keys: dict[bytes, None] = {}
+        async for page in pages:
+            keys |= dict.fromkeys(key for key, _ in page)
+        keys |= dict.fromkeys(key for key in self._written.get(namespace, ()) if inside(key))
+        found = await self.get_many(namespace, keys)
+        return sorted(found.items())
+
+    async def _touch(self, namespace: NamespaceName, keys: list[bytes]) -> None:
+        """Read keys that were not touched before; lock them, if pessimistic."""
+        self._check_open()
+        read = self._read.get(namespace, {})
+        new = [key for key in keys if key not in read]
+        if self.concurrency is Concurrency.OPTIMISTIC:
+            written = self._written.get(namespace, {})
+            new = [key for key in new if key not in written]
+        if not new:
+            return
+        self._read[namespace] = read
+        left = self._ends_at - time.monotonic()
+        call: GetCall
+        if self.concurrency is Concurrency.PESSIMISTIC:
+            wait = min(self._lock_timeout, left)
+            call = LockCall(self.tx, namespace, new, max(1, int(wait * 1000)))
+            self._state = "locking"
+            read.update(dict.fromkeys(new, _UNREAD))  # so that a failure releases them
+            if self._keeper is None:
+                self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        else:
+            call = GetCall(namespace, new)
+        try:
+            await self.session.call(call, timeout=min(left, self.session.timeout + self._lock_timeout))
+        except errors.Unavailable as error:
+            if time.monotonic() >= self._ends_at:
+                raise self._too_late() from error
+            raise
+        read.update(zip(new, call.values, strict=True))
+
+    def _check_open(self) -> None:
+        if self._state in {"committed", "rolled back"}:
+            raise errors.UsageError(f"the transaction {self.label or self.id} is over: it was {self._state}")
+        if time.monotonic() >= self._ends_at:
+            raise self._too_late()
+
+    def _too_late(self) -> errors.TransactionTimeout:
+        return errors.TransactionTimeout(
+            f"the transaction {self.label or self.id} took longer than its timeout of {self._timeout} s"
+        )
+
+    def _keys(self) -> list[bytes]:
+        return [key for read in self._read.values() for key in read]
+
+    async def _keep(self) -> None:
+        """Renew the locks' leases for as long as the transaction is open."""
+        while True:
+            await asyncio.sleep(2.0)
+            try:
+                await self.session.call(KeepLocksCall(self.tx, self._keys()), timeout=2.0)
+            except errors.Error:
+                continue  # the commit will tell if a lock was lost
+
+    # The end.
+
+    async def commit(self) -> None:
+        """Make it so, or raise: Conflict (nothing of it happened) or CommitUnknown (ask for its status)."""
+        self._check_open()
+        self._stop_keeping()
+        optimistic = self.concurrency is Concurrency.OPTIMISTIC
+        locks: list[tuple[NamespaceName, bytes]] = []
+        reads: list[tuple[NamespaceName, bytes, int, int]] = []
+        for namespace, read in self._read.items():
+            if optimistic:
+                reads.extend(
+                    (namespace, key, *((epoch, at) if v is not None else (0, 0))) for key, (epoch, at, v) in read.items()
+                )
+            else:
+                written = self._written.get(namespace, {})
+                locks.extend((namespace, key) for key in read if key not in written)
+        if not self._written:
+            self._state = "committed"
+            if locks or reads:
+                await self.session.call(CheckCall(self.tx, locks, reads))
+            return
+        call = CommitCall(
+            self.tx,
+            self.tx,
+            optimistic=optimistic,
+            writes=[(ns, list(written), list(written.values())) for ns, written in self._written.items()],
+            locks=locks,
+            reads=reads,
+        )
+        self._state = "committed"
+        try:
+            await self.session.call(call)
+        except errors.Error as error:
+            self._state = "rolled back"
+            error.tx_id = f"{call.tx.hex()}@{self._decision()}"
+            if not error.maybe_committed:
+                await self._release()
+            raise
+
+    async def rollback(self) -> None:
+        """Forget the writes and release the locks."""
+        if self._state in {"committed", "rolled back"}:
+            return
+        self._stop_keeping()
+        self._state = "rolled back"
+        await self._release()
+
+    async def _release(self) -> None:
+        if self.concurrency is Concurrency.PESSIMISTIC and self._read:
+            try:
+                await self.session.call(UnlockCall(self.tx, self._keys()), timeout=2.0)
+            except errors.Error:
+                return  # the locks' leases run out
+
+    def _stop_keeping(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            self._keeper = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            try:
+                await self.commit()
+            except BaseException:
+                await self.rollback()
+                raise
+        else:
+            await self.rollback()

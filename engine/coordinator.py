@@ -1,0 +1,561 @@
+"""The coordinator's half of two-phase commit, and recovery: one decision record, set once.
+
+A transaction is coordinated where it is decided: at the primary of the partition of its first written key. The commit
+point is one replicated record there, in the engine's own namespace, a key-value pair like any other (transaction id ->
+outcome and participants), so that it moves, is re-issued and is caught up on with its partition. It goes when every
+participant is done.
+
+```
+ client              coordinator = decision primary             participants' primaries
+ CommitTx  --->      PrepareParts  ------------------->         prepare record on every in-sync copy
+                     <-------------------------- Vote
+                     decision record on every in-sync copy      <- the commit point
+ <--- Done           Finish  ------------------------->         outcome record on every in-sync copy, apply, unlock
+                     <---------------------- Finished
+```
+
+Recovery never infers an outcome from who is still alive. Whoever is in doubt asks the decision's primary. If it knows no
+decision it asks every participant: all prepared, and it commits; else it aborts. It writes that same record, so two
+recoveries at once, or a recovery and a slow coordinator, end the same way.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from engine.core import MS, Core, Hold
+from engine.effects import SessionId
+from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
+from engine.participant import Participant
+from engine.replication import Replication
+from engine.requests import Code, CommitTx, Done, GetStatus, Status
+from engine.results import ABORTED, COMMITTED
+from engine.writes import Writes, check_keys
+from wal import records as r
+from wal.ids import DECISIONS, Namespace, NodeId, TxId, partition_of
+from wal.probe import probe
+
+PREPARE_SECONDS_MAX = 30
+"""A transaction whose votes do not come for so long is aborted."""
+
+
+class Phase(Enum):
+    """Where a coordinated transaction stands."""
+
+    PREPARING = "preparing"
+    PREPARED = "prepared"  # all votes are there, and the client wants to say when
+    DECIDING = "deciding"
+    FINISHING = "finishing"
+    RECOVERING = "recovering"
+
+
+class Transaction:
+    """One transaction, as its coordinator sees it."""
+
+    def __init__(self, tx: TxId, decision: int, participants: list[int], since: int) -> None:
+        self.tx = tx
+        self.decision = decision
+        self.participants = participants
+        self.owner = tx
+        self.optimistic = False
+        self.parts: dict[int, Part] = {}
+        self.phase = Phase.PREPARING
+        self.votes: dict[int, bool] = {}
+        self.commit = False
+        self.reason = ""
+        self.prepare_only = False
+        self.unfinished: dict[int, None] = {}
+        self.asked: list[tuple[SessionId, int, bool]] = []  # (session, request id, wants a Status)
+        self.since = since
+        self.sent_at = since
+
+
+class _OnePhase:
+    """A transaction of one partition: one record is prepare and commit."""
+
+    __slots__ = ("_asked", "_coordinator", "_owner", "_writes", "epoch", "partition", "records", "tx")
+
+    def __init__(
+        self, coordinator: Coordinator, tx: TxId, owner: TxId, writes: list[r.Write], asked: tuple[SessionId, int]
+    ) -> None:
+        self._coordinator = coordinator
+        self.tx = tx
+        self._owner = owner
+        self._writes = writes
+        self._asked = [asked]
+        self.partition = writes[0].partition
+        self.epoch = writes[0].epoch
+        self.records: list[r.Record] = [r.Update(writes)]
+
+    def ask(self, session: SessionId, request_id: int) -> None:
+        """The same commit was asked for again."""
+        self._asked.append((session, request_id))
+
+    def counted(self) -> None:
+        """Durable on every in-sync copy."""
+        coordinator = self._coordinator
+        core = coordinator.core
+        for write in self._writes:
+            core.replica.apply_write(write)
+        coordinator.one_phase.pop(self.tx, None)
+        coordinator.participant.locks.release(self._owner)
+        for session, request_id in self._asked:
+            core.reply(session, Done(request_id))
+
+    def abandoned(self) -> None:
+        """The next primary has it or closes it; the client asks there."""
+        coordinator = self._coordinator
+        coordinator.one_phase.pop(self.tx, None)
+        for session, request_id in self._asked:
+            coordinator.core.remap(session, request_id)
+
+
+class _Decision:
+    """A decision record on its way to every in-sync copy of its partition."""
+
+    __slots__ = ("_coordinator", "_transaction", "_write", "epoch", "partition", "records")
+
+    def __init__(self, coordinator: Coordinator, transaction: Transaction, write: r.Write) -> None:
+        self._coordinator = coordinator
+        self._transaction = transaction
+        self._write = write
+        self.partition = write.partition
+        self.epoch = write.epoch
+        self.records: list[r.Record] = [r.Update([write])]
+
+    def counted(self) -> None:
+        """The transaction is decided."""
+        self._coordinator.core.replica.apply_write(self._write)
+        self._coordinator.decided(self._transaction)
+
+    def abandoned(self) -> None:
+        """The next primary has the record, or recovers the transaction."""
+        probe("tx.decision_abandoned")
+
+
+class Coordinator:
+    """Transactions whose decision partition this node is primary of."""
+
+    def __init__(self, core: Core, replication: Replication, writes: Writes, participant: Participant) -> None:
+        self.core = core
+        self.replication = replication
+        self.writes = writes
+        self.participant = participant
+        self.active: dict[TxId, Transaction] = {}
+        self.one_phase: dict[TxId, _OnePhase] = {}
+        self._over: dict[int, list[TxId]] = {}  # decision records to delete with the partition's next one
+        self.wake_at: int | None = None
+
+    # What clients ask.
+
+    def on_commit(self, session: SessionId, request: CommitTx) -> None:
+        """Commit (or only prepare) a transaction."""
+        core = self.core
+        for namespace, keys, values in request.writes:
+            problem = check_keys(namespace, keys, values)
+            if problem:
+                core.refuse(session, request.id, Code.USAGE, problem)
+                return
+        if not request.writes:
+            core.refuse(session, request.id, Code.USAGE, "the transaction writes nothing: end it with a check")
+            return
+        assert core.topology is not None
+        parts = _split(request, core.topology.partitions)
+        decision = partition_of(request.writes[0][1][0], core.topology.partitions)
+        hold = core.holds[decision]
+        running = self.active.get(request.tx)
+        if running is not None and hold.mine:
+            running.asked.append((session, request.id, False))
+            self._joined(running, request.prepare_only)
+            return
+        alone = self.one_phase.get(request.tx)
+        if alone is not None and hold.mine:
+            alone.ask(session, request.id)
+            return
+        new = not self.participant.locks.keys_of(request.owner)
+        if not self.writes.may_serve(session, request, hold, request.tx, new=new):
+            return
+        state = core.replica.partition(decision)
+        if state.results.get(request.tx) == COMMITTED:
+            probe("tx.answered_from_results")
+            core.reply(session, Done(request.id))
+            return
+        if request.tx in state.prepared:
+            self._recover(request.tx, state.prepared[request.tx]).asked.append((session, request.id, False))
+            return
+        if len(parts) == 1 and not request.prepare_only:
+            self._commit_alone(session, request, parts[decision], hold)
+            return
+        transaction = Transaction(request.tx, decision, sorted(parts), core.now)
+        transaction.owner, transaction.optimistic = request.owner, request.optimistic
+        transaction.parts, transaction.prepare_only = parts, request.prepare_only
+        transaction.asked.append((session, request.id, False))
+        self.active[request.tx] = transaction
+        self._ask_votes(transaction)
+
+    def _joined(self, transaction: Transaction, prepare_only: bool) -> None:
+        """The client asked again; it may now want the decision that it held back."""
+        if transaction.phase is Phase.FINISHING:
+            self._answer(transaction)
+        elif not prepare_only:
+            transaction.prepare_only = False
+            if transaction.phase is Phase.PREPARED:
+                self._decide(transaction, commit=True)
+        elif transaction.phase is Phase.PREPARED:
+            self._answer_prepared(transaction)
+
+    def _commit_alone(self, session: SessionId, request: CommitTx, part: Part, hold: Hold) -> None:
+        core, participant = self.core, self.participant
+        keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
+        stale = ""
+        if request.optimistic:
+            wanted = [*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
+            blocked = participant.locks.try_all(request.owner, list(dict.fromkeys(wanted)))
+            if blocked is not None:
+                stale = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
+            else:
+                stale = participant.conflict(request.owner, [], part.reads)
+        else:
+            stale = participant.conflict(request.owner, [*keys, *part.locks], part.reads)
+        if stale:
+            probe("tx.conflict")
+            participant.release_part(request.owner, hold.number)
+            self._decide_unknown(request.tx, hold, [], stale).asked.append((session, request.id, False))
+            return
+        participant.locks.lease.pop(request.owner, None)
+        writes: list[r.Write] = []
+        for namespace, written, values in part.writes:
+            counter = core.replica.fragment((namespace, hold.number)).counter
+            start = counter.reserve(len(written))
+            writes.append(r.Write(namespace, hold.number, hold.epoch, start, written, values, counter.lwm, request.tx))
+        operation = _OnePhase(self, request.tx, request.owner, writes, (session, request.id))
+        self.one_phase[request.tx] = operation
+        core.effects.log.append(operation.records[0])
+        self.replication.ship(operation, hold)
+
+    def on_status(self, session: SessionId, request: GetStatus) -> None:
+        """How did a transaction end? One that did not begin to end is aborted, so that the answer stays true."""
+        core = self.core
+        if not 0 <= request.partition < len(core.holds):
+            core.refuse(session, request.id, Code.USAGE, f"partition {request.partition} does not exist")
+            return
+        hold = core.holds[request.partition]
+        if not self.writes.may_serve(session, request, hold, None, new=False):
+            return
+        state = core.replica.partition(request.partition)
+        outcome = state.results.get(request.tx)
+        running = self.active.get(request.tx)
+        if outcome is not None:
+            core.reply(session, Status(request.id, "committed" if outcome == COMMITTED else "aborted"))
+        elif running is not None:
+            running.asked.append((session, request.id, True))
+        elif request.tx in self.one_phase or request.tx in self.writes.under_way:
+            core.refuse(session, request.id, Code.BUSY, "the transaction is being committed: ask again", retryable=True)
+        elif request.tx in state.prepared:
+            self._recover(request.tx, state.prepared[request.tx]).asked.append((session, request.id, True))
+        elif state.results.too_old(request.tx):
+            core.refuse(
+                session,
+                request.id,
+                Code.TOO_OLD,
+                f"transaction {request.tx.hex()} is older than the oldest result kept: {state.results.floor.hex()}",
+                maybe_committed=True,
+            )
+        else:
+            probe("tx.status_fenced_unknown")
+            unknown = self._decide_unknown(request.tx, hold, [], "nothing of it was known when its status was asked")
+            unknown.asked.append((session, request.id, True))
+
+    # Votes.
+
+    def _ask_votes(self, transaction: Transaction) -> None:
+        core = self.core
+        transaction.sent_at = core.now
+        by_primary: dict[NodeId, list[Part]] = {}
+        for number, part in transaction.parts.items():
+            if number in transaction.votes:
+                continue
+            primary = core.holds[number].placement.primary
+            if primary is None:
+                self._no(transaction, f"partition {number} is LOST")
+                return
+            by_primary.setdefault(primary, []).append(part)
+        for primary, parts in by_primary.items():
+            core.send(
+                primary,
+                PrepareParts(
+                    core.version,
+                    transaction.tx,
+                    transaction.owner,
+                    transaction.optimistic,
+                    parts,
+                    transaction.participants,
+                    transaction.decision,
+                ),
+            )
+        self._wake(core.now + core.settings.retransmit_ms * MS)
+
+    def on_vote(self, sender: NodeId, message: Vote) -> None:
+        """Count a vote. A yes stands whatever the topology: the prepare is on every in-sync copy."""
+        transaction = self.active.get(message.tx)
+        if transaction is None or transaction.phase is not Phase.PREPARING:
+            return
+        if not message.yes:
+            if message.version == self.core.version:
+                self._no(transaction, message.reason)
+            return
+        transaction.votes[message.partition] = True
+        if all(p in transaction.votes for p in transaction.participants):
+            if transaction.prepare_only:
+                transaction.phase = Phase.PREPARED
+                transaction.since = self.core.now
+                self._answer_prepared(transaction)
+            else:
+                self._decide(transaction, commit=True)
+
+    def _no(self, transaction: Transaction, reason: str) -> None:
+        transaction.reason = reason
+        self._decide(transaction, commit=False)
+
+    # The decision.
+
+    def _decide(self, transaction: Transaction, *, commit: bool) -> None:
+        """Write the decision record: the commit point, when it counts."""
+        core, hold = self.core, self.core.holds[transaction.decision]
+        assert hold.mine, "only the decision's primary decides"
+        known = core.replica.partition(hold.number).results.get(transaction.tx)
+        assert known is None, f"transaction {transaction.tx.hex()} was decided before: {known}"
+        transaction.phase, transaction.commit = Phase.DECIDING, commit
+        over = self._over.pop(hold.number, [])
+        keys = [transaction.tx, *over]
+        outcome = bytes([COMMITTED if commit else ABORTED])
+        values: list[bytes | None] = [
+            outcome + b"".join(p.to_bytes(2, "big") for p in transaction.participants),
+            *(None for _ in over),
+        ]
+        counter = core.replica.fragment((DECISIONS, hold.number)).counter
+        start = counter.reserve(len(keys))
+        write = r.Write(DECISIONS, hold.number, hold.epoch, start, keys, values, counter.lwm, transaction.tx)
+        operation = _Decision(self, transaction, write)
+        core.effects.log.append(operation.records[0])
+        self.replication.ship(operation, hold)
+
+    def _decide_unknown(self, tx: TxId, hold: Hold, participants: list[int], reason: str) -> Transaction:
+        """Abort a transaction of which nothing is known here, so that nothing of it can begin any more."""
+        transaction = self.active[tx] = Transaction(tx, hold.number, participants, self.core.now)
+        self._no(transaction, reason)
+        return transaction
+
+    def decided(self, transaction: Transaction) -> None:
+        """The decision counts: answer the client, tell the participants."""
+        transaction.phase = Phase.FINISHING
+        self._answer(transaction)
+        transaction.unfinished = dict.fromkeys(transaction.participants)
+        self._tell_outcome(transaction)
+
+    def _answer(self, transaction: Transaction) -> None:
+        core = self.core
+        for session, request_id, wants_status in transaction.asked:
+            if wants_status:
+                core.reply(session, Status(request_id, "committed" if transaction.commit else "aborted"))
+            elif transaction.commit:
+                core.reply(session, Done(request_id))
+            else:
+                reason = transaction.reason or "the transaction was aborted by recovery"
+                core.refuse(session, request_id, Code.CONFLICT, reason, retryable=True)
+        transaction.asked = []
+
+    def _answer_prepared(self, transaction: Transaction) -> None:
+        for session, request_id, _ in transaction.asked:
+            self.core.reply(session, Done(request_id))
+        transaction.asked = []
+
+    def _tell_outcome(self, transaction: Transaction) -> None:
+        core = self.core
+        transaction.sent_at = core.now
+        if not transaction.unfinished:
+            self._forget(transaction)
+            return
+        by_primary: dict[NodeId, list[int]] = {}
+        for number in transaction.unfinished:
+            primary = core.holds[number].placement.primary
+            if primary is not None:
+                by_primary.setdefault(primary, []).append(number)
+        for primary, numbers in by_primary.items():
+            core.send(primary, Finish(core.version, transaction.tx, transaction.commit, numbers))
+        self._wake(core.now + core.settings.retransmit_ms * MS)
+
+    def on_finished(self, sender: NodeId, message: Finished) -> None:
+        """A participant is done."""
+        transaction = self.active.get(message.tx)
+        if transaction is None or transaction.phase is not Phase.FINISHING:
+            return
+        for number in message.partitions:
+            transaction.unfinished.pop(number, None)
+        if not transaction.unfinished:
+            self._forget(transaction)
+
+    def _forget(self, transaction: Transaction) -> None:
+        del self.active[transaction.tx]
+        self._over.setdefault(transaction.decision, []).append(transaction.tx)
+
+    # Recovery.
+
+    def on_resolve(self, sender: NodeId, message: Resolve) -> None:
+        """A participant is in doubt."""
+        core = self.core
+        if message.version != core.version or core.frozen or message.decision >= len(core.holds):
+            return
+        hold = core.holds[message.decision]
+        if not hold.mine or not hold.active:
+            return
+        running = self.active.get(message.tx)
+        if running is not None:
+            if running.phase is Phase.FINISHING:
+                core.send(sender, Finish(core.version, message.tx, running.commit, [message.partition]))
+            return
+        state = core.replica.partition(message.decision)
+        row = core.replica.store.get((DECISIONS, message.decision), message.tx)
+        outcome = row.value[0] if row is not None and row.value else state.results.get(message.tx)
+        if outcome is not None:
+            core.send(sender, Finish(core.version, message.tx, outcome == COMMITTED, [message.partition]))
+        elif message.tx in state.prepared:
+            self._recover(message.tx, state.prepared[message.tx])
+        else:
+            probe("tx.recovery.unknown_aborted")
+            self._decide_unknown(message.tx, hold, [message.partition], "recovery found no trace of it")
+
+    def _recover(self, tx: TxId, prepare: r.Prepare) -> Transaction:
+        transaction = self.active[tx] = Transaction(tx, prepare.decision, prepare.participants, self.core.now)
+        transaction.phase = Phase.RECOVERING
+        probe("tx.recovery.began")
+        self._inquire(transaction)
+        return transaction
+
+    def _inquire(self, transaction: Transaction) -> None:
+        core = self.core
+        transaction.sent_at = core.now
+        for number in transaction.participants:
+            primary = core.holds[number].placement.primary
+            if number not in transaction.votes and primary is not None:
+                core.send(primary, Inquire(core.version, transaction.tx, number, transaction.decision))
+        self._wake(core.now + core.settings.retransmit_ms * MS)
+
+    def on_inquired(self, sender: NodeId, message: Inquired) -> None:
+        """A participant says whether it is prepared."""
+        transaction = self.active.get(message.tx)
+        if transaction is None or transaction.phase is not Phase.RECOVERING or message.version != self.core.version:
+            return
+        transaction.votes[message.partition] = message.prepared
+        if not message.prepared:
+            probe("tx.recovery.aborted")
+            self._no(transaction, f"partition {message.partition} was not prepared")
+        elif all(p in transaction.votes for p in transaction.participants):
+            probe("tx.recovery.found_prepared_everywhere")
+            self._decide(transaction, commit=True)
+
+    def activated(self, hold: Hold) -> None:
+        """This node became primary of a partition: finish what its decisions began, recover what has none."""
+        core = self.core
+        state = core.replica.partition(hold.number)
+        start = b""
+        while rows := core.replica.store.scan((DECISIONS, hold.number), start, 256):
+            for tx, entry in rows:
+                if entry.value and tx not in self.active:
+                    participants = [int.from_bytes(entry.value[i : i + 2], "big") for i in range(1, len(entry.value), 2)]
+                    transaction = self.active[tx] = Transaction(tx, hold.number, participants, core.now)
+                    transaction.commit = entry.value[0] == COMMITTED
+                    self.decided(transaction)
+            start = rows[-1][0] + b"\0"
+        for tx, prepare in list(state.prepared.items()):
+            if prepare.decision == hold.number and tx not in self.active and state.results.get(tx) is None:
+                self._recover(tx, prepare)
+
+    # Topology and time.
+
+    def switch(self) -> None:
+        """A new topology: what is decided elsewhere now is not ours; votes of the rest are asked for anew."""
+        core = self.core
+        self._over = {p: txs for p, txs in self._over.items() if core.holds[p].mine}
+        for transaction in list(self.active.values()):
+            hold = core.holds[transaction.decision]
+            if not hold.mine or not hold.active:
+                probe("tx.coordinator_moved")
+                del self.active[transaction.tx]
+                for session, request_id, _ in transaction.asked:
+                    core.remap(session, request_id)
+            elif transaction.phase is Phase.PREPARING:
+                self._ask_votes(transaction)
+            elif transaction.phase is Phase.RECOVERING:
+                transaction.votes = {}
+                self._inquire(transaction)
+            elif transaction.phase is Phase.FINISHING:
+                self._tell_outcome(transaction)
+
+    def holding(self, handover: frozenset[int]) -> list[TxId]:
+        """Transactions under way that touch these partitions."""
+        return [t.tx for t in self.active.values() if t.decision in handover or any(p in handover for p in t.participants)]
+
+    def _wake(self, at: int) -> None:
+        self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
+
+    def tick(self) -> None:
+        """Ask again; abort what waited too long."""
+        core = self.core
+        after = core.settings.retransmit_ms * MS
+        self.wake_at = None
+        for transaction in list(self.active.values()):
+            if transaction.phase is Phase.DECIDING:
+                continue
+            waited = core.now - transaction.since
+            if transaction.phase is Phase.PREPARED:
+                if waited >= core.settings.lock_lease_ms * MS:
+                    probe("tx.prepared_and_abandoned")
+                    self._no(transaction, "its client prepared it and did not come back")
+                else:
+                    self._wake(transaction.since + core.settings.lock_lease_ms * MS)
+                continue
+            if transaction.phase is Phase.PREPARING and waited >= PREPARE_SECONDS_MAX * 1000 * MS:
+                self._no(transaction, f"a participant did not vote within {PREPARE_SECONDS_MAX} s")
+                continue
+            if core.now >= transaction.sent_at + after:
+                if transaction.phase is Phase.PREPARING:
+                    self._ask_votes(transaction)
+                elif transaction.phase is Phase.RECOVERING:
+                    self._inquire(transaction)
+                else:
+                    self._tell_outcome(transaction)
+            if transaction.tx in self.active:
+                self._wake(transaction.sent_at + after)
+
+
+def _split(request: CommitTx, partitions: int) -> dict[int, Part]:
+    """A transaction's parts by partition."""
+    writes: dict[int, dict[Namespace, tuple[list[bytes], list[bytes | None]]]] = {}
+    locks: dict[int, list[tuple[Namespace, bytes]]] = {}
+    reads: dict[int, list[tuple[Namespace, bytes, int, int]]] = {}
+    numbers: dict[int, None] = {}
+    for namespace, keys, values in request.writes:
+        for key, value in zip(keys, values, strict=True):
+            number = partition_of(key, partitions)
+            numbers[number] = None
+            share = writes.setdefault(number, {}).setdefault(namespace, ([], []))
+            share[0].append(key)
+            share[1].append(value)
+    for namespace, key in request.locks:
+        number = partition_of(key, partitions)
+        numbers[number] = None
+        locks.setdefault(number, []).append((namespace, key))
+    for read in request.reads:
+        number = partition_of(read[1], partitions)
+        numbers[number] = None
+        reads.setdefault(number, []).append(read)
+    return {
+        number: Part(
+            number,
+            [(ns, keys, values) for ns, (keys, values) in writes.get(number, {}).items()],
+            locks.get(number, []),
+            reads.get(number, []),
+        )
+        for number in numbers
+    }

@@ -1,0 +1,169 @@
+"""What the machines of one node share: who it is, what time it is, the committed map, its replica, and what it owes.
+
+A machine (`engine.exchange`, `engine.replication`, ...) owns its rules and its own state; what it may touch beyond that is
+here. Nothing in this module decides a protocol question.
+"""
+
+from __future__ import annotations
+
+from engine.effects import Effects, SessionId
+from engine.messages import Life, Message
+from engine.replica import Replica
+from engine.requests import Code, Failed, Remap, Reply, Request
+from engine.settings import Settings
+from engine.topology import CopyState, Placement, Topology, version_of
+from rebalance.affinity import Affinity, assign
+from wal.ids import NO_VERSION, NodeId, Version
+from wal.records import Record
+
+MS = 1_000_000
+"""Nanoseconds in a millisecond: settings are in one, the node's clock in the other."""
+
+INCARNATION_BITS = 20
+"""An incarnation is a count of starts and, below it, bits drawn at random: a disk that was set back counts again."""
+
+
+def next_incarnation(last: int, draw: int) -> int:
+    """The incarnation that follows `last`; `draw` is any number."""
+    return ((last >> INCARNATION_BITS) + 1) << INCARNATION_BITS | draw & ((1 << INCARNATION_BITS) - 1)
+
+
+class Hold:
+    """What this node is to one partition under the committed map.
+
+    `needed` are the other in-sync copies, whose disks an acknowledgement waits for; `moving` the copies that get every
+    write and are not waited for. `active`: this node is primary and may serve; a new primary is not until its promotion
+    is done. `draining`: the exchange hands the partition over, and what is new must wait for the next primary.
+    """
+
+    __slots__ = (
+        "active",
+        "draining",
+        "epoch",
+        "group",
+        "mine",
+        "moving",
+        "needed",
+        "number",
+        "parked",
+        "placement",
+        "state",
+    )
+
+    def __init__(self, number: int, placement: Placement) -> None:
+        self.number = number
+        self.placement = placement
+        self.epoch = placement.epoch
+        self.mine = False
+        self.active = False
+        self.draining = False
+        self.state = CopyState.NONE
+        self.needed: tuple[NodeId, ...] = ()
+        self.moving: tuple[NodeId, ...] = ()
+        self.group: tuple[tuple[NodeId, ...], tuple[NodeId, ...]] = ((), ())
+        self.parked: list[tuple[SessionId, Request]] = []
+
+
+class Core:
+    """Shared by the machines of one node."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        replica: Replica,
+        *,
+        node: NodeId,
+        allocation: str,
+        incarnation: int,
+        address: str,
+        durable_lsn: int,
+        affinity: Affinity = assign,
+    ) -> None:
+        self.settings = settings
+        self.replica = replica
+        self.node = node
+        self.allocation = allocation
+        self.incarnation = incarnation
+        self.address = address
+        self.affinity = affinity
+        self.now = 0
+        self.effects = Effects()
+        self.durable_lsn = durable_lsn
+        self.boot_lsn = durable_lsn
+        self.topology: Topology | None = None
+        self.holds: list[Hold] = []
+        self.frozen = False  # the single map was sent: no replication and no commits of this version any more
+        self.serving = False  # the committed map lists this incarnation
+        self.quorum = False  # a majority of the voters was heard of lately
+        self.to_self: list[Message] = []
+
+    @property
+    def life(self) -> Life:
+        """This run of this node, as others tell it from earlier ones."""
+        return Life(self.allocation, self.incarnation, self.boot_lsn)
+
+    @property
+    def run(self) -> int:
+        """How often the node has started: the part of its incarnation that counts."""
+        return self.incarnation >> INCARNATION_BITS
+
+    @property
+    def version(self) -> Version:
+        """The committed topology version."""
+        return version_of(self.topology) if self.topology else NO_VERSION
+
+    def peers(self) -> tuple[NodeId, ...]:
+        """All other members."""
+        if self.topology is None:
+            return ()
+        return tuple(m.node for m in self.topology.members if m.node != self.node)
+
+    def send(self, to: NodeId | tuple[NodeId, ...], message: Message) -> None:
+        """Say something after this turn's log is durable; to oneself it arrives in the next turn."""
+        targets = (to,) if isinstance(to, str) else to
+        if self.node in targets:
+            self.to_self.append(message)
+            targets = tuple(t for t in targets if t != self.node)
+        if targets:
+            self.effects.send.append((targets, message))
+
+    def log(self, record: Record) -> None:
+        """Fold a record into the replica and owe it to the log."""
+        self.replica.apply(record)
+        self.effects.log.append(record)
+
+    def reply(self, session: SessionId, reply: Reply) -> None:
+        """Answer a client after this turn's log is durable."""
+        self.effects.reply.append((session, reply))
+
+    def remap(self, session: SessionId, request_id: int) -> None:
+        """This node is not the one to ask."""
+        self.effects.reply.append((session, Remap(request_id, self.version)))
+
+    def refuse(
+        self,
+        session: SessionId,
+        request_id: int,
+        code: str,
+        message: str,
+        *,
+        retryable: bool = False,
+        maybe_committed: bool = False,
+    ) -> None:
+        """Refuse a request, saying why."""
+        self.effects.reply.append((session, Failed(request_id, code, message, retryable, maybe_committed)))
+
+    def note(self, text: str) -> None:
+        """Tell the operator."""
+        self.effects.notes.append(text)
+
+    def refuse_lost(self, session: SessionId, request_id: int, partition: int) -> None:
+        """The partition has no in-sync copy here."""
+        held = ", ".join(self.holds[partition].placement.in_sync)
+        self.refuse(
+            session,
+            request_id,
+            Code.LOST,
+            f"partition {partition} is LOST: every in-sync copy ({held}) is away; start one of these nodes again",
+            retryable=True,
+        )

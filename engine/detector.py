@@ -1,0 +1,105 @@
+"""Who was heard of lately: the failure detector of one node.
+
+It suspects by silence, and only ever gives a reason to try an exchange: a wrong suspicion costs time, never safety. A
+node that was away itself (its process was stopped, or its clock jumped) does not blame the others for the silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.core import MS, Core
+from engine.messages import Life, Peak
+from wal.ids import NodeId
+from wal.probe import probe
+
+LIVES_KEPT = 4
+"""Of so many lives of a node it is remembered what they claimed."""
+
+
+class Detector:
+    """When each node was last heard of, and the most that each disk ever claimed."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._heard: dict[NodeId, int] = {}
+        self._peaks: dict[tuple[NodeId, str, int], int] = {}  # a life -> the highest durable LSN it claimed
+        self._last_look = 0
+        self.since: int | None = None  # when this node began to listen
+
+    def listen(self) -> None:
+        """Called once a turn: begin to listen, or begin anew after being away."""
+        core = self.core
+        if self.since is None:
+            self.since = core.now
+            if core.topology is not None:
+                self._heard = {m.node: core.now for m in core.topology.members}
+        beat = core.settings.heartbeat_ms * MS
+        if core.now - self._last_look > 3 * beat and self._last_look:
+            probe("detector.was_away")
+            self._heard = {node: max(at, core.now - beat) for node, at in self._heard.items()}
+        self._last_look = core.now
+
+    def heard(self, node: NodeId) -> None:
+        """A node said something."""
+        self._heard[node] = self.core.now
+
+    def expect(self, node: NodeId) -> None:
+        """A node should be there from now on."""
+        self._heard.setdefault(node, self.core.now)
+
+    def lost(self, node: NodeId) -> None:
+        """A connection broke: if the node stays silent, suspect it sooner."""
+        settings = self.core.settings
+        grace = (settings.suspicion_ms - settings.connection_lost_ms) * MS
+        if node in self._heard:
+            self._heard[node] = min(self._heard[node], self.core.now - grace)
+
+    def suspected(self, node: NodeId) -> bool:
+        """Whether a node has been silent for too long."""
+        if node == self.core.node:
+            return False
+        heard = self._heard.get(node)
+        return heard is None or self.core.now - heard > self.core.settings.suspicion_ms * MS
+
+    def heard_since_start(self, node: NodeId) -> bool:
+        """Whether this node really heard of another since it started."""
+        return node == self.core.node or self._heard.get(node, 0) > (self.since or 0)
+
+    def has_quorum(self) -> bool:
+        """Whether a majority of the voters was heard of lately."""
+        topology = self.core.topology
+        if topology is None:
+            return False
+        return sum(not self.suspected(n) for n in topology.voters) >= topology.majority
+
+    def coordinator(self) -> NodeId | None:
+        """The oldest member that is not suspected, in this node's opinion."""
+        topology = self.core.topology
+        if topology is None:
+            return None
+        return next((m.node for m in topology.members if not self.suspected(m.node)), None)
+
+    def note_peak(self, node: NodeId, life: Life, durable_lsn: int) -> None:
+        """A node claims that its log is durable up to here."""
+        key = (node, life.allocation, life.incarnation)
+        if key not in self._peaks:
+            earlier = [k for k in self._peaks if k[0] == node]
+            for old in earlier[: len(earlier) - LIVES_KEPT + 1]:
+                del self._peaks[old]
+        self._peaks[key] = max(self._peaks.get(key, 0), durable_lsn)
+
+    def peaks(self) -> list[Peak]:
+        """The most that each life was heard to claim."""
+        return [Peak(*life, lsn) for life, lsn in self._peaks.items()]
+
+
+def set_back(node: NodeId, life: Life, peaks: Iterable[Peak]) -> bool:
+    """Whether a life began with less than an earlier one on the same disk had claimed: an old image was put back."""
+    return any(
+        p.node == node
+        and p.allocation == life.allocation
+        and p.incarnation != life.incarnation
+        and p.durable_lsn > life.boot_lsn
+        for p in peaks
+    )

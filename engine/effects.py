@@ -1,0 +1,148 @@
+"""What happens to a node, and what it owes the world after one turn.
+
+The deciding half of the engine is a value that takes events and returns effects. The doing half (`engine.driver`, or the
+simulator) pays them from top to bottom and then brings the next events. Nothing else connects the two.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from engine.messages import Message
+from engine.requests import Reply, Request
+from engine.store import CheckpointImage
+from wal.history import Want
+from wal.ids import NodeId
+from wal.records import Record, Trimmed, Write
+
+SessionId: TypeAlias = int
+"""One client connection, numbered by the driver."""
+
+# Events: facts, in the past.
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """A peer said something."""
+
+    sender: NodeId
+    message: Message
+
+
+class PeerSeen(msgspec.Struct, frozen=True, gc=False):
+    """A connection to a peer was made; `address` is where it listens."""
+
+    node: NodeId
+    allocation: str
+    incarnation: int
+    address: str
+    domain: str
+    cluster: str
+
+
+class PeerLost(msgspec.Struct, frozen=True, gc=False):
+    """The connection to a peer broke. It may be back; only silence makes it suspected."""
+
+    node: NodeId
+
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """A client asked something."""
+
+    session: SessionId
+    request: Request
+
+
+class CheckpointWritten(msgspec.Struct, frozen=True, gc=False):
+    """A checkpoint is durable in the store."""
+
+    lsn: int
+
+
+class HistoryRead(msgspec.Struct, frozen=True, gc=False):
+    """Some of the history that a supply session reads; at the end, the fragments that could not be given whole."""
+
+    session: tuple[NodeId, int]
+    writes: list[Write]
+    done: bool
+    missed: list[tuple[str, int]]
+
+
+class LogGrew(msgspec.Struct, frozen=True, gc=False):
+    """Segments could go, if this is logged first."""
+
+    trimmed: Trimmed
+
+
+Event: TypeAlias = Received | PeerSeen | PeerLost | Asked | CheckpointWritten | HistoryRead | LogGrew
+
+# Tasks: slow things that end in an event.
+
+
+class WriteCheckpoint(msgspec.Struct, frozen=True, gc=False):
+    """Write this to the store; then `CheckpointWritten`."""
+
+    image: CheckpointImage
+
+
+class OpenHistory(msgspec.Struct, frozen=True, gc=False):
+    """Pin the log and begin to read what is wanted of it for a supply session."""
+
+    session: tuple[NodeId, int]
+    wants: list[Want]
+
+
+class ReadHistory(msgspec.Struct, frozen=True, gc=False):
+    """Read on, about this many bytes; then `HistoryRead`."""
+
+    session: tuple[NodeId, int]
+    bytes: int
+
+
+class CloseHistory(msgspec.Struct, frozen=True, gc=False):
+    """The supply session is over: unpin."""
+
+    session: tuple[NodeId, int]
+
+
+class TrimLog(msgspec.Struct, frozen=True, gc=False):
+    """What `Trimmed` announced is on record: remove the segments."""
+
+    first_lsn: int
+
+
+class Connect(msgspec.Struct, frozen=True, gc=False):
+    """Keep a connection to this node at this address."""
+
+    node: NodeId
+    address: str
+
+
+class Stop(msgspec.Struct, frozen=True, gc=False):
+    """The node has left: end the process."""
+
+    reason: str
+
+
+Task: TypeAlias = WriteCheckpoint | OpenHistory | ReadHistory | CloseHistory | TrimLog | Connect | Stop
+
+
+class Effects:
+    """What a node owes the world after one turn, paid from top to bottom.
+
+    `early` are messages that promise nothing about the sender's disk (replication, a map that was chosen) and may leave
+    while its log is being written. Every other message and every reply is a promise: nothing below `log` leaves before
+    the log is durable.
+    """
+
+    __slots__ = ("early", "log", "notes", "reply", "send", "tasks", "wake_at")
+
+    def __init__(self) -> None:
+        self.early: list[tuple[tuple[NodeId, ...], Message]] = []
+        self.log: list[Record] = []  # appended as one block, which is durable before anything below is paid
+        self.send: list[tuple[tuple[NodeId, ...], Message]] = []
+        self.reply: list[tuple[SessionId, Reply]] = []
+        self.tasks: list[Task] = []
+        self.notes: list[str] = []  # for the operator's log
+        self.wake_at: int | None = None  # ns; the next time something can happen by itself

@@ -1,0 +1,81 @@
+"""What can go wrong, as an application sees it.
+
+Every error says what was expected, what was found and what to do next. Three facts are for programs: `retryable` (the
+same thing may succeed later), `maybe_committed` (it may have happened: do not do it again without asking), and `tx_id`
+(whom to ask about, with `db.transaction_status`).
+"""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Anything that the engine refuses or cannot do."""
+
+    retryable = False
+    maybe_committed = False
+
+    def __init__(self, message: str, *, tx_id: str | None = None) -> None:
+        super().__init__(message)
+        self.tx_id = tx_id
+
+
+class Conflict(Error):
+    """Another transaction came first, or this one's locks were lost; nothing of it happened. Run it again."""
+
+    retryable = True
+
+
+class LockTimeout(Error):
+    """A key stayed locked by another transaction for too long. It was not locked for this one."""
+
+    retryable = True
+
+
+class TransactionTimeout(Error):
+    """The transaction took longer than its timeout and was rolled back."""
+
+    retryable = True
+
+
+class CommitUnknown(Error):
+    """No answer came in time: it may have happened or not. Ask `db.transaction_status(error.tx_id)`."""
+
+    maybe_committed = True
+
+
+class NoQuorum(Error):
+    """The nodes that can be reached are no majority of the cluster; they refuse, and resume when it is healed."""
+
+    retryable = True
+
+
+class Unavailable(Error):
+    """No node that could serve this answered in time."""
+
+    retryable = True
+
+
+class PartitionLost(Error):
+    """Every in-sync copy of a partition is away."""
+
+    retryable = True
+
+
+class ClusterReadOnly(Error):
+    """The cluster's state does not allow writes."""
+
+
+class UsageError(Error):
+    """The call itself is wrong: the message says what was expected."""
+
+
+class CorruptionError(Error):
+    """Data on disk is not what was written."""
+
+
+class DiskFull(Error):
+    """There is no room for the log or the store."""
+
+
+class ProtocolError(Error):
+    """The other side said something that is not in the protocol."""

@@ -1,0 +1,408 @@
+"""The exchange: how a cluster moves from topology version N to N+1, and its consensus.
+
+One instance of single-decree Paxos per version, decided by the voters of version N, in the words of Ignite's partition
+map exchange:
+
+```
+ coordinator                      every member
+ Announce(N, ballot)  ------->    log the promise; answer it at once with what was accepted before
+                      <-------    Promise
+                                  finish transactions on partitions that are handed over (bounded), then stop
+                      <-------    SingleMap: what every copy here has; from now on no replication of version N
+ majority of promises, all single maps:
+ Propose(full map)    ------->    log the accepted map
+                      <-------    Accept
+ majority of accepts:
+ Commit(map)          ------->    log it, switch to it
+```
+
+A map that was accepted under an earlier ballot is proposed again instead of a new one: it may be committed already. The
+failure detector only decides when to try; a wrong suspicion costs time and never safety. Whoever missed a commit learns
+the map from the next message that carries a newer version. A coordinator is whoever is the oldest member that is not
+suspected, in its own opinion; two of them are harmless, because ballots order them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engine import topology as topologies
+from engine.assignment import Candidate, Change, next_topology
+from engine.core import MS, Core
+from engine.detector import Detector, set_back
+from engine.messages import (
+    Accept,
+    Announce,
+    AskMap,
+    Commit,
+    CopyReport,
+    Message,
+    Promise,
+    Propose,
+    Refuse,
+    SingleMap,
+)
+from engine.topology import Topology
+from wal import records as r
+from wal.ids import NO_BALLOT, Ballot, NodeId, Version
+from wal.probe import probe
+
+
+class Intent:
+    """Why a coordinator begins an exchange: who should be in the next map, and what should change."""
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        handover: Sequence[int] = (),
+        baseline: Sequence[NodeId] | None = None,
+        leaving: Sequence[NodeId] = (),
+        reason: str = "",
+    ) -> None:
+        self.candidates = list(candidates)
+        self.handover = list(handover)
+        self.baseline = list(baseline) if baseline is not None else None
+        self.leaving = list(leaving)
+        self.reason = reason
+
+
+class Attempt:
+    """One ballot of a coordinator."""
+
+    def __init__(self, after: Version, ballot: Ballot, intent: Intent, deadline: int) -> None:
+        self.after = after
+        self.ballot = ballot
+        self.intent = intent
+        self.deadline = deadline
+        self.promises: dict[NodeId, Promise] = {}
+        self.singles: dict[NodeId, SingleMap] = {}
+        self.proposed: bytes | None = None
+        self.accepts: dict[NodeId, None] = {}
+
+
+class Exchange:
+    """Both sides of the exchange on one node: acceptor always, coordinator when it has an attempt under way."""
+
+    def __init__(
+        self,
+        core: Core,
+        detector: Detector,
+        *,
+        switch: Callable[[Topology], None],
+        drained: Callable[[Sequence[int]], list[str]],
+        break_locks: Callable[[Sequence[int]], None],
+        vouched: Callable[[], list[tuple[int, NodeId]]],
+    ) -> None:
+        self.core = core
+        self.detector = detector
+        self._switch = switch
+        self._drained = drained
+        self._break_locks = break_locks
+        self._vouched = vouched
+        self.attempt: Attempt | None = None
+        self.draining: Announce | None = None  # announced, the single map is not sent yet
+        self._drain_until = 0
+        self._coordinator: NodeId = ""
+        self.single: SingleMap | None = None  # the single map that was sent for the current ballot
+        self.highest_seen = 0
+        self.retry_at = 0
+        self.held_up: list[str] = []
+        self._resend_at = 0
+        self.wake_at: int | None = None
+
+    # Acceptor.
+
+    @property
+    def promised(self) -> Ballot:
+        """The highest ballot promised for the version after the committed one."""
+        after, ballot = self.core.replica.promised
+        return ballot if after == self.core.version else NO_BALLOT
+
+    @property
+    def accepted(self) -> tuple[Ballot, bytes]:
+        """The map accepted for the version after the committed one, with its ballot."""
+        after, ballot, topology = self.core.replica.accepted
+        return (ballot, topology) if after == self.core.version and topology else (NO_BALLOT, b"")
+
+    def _same_version(self, sender: NodeId, after: Version) -> bool:
+        """Whether a message is about the version after ours; else bring whoever is behind up to date."""
+        if after < self.core.version:
+            self.send_map(sender)
+            return False
+        if after > self.core.version:
+            self.core.send(sender, AskMap(self.core.version))
+            return False
+        return True
+
+    def send_map(self, to: NodeId) -> None:
+        """Tell a node that is behind what is committed."""
+        version, topology = self.core.replica.committed
+        if topology and to != self.core.node:
+            self.core.send(to, Commit(version, topology))
+
+    def on_announce(self, sender: NodeId, message: Announce) -> None:
+        """Promise, drain what is handed over, then report."""
+        core = self.core
+        if not self._same_version(sender, message.after):
+            return
+        self.highest_seen = max(self.highest_seen, message.ballot.round)
+        if message.ballot < self.promised:
+            probe("exchange.refused_lower_ballot")
+            core.send(sender, Refuse(message.after, message.ballot, self.promised))
+            return
+        if message.ballot > self.promised:
+            core.log(r.Promised(message.after, message.ballot))
+            self.draining, self.single = message, None
+            self._drain_until = core.now + core.settings.exchange_drain_ms * MS
+            self._coordinator = sender
+        accepted_ballot, accepted = self.accepted
+        core.send(
+            sender,
+            Promise(message.after, message.ballot, accepted_ballot, accepted, core.life),
+        )
+        if self.single is not None:
+            core.send(sender, self.single)
+        self.try_report()
+
+    def try_report(self) -> None:
+        """Send the single map as soon as nothing under way holds it up, or the time for that is over."""
+        message, core = self.draining, self.core
+        if message is None:
+            return
+        self.held_up = self._drained(message.handover)
+        if self.held_up:
+            if core.now < self._drain_until:
+                self.wake_at = self._drain_until
+                return
+            probe("exchange.drain_timed_out")
+            core.note(f"exchange after {message.after} no longer waits for {', '.join(self.held_up)}")
+            self._break_locks(message.handover)
+        self.draining, self.held_up = None, []
+        core.frozen = True
+        self.single = SingleMap(
+            message.after,
+            message.ballot,
+            core.life,
+            self.detector.peaks(),
+            [
+                CopyReport(ns, p, f.counter.lwm, f.counter.highest_applied, f.base, f.digest)
+                for (ns, p), f in core.replica.fragments.items()
+                if not f.loading and (f.counter.hwm or f.base)
+            ],
+            self._vouched() if core.serving else [],
+        )
+        core.send(self._coordinator, self.single)
+
+    def on_propose(self, sender: NodeId, message: Propose) -> None:
+        """Put the proposed map on disk, unless a higher ballot was promised."""
+        core = self.core
+        if not self._same_version(sender, message.after):
+            return
+        if message.ballot < self.promised:
+            probe("exchange.refused_proposal")
+            core.send(sender, Refuse(message.after, message.ballot, self.promised))
+            return
+        if self.accepted != (message.ballot, message.topology):
+            core.log(r.Accepted(message.after, message.ballot, message.topology))
+        self.draining = None
+        core.frozen = True
+        core.send(sender, Accept(message.after, message.ballot))
+
+    def on_commit(self, sender: NodeId, message: Commit) -> None:
+        """Take a committed map that is newer than ours."""
+        if message.version <= self.core.version:
+            return
+        topology = topologies.decode(message.topology)
+        if self.core.topology is not None and topology.cluster != self.core.topology.cluster:
+            self.core.note(f"{sender} belongs to another cluster ({topology.cluster}): ignored")
+            return
+        self.adopt(topology, message.topology)
+
+    def adopt(self, topology: Topology, encoded: bytes) -> None:
+        """Log a committed map and switch to it."""
+        self.core.log(r.Committed(topology.version, encoded))
+        self.draining, self.single, self.held_up = None, None, []
+        self.attempt = None
+        self.retry_at = 0
+        self.core.frozen = False
+        self._switch(topology)
+
+    # Coordinator.
+
+    def begin(self, intent: Intent) -> None:
+        """Try to move to the next version."""
+        core = self.core
+        assert core.topology is not None, "a cluster that is not formed has no exchange"
+        self.highest_seen = max(self.highest_seen, self.promised.round) + 1
+        ballot = Ballot(self.highest_seen, core.node)
+        deadline = core.now + (core.settings.exchange_drain_ms + core.settings.exchange_retry_ms) * MS
+        self.attempt = Attempt(core.version, ballot, intent, deadline)
+        core.note(f"exchange after {core.version} ballot {ballot}: {intent.reason}")
+        self._announce()
+        self._resend_at = self.wake_at = core.now + core.settings.retransmit_ms * MS
+
+    def _announce(self) -> None:
+        attempt = self.attempt
+        assert attempt is not None
+        asked = [c.node for c in attempt.intent.candidates if c.node not in attempt.singles]
+        self.core.send(tuple(asked), Announce(attempt.after, attempt.ballot, attempt.intent.handover))
+
+    def on_promise(self, sender: NodeId, message: Promise) -> None:
+        """Count a promise."""
+        attempt = self.attempt
+        if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
+            attempt.promises[sender] = message
+            self._try_propose()
+
+    def on_single_map(self, sender: NodeId, message: SingleMap) -> None:
+        """Collect a single map."""
+        attempt = self.attempt
+        if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
+            attempt.singles[sender] = message
+            self._try_propose()
+
+    def _try_propose(self) -> None:
+        attempt, core = self.attempt, self.core
+        if attempt is None or attempt.proposed is not None or core.topology is None:
+            return
+        promises = [n for n in core.topology.voters if n in attempt.promises and self._may_vote(n)]
+        if len(promises) < core.topology.majority:
+            return
+        waiting = [
+            c.node
+            for c in attempt.intent.candidates
+            if c.node not in attempt.singles and not self.detector.suspected(c.node)
+        ]
+        late = core.now >= attempt.deadline
+        if waiting and not late:
+            return
+        highest = max((p.accepted_ballot for p in attempt.promises.values()), default=NO_BALLOT)
+        if highest > NO_BALLOT:
+            probe("exchange.adopted_accepted_map")
+            attempt.proposed = next(p.accepted for p in attempt.promises.values() if p.accepted_ballot == highest)
+        else:
+            if waiting:
+                probe("exchange.left_out_the_silent")
+                core.note(f"exchange after {attempt.after}: no single map from {', '.join(waiting)}: left out")
+            candidates = [c for c in attempt.intent.candidates if c.node in attempt.singles]
+            present = {c.node for c in candidates}
+            if sum(n in present for n in core.topology.voters) < core.topology.majority:
+                return  # a map that its own voters could not continue would strand the cluster
+            baseline = attempt.intent.baseline if attempt.intent.baseline is not None else core.topology.baseline
+            change = Change(
+                candidates=[self._as_reported(c, attempt.singles[c.node]) for c in candidates],
+                singles=attempt.singles,
+                handover=attempt.intent.handover,
+                baseline=baseline,
+                leaving=attempt.intent.leaving,
+            )
+            plan = next_topology(core.topology, change, core.affinity)
+            for note in plan.notes:
+                core.note(note)
+            attempt.proposed = topologies.encode(plan.topology)
+        self._propose()
+
+    def _may_vote(self, node: NodeId) -> bool:
+        """A wiped or set-back disk has forgotten what it promised: its promise counts for nothing."""
+        attempt, topology = self.attempt, self.core.topology
+        assert attempt is not None
+        assert topology is not None
+        life, member = attempt.promises[node].life, topology.member(node)
+        if member is None or life.allocation != member.allocation:
+            return False
+        return life.incarnation == member.incarnation or not set_back(node, life, self.detector.peaks())
+
+    @staticmethod
+    def _as_reported(candidate: Candidate, single: SingleMap) -> Candidate:
+        return Candidate(
+            candidate.node, single.life.allocation, single.life.incarnation, candidate.address, candidate.domain
+        )
+
+    def _propose(self) -> None:
+        attempt, core = self.attempt, self.core
+        assert attempt is not None
+        assert attempt.proposed is not None
+        assert core.topology is not None
+        voters = tuple(n for n in core.topology.voters if n not in attempt.accepts)
+        core.send(voters, Propose(attempt.after, attempt.ballot, attempt.proposed))
+
+    def on_accept(self, sender: NodeId, message: Accept) -> None:
+        """Count an accept; a majority commits."""
+        attempt, core = self.attempt, self.core
+        if not attempt or (message.after, message.ballot) != (attempt.after, attempt.ballot):
+            return
+        attempt.accepts[sender] = None
+        assert core.topology is not None
+        assert attempt.proposed is not None, "an accept answers a proposal"
+        if sum(n in attempt.accepts for n in core.topology.voters) >= core.topology.majority:
+            topology = topologies.decode(attempt.proposed)
+            told = {m.node: None for m in (*core.topology.members, *topology.members)}
+            told |= dict.fromkeys(c.node for c in attempt.intent.candidates)
+            told.pop(core.node, None)
+            encoded = attempt.proposed
+            if told:  # chosen already, whatever this disk says; and first of all, so that what follows is understood
+                core.effects.early.append((tuple(told), Commit(topology.version, encoded)))
+            self.adopt(topology, encoded)
+
+    def on_refuse(self, sender: NodeId, message: Refuse) -> None:
+        """Somebody promised a higher ballot: try again above it, a little later than whoever holds it."""
+        self.highest_seen = max(self.highest_seen, message.promised.round)
+        attempt = self.attempt
+        if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
+            probe("exchange.outbid")
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Abandon the attempt; the next one waits, the longer the younger this node is."""
+        core = self.core
+        self.attempt = None
+        assert core.topology is not None
+        rank = next((i for i, m in enumerate(core.topology.members) if m.node == core.node), 0)
+        self.retry_at = core.now + core.settings.exchange_retry_ms * MS * (2 + rank) // 2
+
+    def tick(self) -> None:
+        """Resend what may have been lost; end what takes too long."""
+        core, attempt = self.core, self.attempt
+        self.wake_at = None
+        if self.draining is not None:
+            self.try_report()
+        if attempt is None:
+            return
+        if core.now >= attempt.deadline:
+            self._try_propose()
+            if self.attempt is attempt and core.now >= attempt.deadline + core.settings.exchange_retry_ms * MS:
+                probe("exchange.attempt_timed_out")
+                core.note(f"exchange after {attempt.after} ballot {attempt.ballot} found no majority")
+                self.give_up()
+                return
+        if core.now >= self._resend_at and self.attempt is attempt:
+            self._resend_at = core.now + core.settings.retransmit_ms * MS
+            if attempt.proposed is None:
+                self._announce()
+            else:
+                self._propose()
+        self.wake_at = min(self._resend_at, self.wake_at) if self.wake_at is not None else self._resend_at
+
+    def handle(self, sender: NodeId, message: Message) -> None:
+        """Everything that is said about the exchange."""
+        match message:
+            case Announce():
+                self.on_announce(sender, message)
+            case Promise():
+                self.on_promise(sender, message)
+            case SingleMap():
+                self.on_single_map(sender, message)
+            case Propose():
+                self.on_propose(sender, message)
+            case Accept():
+                self.on_accept(sender, message)
+            case Refuse():
+                self.on_refuse(sender, message)
+            case Commit():
+                self.on_commit(sender, message)
+            case AskMap(version):
+                if version < self.core.version:
+                    self.send_map(sender)
+            case _:
+                raise AssertionError(f"not a message of the exchange: {message}")

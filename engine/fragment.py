@@ -1,0 +1,356 @@
+"""One copy of one fragment: its counter, its epochs, its digest, and the tail that is not yet known to be everywhere.
+
+```
+        base                lwm          highest
+ ---------|===================|....====...|       === applied and kept in the tail, ... gap
+  settled          tail           tail
+```
+
+Everything at or below `base` is durable on every in-sync copy (the primary says so with each write: `Write.stable`).
+What lies above is kept here, write by write, because it may still be needed: a new primary fetches from the survivors
+what it lacks of it, re-issues it in its own epoch, and a copy whose suffix was not continued undoes it. So the tail is
+small (what was in flight), it is all that a failover needs, and neither reads the log.
+
+The epoch table says which epoch issued each counter up to LWM: it is the run-length encoding of the epochs of the
+applied writes, and a primary's `EpochStart` adds the run that begins now. The digest is chained over (counter, issuing
+epoch, outcome, key, value) as LWM advances: equal epoch table and LWM mean equal contents, and the digest would tell.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections import deque
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from wal.counters import PartitionCounter
+from wal.ids import Fragment, fragment_name
+from wal.records import Write
+
+DIGEST_EVERY = 1024
+"""A digest is kept each so many counters, to compare histories of copies that stand at different counters."""
+DIGESTS_KEPT = 32
+
+_ENTRY = struct.Struct(">QQBQ")  # counter, issuing epoch, outcome, hash of the value
+_PUT, _DELETE, _CLOSED = 1, 2, 3
+_pack = _ENTRY.pack
+
+
+class CannotUndo(Exception):
+    """The suffix to undo reaches below what the tail remembers: the copy must be cleared and taken in full."""
+
+
+class FragmentImage(msgspec.Struct, frozen=True, array_like=True):
+    """A fragment as a checkpoint stores it."""
+
+    counter: bytes
+    epochs: list[tuple[int, int]]
+    base: int
+    base_digest: int
+    tail: list[Write]
+    digests: list[tuple[int, int]]
+    loading: bool
+    history_from: int
+    suspects: list[bytes]
+    tombstones: list[tuple[bytes, int]]
+
+
+def chain(digest: int, write: Write) -> int:
+    """The digest after `write`, given the digest before it; the same however the counters were batched."""
+    counter = write.start
+    if write.closed:
+        for _ in range(write.closed):
+            counter += 1
+            digest = xxh3_64_intdigest(_pack(counter, 0, _CLOSED, 0), digest)
+        return digest
+    issued = write.origin or write.epoch
+    for key, value in zip(write.keys, write.values, strict=True):
+        counter += 1
+        if value is None:
+            digest = xxh3_64_intdigest(_pack(counter, issued, _DELETE, 0) + key, digest)
+        else:
+            digest = xxh3_64_intdigest(_pack(counter, issued, _PUT, xxh3_64_intdigest(value)) + key, digest)
+    return digest
+
+
+class FragmentState:
+    """One copy of one fragment. It changes only by the methods below, in the order of the log.
+
+    Invariants: base <= lwm; the tail (`settling` up to lwm, `beyond` above a gap) holds every applied write above base
+    and nothing else; the epoch table ascends in both epoch and first counter; `digest` is the digest at lwm.
+    """
+
+    __slots__ = (
+        "base",
+        "base_digest",
+        "beyond",
+        "counter",
+        "digest",
+        "digests",
+        "dirty",
+        "epochs",
+        "history_from",
+        "loading",
+        "name",
+        "settling",
+        "suspects",
+        "tombstones",
+    )
+
+    def __init__(self, name: Fragment) -> None:
+        self.name = name
+        self.counter = PartitionCounter()
+        self.epochs: list[tuple[int, int]] = []
+        self.base = 0
+        self.base_digest = 0
+        self.digest = 0
+        self.settling: deque[tuple[int, int, Write]] = deque()  # (end, digest there, write), from base to lwm
+        self.beyond: dict[int, Write] = {}  # by start, above a gap
+        self.digests: list[tuple[int, int]] = []
+        self.loading = False  # emptied, and not whole yet: its counters count for nothing
+        self.history_from = 0  # the log holds every write above this counter
+        self.suspects: dict[bytes, None] = {}  # touched by undone writes, not yet fetched again
+        self.dirty = False  # changed since the last checkpoint began
+        self.tombstones: dict[bytes, int] = {}  # deletes in the store that may go when base has passed them
+
+    # The life of a copy.
+
+    def apply(self, write: Write) -> bool:
+        """Mark a write applied; False if it was already. Raises CounterOverlap if histories clash."""
+        counter = self.counter
+        start = write.start
+        delta = write.closed or len(write.keys)
+        if counter.step(start, delta):  # the next one, and nothing beyond a gap: how it nearly always is
+            self._pass_over(write, start, start + delta)
+        else:
+            lwm = counter.lwm
+            if not counter.update(start, delta):
+                return False
+            self.beyond[start] = write
+            if start == lwm:
+                self._pass(lwm)
+        if write.stable > self.base:
+            self.settle(write.stable)
+        return True
+
+    def _pass_over(self, write: Write, start: int, end: int) -> None:
+        """LWM moved over one write: so do the epoch table and the digest."""
+        epochs = self.epochs
+        if not epochs or epochs[-1][0] != write.epoch:
+            self._note_epoch(write)
+        digest = self.digest = chain(self.digest, write)
+        self.settling.append((end, digest, write))
+        if end // DIGEST_EVERY != start // DIGEST_EVERY:
+            self.digests.append((end, digest))
+            if len(self.digests) > DIGESTS_KEPT:
+                del self.digests[0]
+
+    def _pass(self, at: int) -> None:
+        """LWM moved from `at` over the writes that lie between."""
+        lwm = self.counter.lwm
+        while at < lwm:
+            write = self.beyond.pop(at)
+            end = write.end
+            self._pass_over(write, at, end)
+            at = end
+        assert at == lwm, f"{self}: a write crosses lwm"
+
+    def _note_epoch(self, write: Write) -> None:
+        first = write.start + 1
+        at = bisect_right(self.epochs, first, key=_first)
+        if at and self.epochs[at - 1][0] == write.epoch:
+            return
+        assert not at or self.epochs[at - 1][0] < write.epoch, (
+            f"{self}: counter {first} was issued in epoch {write.epoch}, expected {self.epochs[at - 1][0]}"
+        )
+        if at and self.epochs[at - 1][1] == first:
+            self.epochs[at - 1] = (write.epoch, first)  # an epoch in which nothing was written leaves no trace
+        else:
+            self.epochs.insert(at, (write.epoch, first))
+
+    def settle(self, stable: int) -> None:
+        """Everything up to `stable` is on every in-sync copy: forget the tail up to there.
+
+        Not while loading: a transfer may still say that less than that is whole here.
+        """
+        if self.loading:
+            return
+        settling = self.settling
+        while settling and settling[0][0] <= stable:
+            self.base, self.base_digest, _ = settling.popleft()
+
+    def begin_epoch(self, epoch: int, first: int) -> list[Write]:
+        """The counters from `first` on belong to `epoch`; return what was applied there in older epochs, now undone.
+
+        An epoch older than one that is known already says nothing (a replayed or repeated record).
+        """
+        if self.epochs and self.epochs[-1][0] >= epoch:
+            return []
+        undone = self.cut(first - 1)
+        if self.epochs and self.epochs[-1][1] >= first:
+            self.epochs.pop()
+        self.epochs.append((epoch, first))
+        return undone
+
+    def cut(self, above: int) -> list[Write]:
+        """Undo every write above `above`, and return them in order; their keys become suspects.
+
+        Raises CannotUndo, and changes nothing, if some of them are forgotten already.
+        """
+        if self.counter.highest_applied <= above:
+            return []
+        if above < self.base:
+            raise CannotUndo(f"{self}: cannot undo down to {above}, the tail begins at {self.base}")
+        undone: list[Write] = []
+        while self.settling and self.settling[-1][0] > above:
+            undone.append(self.settling.pop()[2])
+        undone.reverse()
+        undone.extend(sorted((w for w in self.beyond.values() if w.end > above), key=_start))
+        assert all(w.start >= above for w in undone), f"{self}: a cut at {above} would split a write"
+        lwm = self.counter.lwm
+        self.counter.cut(above)
+        for write in undone:
+            self.beyond.pop(write.start, None)
+            for key in write.keys:
+                self.suspects[key] = None
+        if above < lwm:
+            self.digest = self.settling[-1][1] if self.settling else self.base_digest
+            self.digests = [d for d in self.digests if d[0] <= above]
+        self.epochs = [e for e in self.epochs if e[1] <= above]
+        return undone
+
+    def clear(self, *, loading: bool) -> None:
+        """Forget everything; while `loading`, the counters count for nothing until `ready`."""
+        self.__init__(self.name)  # type: ignore[misc]  # a cleared fragment is a new one
+        self.loading = loading
+
+    def ready(self, lwm: int, digest: int, epochs: list[tuple[int, int]], *, full: bool) -> None:
+        """A transfer up to `lwm` is complete: what the supplier had there holds here."""
+        if full:
+            for start, delta in self.counter.missing(lwm):
+                self.counter.update(start, delta)
+            later = [w for w in self.tail() if w.end > lwm]
+            self.settling.clear()
+            self.beyond = {w.start: w for w in later}
+            self.base, self.base_digest, self.digest = lwm, digest, digest
+            self.digests = [(lwm, digest)]
+            self.epochs = list(epochs)
+            self.history_from = lwm
+            self.loading = False
+            self._pass(lwm)
+        assert not self.loading, f"{self}: a fragment that was cleared needs a full transfer"
+
+    # What it says of itself.
+
+    def tail(self) -> list[Write]:
+        """Every applied write above base, in order."""
+        return [*(write for _, _, write in self.settling), *sorted(self.beyond.values(), key=_start)]
+
+    @property
+    def history(self) -> list[tuple[int, int]]:
+        """The epoch table without epochs in which nothing was written: what two copies compare."""
+        lwm = self.counter.lwm
+        return [e for e in self.epochs if e[1] <= lwm]
+
+    def epoch_at(self, counter: int) -> int:
+        """The epoch that issued `counter`."""
+        at = bisect_right(self.epochs, counter, key=_first)
+        return self.epochs[at - 1][0] if at else 0
+
+    def digest_at(self, counter: int) -> int | None:
+        """The digest at `counter`, if it is still known."""
+        if counter == self.counter.lwm:
+            return self.digest
+        if counter == self.base:
+            return self.base_digest
+        if counter == 0:
+            return 0
+        known = next((d for c, d in self.digests if c == counter), None)
+        if known is None and counter > self.base:
+            known = next((d for c, d, _ in self.settling if c == counter), None)
+        return known
+
+    def recent_digests(self) -> list[tuple[int, int]]:
+        """(counter, digest) pairs to compare with a supplier, oldest first, lwm last."""
+        return [*self.digests[-4:], (self.base, self.base_digest), (self.counter.lwm, self.digest)]
+
+    def lacking(self, lwm: int, ranges: list[tuple[int, int]]) -> list[Write]:
+        """The writes of the tail that a copy with this lwm and these ranges lacks, in order."""
+        covered = PartitionCounter(lwm)
+        for start, delta in ranges:
+            covered.update(start, delta)
+        return [w for w in self.tail() if not covered.covers(w.start, w.delta)]
+
+    # Checkpoints.
+
+    def image(self) -> FragmentImage:
+        """What a checkpoint stores."""
+        return FragmentImage(
+            self.counter.to_bytes(),
+            self.epochs,
+            self.base,
+            self.base_digest,
+            self.tail(),
+            self.digests,
+            self.loading,
+            self.history_from,
+            list(self.suspects),
+            list(self.tombstones.items()),
+        )
+
+    @classmethod
+    def from_image(cls, name: Fragment, image: FragmentImage) -> FragmentState:
+        """The inverse of `image`; raises ValueError for an image that does not hold together."""
+        state = cls(name)
+        state.base, state.base_digest = image.base, image.base_digest
+        state.digest = image.base_digest
+        state.counter = PartitionCounter(image.base)
+        for write in image.tail:
+            if not state.counter.update(write.start, write.delta):
+                raise ValueError(f"{fragment_name(name)}: the checkpoint holds {write.start} twice")
+            state.beyond[write.start] = write
+        state.epochs = list(image.epochs)
+        state._pass(image.base)
+        state.digests = list(image.digests)
+        stored = PartitionCounter.from_bytes(image.counter)
+        if (stored.lwm, stored.ranges) != (state.counter.lwm, state.counter.ranges):
+            raise ValueError(f"{fragment_name(name)}: the checkpoint says {stored}, its tail says {state.counter}")
+        state.loading = image.loading
+        state.history_from = image.history_from
+        state.suspects = dict.fromkeys(image.suspects)
+        state.tombstones = dict(image.tombstones)
+        return state
+
+    def check(self) -> None:
+        """Assert the whole invariant; for tests and the simulator."""
+        self.counter.check()
+        assert self.base <= self.counter.lwm, f"{self}: base {self.base} is above lwm"
+        covered = PartitionCounter(self.base)
+        for write in self.tail():
+            assert covered.update(write.start, write.delta), f"{self}: {write.start} is in the tail twice"
+        assert (covered.lwm, covered.ranges) == (self.counter.lwm, self.counter.ranges), f"{self}: tail says {covered}"
+        for (epoch, first), (next_epoch, next_first) in zip(self.epochs, self.epochs[1:], strict=False):
+            assert epoch < next_epoch, f"{self}: epochs do not ascend: {self.epochs}"
+            assert first < next_first, f"{self}: first counters do not ascend: {self.epochs}"
+        digest = self.base_digest
+        for end, there, write in self.settling:
+            digest = chain(digest, write)
+            assert digest == there, f"{self}: the digest at {end} is not that of its history"
+        assert digest == self.digest, f"{self}: the digest is not that of its history"
+
+    def __str__(self) -> str:
+        flags = " loading" if self.loading else ""
+        return f"{fragment_name(self.name)} {self.counter}{flags}"
+
+    def __repr__(self) -> str:
+        return f"<FragmentState {self}>"
+
+
+def _start(write: Write) -> int:
+    return write.start
+
+
+def _first(entry: tuple[int, int]) -> int:
+    return entry[1]

@@ -1,0 +1,177 @@
+"""A node's data directory: whose it is, that nobody else uses it, and what is in it.
+
+```
+ DIR/identity.json   format, cluster name, node id, allocation id
+ DIR/lock            held by the process that uses the directory
+ DIR/wal/            the log            (package wal)
+ DIR/store/          the checkpoint     (engine.store_lmdb)
+```
+
+The allocation id is drawn when the directory is made. A wiped or replaced disk has another one, and so cannot pass for
+the copy that the cluster knows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from engine.errors import CorruptionError, DiskFull, Error, UsageError
+from engine.recover import recover
+from engine.replica import Replica
+from engine.settings import Settings
+from engine.store import LayeredStore
+from engine.store_lmdb import LmdbStore, StoreError, StoreFull
+from wal import DirectoryDisk, DiskError, Log, LogError, LogSettings
+from wal import DiskFull as LogDiskFull
+from wal.ids import NodeId, check_name
+
+FORMAT = 1
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose directory it is."""
+
+    format: int
+    cluster: str
+    node: NodeId
+    allocation: str
+
+
+class Home:
+    """An open data directory."""
+
+    def __init__(self, path: Path, identity: Identity, log: Log, store: LmdbStore, replica: Replica, lock: int) -> None:
+        self.path = path
+        self.identity = identity
+        self.log = log
+        self.store = store
+        self.replica = replica
+        self._lock = lock
+
+    def close(self) -> None:
+        """Give everything back; another process may open the directory then."""
+        self.log.close()
+        self.store.close()
+        os.close(self._lock)
+
+    def abandon(self) -> None:
+        """The node failed: let go of the directory without writing anything more to it."""
+        self.store.close()
+        os.close(self._lock)
+
+
+def read_identity(path: Path) -> Identity | None:
+    """Whose directory it is, or None if it is new. Raises UsageError and CorruptionError."""
+    file = path / "identity.json"
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        if (path / "wal").exists() or (path / "store").exists():
+            raise CorruptionError(
+                f"{path} holds a log or a store and no identity.json: put the file back, or start with another --data"
+            ) from None
+        return None
+    try:
+        identity = msgspec.json.decode(data, type=Identity)
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(f"{file} cannot be read: {error}") from error
+    if identity.format > FORMAT:
+        raise UsageError(f"{path} has format {identity.format}, this version knows {FORMAT}: upgrade foreshore")
+    return identity
+
+
+def open_home(path: Path, *, cluster: str, node: NodeId | None, settings: Settings, accept_loss: bool = False) -> Home:
+    """Open a data directory, or make it; recover what it holds.
+
+    `node`: None takes the directory's own id, or draws one for a new directory. Raises UsageError, CorruptionError and
+    DiskFull, each with what to do next.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(f"cannot make the data directory {path}: {error.strerror}") from error
+    lock = _take_lock(path)
+    try:
+        identity = _identify(path, cluster, node)
+        return _open(path, identity, settings, lock, accept_loss=accept_loss)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _take_lock(path: Path) -> int:
+    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        owner = os.read(lock, 32).decode(errors="replace").strip() or "another process"
+        os.close(lock)
+        raise UsageError(f"{path} is in use by process {owner}: stop it first, or start with another --data") from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+def _identify(path: Path, cluster: str, node: NodeId | None) -> Identity:
+    known = read_identity(path)
+    if known is not None:
+        if node is not None and node != known.node:
+            raise UsageError(f"{path} belongs to node {known.node!r}, not {node!r}: give its own --node, or none")
+        if cluster != known.cluster:
+            raise UsageError(f"{path} belongs to cluster {known.cluster!r}, not {cluster!r}: check --cluster and --data")
+        return known
+    try:
+        check_name("cluster", cluster)
+        chosen = check_name("node", node) if node is not None else f"n-{secrets.token_hex(3)}"
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    identity = Identity(format=FORMAT, cluster=cluster, node=chosen, allocation=secrets.token_hex(8))
+    new = path / "identity.json.tmp"
+    with new.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(identity)))
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path / "identity.json")
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return identity
+
+
+def _open(path: Path, identity: Identity, settings: Settings, lock: int, *, accept_loss: bool) -> Home:
+    try:
+        base = LmdbStore(path / "store")
+        try:
+            log = Log.open(
+                DirectoryDisk(path / "wal"),
+                cluster=identity.cluster,
+                node=identity.node,
+                settings=LogSettings(segment_bytes=settings.wal_segment_bytes, total_bytes=settings.wal_total_bytes),
+                from_lsn=base.load().lsn + 1,
+                accept_loss=accept_loss,
+            )
+            replica = recover(LayeredStore(base), log)
+        except BaseException:
+            base.close()
+            raise
+    except (LogDiskFull, StoreFull) as error:
+        raise DiskFull(f"{error}; free some space and start again") from error
+    except (LogError, StoreError, DiskError, ValueError) as error:
+        raise CorruptionError(str(error)) from error
+    return Home(path, identity, log, base, replica, lock)
+
+
+def as_engine_error(error: BaseException) -> Error | None:
+    """The error of a log or a store as an application sees it, if it is one."""
+    if isinstance(error, LogDiskFull | StoreFull):
+        return DiskFull(str(error))
+    if isinstance(error, LogError | StoreError | DiskError):
+        return CorruptionError(str(error))
+    return None

@@ -1,0 +1,301 @@
+"""Who is there: heartbeats, joining, leaving, and when the coordinator should begin an exchange.
+
+The coordinator is the oldest member that is not suspected. It begins an exchange when a member is suspected or leaves,
+when a node asks to join, when MOVING copies are vouched for, when a primary can be moved to where it belongs, when the
+operator changes the baseline, or when a member is held up by an exchange whose coordinator is gone.
+"""
+
+from __future__ import annotations
+
+from engine.assignment import Candidate, first_topology, surplus, wanted_handover
+from engine.core import MS, Core
+from engine.detector import Detector
+from engine.effects import Connect, PeerSeen
+from engine.exchange import Exchange, Intent
+from engine.messages import CaughtUp, Heartbeat, Join, Leave, Message, SetBaseline
+from engine.supplier import SupplySide
+from engine.topology import Topology
+from wal.ids import NodeId
+
+
+class Membership:
+    """One node's view of the others, and the coordinator's initiative."""
+
+    def __init__(self, core: Core, detector: Detector, exchange: Exchange, supply: SupplySide) -> None:
+        self.core = core
+        self.detector = detector
+        self.exchange = exchange
+        self.supply = supply
+        self._frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
+        self.seen: dict[NodeId, Candidate] = {}  # everyone a connection was made to, or who asked to join
+        self._joins: dict[NodeId, int] = {}  # who asks to join -> when it last did
+        self._leaving: dict[NodeId, None] = {}
+        self._caught_up: dict[tuple[int, NodeId], None] = {}
+        self._baseline: tuple[NodeId, ...] | None = None
+        self.leaving_self = False
+        self._reason_since: int | None = None
+        self._next_heartbeat = 0
+        self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
+        self._look_at = 0  # when to look again whether an exchange is due
+        self.wake_at: int | None = None
+
+    # What others know of us, and we of them.
+
+    @property
+    def me(self) -> Candidate:
+        """This node, as it would be in a map."""
+        core = self.core
+        return Candidate(core.node, core.allocation, core.incarnation, core.address, core.settings.domain)
+
+    def on_peer_seen(self, event: PeerSeen) -> None:
+        """A connection to a node was made."""
+        self.seen[event.node] = Candidate(event.node, event.allocation, event.incarnation, event.address, event.domain)
+        if self.core.topology is None or self.core.topology.member(event.node) is None:
+            self.detector.heard(event.node)
+
+    # Messages.
+
+    def on_heartbeat(self, sender: NodeId, message: Heartbeat) -> None:
+        """A member lives."""
+        self.detector.note_peak(sender, message.life, message.durable_lsn)
+        if message.version < self.core.version:
+            self.exchange.send_map(sender)
+        elif message.version == self.core.version and message.frozen:
+            self._frozen[sender] = None
+        else:
+            self._frozen.pop(sender, None)
+
+    def on_join(self, sender: NodeId, message: Join) -> None:
+        """A node asks to be let in."""
+        core, topology = self.core, self.core.topology
+        candidate = Candidate(message.node, message.allocation, message.incarnation, message.address, message.domain)
+        known = self.seen.get(message.node)
+        if known is not None and known.allocation == candidate.allocation and known.incarnation > candidate.incarnation:
+            return  # an earlier life of it, delayed
+        self.seen[message.node] = candidate
+        if topology is None:
+            return
+        if message.cluster and message.cluster != topology.cluster:
+            core.note(f"{message.node} belongs to cluster {message.cluster}, this is {topology.cluster}: not let in")
+            return
+        if message.version > core.version:
+            return
+        if message.version < core.version or _is_member(topology, candidate):
+            self.exchange.send_map(sender)
+        if _is_member(topology, candidate):
+            return
+        self._look_at = core.now
+        if message.node not in self._joins:
+            core.effects.tasks.append(Connect(message.node, message.address))
+        self._joins[message.node] = core.now
+
+    def on_leave(self, message: Leave) -> None:
+        """A member stops on purpose."""
+        self._look_at = self.core.now
+        self._leaving[message.node] = None
+
+    def on_caught_up(self, message: CaughtUp) -> None:
+        """A primary vouches for copies."""
+        if message.version == self.core.version:
+            self._caught_up |= dict.fromkeys((partition, node) for partition, node in message.copies)
+
+    # Commands.
+
+    def form(self, cluster: str, expected: list[NodeId]) -> Topology | str:
+        """The first map of a new cluster, of this node and all others it sees; or why not."""
+        core = self.core
+        if core.topology is not None:
+            return f"the cluster is formed already: {core.topology.name} {core.topology.version}"
+        candidates = {core.node: self.me} | {n: c for n, c in self.seen.items() if not self.detector.suspected(n)}
+        missing = [n for n in expected if n not in candidates]
+        if missing:
+            return f"not seen yet: {', '.join(missing)}; seen: {', '.join(sorted(candidates))}"
+        chosen = [candidates[n] for n in (expected or sorted(candidates))]
+        if core.node not in [c.node for c in chosen]:
+            return f"the node that forms the cluster ({core.node}) must be in it"
+        settings = core.settings
+        return first_topology(cluster, settings.cluster, settings.partitions, settings.backups, chosen, core.affinity)
+
+    def change_baseline(self, nodes: tuple[NodeId, ...]) -> str:
+        """Ask for another baseline; or why not."""
+        topology = self.core.topology
+        if topology is None:
+            return "the cluster is not formed yet"
+        unknown = [n for n in nodes if topology.member(n) is None and n not in topology.baseline]
+        if unknown:
+            return f"not a member: {', '.join(unknown)}; members: {', '.join(m.node for m in topology.members)}"
+        if not nodes:
+            return "a baseline needs at least one node"
+        self._baseline = nodes
+        return ""
+
+    # Time.
+
+    def switch(self) -> None:
+        """A new topology was committed."""
+        core, topology = self.core, self.core.topology
+        assert topology is not None
+        core.quorum = self.detector.has_quorum()
+        self._look_at = core.now
+        self._frozen = {}
+        self._caught_up = {}
+        self._reason_since = None
+        self._leaving = {n: None for n in self._leaving if topology.member(n) is not None}
+        self._joins = {n: at for n, at in self._joins.items() if not _is_member(topology, self.seen[n])}
+        if self._baseline is not None and tuple(self._baseline) == topology.baseline:
+            self._baseline = None
+        for member in topology.members:
+            if member.node != core.node:
+                core.effects.tasks.append(Connect(member.node, member.address))
+                self.detector.expect(member.node)
+
+    def tick(self) -> None:
+        """Beat, look who is silent, and begin an exchange if this node should."""
+        core = self.core
+        beat = core.settings.heartbeat_ms * MS
+        if core.now >= self._next_heartbeat:
+            self._next_heartbeat = core.now + beat
+            self._beat()
+            core.quorum = self.detector.has_quorum()
+        if core.now >= self._look_at:
+            self._look_at = core.now + min(beat, core.settings.exchange_delay_ms * MS // 2)
+            self._lead()
+        self.wake_at = min(self._next_heartbeat, self._look_at)
+
+    def _beat(self) -> None:
+        core, topology = self.core, self.core.topology
+        peers = core.peers()
+        if peers:
+            core.send(peers, Heartbeat(core.version, core.life, core.durable_lsn, core.frozen))
+        if topology is None or not _is_member(topology, self.me):
+            others = tuple(dict.fromkeys([*peers, *self.seen]))
+            others = tuple(n for n in others if n != core.node)
+            if others:
+                me = self.me
+                core.send(
+                    others,
+                    Join(
+                        me.node,
+                        me.allocation,
+                        me.incarnation,
+                        me.address,
+                        me.domain,
+                        core.version,
+                        topology.cluster if topology is not None else "",
+                    ),
+                )
+        leader = self.detector.coordinator()
+        if leader is None:
+            return
+        if self.leaving_self:
+            core.send(leader, Leave(core.node))
+        if self.supply.vouched and core.serving:
+            core.send(leader, CaughtUp(core.version, list(self.supply.vouched)))
+
+    def _alive(self) -> list[Candidate]:
+        """Everyone who could be in the next map."""
+        core, topology = self.core, self.core.topology
+        assert topology is not None
+        fresh = core.now - 2 * core.settings.suspicion_ms * MS
+        self._joins = {node: at for node, at in self._joins.items() if at >= fresh}
+        alive: dict[NodeId, Candidate] = {}
+        for m in topology.members:
+            if not self.detector.suspected(m.node):
+                alive[m.node] = Candidate(m.node, m.allocation, m.incarnation, m.address, m.domain)
+        for node in self._joins:
+            alive[node] = self.seen[node]
+        alive[core.node] = self.me
+        return list(alive.values())
+
+    def _lead(self) -> None:
+        core, topology = self.core, self.core.topology
+        if topology is None or self.exchange.attempt is not None or core.now < self.exchange.retry_at:
+            return
+        if self.detector.coordinator() != core.node:
+            self._reason_since = None
+            return
+        alive = self._alive()
+        names = {c.node: c for c in alive}
+        lost = [m.node for m in topology.members if m.node not in names]
+        joins = [c.node for c in alive if not _is_member(topology, c)]
+        settled: dict[int, list[NodeId]] = {}
+        for partition, node in self._caught_up:
+            settled.setdefault(partition, []).append(node)
+        present = [c.node for c in alive if c.node not in self._leaving]
+        handover, extra = self._wanted_moves(topology, present, settled)
+        if self._leaving:
+            leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in self._leaving]
+            handover = [*handover, *leaving]
+        reasons = {
+            "lost " + ", ".join(lost): bool(lost),
+            "joining " + ", ".join(joins): bool(joins),
+            "leaving " + ", ".join(self._leaving): any(topology.member(n) for n in self._leaving),
+            f"{len(self._caught_up)} copies caught up": bool(self._caught_up),
+            f"{len(handover)} primaries to move": bool(handover),
+            "surplus copies": bool(extra),
+            "the baseline changes": self._baseline is not None,
+            "an exchange that did not end": bool(self._frozen) or core.frozen,
+        }
+        given = [reason for reason, holds in reasons.items() if holds]
+        if not given:
+            self._reason_since = None
+            return
+        if self._reason_since is None:
+            self._reason_since = core.now
+        waited = core.now - self._reason_since
+        starting = core.now - (self.detector.since or 0) < 2 * core.settings.suspicion_ms * MS and not core.serving
+        absent = [n for n in topology.voters if n not in names or not self.detector.heard_since_start(n)]
+        if starting and absent:
+            return  # the cluster is coming back: give the others the time to come too
+        if not lost and waited < core.settings.exchange_delay_ms * MS:
+            return
+        if sum(n in names for n in topology.voters) < topology.majority:
+            return
+        self._reason_since = None
+        self.exchange.begin(
+            Intent(
+                alive,
+                handover=sorted(set(handover)),
+                baseline=self._baseline,
+                leaving=list(self._leaving),
+                reason="; ".join(given),
+            )
+        )
+
+    def _wanted_moves(
+        self, topology: Topology, present: list[NodeId], settled: dict[int, list[NodeId]]
+    ) -> tuple[list[int], list[int]]:
+        """Primaries to move and copies to drop; computed once for as long as nothing changes."""
+        asked = (topology, present, settled)
+        if self._moves is None or self._moves[0] != asked:
+            affinity = self.core.affinity
+            handover = wanted_handover(topology, present, settled, affinity)
+            self._moves = (asked, handover, surplus(topology, present, affinity))
+        return self._moves[1], self._moves[2]
+
+    def handle(self, sender: NodeId, message: Message) -> None:
+        """Everything that is said about membership."""
+        match message:
+            case SetBaseline(nodes):
+                problem = self.change_baseline(tuple(nodes))
+                if problem:
+                    self.core.note(f"baseline not changed: {problem}")
+            case Heartbeat():
+                self.on_heartbeat(sender, message)
+            case Join():
+                self.on_join(sender, message)
+            case Leave():
+                self.on_leave(message)
+            case CaughtUp():
+                self.on_caught_up(message)
+            case _:
+                raise AssertionError(f"not a message of membership: {message}")
+
+
+def _is_member(topology: Topology, candidate: Candidate) -> bool:
+    """Whether the map lists this very life of a node, on this very disk."""
+    member = topology.member(candidate.node)
+    return member is not None and (member.allocation, member.incarnation) == (
+        candidate.allocation,
+        candidate.incarnation,
+    )

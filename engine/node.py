@@ -1,0 +1,465 @@
+"""One node, as a value that takes events and returns what is owed.
+
+It composes the machines and owns no rule of its own but two: in which order a new topology takes effect, and when a
+checkpoint is due. No clock, no randomness, no disk, no socket, no thread and no event loop is in here or below; time
+comes in with the events. State changes only inside `turn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from engine import topology as topologies
+from engine.admin import Administration
+from engine.coordinator import Coordinator
+from engine.core import MS, Core, Hold, next_incarnation
+from engine.demander import Demander
+from engine.detector import Detector
+from engine.effects import (
+    Asked,
+    CheckpointWritten,
+    Effects,
+    Event,
+    HistoryRead,
+    LogGrew,
+    PeerLost,
+    PeerSeen,
+    Received,
+    SessionId,
+    TrimLog,
+    WriteCheckpoint,
+)
+from engine.exchange import Exchange
+from engine.locks import LockTable
+from engine.membership import Membership
+from engine.messages import KINDS as MESSAGES
+from engine.messages import (
+    Accept,
+    Announce,
+    AskMap,
+    AskTail,
+    CaughtUp,
+    Commit,
+    Confirm,
+    Confirmed,
+    Demand,
+    Finish,
+    Finished,
+    Heartbeat,
+    Inquire,
+    Inquired,
+    Join,
+    Leave,
+    Message,
+    More,
+    PrepareParts,
+    Promise,
+    Propose,
+    Refuse,
+    Replicate,
+    Replicated,
+    Resolve,
+    SetBaseline,
+    Settle,
+    Settled,
+    SingleMap,
+    Supply,
+    Tail,
+    Vote,
+)
+from engine.participant import Participant
+from engine.promotion import Promotion
+from engine.reads import Reads
+from engine.replica import Replica
+from engine.replication import Replication
+from engine.requests import (
+    Admin,
+    Check,
+    Code,
+    CommitTx,
+    Get,
+    GetStatus,
+    GetTable,
+    KeepLocks,
+    Lock,
+    Put,
+    Request,
+    Scan,
+    Swap,
+    Table,
+    Unlock,
+)
+from engine.settings import Settings
+from engine.supplier import SupplySide
+from engine.topology import CopyState, Topology
+from engine.writes import Writes
+from rebalance.affinity import Affinity, assign
+from wal import records as r
+from wal.ids import NodeId, partition_of
+
+
+class Node:
+    """The deciding half of a node. `replica` is what recovery made of its directory; `affinity` must be every node's."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        replica: Replica,
+        *,
+        node: NodeId,
+        allocation: str,
+        address: str,
+        durable_lsn: int,
+        draw: int = 0,
+        affinity: Affinity = assign,
+    ) -> None:
+        assert __debug__, "the node refuses to run under python -O: its assertions are part of it"
+        core = self.core = Core(
+            settings,
+            replica,
+            node=node,
+            allocation=allocation,
+            incarnation=next_incarnation(replica.incarnation, draw),
+            address=address,
+            durable_lsn=durable_lsn,
+            affinity=affinity,
+        )
+        self.locks = LockTable()
+        self.demander = Demander(core)
+        self.replication = Replication(core, demanded=self.demander.demanded)
+        self.supply = SupplySide(core, self.replication, regroup=self._group)
+        self.writes = Writes(core, self.replication, self.locks)
+        self.reads = Reads(core, self.locks, self.writes)
+        self.participant = Participant(core, self.replication, self.locks, self.writes, self.reads)
+        self.coordinator = Coordinator(core, self.replication, self.writes, self.participant)
+        self.promotion = Promotion(core, self.replication, activated=self._activated)
+        self.detector = Detector(core)
+        self.exchange = Exchange(
+            core,
+            self.detector,
+            switch=self._switch,
+            drained=self._held_up_by,
+            break_locks=self._break_locks,
+            vouched=lambda: list(self.supply.vouched),
+        )
+        self.membership = Membership(core, self.detector, self.exchange, self.supply)
+        self.admin = Administration(self)
+        self._machines = (
+            self.exchange,
+            self.replication,
+            self.reads,
+            self.promotion,
+            self.participant,
+            self.coordinator,
+            self.demander,
+        )
+        self._booted = False
+        self._checkpointing = False
+        self._checkpoint_at = 0
+        self.checkpoint_wanted = False
+        self._on_message = self._message_handlers()
+        self._on_request = self._request_handlers()
+        version, encoded = replica.committed
+        if encoded:
+            core.topology = topologies.decode(encoded)
+            assert core.topology.version == version, "the committed map is of the version it was committed as"
+            core.holds = [Hold(n, p) for n, p in enumerate(core.topology.placements)]
+
+    # The turn.
+
+    def turn(self, now: int, events: Sequence[Event]) -> Effects:
+        """Take all that happened since the last turn; return what is owed for it. `now` in ns, monotonic."""
+        core = self.core
+        core.now = max(now, core.now)
+        effects = core.effects = Effects()
+        if not self._booted:
+            self._booted = True
+            core.log(r.Boot(core.incarnation))
+            self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
+        self._begin_checkpoint()
+        said, core.to_self = core.to_self, []
+        for message in said:
+            self._on_message[type(message)](core.node, message)
+        for event in events:
+            self._take(event)
+        self._tick()
+        self.replication.flush()
+        self.reads.flush()
+        effects.wake_at = core.now if core.to_self else self._next_wake()
+        return effects
+
+    def _take(self, event: Event) -> None:
+        core = self.core
+        match event:
+            case Received(sender, message):
+                self.detector.heard(sender)
+                self._on_message[type(message)](sender, message)
+            case Asked(session, request):
+                self._ask(session, request)
+            case PeerSeen():
+                self.membership.on_peer_seen(event)
+            case PeerLost(node):
+                self.detector.lost(node)
+            case CheckpointWritten(lsn):
+                core.replica.store.thaw()
+                core.log(r.Checkpoint(lsn))
+                self._checkpointing = False
+            case HistoryRead():
+                self.supply.on_history(event)
+            case LogGrew(trimmed):
+                core.log(trimmed)
+                core.effects.tasks.append(TrimLog(trimmed.first_lsn))
+            case _:
+                assert_never(event)
+
+    def _ask(self, session: SessionId, request: Request) -> None:
+        core = self.core
+        if isinstance(request, GetTable):
+            version, topology = core.replica.committed
+            core.reply(session, Table(request.id, version, topology))
+        elif isinstance(request, Admin):
+            self.admin.on_admin(session, request)
+        elif core.topology is None:
+            core.refuse(
+                session,
+                request.id,
+                Code.NOT_FORMED,
+                "the cluster is not formed yet: run `foreshore cluster init`",
+                retryable=True,
+            )
+        elif not core.serving:
+            core.refuse(
+                session,
+                request.id,
+                Code.BUSY,
+                f"node {core.node} is not in the topology yet: it waits for an exchange",
+                retryable=True,
+            )
+        else:
+            self._on_request[type(request)](session, request)
+
+    def _tick(self) -> None:
+        _core, now = self.core, self.core.now
+        self.detector.listen()
+        self.membership.tick()
+        for machine in self._machines:
+            if machine.wake_at is not None and now >= machine.wake_at:
+                machine.tick()
+        expiry = self.locks.next_expiry()
+        if expiry is not None and now >= expiry:
+            self.locks.expire(now)
+        if self.exchange.draining is not None:
+            self.exchange.try_report()
+        if self.membership.leaving_self:
+            self.admin.end()
+
+    def _next_wake(self) -> int | None:
+        times = [m.wake_at for m in (self.membership, *self._machines) if m.wake_at is not None]
+        expiry = self.locks.next_expiry()
+        if expiry is not None:
+            times.append(expiry)
+        if not self._checkpointing:
+            times.append(self._checkpoint_at)
+        return max(self.core.now + 1, min(times)) if times else None
+
+    # Checkpoints.
+
+    def _begin_checkpoint(self) -> None:
+        core = self.core
+        due = (
+            core.now >= self._checkpoint_at
+            or core.replica.store.active_bytes >= core.settings.checkpoint_bytes
+            or self.checkpoint_wanted
+        )
+        if self._checkpointing or not due:
+            return
+        self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
+        self.checkpoint_wanted = False
+        self._checkpointing = True
+        image = core.replica.begin_checkpoint(core.durable_lsn, self.replication.open_records())
+        core.effects.tasks.append(WriteCheckpoint(image))
+
+    @property
+    def checkpointing(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._checkpointing
+
+    # A new topology.
+
+    def _switch(self, topology: Topology) -> None:
+        core = self.core
+        core.topology = topology
+        member = topology.member(core.node)
+        core.serving = (
+            member is not None and member.incarnation == core.incarnation and member.allocation == core.allocation
+        )
+        if len(core.holds) != topology.partitions:
+            core.holds = [Hold(n, p) for n, p in enumerate(topology.placements)]
+        changed: list[Hold] = []
+        to_promote: list[Hold] = []
+        for hold, placement in zip(core.holds, topology.placements, strict=True):
+            before = (hold.state, hold.epoch, hold.placement.primary, hold.mine)
+            if hold.placement is not placement:
+                hold.placement = placement
+            hold.draining = False
+            hold.state = placement.state_of(core.node) if core.serving else CopyState.NONE
+            mine = core.serving and placement.primary == core.node
+            hold.active = mine and hold.mine and hold.active and hold.epoch == placement.epoch
+            hold.mine, hold.epoch = mine, placement.epoch
+            if mine and not hold.active:
+                to_promote.append(hold)
+            if before != (hold.state, hold.epoch, placement.primary, mine):
+                changed.append(hold)
+        core.note(f"topology {topology.version}: {', '.join(m.node for m in topology.members)}")
+        self.supply.switch(core.holds)
+        for hold in core.holds:
+            self._group(hold)
+        self._drop_locks()
+        self.replication.switch()
+        self.participant.switch()
+        self.coordinator.switch()
+        self.promotion.begin(to_promote)
+        self.demander.switch(changed)
+        self._evict()
+        self.membership.switch()
+        again = self.reads.switch()
+        for hold in core.holds:
+            if hold.parked and (hold.active or not hold.mine):
+                again.extend(hold.parked)
+                hold.parked = []
+        for session, request in again:
+            self._ask(session, request)
+
+    def _group(self, hold: Hold) -> None:
+        """Who is waited for, and who is not, in one partition."""
+        node, placement = self.core.node, hold.placement
+        if not hold.mine:
+            hold.needed, hold.moving = (), ()
+        else:
+            hardened = [n for p, n in self.supply.hardened if p == hold.number] if self.supply.hardened else []
+            hold.needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in hardened))
+            hold.moving = tuple(n for n in placement.owners if n != node and n not in hold.needed)
+        hold.group = (tuple(sorted(hold.needed)), tuple(sorted(hold.moving)))
+
+    def _drop_locks(self) -> None:
+        core = self.core
+        assert core.topology is not None
+        partitions, holds = core.topology.partitions, core.holds
+        self.locks.drop(lambda key: not holds[partition_of(key[1], partitions)].active)
+
+    def _evict(self) -> None:
+        """A copy that is not wanted here any more goes, and the log says so."""
+        core = self.core
+        if not core.serving:
+            return
+        for hold in core.holds:
+            if hold.state is CopyState.NONE and not hold.placement.lost and hold.number in core.replica.partitions:
+                for namespace in list(core.replica.partition(hold.number).fragments):
+                    core.log(r.FragmentClear(namespace, hold.number, "the copy moved away", True))
+
+    def _activated(self, hold: Hold) -> None:
+        """A promotion is done: the partition serves."""
+        hold.active = True
+        self.participant.activated(hold)
+        self.coordinator.activated(hold)
+        parked, hold.parked = hold.parked, []
+        for session, request in parked:
+            self._ask(session, request)
+
+    # What the exchange asks.
+
+    def _held_up_by(self, handover: Sequence[int]) -> list[str]:
+        """Transactions that hold up the handover of partitions; nothing new begins on them from now on."""
+        core = self.core
+        if not handover or core.topology is None:
+            return []
+        moving = frozenset(handover)
+        for number in handover:
+            core.holds[number].draining = True
+        partitions = core.topology.partitions
+        holding = [tx.hex() for tx in self.coordinator.holding(moving)]
+        for owner in self.locks.owners():
+            if any(partition_of(key, partitions) in moving for _, key in self.locks.keys_of(owner)):
+                holding.append(owner.hex())
+        return holding
+
+    def _break_locks(self, handover: Sequence[int]) -> None:
+        """The exchange waited long enough: whoever still holds locks on these partitions loses them."""
+        core = self.core
+        assert core.topology is not None
+        moving, partitions = frozenset(handover), core.topology.partitions
+        for owner in self.locks.owners():
+            if self.locks.is_prepared(owner):
+                continue
+            keys = [key for key in self.locks.keys_of(owner) if partition_of(key[1], partitions) in moving]
+            self.locks.release(owner, keys)
+
+    # Who handles what.
+
+    def _message_handlers(self) -> dict[type[Message], Callable[[NodeId, Message], None]]:
+        handled: list[tuple[Callable[[NodeId, Message], None], tuple[type[Message], ...]]] = [
+            (self.exchange.handle, (Announce, Promise, SingleMap, Propose, Accept, Refuse, Commit, AskMap)),
+            (self.membership.handle, (Heartbeat, Join, Leave, SetBaseline, CaughtUp)),
+            (self.replication.handle, (Replicate, Replicated)),
+            (self.reads.handle, (Confirm, Confirmed)),
+            (self.promotion.handle, (AskTail, Tail)),
+            (self.supply.handle, (Demand, More, Settled)),
+            (self.demander.handle, (Supply, Settle)),
+            (self._handle_participant, (PrepareParts, Finish, Inquire)),
+            (self._handle_coordinator, (Vote, Finished, Resolve, Inquired)),
+        ]
+        handlers = {kind: handler for handler, kinds in handled for kind in kinds}
+        assert set(handlers) == set(MESSAGES), "every message has its machine"
+        return handlers
+
+    def _handle_participant(self, sender: NodeId, message: Message) -> None:
+        match message:
+            case PrepareParts():
+                self.participant.on_prepare(sender, message)
+            case Finish():
+                self.participant.on_finish(sender, message)
+            case Inquire():
+                self.participant.on_inquire(sender, message)
+            case _:
+                raise AssertionError(f"not a message to a participant: {message}")
+
+    def _handle_coordinator(self, sender: NodeId, message: Message) -> None:
+        match message:
+            case Vote():
+                self.coordinator.on_vote(sender, message)
+            case Finished():
+                self.coordinator.on_finished(sender, message)
+            case Resolve():
+                self.coordinator.on_resolve(sender, message)
+            case Inquired():
+                self.coordinator.on_inquired(sender, message)
+            case _:
+                raise AssertionError(f"not a message to a coordinator: {message}")
+
+    def _request_handlers(self) -> dict[type[Request], Callable[[SessionId, Request], None]]:
+        handlers: dict[type[Request], Callable[..., None]] = {
+            Get: self.reads.on_get,
+            Put: self.writes.on_put,
+            Swap: self.writes.on_swap,
+            Lock: self.participant.on_lock,
+            KeepLocks: self.participant.on_keep_locks,
+            Unlock: self.participant.on_unlock,
+            CommitTx: self.coordinator.on_commit,
+            Check: self.participant.on_check,
+            GetStatus: self.coordinator.on_status,
+            Scan: self.reads.on_scan,
+        }
+        return handlers
+
+    def form(self, cluster: str, expected: list[NodeId]) -> str:
+        """Form a new cluster of this node and those it sees; what is in the way, or nothing."""
+        first = self.membership.form(cluster, expected)
+        if isinstance(first, str):
+            return first
+        encoded = topologies.encode(first)
+        self.exchange.adopt(first, encoded)
+        others = self.core.peers()
+        if others:
+            self.core.send(others, Commit(first.version, encoded))
+        return ""

@@ -1,0 +1,294 @@
+"""How a node becomes the primary of a partition, so that equal counters mean equal contents.
+
+A node that the new map names as primary, in a new epoch, may not serve yet. It owes this first (system.md 4, rule 1):
+
+1. It asks every other in-sync copy what it has beyond the common point, and takes what it lacks itself. If a survivor
+   has taken part in a newer epoch (whose primary died before it had told everyone), that history comes first.
+2. It begins its epoch at LWM + 1, not after its highest counter as Kafka does, whose log has no gaps: everything above
+   LWM is undone and issued again under the same counters, with the epoch that first issued it kept for the digest.
+3. Gaps that remain are closed with explicit no-ops, except those that a prepared transaction holds: nobody was promised
+   what every in-sync copy does not have.
+4. All this is one batch to every in-sync copy. When it counts, the copies are equal, and the partition serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from engine.core import MS, Core, Hold
+from engine.fragment import FragmentState
+from engine.messages import AskTail, CopyTail, Message, Tail, TailReport
+from engine.replica import PartitionState
+from engine.replication import Replication
+from wal import records as r
+from wal.counters import PartitionCounter
+from wal.ids import Namespace, NodeId
+from wal.probe import probe
+
+
+class _Promoted:
+    """The batch that begins an epoch."""
+
+    __slots__ = ("_activate", "epoch", "hold", "partition", "records")
+
+    def __init__(self, hold: Hold, records: list[r.Record], activate: Callable[[Hold], None]) -> None:
+        self.hold = hold
+        self.partition = hold.number
+        self.epoch = hold.epoch
+        self.records = records
+        self._activate = activate
+
+    def counted(self) -> None:
+        """Every in-sync copy is equal now."""
+        self._activate(self.hold)
+
+    def abandoned(self) -> None:
+        """Another exchange came first; its primary begins anew."""
+        probe("promotion.abandoned")
+
+
+class Promotion:
+    """The partitions that this node is named primary of and may not serve yet."""
+
+    def __init__(self, core: Core, replication: Replication, *, activated: Callable[[Hold], None]) -> None:
+        self.core = core
+        self._replication = replication
+        self._activated = activated
+        self._waiting: dict[int, dict[NodeId, CopyTail | None]] = {}  # partition -> survivor -> its answer
+        self._ask_at = 0
+        self.wake_at: int | None = None
+
+    def begin(self, holds: Iterable[Hold]) -> None:
+        """A new map: `holds` are the partitions to become primary of; whatever was under way before is void."""
+        self._waiting = {}
+        alone: list[Hold] = []
+        for hold in holds:
+            if self.core.replica.partition(hold.number).epoch == hold.epoch:
+                probe("promotion.went_on")  # its batch is on its way: replication sends it to the copies of the new map
+            elif hold.needed:
+                self._waiting[hold.number] = dict.fromkeys(hold.needed)
+            else:
+                alone.append(hold)
+        for hold in alone:
+            self._finish(hold, {})
+        self._ask()
+
+    def _ask(self) -> None:
+        core = self.core
+        by_survivor: dict[NodeId, list[CopyTail]] = {}
+        for number, answers in self._waiting.items():
+            mine = self._tail_of(number)
+            for survivor, answer in answers.items():
+                if answer is None:
+                    by_survivor.setdefault(survivor, []).append(mine)
+        for survivor, copies in by_survivor.items():
+            core.send(survivor, AskTail(core.version, copies))
+        self._ask_at = core.now + core.settings.retransmit_ms * MS
+        self.wake_at = self._ask_at if self._waiting else None
+
+    def _tail_of(self, number: int) -> CopyTail:
+        state = self.core.replica.partition(number)
+        return CopyTail(
+            number,
+            state.epoch,
+            [
+                TailReport(ns, f.counter.lwm, list(f.counter.ranges), list(f.epochs))
+                for ns, f in state.fragments.items()
+                if f.counter.hwm or f.epochs
+            ],
+            list(state.prepared),
+            [],
+            [],
+        )
+
+    def on_ask_tail(self, sender: NodeId, message: AskTail) -> None:
+        """A survivor answers: this is what I have, and what of it you lack."""
+        core = self.core
+        if message.version != core.version or core.frozen or not core.serving:
+            return
+        answers: list[CopyTail] = []
+        for theirs in message.copies:
+            if theirs.partition >= len(core.holds) or core.holds[theirs.partition].placement.primary != sender:
+                continue
+            state = core.replica.partition(theirs.partition)
+            known = {report.namespace: report for report in theirs.fragments}
+            mine = self._tail_of(theirs.partition)
+            newer = state.epoch > theirs.epoch
+            writes: list[r.Write] = []
+            for namespace, fragment in state.fragments.items():
+                report = known.get(namespace)
+                if newer or report is None:
+                    writes.extend(fragment.lacking(fragment.base, []))
+                else:
+                    writes.extend(fragment.lacking(report.lwm, report.ranges))
+            prepares = [p for tx, p in state.prepared.items() if newer or tx not in theirs.prepared]
+            answers.append(CopyTail(mine.partition, mine.epoch, mine.fragments, mine.prepared, writes, prepares))
+        core.send(sender, Tail(message.version, answers))
+
+    def on_tail(self, sender: NodeId, message: Tail) -> None:
+        """Collect a survivor's answers; a partition whose survivors have all answered is finished."""
+        if message.version != self.core.version:
+            return
+        for answer in message.copies:
+            answers = self._waiting.get(answer.partition)
+            if answers is None or sender not in answers:
+                continue
+            answers[sender] = answer
+            complete = {n: a for n, a in answers.items() if a is not None}
+            if len(complete) == len(answers):
+                del self._waiting[answer.partition]
+                self._finish(self.core.holds[answer.partition], complete)
+        if not self._waiting:
+            self.wake_at = None
+
+    def _finish(self, hold: Hold, answers: dict[NodeId, CopyTail]) -> None:
+        core, number = self.core, hold.number
+        state = core.replica.partition(number)
+        assert hold.epoch > state.epoch, f"partition {number}: epoch {hold.epoch} after {state.epoch}"
+        lowest = min((a.epoch for a in answers.values()), default=state.epoch)
+        self._take(number, state, answers)
+        package: list[r.Record] = []
+        package.extend(_epochs_after(number, state, lowest))
+        lacked = [
+            write
+            for namespace, fragment in state.fragments.items()
+            if any(_lags(a, namespace, fragment, lowest, state.epoch) for a in answers.values())
+            for write in fragment.lacking(fragment.base, [])
+            if write.end <= fragment.counter.lwm  # what lies above is issued again below
+        ]
+        if lacked:
+            probe("promotion.survivor_lacked_writes")
+            package.append(r.History(lacked))
+        start, own = _begin(hold, state)
+        package.append(start)
+        package.extend(own)
+        core.effects.log.append(start)
+        core.replica.apply(start)
+        for record in own:
+            core.log(record)
+        self._replication.ship(_Promoted(hold, package, self._activated), hold)
+
+    def _take(self, number: int, state: PartitionState, answers: dict[NodeId, CopyTail]) -> None:
+        """Log what the survivors have and this copy lacks, the newest epoch's history first."""
+        core = self.core
+        for answer in sorted(answers.values(), key=lambda a: -a.epoch):
+            if answer.epoch > state.epoch:
+                probe("promotion.survivor_had_newer_epoch")
+                tables = [(report.namespace, report.epochs) for report in answer.fragments]
+                for record in _starts(number, tables, state.epoch, answer.epoch):
+                    core.log(record)
+            new = [w for w in answer.writes if not core.replica.fragment(w.fragment).counter.covers(w.start, w.delta)]
+            if answer.epoch < state.epoch:
+                # What an older survivor has beyond, the newer epoch's primary had closed: it will undo it.
+                new = [w for w in new if w.epoch >= core.replica.fragment(w.fragment).epoch_at(w.start + 1)]
+            if new:
+                probe("promotion.fetched_from_survivor")
+                core.log(r.History(new))
+            for prepare in answer.prepares:
+                if prepare.tx not in state.prepared and prepare.epoch >= state.epoch:
+                    probe("promotion.fetched_prepare")
+                    core.log(prepare)
+
+    def tick(self) -> None:
+        """Ask again those who did not answer."""
+        if self._waiting and self.core.now >= self._ask_at:
+            self._ask()
+
+    def handle(self, sender: NodeId, message: Message) -> None:
+        """Everything that is said about promotions."""
+        match message:
+            case AskTail():
+                self.on_ask_tail(sender, message)
+            case Tail():
+                self.on_tail(sender, message)
+            case _:
+                raise AssertionError(f"not a message of promotion: {message}")
+
+
+def _begin(hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
+    """The epoch's start, and what is issued again in it: applied writes, closed gaps, prepared transactions."""
+    number, epoch = hold.number, hold.epoch
+    firsts: list[tuple[Namespace, int]] = []
+    again: list[r.Write] = []
+    gaps: list[r.Range] = []
+    for namespace, fragment in state.fragments.items():
+        if fragment.loading:
+            continue
+        lwm = fragment.counter.lwm
+        firsts.append((namespace, lwm + 1))
+        above = [w for w in fragment.lacking(lwm, []) if w.start >= lwm]
+        again.extend(_issued_in(epoch, w) for w in above)
+        taken = PartitionCounter(lwm)
+        for write in above:
+            taken.update(write.start, write.delta)
+        for prepare in state.prepared.values():
+            for write in prepare.writes:
+                if write.namespace == namespace:
+                    taken.update(write.start, write.delta)
+        gaps.extend((namespace, start, delta) for start, delta in taken.missing(taken.highest_applied))
+    records: list[r.Record] = []
+    if again:
+        probe("promotion.issued_again")
+        records.append(r.Update(again))
+    if gaps:
+        probe("promotion.closed_gaps")
+        records.append(r.NoOp(number, epoch, gaps))
+    for prepare in state.prepared.values():
+        probe("promotion.kept_prepared")
+        records.append(
+            r.Prepare(
+                prepare.tx,
+                number,
+                epoch,
+                [_issued_in(epoch, w) for w in prepare.writes],
+                prepare.locks,
+                prepare.participants,
+                prepare.decision,
+                prepare.issued,
+            )
+        )
+    return r.EpochStart(number, epoch, firsts), records
+
+
+def _issued_in(epoch: int, write: r.Write) -> r.Write:
+    """The same counters, entries and transaction, issued again in `epoch`."""
+    return r.Write(
+        write.namespace,
+        write.partition,
+        epoch,
+        write.start,
+        write.keys,
+        write.values,
+        write.stable,
+        write.tx,
+        write.closed,
+        write.issued,
+    )
+
+
+def _epochs_after(number: int, state: PartitionState, epoch: int) -> list[r.EpochStart]:
+    """The starts of the epochs that a survivor at `epoch` has not taken part in, as this copy knows them."""
+    return _starts(number, [(ns, f.epochs) for ns, f in state.fragments.items()], epoch, state.epoch)
+
+
+def _starts(
+    number: int, tables: list[tuple[Namespace, list[tuple[int, int]]]], above: int, up_to: int
+) -> list[r.EpochStart]:
+    firsts: dict[int, list[tuple[Namespace, int]]] = {}
+    for namespace, table in tables:
+        for epoch, first in table:
+            if above < epoch <= up_to:
+                firsts.setdefault(epoch, []).append((namespace, first))
+    if above < up_to:
+        firsts.setdefault(up_to, [])
+    return [r.EpochStart(number, epoch, firsts[epoch]) for epoch in sorted(firsts)]
+
+
+def _lags(answer: CopyTail, namespace: Namespace, fragment: FragmentState, lowest: int, epoch: int) -> bool:
+    """Whether a survivor does not have exactly what this copy has of a fragment."""
+    if lowest < epoch:
+        return True
+    report = next((f for f in answer.fragments if f.namespace == namespace), None)
+    mine = (fragment.counter.lwm, fragment.counter.ranges)
+    theirs = (report.lwm, tuple(report.ranges)) if report else (0, ())
+    return mine != theirs

@@ -1,0 +1,231 @@
+"""Reads at the primary, and what makes them true.
+
+A node that was deposed without knowing it would answer with the past. So before a read is answered the primary asks every
+in-sync copy whether it is still at this version; a new primary cannot have told anyone anything without their having left
+it. One question serves all reads that arrived in a turn, and costs a round trip but no disk. No clock is trusted.
+
+A key whose transaction is prepared has no value that may be told until the outcome is known: reads of it wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import merge
+
+from engine.core import MS, Core
+from engine.effects import SessionId
+from engine.locks import Key, LockTable
+from engine.messages import AskMap, Confirm, Confirmed, Message
+from engine.requests import Code, Get, Request, Rows, Scan, Values
+from engine.topology import CopyState
+from engine.writes import Writes
+from wal.ids import NodeId, partition_of
+from wal.probe import probe
+
+SCAN_ROWS_MAX = 2_000
+SCAN_BYTES_MAX = 4 << 20
+SCAN_CHUNK_ROWS = 4
+
+
+class _Round:
+    """One question to the in-sync copies, and what is to be done when all have answered."""
+
+    __slots__ = ("asked_at", "then", "waiting")
+
+    def __init__(self, waiting: tuple[NodeId, ...], then: list[tuple[SessionId, Request, Callable[[], None]]]) -> None:
+        self.waiting = dict.fromkeys(waiting)
+        self.then = then
+        self.asked_at = 0
+
+
+class Reads:
+    """The reads of one node."""
+
+    def __init__(self, core: Core, locks: LockTable, writes: Writes) -> None:
+        self.core = core
+        self.locks = locks
+        self.writes = writes
+        self._turn: dict[tuple[NodeId, ...], list[tuple[SessionId, Request, Callable[[], None]]]] = {}
+        self._rounds: dict[int, _Round] = {}
+        self._sequence = core.run << 40
+        self._behind: dict[Key, list[tuple[SessionId, Get | Scan]]] = {}  # waits for the outcome of a prepared key
+        self.wake_at: int | None = None
+
+    # What is asked.
+
+    def on_get(self, session: SessionId, request: Get) -> None:
+        """The values of keys."""
+        core = self.core
+        assert core.topology is not None
+        partitions = core.topology.partitions
+        numbers = dict.fromkeys(partition_of(key, partitions) for key in request.keys)
+        if request.stale:
+            if all(core.holds[n].state is CopyState.OWNING for n in numbers) and core.serving:
+                self._answer_get(session, request)
+            else:
+                core.remap(session, request.id)
+            return
+        needed: dict[NodeId, None] = {}
+        for number in numbers:
+            hold = core.holds[number]
+            if not self.writes.may_serve(session, request, hold, None, new=False):
+                return
+            needed |= dict.fromkeys(hold.needed)
+        self.confirm(tuple(needed), session, request, lambda: self._answer_get(session, request))
+
+    def on_scan(self, session: SessionId, request: Scan) -> None:
+        """Rows of partitions in key order."""
+        core = self.core
+        needed: dict[NodeId, None] = {}
+        for number in request.partitions:
+            if not 0 <= number < len(core.holds):
+                core.refuse(session, request.id, Code.USAGE, f"partition {number} does not exist")
+                return
+            hold = core.holds[number]
+            if not self.writes.may_serve(session, request, hold, None, new=False):
+                return
+            needed |= dict.fromkeys(hold.needed)
+        self.confirm(tuple(needed), session, request, lambda: self._answer_scan(session, request))
+
+    def confirm(self, needed: tuple[NodeId, ...], session: SessionId, request: Request, then: Callable[[], None]) -> None:
+        """Do `then` as soon as every copy in `needed` has confirmed that this node is still primary."""
+        if not needed:
+            then()
+            return
+        self._turn.setdefault(tuple(sorted(needed)), []).append((session, request, then))
+
+    def flush(self) -> None:
+        """End of the turn: one question to each set of copies."""
+        core = self.core
+        for needed, then in self._turn.items():
+            self._sequence += 1
+            asked = self._rounds[self._sequence] = _Round(needed, then)
+            asked.asked_at = core.now
+            core.effects.early.append((needed, Confirm(core.version, self._sequence)))
+            wake = core.now + core.settings.retransmit_ms * MS
+            self.wake_at = wake if self.wake_at is None else min(self.wake_at, wake)
+        self._turn = {}
+
+    # Answers.
+
+    def _answer_get(self, session: SessionId, request: Get) -> None:
+        core, namespace = self.core, request.namespace
+        assert core.topology is not None
+        if not request.stale and len(self.locks):
+            for key in request.keys:
+                owner = self.locks.owned((namespace, key))
+                if owner is not None and self.locks.is_prepared(owner):
+                    probe("read.waited_for_outcome")
+                    self._behind.setdefault((namespace, key), []).append((session, request))
+                    return
+        partitions = core.topology.partitions
+        get = core.replica.store.get
+        values: list[tuple[int, int, bytes | None]] = []
+        for key in request.keys:
+            held = get((namespace, partition_of(key, partitions)), key)
+            values.append((held.epoch, held.counter, held.value) if held is not None else (0, 0, None))
+        core.effects.reply.append((session, Values(request.id, values)))
+
+    def outcome_known(self, keys: list[Key]) -> None:
+        """Prepared keys have their outcome: whoever waited to read them may."""
+        for key in keys:
+            for session, request in self._behind.pop(key, []):
+                if isinstance(request, Get):
+                    self.on_get(session, request)
+                else:
+                    self.on_scan(session, request)
+
+    def _answer_scan(self, session: SessionId, request: Scan) -> None:
+        core = self.core
+        assert core.topology is not None
+        for namespace, key in self.locks.prepared_keys():
+            if (
+                namespace == request.namespace
+                and key >= request.start
+                and (request.end is None or key < request.end)
+                and partition_of(key, core.topology.partitions) in request.partitions
+            ):
+                probe("scan.waited_for_outcome")
+                self._behind.setdefault((namespace, key), []).append((session, request))
+                return
+        limit = max(1, min(request.limit, SCAN_ROWS_MAX))
+        chunk = max(SCAN_CHUNK_ROWS, 2 * limit // max(1, len(request.partitions)))
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        size, more = 0, False
+        for key, value in merge(*(self._rows(request, number, chunk) for number in request.partitions)):
+            if len(keys) >= limit or (keys and size + len(key) + len(value) > SCAN_BYTES_MAX):
+                more = True
+                break
+            keys.append(key)
+            values.append(value)
+            size += len(key) + len(value)
+        core.effects.reply.append((session, Rows(request.id, keys, values, more)))
+
+    def _rows(self, request: Scan, number: int, chunk: int) -> Iterator[tuple[bytes, bytes]]:
+        """One partition's rows in the range, read in small chunks as they are needed."""
+        scan = self.core.replica.store.scan
+        start, end = request.start, request.end
+        while True:
+            rows = scan((request.namespace, number), start, chunk)
+            for key, entry in rows:
+                if end is not None and key >= end:
+                    return
+                if entry.value is not None:
+                    yield key, entry.value
+            if len(rows) < chunk:
+                return
+            start = rows[-1][0] + b"\0"
+
+    # Copies, and time.
+
+    def on_confirm(self, sender: NodeId, message: Confirm) -> None:
+        """A primary asks whether this node has left its version."""
+        core = self.core
+        if message.version > core.version:
+            core.send(sender, AskMap(core.version))
+        elif message.version == core.version and not core.frozen and core.serving:
+            core.send(sender, Confirmed(message.version, message.sequence))
+
+    def on_confirmed(self, sender: NodeId, message: Confirmed) -> None:
+        """A copy has not left it."""
+        if message.version != self.core.version:
+            return
+        asked = self._rounds.get(message.sequence)
+        if asked is None:
+            return
+        asked.waiting.pop(sender, None)
+        if not asked.waiting:
+            del self._rounds[message.sequence]
+            for _, _, then in asked.then:
+                then()
+
+    def switch(self) -> list[tuple[SessionId, Request]]:
+        """A new topology: every read that was not answered must be asked again."""
+        again = [(session, request) for asked in self._rounds.values() for session, request, _ in asked.then]
+        again.extend((session, request) for then in self._turn.values() for session, request, _ in then)
+        again.extend(waiting for queue in self._behind.values() for waiting in queue)
+        self._rounds, self._turn, self._behind = {}, {}, {}
+        return again
+
+    def tick(self) -> None:
+        """Ask again what was not confirmed."""
+        core = self.core
+        after = core.settings.retransmit_ms * MS
+        self.wake_at = None
+        for sequence, asked in self._rounds.items():
+            if core.now >= asked.asked_at + after:
+                asked.asked_at = core.now
+                core.send(tuple(asked.waiting), Confirm(core.version, sequence))
+            due = asked.asked_at + after
+            self.wake_at = due if self.wake_at is None else min(self.wake_at, due)
+
+    def handle(self, sender: NodeId, message: Message) -> None:
+        """Everything that is said about reads."""
+        match message:
+            case Confirm():
+                self.on_confirm(sender, message)
+            case Confirmed():
+                self.on_confirmed(sender, message)
+            case _:
+                raise AssertionError(f"not a message of reads: {message}")

@@ -1,0 +1,45 @@
+"""Coming back from disk: the last checkpoint, folded with the log since. There is no second path.
+
+Used by the server, by the embedded node, by the simulator over a simulated disk, and by every offline tool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from engine.replica import Replica
+from engine.store import LayeredStore
+from wal.records import Record
+
+
+class Replayed(Protocol):
+    """One block of the log, as `wal.Log.replay` and `wal.read` give it."""
+
+    @property
+    def records(self) -> list[Record]:
+        """Its records, in order."""
+        ...
+
+
+class Replays(Protocol):
+    """A log that can be read from an LSN on."""
+
+    def replay(self, from_lsn: int) -> Iterable[Replayed]:
+        """The blocks from there to the end."""
+        ...
+
+
+def recover(store: LayeredStore, log: Replays) -> Replica:
+    """What a node has: its store's checkpoint and all that its log says since. Raises ValueError, and the log's errors.
+
+    Blocks are never split by a checkpoint: it is taken between turns, and a turn is one block.
+    """
+    loaded = store.base.load()
+    replica = Replica(store)
+    for record in replica.load(loaded):
+        replica.apply(record)
+    for block in log.replay(loaded.lsn + 1):
+        for record in block.records:
+            replica.apply(record)
+    return replica

@@ -1,0 +1,377 @@
+"""Everything one node has: the fold of its log.
+
+`apply` takes one record and makes the node's state what it is after that record. It is called in three places and means
+the same in each: when the node logs a record of its own or of a peer, when recovery replays the log over the last
+checkpoint, and when an offline tool reads a directory. There is no second path.
+
+The rule under it all: a fragment's state is a map key -> (epoch, counter, value or tombstone), and merge keeps the greater
+(epoch, counter). Live writes, replayed ones, historical batches and full transfers may therefore arrive in any order.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from engine.fragment import CannotUndo, FragmentImage, FragmentState
+from engine.results import ABORTED, COMMITTED, Results
+from engine.store import GONE, ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
+from wal import records as r
+from wal.ids import DECISIONS, NO_BALLOT, NO_VERSION, Ballot, Fragment, Namespace, TxId, Version
+
+
+class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
+    """A partition as a checkpoint stores it."""
+
+    epoch: int
+    prepared: list[r.Prepare]
+    results: list[tuple[TxId, int]]
+    floor: TxId
+
+
+class NodeImage(msgspec.Struct, frozen=True, array_like=True):
+    """The node's own part of a checkpoint. `open` are records of the log that are not applied yet."""
+
+    incarnation: int
+    promised: tuple[Version, Ballot]
+    accepted: tuple[Version, Ballot, bytes]
+    committed: tuple[Version, bytes]
+    open: list[r.Record]
+
+
+class PartitionState:
+    """What a node has of one partition beside its fragments: transactions in doubt, and answers that were given.
+
+    `epoch` is the newest epoch this copy has taken part in; records of another one are not for it.
+    """
+
+    __slots__ = ("epoch", "fragments", "prepared", "results")
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.fragments: dict[Namespace, FragmentState] = {}
+        self.prepared: dict[TxId, r.Prepare] = {}
+        self.results = Results()
+
+
+class Replica:
+    """The state of one node. It changes only by `apply`, `apply_write` and `begin_checkpoint`."""
+
+    def __init__(self, store: LayeredStore) -> None:
+        self.store = store
+        self.fragments: dict[Fragment, FragmentState] = {}
+        self.partitions: dict[int, PartitionState] = {}
+        self.incarnation = 0
+        self.promised: tuple[Version, Ballot] = (NO_VERSION, NO_BALLOT)
+        self.accepted: tuple[Version, Ballot, bytes] = (NO_VERSION, NO_BALLOT, b"")
+        self.committed: tuple[Version, bytes] = (NO_VERSION, b"")
+        self._dirty_fragments: dict[Fragment, None] = {}
+        self._dirty_partitions: dict[int, None] = {}
+
+    # Looking.
+
+    def partition(self, number: int) -> PartitionState:
+        """The partition's state; empty if nothing of it was ever here."""
+        state = self.partitions.get(number)
+        if state is None:
+            state = self.partitions[number] = PartitionState()
+        return state
+
+    def fragment(self, name: Fragment) -> FragmentState:
+        """The fragment's state; empty if nothing of it was ever here."""
+        state = self.fragments.get(name)
+        if state is None:
+            state = self.fragments[name] = FragmentState(name)
+            self.partition(name[1]).fragments[name[0]] = state
+        return state
+
+    # The one apply.
+
+    def apply(self, record: r.Record) -> bool:
+        """Fold one record; True if it changed anything that a log must know."""
+        match record:
+            case r.Update(writes) | r.History(writes):
+                new = False
+                for write in writes:
+                    new = self.apply_write(write) or new
+                if type(record) is r.History:
+                    for number in dict.fromkeys(write.partition for write in writes):
+                        self._drop_ended(number)
+                return new
+            case r.Prepare():
+                return self._prepare(record)
+            case r.Outcome():
+                return self._outcome(record)
+            case r.NoOp(partition, epoch, gaps):
+                return self._close(partition, epoch, gaps)
+            case r.EpochStart():
+                return self._epoch_start(record)
+            case r.Preload():
+                self._preload(record)
+            case r.Results(partition, txs, outcomes, floor):
+                self.partition(partition).results.merge(txs, outcomes, floor)
+                self._dirty_partitions[partition] = None
+            case r.FragmentClear(namespace, partition, _, gone):
+                self._clear((namespace, partition), gone=gone)
+            case r.FragmentReady(namespace, partition, lwm, digest, epochs, full):
+                fragment = self.fragment((namespace, partition))
+                fragment.ready(lwm, digest, epochs, full=full)
+                self._touch(fragment)
+                self._drop_ended(partition)
+            case r.Undo(namespace, partition, above):
+                self._undo(self.fragment((namespace, partition)), above)
+            case r.Promised(after, ballot):
+                self.promised = (after, ballot)
+            case r.Accepted(after, ballot, topology):
+                self.promised = (after, max(ballot, self.promised[1]) if self.promised[0] == after else ballot)
+                self.accepted = (after, ballot, topology)
+            case r.Committed(version, topology):
+                if version > self.committed[0]:
+                    self.committed = (version, topology)
+            case r.Boot(incarnation):
+                self.incarnation = incarnation
+            case r.Trimmed(_, dropped):
+                for namespace, partition, counter in dropped:
+                    fragment = self.fragment((namespace, partition))
+                    fragment.history_from = max(fragment.history_from, counter)
+                    self._touch(fragment)
+            case r.Checkpoint():
+                pass
+            case _:
+                assert_never(record)
+        return True
+
+    def apply_write(self, write: r.Write) -> bool:
+        """Apply one write: counter, digest, rows, result. False if it was applied already."""
+        number = write.partition
+        name = (write.namespace, number)
+        fragment = self.fragments.get(name)
+        if fragment is None:
+            fragment = self.fragment(name)
+        newest = fragment.counter.lwm == write.start and not fragment.loading and fragment.counter.sequential
+        if not fragment.apply(write):
+            return False
+        if not fragment.dirty:
+            self._touch(fragment)
+        if write.closed:
+            return True
+        store = self.store
+        rows = store.layer_of(name)
+        epoch, at = write.epoch, write.start
+        weight = 0
+        for key, value in zip(write.keys, write.values, strict=True):
+            at += 1
+            if not newest:
+                held = store.get(name, key)
+                if held is not None and (held.epoch, held.counter) >= (epoch, at) and key not in fragment.suspects:
+                    continue
+            rows[key] = Entry(epoch, at, value)
+            if value is None:
+                fragment.tombstones[key] = at
+                weight += ROW_OVERHEAD_BYTES + len(key)
+            else:
+                weight += ROW_OVERHEAD_BYTES + len(key) + len(value)
+        if fragment.suspects:
+            for key in write.keys:
+                fragment.suspects.pop(key, None)
+        store.weigh(weight)
+        if write.tx:
+            self._note_result(write)
+        return True
+
+    def _note_result(self, write: r.Write) -> None:
+        results = self.partition(write.partition).results
+        self._dirty_partitions[write.partition] = None
+        if write.namespace == DECISIONS:
+            for tx, outcome in zip(write.keys, write.values, strict=True):
+                if outcome is not None:
+                    results.note(tx, outcome[0])
+        else:
+            results.note(write.tx, COMMITTED)
+
+    def _prepare(self, record: r.Prepare) -> bool:
+        state = self.partition(record.partition)
+        held = state.prepared.get(record.tx)
+        if held is not None and held.epoch >= record.epoch:
+            return False
+        if any(self.fragment(w.fragment).counter.covers(w.start, w.delta) for w in record.writes):
+            return False  # its outcome came first
+        if not record.writes and state.results.get(record.tx) is not None:
+            return False
+        state.prepared[record.tx] = record
+        for write in record.writes:
+            fragment = self.fragment(write.fragment)
+            fragment.counter.promise(write.end)
+            self._touch(fragment)
+        self._dirty_partitions[record.partition] = None
+        return True
+
+    def _drop_ended(self, number: int) -> None:
+        """A transfer may bring the end of a transaction that was prepared here: what it held is not in doubt any more."""
+        state = self.partition(number)
+        for tx, prepare in list(state.prepared.items()):
+            if prepare.writes and all(self.fragment(w.fragment).counter.covers(w.start, w.delta) for w in prepare.writes):
+                del state.prepared[tx]
+                self._dirty_partitions[number] = None
+
+    def _outcome(self, record: r.Outcome) -> bool:
+        state = self.partition(record.partition)
+        prepared = state.prepared.pop(record.tx, None)
+        new = prepared is not None
+        self._dirty_partitions[record.partition] = None
+        if record.commit:
+            if prepared is None:
+                return False  # a MOVING copy that never saw the prepare: its supplier will give it the writes
+            for write in prepared.writes:
+                new = self.apply_write(write) or new
+            state.results.note(record.tx, COMMITTED)
+        else:
+            new = self._close(record.partition, record.epoch, record.ranges) or new
+            state.results.note(record.tx, ABORTED)
+        return new
+
+    def _close(self, partition: int, epoch: int, ranges: list[r.Range]) -> bool:
+        new = False
+        for namespace, start, delta in ranges:
+            new = self.apply_write(r.Write(namespace, partition, epoch, start, [], [], closed=delta)) or new
+        return new
+
+    def _epoch_start(self, record: r.EpochStart) -> bool:
+        state = self.partition(record.partition)
+        if record.epoch <= state.epoch:
+            return False
+        state.epoch = record.epoch
+        # What an older primary had prepared and the new one knows of, it issues again with this epoch.
+        state.prepared = {tx: p for tx, p in state.prepared.items() if p.epoch >= record.epoch}
+        self._dirty_partitions[record.partition] = None
+        for namespace, first in record.firsts:
+            fragment = self.fragment((namespace, record.partition))
+            self._touch(fragment)
+            try:
+                self._forget_results(fragment.begin_epoch(record.epoch, first))
+            except CannotUndo:
+                self._clear(fragment.name, gone=False)
+        # A counter that only an older epoch promised is free again; a stale promise would leave a gap for ever.
+        for fragment in state.fragments.values():
+            fragment.counter.withdraw()
+        for prepare in state.prepared.values():
+            for write in prepare.writes:
+                self.fragment(write.fragment).counter.promise(write.end)
+        return True
+
+    def _undo(self, fragment: FragmentState, above: int) -> None:
+        self._touch(fragment)
+        try:
+            self._forget_results(fragment.cut(above))
+        except CannotUndo:
+            self._clear(fragment.name, gone=False)
+
+    def _forget_results(self, undone: list[r.Write]) -> None:
+        for write in undone:
+            if write.tx:
+                self.partition(write.partition).results.forget(write.tx)
+                self._dirty_partitions[write.partition] = None
+
+    def _preload(self, record: r.Preload) -> None:
+        name = (record.namespace, record.partition)
+        fragment = self.fragment(name)
+        self._touch(fragment)
+        rows = self.store.layer_of(name)
+        weight = 0
+        for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
+            suspect = fragment.suspects.pop(key, 0) is None
+            if not suspect:
+                held = self.store.get(name, key)
+                if held is not None and (held.epoch, held.counter) >= (epoch, counter):
+                    continue
+            rows[key] = Entry(epoch, counter, value) if counter else GONE
+            if value is None and counter:
+                fragment.tombstones[key] = counter
+            weight += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
+        self.store.weigh(weight)
+
+    def _clear(self, name: Fragment, *, gone: bool) -> None:
+        self.store.clear(name)
+        # What this copy answered rested on what it had. The supplier's answers come with its data.
+        self.partition(name[1]).results = Results()
+        self._dirty_partitions[name[1]] = None
+        if gone:
+            self._dirty_fragments[name] = None
+            self.fragments.pop(name, None)
+            self.partition(name[1]).fragments.pop(name[0], None)
+        else:
+            fragment = self.fragment(name)
+            fragment.clear(loading=True)
+            self._touch(fragment)
+
+    def _touch(self, fragment: FragmentState) -> None:
+        """The fragment changed: the next checkpoint stores it."""
+        fragment.dirty = True
+        self._dirty_fragments[fragment.name] = None
+
+    # Checkpoints.
+
+    def begin_checkpoint(self, lsn: int, open_records: list[r.Record]) -> CheckpointImage:
+        """Freeze what has changed since the last checkpoint. `open_records` are logged and not applied yet."""
+        for name in list(self._dirty_fragments):
+            fragment = self.fragments.get(name)
+            if fragment is not None and fragment.tombstones and not fragment.loading:
+                self._drop_tombstones(fragment)
+        cleared, rows = self.store.freeze()
+        encode = msgspec.msgpack.encode
+        fragments: dict[Fragment, bytes | None] = {}
+        for name in self._dirty_fragments:
+            state = self.fragments.get(name)
+            if state is not None:
+                state.dirty = False
+            fragments[name] = encode(state.image()) if state is not None else None
+        partitions = {
+            number: encode(PartitionImage(p.epoch, list(p.prepared.values()), p.results.items(), p.results.floor))
+            for number in self._dirty_partitions
+            for p in (self.partitions[number],)
+        }
+        node = encode(NodeImage(self.incarnation, self.promised, self.accepted, self.committed, open_records))
+        self._dirty_fragments, self._dirty_partitions = {}, {}
+        return CheckpointImage(lsn, {"node": node}, fragments, partitions, cleared, rows)
+
+    def _drop_tombstones(self, fragment: FragmentState) -> None:
+        """A delete that every in-sync copy has needs no tombstone: nothing older can arrive any more."""
+        rows = self.store.layer_of(fragment.name)
+        for key in [k for k, counter in fragment.tombstones.items() if counter <= fragment.base]:
+            counter = fragment.tombstones.pop(key)
+            held = self.store.get(fragment.name, key)
+            if held is not None and held.counter == counter and held.value is None:
+                rows[key] = GONE
+
+    def load(self, loaded: Loaded) -> list[r.Record]:
+        """Begin from a checkpoint; return its open records, to be folded before the log. Raises ValueError."""
+        decode = msgspec.msgpack.decode
+        try:
+            for name, data in loaded.fragments.items():
+                state = FragmentState.from_image(name, decode(data, type=FragmentImage))
+                self.fragments[name] = state
+                self.partition(name[1]).fragments[name[0]] = state
+            for number, data in loaded.partitions.items():
+                image = decode(data, type=PartitionImage)
+                partition = self.partition(number)
+                partition.epoch = image.epoch
+                partition.prepared = {p.tx: p for p in image.prepared}
+                partition.results = Results(image.results, image.floor)
+            for partition in self.partitions.values():
+                for prepare in partition.prepared.values():
+                    for write in prepare.writes:
+                        self.fragment(write.fragment).counter.promise(write.end)
+            if "node" not in loaded.node:
+                return []
+            node = decode(loaded.node["node"], type=NodeImage)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"the checkpoint cannot be read: {error}") from error
+        self.incarnation = node.incarnation
+        self.promised, self.accepted, self.committed = node.promised, node.accepted, node.committed
+        return node.open
+
+    def check(self) -> None:
+        """Assert every fragment's invariant; for tests and the simulator."""
+        for fragment in self.fragments.values():
+            fragment.check()

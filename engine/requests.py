@@ -1,0 +1,226 @@
+"""What clients ask of a node, and what it answers: a closed union of small values each.
+
+Every request has an `id` that its answer repeats; ids are the client's. A write also has a transaction id: it may be sent
+again, to whichever node is primary by then, and is executed once. `Remap` says that the node is not primary of what was
+asked; the client fetches the table and asks the right one.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias, get_args
+
+import msgspec
+
+from wal.ids import Namespace, TxId, Version
+
+# Requests.
+
+
+class GetTable(msgspec.Struct, frozen=True, array_like=True, tag="get-table", gc=False):
+    """Where is everything?"""
+
+    id: int
+
+
+class Get(msgspec.Struct, frozen=True, array_like=True, tag="get", gc=False):
+    """The values of keys that this node is primary of; `stale`: any OWNING copy will do, unconfirmed."""
+
+    id: int
+    namespace: Namespace
+    keys: list[bytes]
+    stale: bool = False
+
+
+class Put(msgspec.Struct, frozen=True, array_like=True, tag="put", gc=False):
+    """Set keys to values (None deletes), whatever they are now; atomic within each partition."""
+
+    id: int
+    tx: TxId
+    namespace: Namespace
+    keys: list[bytes]
+    values: list[bytes | None]
+
+
+class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
+    """Set one key if `when` holds of it: `absent`, `present`, or `equals` (to `old`)."""
+
+    id: int
+    tx: TxId
+    namespace: Namespace
+    key: bytes
+    when: str
+    old: bytes | None
+    new: bytes | None
+
+
+class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
+    """Lock keys for a pessimistic transaction and read them; waits up to `timeout_ms` for other transactions."""
+
+    id: int
+    owner: TxId
+    namespace: Namespace
+    keys: list[bytes]
+    timeout_ms: int
+
+
+class KeepLocks(msgspec.Struct, frozen=True, array_like=True, tag="keep-locks", gc=False):
+    """These transactions are alive: renew the leases of their locks."""
+
+    id: int
+    owners: list[TxId]
+
+
+class Unlock(msgspec.Struct, frozen=True, array_like=True, tag="unlock", gc=False):
+    """This transaction was given up: release its locks here."""
+
+    id: int
+    owner: TxId
+
+
+class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc=False):
+    """Commit a transaction; sent to the primary of its first written key, whose partition decides.
+
+    `owner` holds its locks. `writes`: (namespace, keys, values). `locks`: keys read under a lock and not written.
+    `reads`: (namespace, key, epoch, counter) that an optimistic transaction read. `prepare_only` stops before the
+    decision; a later CommitTx of the same id, without it, goes on.
+    """
+
+    id: int
+    tx: TxId
+    owner: TxId
+    optimistic: bool
+    writes: list[tuple[Namespace, list[bytes], list[bytes | None]]]
+    locks: list[tuple[Namespace, bytes]]
+    reads: list[tuple[Namespace, bytes, int, int]]
+    prepare_only: bool = False
+
+
+class Check(msgspec.Struct, frozen=True, array_like=True, tag="check", gc=False):
+    """End a transaction that wrote nothing: are its locks still held, and its optimistic reads still current?"""
+
+    id: int
+    owner: TxId
+    locks: list[tuple[Namespace, bytes]]
+    reads: list[tuple[Namespace, bytes, int, int]]
+
+
+class GetStatus(msgspec.Struct, frozen=True, array_like=True, tag="get-status", gc=False):
+    """How did this transaction, decided in this partition, end? If it did not end yet, it will be aborted."""
+
+    id: int
+    tx: TxId
+    partition: int
+
+
+class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
+    """Rows of these partitions with start <= key < end (None: no bound), ascending, up to `limit` of them."""
+
+    id: int
+    namespace: Namespace
+    partitions: list[int]
+    start: bytes
+    end: bytes | None
+    limit: int
+
+
+class Admin(msgspec.Struct, frozen=True, array_like=True, tag="admin", gc=False):
+    """An operator's command with its arguments: `status`, `counters`, `init`, `baseline`, `stop`, `checkpoint`."""
+
+    id: int
+    command: str
+    arguments: dict[str, list[str]]
+
+
+Request: TypeAlias = GetTable | Get | Put | Swap | Lock | KeepLocks | Unlock | CommitTx | Check | GetStatus | Scan | Admin
+
+# Answers.
+
+
+class Table(msgspec.Struct, frozen=True, array_like=True, tag="table", gc=False):
+    """The committed topology, encoded; empty while the cluster is not formed."""
+
+    id: int
+    version: Version
+    topology: bytes
+
+
+class Values(msgspec.Struct, frozen=True, array_like=True, tag="values", gc=False):
+    """For each key asked: (epoch, counter, value); value None: there is no such key. Answers Get and Lock."""
+
+    id: int
+    values: list[tuple[int, int, bytes | None]]
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
+    """It is durable on every in-sync copy. `applied` is False when a Swap's condition did not hold; `found` is what
+    stood there."""
+
+    id: int
+    applied: bool = True
+    found: bytes | None = None
+
+
+class Rows(msgspec.Struct, frozen=True, array_like=True, tag="rows", gc=False):
+    """Rows of a scan; `more`: the limit was reached and there may be others."""
+
+    id: int
+    keys: list[bytes]
+    values: list[bytes]
+    more: bool
+
+
+class Status(msgspec.Struct, frozen=True, array_like=True, tag="status", gc=False):
+    """A transaction's end: `committed` or `aborted`."""
+
+    id: int
+    outcome: str
+
+
+class Remap(msgspec.Struct, frozen=True, array_like=True, tag="remap", gc=False):
+    """This node is not primary of what was asked, at this version; nothing was done."""
+
+    id: int
+    version: Version
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=False):
+    """Refused, and why. `code` names the error class of the client's API; `maybe_committed`: it may have happened."""
+
+    id: int
+    code: str
+    message: str
+    retryable: bool = False
+    maybe_committed: bool = False
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", gc=False):
+    """An Admin's answer, as JSON."""
+
+    id: int
+    body: bytes
+
+
+Reply: TypeAlias = Table | Values | Done | Rows | Status | Remap | Failed | Report
+
+REQUESTS: tuple[type[Request], ...] = get_args(Request)
+REPLIES: tuple[type[Reply], ...] = get_args(Reply)
+
+
+class Code:
+    """The codes of `Failed`."""
+
+    CONFLICT = "Conflict"
+    LOCK_TIMEOUT = "LockTimeout"
+    NO_QUORUM = "NoQuorum"
+    LOST = "PartitionLost"
+    USAGE = "UsageError"
+    TOO_OLD = "TooOld"
+    BUSY = "Busy"
+    NOT_FORMED = "NotFormed"
+    UNKNOWN = "CommitUnknown"
+    CORRUPTION = "CorruptionError"
+
+
+def request_kind(request: Request) -> str:
+    """The request's name in a trace."""
+    return str(request.__struct_config__.tag)

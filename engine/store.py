@@ -1,0 +1,285 @@
+"""What a node can read: the last checkpoint, and over it everything that was applied since.
+
+```
+ reads ->  active   applied since the checkpoint that is being written, or the last one
+           frozen   being written by the checkpoint under way (None at other times)
+           base     the last finished checkpoint: LMDB, or a memory store of the same meaning
+```
+
+The node reads and changes this synchronously inside a turn; only a checkpoint touches the disk, and it does so with
+values that no longer change. So the store lags behind the log by as much as one checkpoint, and never leads it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from heapq import merge
+from typing import NamedTuple, Protocol, TypeAlias
+
+from sortedcontainers import SortedDict
+
+from wal.ids import Fragment
+
+
+class Entry(NamedTuple):
+    """A key's newest version. A value of None is a tombstone: the key was deleted by this update."""
+
+    epoch: int
+    counter: int
+    value: bytes | None
+
+
+Row: TypeAlias = tuple[bytes, Entry]
+
+GONE = Entry(0, 0, None)
+"""The key was removed without an update of its own (an undo, or a tombstone whose time is over)."""
+
+ROW_OVERHEAD_BYTES = 120
+"""What an entry weighs in memory beside its key and value; decides when a checkpoint is due by size."""
+
+
+class CheckpointImage(NamedTuple):
+    """Everything one checkpoint changes, applied by a store in one atomic, durable transaction.
+
+    `lsn`: the log up to here is contained. `node`: named values of the node as a whole. `fragments` and `partitions`:
+    encoded states that changed (None: the fragment is gone). `cleared`: fragments whose rows go before `rows` come.
+    `rows`: None or GONE as entry removes the key.
+    """
+
+    lsn: int
+    node: dict[str, bytes]
+    fragments: dict[Fragment, bytes | None]
+    partitions: dict[int, bytes]
+    cleared: list[Fragment]
+    rows: Mapping[Fragment, Mapping[bytes, Entry | None]]
+
+
+class Loaded(NamedTuple):
+    """What a store held when it was opened."""
+
+    lsn: int
+    node: dict[str, bytes]
+    fragments: dict[Fragment, bytes]
+    partitions: dict[int, bytes]
+
+
+class BaseStore(Protocol):
+    """A store of checkpoints. `write` is called from another thread than the rest, one call at a time."""
+
+    def load(self) -> Loaded:
+        """What the last checkpoint holds; lsn 0 and empty if there is none. Raises CorruptionError."""
+        ...
+
+    def get(self, fragment: Fragment, key: bytes) -> Entry | None:
+        """One key's entry. Raises CorruptionError if its checksum does not match."""
+        ...
+
+    def scan(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
+        """Up to `limit` rows with keys >= `start`, ascending."""
+        ...
+
+    def write(self, image: CheckpointImage) -> None:
+        """Apply a checkpoint: all of it durably, or nothing."""
+        ...
+
+    def renew(self) -> None:
+        """A checkpoint was written: let reads see it."""
+        ...
+
+    def close(self) -> None:
+        """Release the files."""
+        ...
+
+
+class MemoryStore:
+    """A store of checkpoints in memory, for simulations and throwaway nodes: same meaning, nothing on disk."""
+
+    def __init__(self) -> None:
+        self._lsn = 0
+        self._node: dict[str, bytes] = {}
+        self._fragments: dict[Fragment, bytes] = {}
+        self._partitions: dict[int, bytes] = {}
+        self._rows: dict[Fragment, SortedDict[bytes, Entry]] = {}
+
+    def load(self) -> Loaded:
+        """What the last checkpoint holds."""
+        return Loaded(self._lsn, dict(self._node), dict(self._fragments), dict(self._partitions))
+
+    def get(self, fragment: Fragment, key: bytes) -> Entry | None:
+        """One key's entry."""
+        rows = self._rows.get(fragment)
+        return rows.get(key) if rows else None
+
+    def scan(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
+        """Up to `limit` rows with keys >= `start`, ascending."""
+        rows = self._rows.get(fragment)
+        if not rows:
+            return []
+        found: list[Row] = []
+        for key in rows.irange(start):
+            if len(found) >= limit:
+                break
+            found.append((key, rows[key]))
+        return found
+
+    def write(self, image: CheckpointImage) -> None:
+        """Apply a checkpoint."""
+        self._lsn = image.lsn
+        self._node.update(image.node)
+        self._partitions.update(image.partitions)
+        for fragment, data in image.fragments.items():
+            if data is None:
+                self._fragments.pop(fragment, None)
+            else:
+                self._fragments[fragment] = data
+        for fragment in image.cleared:
+            self._rows.pop(fragment, None)
+        for fragment, changes in image.rows.items():
+            rows = self._rows.setdefault(fragment, SortedDict())
+            for key, entry in changes.items():
+                if entry is None or entry is GONE:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = entry
+
+    def renew(self) -> None:
+        """Reads see a checkpoint as soon as it is written."""
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def copy(self) -> MemoryStore:
+        """An independent store with the same contents: an old disk image."""
+        twin = MemoryStore()
+        twin._lsn, twin._node = self._lsn, dict(self._node)
+        twin._fragments, twin._partitions = dict(self._fragments), dict(self._partitions)
+        twin._rows = {fragment: SortedDict(rows) for fragment, rows in self._rows.items()}
+        return twin
+
+
+class _Layer:
+    """Entries applied since a point in time, over a store that lacks them."""
+
+    __slots__ = ("bytes", "cleared", "order", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[Fragment, dict[bytes, Entry]] = {}
+        self.cleared: dict[Fragment, None] = {}
+        self.order: dict[Fragment, list[bytes]] = {}
+        self.bytes = 0
+
+    def keys_from(self, fragment: Fragment, start: bytes) -> Iterator[Row]:
+        """The layer's rows of one fragment with keys >= start, ascending."""
+        rows = self.rows.get(fragment)
+        if not rows:
+            return
+        order = self.order.get(fragment)
+        if order is None or len(order) != len(rows):  # keys are never taken out of a layer
+            order = self.order[fragment] = sorted(rows)
+        at = bisect_left(order, start)
+        for key in order[at:] if at else order:
+            yield key, rows[key]
+
+
+class LayeredStore:
+    """The node's view: base, frozen, active, newest wins."""
+
+    def __init__(self, base: BaseStore) -> None:
+        self.base = base
+        self._active = _Layer()
+        self._frozen: _Layer | None = None
+
+    @property
+    def active_bytes(self) -> int:
+        """What was applied since the last checkpoint began, as it weighs in memory."""
+        return self._active.bytes
+
+    def get(self, fragment: Fragment, key: bytes) -> Entry | None:
+        """A key's newest entry, tombstones included; None if there is none."""
+        active = self._active
+        rows = active.rows.get(fragment)
+        if rows is not None:
+            entry = rows.get(key)
+            if entry is not None:
+                return entry if entry is not GONE else None
+        if fragment in active.cleared:
+            return None
+        frozen = self._frozen
+        if frozen is not None:
+            rows = frozen.rows.get(fragment)
+            if rows is not None:
+                entry = rows.get(key)
+                if entry is not None:
+                    return entry if entry is not GONE else None
+            if fragment in frozen.cleared:
+                return None
+        return self.base.get(fragment, key)
+
+    def layer_of(self, fragment: Fragment) -> dict[bytes, Entry]:
+        """The fragment's active rows, to be changed by whoever applies; account for them with `weigh`."""
+        rows = self._active.rows.get(fragment)
+        if rows is None:
+            rows = self._active.rows[fragment] = {}
+        return rows
+
+    def weigh(self, size: int) -> None:
+        """`size` more bytes lie in the active layer."""
+        self._active.bytes += size
+
+    def clear(self, fragment: Fragment) -> None:
+        """Forget all rows of a fragment."""
+        self._active.cleared[fragment] = None
+        self._active.rows.pop(fragment, None)
+        self._active.order.pop(fragment, None)
+
+    def scan(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
+        """Up to `limit` rows with keys >= start, ascending, tombstones included."""
+        if limit <= 0:
+            return []
+        active, frozen = self._active, self._frozen
+        sources: list[Iterator[tuple[bytes, int, Entry]]] = [_ranked(active.keys_from(fragment, start), 0)]
+        if fragment not in active.cleared:
+            if frozen is not None:
+                sources.append(_ranked(frozen.keys_from(fragment, start), 1))
+            if frozen is None or fragment not in frozen.cleared:
+                sources.append(self._base_rows(fragment, start, limit))
+        found: list[Row] = []
+        last: bytes | None = None
+        for key, _, entry in merge(*sources):
+            if key == last:
+                continue
+            last = key
+            if entry is not GONE and entry.counter:
+                found.append((key, entry))
+                if len(found) >= limit:
+                    break
+        return found
+
+    def _base_rows(self, fragment: Fragment, start: bytes, limit: int) -> Iterator[tuple[bytes, int, Entry]]:
+        while True:
+            rows = self.base.scan(fragment, start, limit)
+            for key, entry in rows:
+                yield key, 2, entry
+            if len(rows) < limit:
+                return
+            start = rows[-1][0] + b"\0"
+
+    # Checkpoints.
+
+    def freeze(self) -> tuple[list[Fragment], dict[Fragment, dict[bytes, Entry]]]:
+        """Begin a checkpoint: what to clear and what to write. The layer stays readable until `thaw`."""
+        assert self._frozen is None, "a checkpoint is under way"
+        self._frozen, self._active = self._active, _Layer()
+        return list(self._frozen.cleared), self._frozen.rows
+
+    def thaw(self) -> None:
+        """The checkpoint is in the base: forget the frozen layer."""
+        assert self._frozen is not None, "no checkpoint is under way"
+        self._frozen = None
+        self.base.renew()
+
+
+def _ranked(rows: Iterator[Row], rank: int) -> Iterator[tuple[bytes, int, Entry]]:
+    for key, entry in rows:
+        yield key, rank, entry

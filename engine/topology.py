@@ -1,0 +1,189 @@
+"""The partition map of one topology version: who is a member, and who holds which partition in which state.
+
+A topology is a value. It is proposed, accepted and committed as a whole by the exchange (`engine.exchange`), and every
+node that has version 5.1 has the same bytes for it. It says four things about a partition:
+
+* its **epoch**, which rises at every change of primary and begins each new history,
+* its **owners**, primary first: the copies that get every write,
+* its **in-sync set**: the owners that must have an update on disk before it is acknowledged; the other owners are MOVING,
+* whether it is **LOST**: no member of its in-sync set is here, and nobody else may pretend to be one.
+
+Placements carry a version each, raised by one for every slot that changes, and the topology a 64-bit stamp over these
+versions, so that two members compare their tables in one number (Hazelcast's parallel migrations design, 1.2 and 1.3).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from wal.ids import NO_VERSION, NodeId, Version
+
+FORMAT = 1
+
+
+class CopyState(StrEnum):
+    """What one node's copy of a partition may do."""
+
+    OWNING = "OWNING"  # in sync: counts for acknowledgements, may be promoted
+    MOVING = "MOVING"  # loading: takes live writes, serves nothing, counts for nothing
+    LOST = "LOST"  # the partition has no in-sync copy here
+    NONE = "-"  # no copy
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """One node of one topology version. `order` is its age: the smallest is the coordinator."""
+
+    node: NodeId
+    allocation: str
+    incarnation: int
+    address: str
+    order: int
+    domain: str = ""
+
+
+class Placement(msgspec.Struct, frozen=True, array_like=True):
+    """Where one partition is. Invariant: unless lost, owners[0] is the primary and in in_sync; in_sync <= owners."""
+
+    version: int
+    epoch: int
+    owners: tuple[NodeId, ...]
+    in_sync: tuple[NodeId, ...]
+    lost: bool = False
+
+    @property
+    def primary(self) -> NodeId | None:
+        """The node that hands out counters, or None while the partition is lost."""
+        return None if self.lost else self.owners[0]
+
+    def state_of(self, node: NodeId) -> CopyState:
+        """What `node`'s copy is."""
+        if self.lost:
+            return CopyState.LOST if node in self.in_sync else CopyState.NONE
+        if node in self.in_sync:
+            return CopyState.OWNING
+        return CopyState.MOVING if node in self.owners else CopyState.NONE
+
+
+class Topology(msgspec.Struct, frozen=True, array_like=True):
+    """One committed (or proposed) version of the cluster.
+
+    `cluster` is the id drawn when the cluster was formed; `allocations` names the disk on which each data node's copies
+    are known to live: a wiped disk has another one, and so cannot pass as in-sync. `baseline` are the nodes that are
+    meant to hold data, here or not.
+    """
+
+    version: Version
+    cluster: str
+    name: str
+    partitions: int
+    backups: int
+    members: tuple[Member, ...]
+    baseline: tuple[NodeId, ...]
+    placements: tuple[Placement, ...]
+    allocations: dict[NodeId, str]
+    domains: dict[NodeId, str]
+    next_order: int
+    format: int = FORMAT
+
+    def member(self, node: NodeId) -> Member | None:
+        """The member entry of `node`, if it is one."""
+        return next((m for m in self.members if m.node == node), None)
+
+    @property
+    def voters(self) -> tuple[NodeId, ...]:
+        """The nodes whose majority decides the next version."""
+        return tuple(m.node for m in self.members)
+
+    @property
+    def majority(self) -> int:
+        """How many voters make a majority."""
+        return len(self.members) // 2 + 1
+
+    def check(self) -> None:
+        """Assert the invariants that every proposed map must have."""
+        assert len(self.placements) == self.partitions, "a map places every partition"
+        names = [m.node for m in self.members]
+        assert len(set(names)) == len(names), "a node is a member once"
+        for number, p in enumerate(self.placements):
+            where = f"partition {number} of {self.version}"
+            assert p.in_sync, f"{where} has an empty in-sync set"
+            assert len(set(p.owners)) == len(p.owners), f"{where} has an owner twice"
+            if not p.lost:
+                assert p.owners[0] in p.in_sync, f"{where}: the primary is not in sync"
+                assert all(n in p.owners for n in p.in_sync), f"{where}: an in-sync copy is not an owner"
+                assert all(n in names for n in p.owners), f"{where}: an owner is not a member"
+
+
+_decoder = msgspec.msgpack.Decoder(Topology)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(topology: Topology) -> bytes:
+    """The bytes of a topology, as the log and the wire carry them."""
+    return _encoder.encode(topology)
+
+
+def decode(data: bytes) -> Topology:
+    """The inverse of `encode`; raises ValueError with what was wrong."""
+    try:
+        topology = _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not a topology: {error}") from error
+    if topology.format != FORMAT:
+        raise ValueError(f"topology format {topology.format} is not known here: expected {FORMAT}; upgrade this node")
+    return topology
+
+
+def version_of(topology: Topology | None) -> Version:
+    """A topology's version, or 0.0 for none."""
+    return topology.version if topology else NO_VERSION
+
+
+_MASK = (1 << 64) - 1
+
+
+def _rotate(value: int, bits: int) -> int:
+    return ((value << bits) | (value >> (64 - bits))) & _MASK
+
+
+def _finish(value: int) -> int:
+    value ^= value >> 33
+    value = value * 0xFF51AFD7ED558CCD & _MASK
+    value ^= value >> 33
+    value = value * 0xC4CEB9FE1A85EC53 & _MASK
+    return value ^ (value >> 33)
+
+
+def murmur3_64(data: bytes, seed: int = 0) -> int:
+    """The first half of the canonical MurmurHash3 x64 128 of `data`.
+
+    >>> hex(murmur3_64(b"hello"))
+    '0xcbd8a7b341bd9b02'
+    """
+    c1, c2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
+    h1 = h2 = seed
+    whole = len(data) & ~15
+    for at in range(0, whole, 16):
+        k1 = int.from_bytes(data[at : at + 8], "little")
+        k2 = int.from_bytes(data[at + 8 : at + 16], "little")
+        h1 ^= _rotate(k1 * c1 & _MASK, 31) * c2 & _MASK
+        h1 = ((_rotate(h1, 27) + h2) * 5 + 0x52DCE729) & _MASK
+        h2 ^= _rotate(k2 * c2 & _MASK, 33) * c1 & _MASK
+        h2 = ((_rotate(h2, 31) + h1) * 5 + 0x38495AB5) & _MASK
+    tail = data[whole:]
+    if len(tail) > 8:
+        h2 ^= _rotate(int.from_bytes(tail[8:], "little") * c2 & _MASK, 33) * c1 & _MASK
+    if tail:
+        h1 ^= _rotate(int.from_bytes(tail[:8], "little") * c1 & _MASK, 31) * c2 & _MASK
+    h1 ^= len(data)
+    h2 ^= len(data)
+    h1 = (h1 + h2) & _MASK
+    h2 = (h2 + h1) & _MASK
+    return (_finish(h1) + _finish(h2)) & _MASK
+
+
+def stamp(topology: Topology) -> int:
+    """One number over all placement versions: equal stamps, equal tables."""
+    return murmur3_64(b"".join(p.version.to_bytes(4, "big") for p in topology.placements))

@@ -1,0 +1,106 @@
+"""How one copy of one fragment catches up: nothing, history, or all of it, and why.
+
+The supplier decides when the demand arrives, because it alone knows both sides as they are now. The first question is
+where the two histories part: the end of the last epoch that both tables have. What the joiner has beyond that was never
+continued, and it must undo it. Then the cheapest sound way is taken:
+
+* **nothing**: same history up to the same counter, and the digests agree,
+* **historical**: the supplier's log reaches back to what the joiner has, and less is missing than there are rows,
+* **full** otherwise; the joiner is emptied first.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from wal.counters import PartitionCounter
+
+
+class Kind(StrEnum):
+    """The ways of catching up."""
+
+    NOTHING = "nothing"
+    HISTORICAL = "historical"
+    FULL = "full"
+
+
+class Joiner(msgspec.Struct, frozen=True):
+    """What the joiner says it has. `base`: how far down it can undo. `loading`: nothing that can be built on."""
+
+    lwm: int
+    highest: int
+    ranges: list[tuple[int, int]]
+    epochs: list[tuple[int, int]]
+    digests: list[tuple[int, int]]
+    base: int
+    loading: bool
+    suspects: bool
+
+
+class Supplier(msgspec.Struct, frozen=True):
+    """What the supplier has. `reach`: its log holds every write above this counter. `rows`: counted up to a limit."""
+
+    lwm: int
+    highest: int
+    epochs: list[tuple[int, int]]
+    digests: dict[int, int]
+    reach: int
+    rows: int
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The way, with its reason in words. `cut`: undo everything above it first (-1: nothing to undo)."""
+
+    kind: Kind
+    reason: str
+    cut: int = -1
+    missing: int = 0
+
+
+def divergence(mine: list[tuple[int, int]], my_end: int, theirs: list[tuple[int, int]], their_end: int) -> int:
+    """The last counter up to which two histories, each an epoch table and its end, are known to be one.
+
+    >>> divergence([(1, 1)], 16, [(1, 1), (2, 15)], 20)
+    14
+    """
+    common = 0
+    for a, b in zip(mine, theirs, strict=False):
+        if a != b:
+            break
+        common += 1
+    if not common:
+        return 0
+    my_last = mine[common][1] - 1 if common < len(mine) else my_end
+    their_last = theirs[common][1] - 1 if common < len(theirs) else their_end
+    return min(my_last, their_last)
+
+
+def choose(joiner: Joiner, supplier: Supplier, *, prefer_history: bool = False) -> Choice:
+    """The way that `joiner` catches up with `supplier`. `prefer_history` ignores how many rows there are."""
+    if joiner.loading:
+        return Choice(Kind.FULL, "the copy was emptied and not filled again")
+    shared = divergence(joiner.epochs, joiner.highest, supplier.epochs, supplier.highest)
+    cut = shared if joiner.highest > shared else -1
+    lwm, ranges = joiner.lwm, joiner.ranges
+    if cut >= 0:
+        if cut < joiner.base:
+            return Choice(Kind.FULL, f"its history parts at {cut} and it can undo down to {joiner.base} only")
+        lwm = min(lwm, cut)
+        ranges = [(start, min(delta, cut - start)) for start, delta in ranges if start < cut]
+    for counter, digest in joiner.digests:
+        if counter <= lwm and supplier.digests.get(counter, digest) != digest:
+            return Choice(Kind.FULL, f"the digests differ at {counter}")
+    has = PartitionCounter(lwm)
+    for start, delta in ranges:
+        has.update(start, delta)
+    missing = sum(delta for _, delta in has.missing(supplier.lwm))
+    parted = f"history parts at {cut}; " if cut >= 0 else ""
+    if not missing:
+        return Choice(Kind.NOTHING, f"{parted}same history up to {supplier.lwm}", cut)
+    if lwm < supplier.reach:
+        return Choice(Kind.FULL, f"the log reaches back to {supplier.reach} and {lwm} is needed", cut, missing)
+    if missing >= supplier.rows and not prefer_history and supplier.rows:
+        return Choice(Kind.FULL, f"{missing} updates are missing and there are {supplier.rows} rows", cut, missing)
+    return Choice(Kind.HISTORICAL, f"{parted}{missing} updates are missing above {lwm}", cut, missing)

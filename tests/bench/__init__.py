@@ -1,0 +1,1 @@
+"""Measurements: what a figure in a document was measured with."""

@@ -1,0 +1,88 @@
+"""Conversations with the rule that chooses how a copy catches up (`rebalance.choice.choose`).
+
+```
+choose [prefer-history]
+  joiner   lwm=5 highest=9 ranges=(6,2) epochs=1:1,2:6 digests=5:a base=3 [loading]
+  supplier lwm=20 highest=20 epochs=1:1,2:6 digests=5:a reach=0 rows=100
+```
+
+What a side does not mention is nothing: no counters, no epochs, a log that reaches back to the beginning. `highest` is
+`lwm` unless it is said. Epoch tables are `epoch:first counter`, digests `counter:digest`.
+"""
+
+from __future__ import annotations
+
+from rebalance.choice import Joiner, Supplier, choose, divergence
+from tests.conversations.story import Command, Interpreter, StoryError
+
+
+class ChoiceStory(Interpreter):
+    """Remembers the last joiner and supplier, so that a story can change one side only."""
+
+    def __init__(self) -> None:
+        self.sides: dict[str, Command] = {}
+
+    def on_choose(self, command: Command) -> list[str]:
+        prefer = command.flag("prefer-history")
+        for text in command.body:
+            side = Command(text, [], command.line)
+            if side.verb not in {"joiner", "supplier"}:
+                raise StoryError(f"expected joiner or supplier: {text}")
+            self.sides[side.verb] = side
+        joiner, supplier = _joiner(self._side("joiner")), _supplier(self._side("supplier"))
+        choice = choose(joiner, supplier, prefer_history=prefer)
+        undo = f" undo-above={choice.cut}" if choice.cut >= 0 else ""
+        missing = f" missing={choice.missing}" if choice.missing else ""
+        return [f"{choice.kind}{undo}{missing}: {choice.reason}"]
+
+    def on_divergence(self, command: Command) -> str:
+        """Where two histories part: `divergence 1:1 16 1:1,2:15 20`."""
+        mine, my_end = pairs(command.word("epochs")), command.number("end")
+        theirs, their_end = pairs(command.word("epochs")), command.number("end")
+        return str(divergence(mine, my_end, theirs, their_end))
+
+    def _side(self, name: str) -> Command:
+        side = self.sides.get(name)
+        if side is None:
+            raise StoryError(f"nothing is known of the {name}")
+        return Command(side.text, [], side.line)
+
+
+def _joiner(side: Command) -> Joiner:
+    lwm = int(side.option("lwm") or 0)
+    joiner = Joiner(
+        lwm,
+        int(side.option("highest") or lwm),
+        ranges(side.option("ranges") or ""),
+        pairs(side.option("epochs") or ""),
+        [(counter, digest) for counter, digest in pairs(side.option("digests") or "", 16)],
+        int(side.option("base") or 0),
+        side.flag("loading"),
+        False,
+    )
+    side.done()
+    return joiner
+
+
+def _supplier(side: Command) -> Supplier:
+    lwm = int(side.option("lwm") or 0)
+    supplier = Supplier(
+        lwm,
+        int(side.option("highest") or lwm),
+        pairs(side.option("epochs") or ""),
+        dict(pairs(side.option("digests") or "", 16)),
+        int(side.option("reach") or 0),
+        int(side.option("rows") or 0),
+    )
+    side.done()
+    return supplier
+
+
+def pairs(text: str, base: int = 10) -> list[tuple[int, int]]:
+    """`1:1,2:15` as pairs."""
+    return [(int(a), int(b, base)) for a, b in (pair.split(":") for pair in text.split(",") if pair)]
+
+
+def ranges(text: str) -> list[tuple[int, int]]:
+    """`(6,2)(9,1)` as ranges."""
+    return [(int(start), int(delta)) for start, delta in (r.split(",") for r in text.strip("()").split(")(") if r)]

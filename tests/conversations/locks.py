@@ -1,0 +1,119 @@
+"""Conversations with the lock table of a primary (`engine.locks`).
+
+```
+try t1 a b               take all of these keys at once, or none
+wait t1 a b for=5s       stand in line for them
+adopt t1 a               what a new primary does for a prepared transaction
+prepared t1              its locks wait for the outcome now
+lease t1 10s             its client must renew within so long
+release t1 [a]           the transaction is over (for these keys)
+pend a, settle a         a single write of the key begins, counts
+busy a                   would a single write have to wait?
+tick 5s                  time passes
+drop p1:                 this node is not primary any more of the keys that begin so
+show                     who holds what, and who waits
+```
+"""
+
+from __future__ import annotations
+
+from engine.locks import Key, LockTable
+from tests.conversations.names import Names, duration
+from tests.conversations.story import Command, Interpreter
+from wal.ids import TxId
+
+
+class LockStory(Interpreter):
+    """One table, its clock, and what its waiters were told since the last command."""
+
+    def __init__(self) -> None:
+        self.table = LockTable()
+        self.names = Names()
+        self.now = 0
+        self.told: list[str] = []
+
+    def answer(self, command: Command) -> list[str]:
+        """What was told to waiters follows what was answered."""
+        lines = super().answer(command)
+        told, self.told = [self.names.shorten(text) for text in self.told], []
+        return [*(line for line in lines if line != "ok" or not told), *told]
+
+    def check(self) -> None:
+        for owner in self.table.owners():
+            for key in self.table.keys_of(owner):
+                assert self.table.holds(owner, key), f"{key} is listed for an owner that does not hold it"
+
+    def on_try(self, command: Command) -> str:
+        blocked = self.table.try_all(self._owner(command), self._keys(command))
+        return "taken" if blocked is None else f"nothing taken: {_name(blocked)} is in the way"
+
+    def on_wait(self, command: Command) -> str:
+        deadline = self.now + duration(command.option("for") or "5s")
+        owner = self._owner(command)
+        name = self.names.tx_name(owner)
+        keys = self._keys(command)
+        before = len(self.told)
+        self.table.wait_all(
+            owner,
+            keys,
+            deadline,
+            lambda: self.told.append(f"{name} is granted {' '.join(map(_name, keys))}"),
+            lambda held: self.told.append(f"{name} gives up: {held or 'the primary changed'}"),
+        )
+        return "" if len(self.told) > before else f"{name} waits"
+
+    def on_adopt(self, command: Command) -> None:
+        self.table.adopt(self._owner(command), self._keys(command))
+
+    def on_prepared(self, command: Command) -> None:
+        self.table.prepared(self._owner(command))
+
+    def on_lease(self, command: Command) -> None:
+        owner = self._owner(command)
+        self.table.lease[owner] = self.now + duration(command.word("how long"))
+
+    def on_release(self, command: Command) -> None:
+        self.table.release(self._owner(command), self._keys(command) or None)
+
+    def on_pend(self, command: Command) -> None:
+        for key in self._keys(command):
+            self.table.pend(key)
+
+    def on_settle(self, command: Command) -> None:
+        for key in self._keys(command):
+            self.table.settle(key)
+
+    def on_busy(self, command: Command) -> list[str]:
+        return [f"{_name(key)} {'busy' if self.table.busy(key) else 'free'}" for key in self._keys(command)]
+
+    def on_tick(self, command: Command) -> str:
+        self.now += duration(command.word("how long"))
+        self.table.expire(self.now)
+        return ""
+
+    def on_next(self, _: Command) -> str:
+        """When something happens by itself."""
+        at = self.table.next_expiry()
+        return "nothing happens by itself" if at is None else f"in {(at - self.now) // 1_000_000} ms"
+
+    def on_drop(self, command: Command) -> None:
+        prefix = command.word("a prefix").encode()
+        self.table.drop(lambda key: key[1].startswith(prefix))
+
+    def on_show(self, _: Command) -> list[str]:
+        lines = []
+        for owner in self.table.owners():
+            keys = " ".join(sorted(map(_name, self.table.keys_of(owner))))
+            prepared = " prepared" if self.table.is_prepared(owner) else ""
+            lines.append(f"{self.names.tx_name(owner)} holds {keys}{prepared}")
+        return lines or ["nobody holds anything"]
+
+    def _owner(self, command: Command) -> TxId:
+        return self.names.tx(command.word("a transaction"))
+
+    def _keys(self, command: Command) -> list[Key]:
+        return [("acc", word.encode()) for word in command.rest()]
+
+
+def _name(key: Key) -> str:
+    return key[1].decode()

@@ -1,0 +1,281 @@
+"""How records and messages print in a story: the kind by its tag, then what a reader wants to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+import msgspec
+
+from engine import messages as m
+from engine import requests as q
+from engine import topology as topologies
+from engine.core import INCARNATION_BITS
+from engine.messages import kind_of
+from engine.results import COMMITTED
+from engine.topology import Placement, Topology
+from tests.conversations.names import Names, key_name
+from wal import records as r
+from wal.ids import DECISIONS, TxId, fragment_name
+from wal.records import kind_of as record_kind
+
+Pairs = Iterable[tuple[int, int]]
+
+
+class Speech:
+    """Prints what is said and logged in one story, with the story's short names."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+
+    # Records.
+
+    def record(self, record: r.Record) -> str:
+        """One record: `prepare t1 acc/1(0,3)`."""
+        match record:
+            case r.Update(writes) | r.History(writes):
+                about = self._writes(writes)
+            case r.Prepare(tx, partition, epoch, writes):
+                held = self._writes(msgspec.structs.replace(w, tx=b"") for w in writes)
+                about = f"{self._tx(tx)} {held or f'p{partition} e{epoch}'}"
+            case r.Outcome(tx, partition, epoch, commit, ranges):
+                closed = "" if commit else f" closes {_ranges(partition, ranges)}"
+                about = f"{self._tx(tx)} p{partition} {'commit' if commit else 'rollback'} e{epoch}{closed}"
+            case r.NoOp(partition, epoch, gaps):
+                about = f"{_ranges(partition, gaps)} e{epoch}"
+            case r.EpochStart(partition, epoch, firsts):
+                at = "".join(f" {ns} from {first}" for ns, first in firsts)
+                about = f"p{partition} e{epoch}{at}"
+            case r.Preload(namespace, partition):
+                keys = " ".join(map(key_name, record.keys[:8]))
+                about = f"{namespace}/{partition} {len(record.keys)} rows{': ' if keys else ''}{keys}"
+            case r.Results(partition, txs):
+                about = f"p{partition} {len(txs)}"
+            case r.FragmentClear(namespace, partition, reason, gone):
+                about = f"{namespace}/{partition} {'gone' if gone else 'loading'}: {reason}"
+            case r.FragmentReady(namespace, partition, lwm):
+                about = f"{namespace}/{partition} whole up to {lwm}"
+            case r.Undo(namespace, partition, above, keys):
+                about = f"{namespace}/{partition} above {above}: {' '.join(map(key_name, keys)) or 'no keys'}"
+            case r.Promised(after, ballot):
+                about = f"{ballot} after {after}"
+            case r.Accepted(_, ballot, topology):
+                about = f"{ballot} {_version(topology)}"
+            case r.Committed(version):
+                about = str(version)
+            case r.Boot(incarnation):
+                about = f"life {incarnation >> INCARNATION_BITS}"
+            case r.Checkpoint(lsn):
+                about = f"up to LSN {lsn}"
+            case r.Trimmed(first_lsn, dropped):
+                ends = "".join(f" {fragment_name((ns, p))} up to {c}" for ns, p, c in dropped)
+                about = f"below LSN {first_lsn}{ends}"
+            case _:
+                assert_never(record)
+        return f"{record_kind(record)} {about}"
+
+    def records(self, records: Iterable[r.Record]) -> str:
+        """Several records in one line."""
+        return "; ".join(map(self.record, records))
+
+    def write(self, write: r.Write) -> str:
+        """One write: `t1 acc/1(0,3)e1`; decisions say what was decided."""
+        extra = f" first issued in e{write.origin}" if write.origin else ""
+        closed = " closed" if write.closed else ""
+        if write.namespace == DECISIONS and not write.closed:
+            said = [decision_text(self._tx(tx), value) for tx, value in zip(write.keys, write.values, strict=True)]
+            return f"~tx/{write.partition}({write.start},{write.delta})e{write.epoch} {' '.join(said)}{extra}"
+        tx = self.names.tx_name(write.tx)
+        name = fragment_name(write.fragment)
+        return f"{f'{tx} ' if tx else ''}{name}({write.start},{write.delta})e{write.epoch}{closed}{extra}"
+
+    def _writes(self, writes: Iterable[r.Write]) -> str:
+        return " ".join(map(self.write, writes))
+
+    def _tx(self, tx: TxId) -> str:
+        return self.names.tx_name(tx) or tx.hex()
+
+    # Messages.
+
+    def message(self, message: m.Message) -> str:
+        """One message: `replicate #3 update acc/1(0,1)e1`."""
+        about = self._about(message)
+        return f"{kind_of(message)} {about}".rstrip()
+
+    def _about(self, message: m.Message) -> str:
+        match message:
+            case m.Heartbeat(version, _, lsn, frozen):
+                return f"{version} lsn={lsn}{' frozen' if frozen else ''}"
+            case m.Join(_, allocation, incarnation):
+                return f"disk={allocation} life={incarnation >> INCARNATION_BITS}"
+            case m.Leave():
+                return ""
+            case m.SetBaseline(nodes):
+                return " ".join(nodes)
+            case m.Announce(after, ballot, handover):
+                return f"{ballot} after {after}{f' handover {_partitions(handover)}' if handover else ''}"
+            case m.Promise(after, ballot, accepted_ballot, accepted):
+                before = f" accepted {accepted_ballot} {_version(accepted)}" if accepted else ""
+                return f"{ballot} after {after}{before}"
+            case m.SingleMap(_, ballot):
+                return f"{ballot} {self._copies(message)}".rstrip()
+            case m.Propose(_, ballot, topology):
+                return f"{ballot} {map_line(topologies.decode(topology))}"
+            case m.Accept(_, ballot):
+                return str(ballot)
+            case m.Refuse(_, ballot, promised):
+                return f"{ballot} promised {promised}"
+            case m.Commit(version):
+                return str(version)
+            case m.AskMap(version):
+                return f"having {version}"
+            case m.CaughtUp(_, copies):
+                return " ".join(f"p{p} {node}" for p, node in copies)
+            case m.Replicate(_, sequence, records):
+                return f"{_number(sequence)} {self.records(records)}"
+            case m.Replicated(_, sequences):
+                return " ".join(map(_number, sequences))
+            case m.Confirm(_, sequence) | m.Confirmed(_, sequence):
+                return _number(sequence)
+            case m.AskTail(_, copies):
+                return "; ".join(_tail(copy) for copy in copies)
+            case m.Tail(_, copies):
+                return "; ".join(f"{_tail(c)}{self._gives(c)}" for c in copies)
+            case m.PrepareParts(_, tx, _, _, parts):
+                return f"{self._tx(tx)} {_partitions([part.partition for part in parts])}"
+            case m.Vote(_, tx, partition, epoch, yes, reason):
+                return f"{self._tx(tx)} p{partition} {f'yes e{epoch}' if yes else f'no: {reason}'}"
+            case m.Finish(_, tx, commit, partitions):
+                return f"{self._tx(tx)} {'commit' if commit else 'abort'} {_partitions(partitions)}"
+            case m.Finished(_, tx, partitions):
+                return f"{self._tx(tx)} {_partitions(partitions)}"
+            case m.Resolve(_, tx, decision, partition):
+                return f"{self._tx(tx)} p{partition}, decided in p{decision}"
+            case m.Inquire(_, tx, partition):
+                return f"{self._tx(tx)} p{partition}"
+            case m.Inquired(_, tx, partition, prepared):
+                return f"{self._tx(tx)} p{partition} {'prepared' if prepared else 'not prepared'}"
+            case m.Demand(_, session, partitions, haves):
+                had = "".join(f"; {_have(h)}" for h in haves)
+                return f"{_number(session)} {_partitions(partitions)}{had}"
+            case m.More(_, session, batch, credit):
+                return f"{_number(session)} batch={batch} credit={credit}"
+            case m.Supply():
+                return self._supply(message)
+            case m.Settled(_, partition, fragments):
+                return f"p{partition}{''.join(f' {ns} lwm={lwm}' for ns, lwm, _ in fragments)}"
+            case m.Settle(_, partition, marks, wrong):
+                said = "".join(f" {ns} at {mark}" for ns, mark in marks) + "".join(f" {ns} is wrong" for ns in wrong)
+                return f"p{partition}{said}"
+            case _:
+                assert_never(message)
+
+    # Replies.
+
+    def reply(self, reply: q.Reply) -> str:
+        """What a client reads."""
+        match reply:
+            case q.Done(_, applied, found):
+                return "done" if applied else f"not applied, found {(found or b'nothing').decode()}"
+            case q.Values(_, values):
+                return ", ".join(_value(*value) for value in values)
+            case q.Failed(_, code, message, _, maybe_committed):
+                return f"{code}{' (perhaps committed)' if maybe_committed else ''}: {self.names.shorten(message)}"
+            case q.Status(_, outcome):
+                return outcome
+            case q.Remap(_, version):
+                return f"remap, at {version}"
+            case q.Rows(_, keys, _, more):
+                return f"{len(keys)} rows{' and more' if more else ''}"
+            case q.Table(_, version):
+                return str(version)
+            case q.Report():
+                return "done"
+            case _:
+                assert_never(reply)
+
+    def _copies(self, single: m.SingleMap) -> str:
+        copies = [
+            f"{c.namespace}/{c.partition} lwm={c.lwm}{f' highest={c.highest}' if c.highest > c.lwm else ''}"
+            for c in single.copies
+        ]
+        vouched = [f"vouches for p{p} {node}" for p, node in single.vouched]
+        return "; ".join([*copies, *vouched])
+
+    def _gives(self, copy: m.CopyTail) -> str:
+        given = [*map(self.write, copy.writes), *map(self.record, copy.prepares)]
+        return f" gives {' '.join(given)}" if given else ""
+
+    def _supply(self, supply: m.Supply) -> str:
+        said = [f"{_number(supply.session)} batch={supply.batch}"]
+        said += [self._way(way) for way in supply.ways]
+        said += [self.record(prepare) for prepare in supply.prepares]
+        if supply.writes:
+            said.append(self._writes(supply.writes))
+        said += [self.record(rows) for rows in supply.rows]
+        said += [f"done {fragment_name(name)}" for name in supply.done]
+        said += [f"missed {fragment_name(name)}" for name in supply.missed]
+        if supply.last:
+            said.append("last")
+        return "; ".join(said)
+
+    @staticmethod
+    def _way(way: m.Way) -> str:
+        undo = f" undo above {way.cut}" if way.cut >= 0 else ""
+        return f"{way.namespace}/{way.partition} {way.kind}{undo} ({way.reason})"
+
+
+def placement_line(number: int, placement: Placement) -> str:
+    """Where one partition is: `p1 e2 s2 s3 moving s1`, the primary first."""
+    if placement.lost:
+        return f"p{number} e{placement.epoch} LOST in-sync {' '.join(placement.in_sync)}"
+    moving = [node for node in placement.owners if node not in placement.in_sync]
+    order = [node for node in placement.owners if node in placement.in_sync]
+    return f"p{number} e{placement.epoch} {' '.join(order)}{f' moving {chr(32).join(moving)}' if moving else ''}"
+
+
+def decision_text(tx: str, value: bytes | None) -> str:
+    """A decision record: `t1=commit`, or `t1=forgotten` once everybody is done with it."""
+    if value is None:
+        return f"{tx}=forgotten"
+    return f"{tx}={'commit' if value[0] == COMMITTED else 'abort'}"
+
+
+def map_line(topology: Topology) -> str:
+    """A whole map in one line: `2.0 of s2 s3: p0 e1 s2 s3, p1 e2 s2 s3`."""
+    placements = ", ".join(placement_line(number, p) for number, p in enumerate(topology.placements))
+    return f"{topology.version} of {' '.join(m.node for m in topology.members)}: {placements}"
+
+
+def _value(epoch: int, counter: int, value: bytes | None) -> str:
+    return "nothing" if value is None else f"{value.decode()} at {epoch}.{counter}"
+
+
+def _version(topology: bytes) -> str:
+    return str(topologies.decode(topology).version) if topology else "-"
+
+
+def _number(sequence: int) -> str:
+    return f"#{sequence & 0xFFFFFFFF}"
+
+
+def _partitions(numbers: Iterable[int]) -> str:
+    return " ".join(f"p{number}" for number in numbers)
+
+
+def _ranges(partition: int, ranges: Iterable[r.Range]) -> str:
+    return " ".join(f"{ns}/{partition}({start},{delta})" for ns, start, delta in ranges)
+
+
+def _tail(copy: m.CopyTail) -> str:
+    held = "".join(
+        f" {f.namespace} lwm={f.lwm}{''.join(f'({start},{delta})' for start, delta in f.ranges)}" for f in copy.fragments
+    )
+    return f"p{copy.partition} e{copy.epoch}{held}"
+
+
+def _have(have: m.Have) -> str:
+    ranges = "".join(f"({start},{delta})" for start, delta in have.ranges)
+    flags = f"{' loading' if have.loading else ''}{' without history' if have.no_history else ''}"
+    suspects = f" suspects {' '.join(map(key_name, have.suspects))}" if have.suspects else ""
+    return f"{have.namespace}/{have.partition} lwm={have.lwm}{f' ranges={ranges}' if ranges else ''}{flags}{suspects}"

@@ -1,0 +1,307 @@
+"""The ways between nodes: they lose, double, delay and reorder, break in one direction, clog, and hold what a story wants
+held.
+
+A node speaks to another over a connection that it made to it. A connection belongs to two processes: what was sent to a
+process that has died is never delivered to the next one, which is what TCP gives us, and all that the engine may rely on.
+What a dead process sent may still arrive. Everything else is weather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.effects import PeerLost, PeerSeen, Received
+from engine.messages import Heartbeat, Join, Message
+from engine.wire import decode_messages, frame
+from tests.sim.trace import FRAME_HEADER_BYTES
+from wal.ids import NodeId
+
+if TYPE_CHECKING:
+    from tests.sim.machine import Machine
+    from tests.sim.world import World
+
+US = 1_000
+MS = 1_000_000
+REDIAL_NS = (50 * MS, 100 * MS, 200 * MS, 500 * MS, 1_000 * MS)
+COPIES_MAX = 4
+
+Side = str
+"""A node or a client, by name."""
+Pair = tuple[Side, Side]
+
+
+@dataclass
+class Weather:
+    """How the network is now. Probabilities are per message; times are in ns."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    delay: int = 200 * US
+    jitter: int = 0
+    spike: float = 0.0
+    spike_delay: int = 50 * MS
+    reorder: bool = False
+    refuse: float = 0.0  # a connection attempt fails
+
+    @property
+    def calm(self) -> bool:
+        """Nothing bad can happen by chance."""
+        return not (self.loss or self.duplicate or self.spike or self.refuse)
+
+
+class Link:
+    """The connection that `src` made, or wants to make, to speak to `dst`."""
+
+    __slots__ = ("attempts", "boots", "dialing", "dst", "last", "src")
+
+    def __init__(self, src: Machine, dst: Machine) -> None:
+        self.src = src
+        self.dst = dst
+        self.boots: tuple[int, int] | None = None  # the two processes that it connects
+        self.dialing = False
+        self.attempts = 0
+        self.last = 0  # when the last message arrives, for weather that keeps the order
+
+
+Matcher = Callable[[Side, Side, Message], bool]
+
+
+class Rule:
+    """Messages that a story holds back, or loses: all that match, until it is released."""
+
+    def __init__(self, text: str, matches: Matcher, *, drop: bool, left: int | None = None) -> None:
+        self.text = text
+        self.matches = matches
+        self.drop = drop
+        self.left = left  # so many more; None: without end
+        self.caught = 0
+
+
+class Held:
+    """One message that waits for its release."""
+
+    def __init__(self, rule: Rule, link: Link, boots: tuple[int, int], data: bytes, message: Message) -> None:
+        self.rule = rule
+        self.link = link
+        self.boots = boots
+        self.data = data
+        self.message = message
+
+
+class Network:
+    """All links of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.weather = Weather()
+        self.links: dict[Pair, Link] = {}
+        self.rules: list[Rule] = []
+        self.held: list[Held] = []
+        self.sent = 0
+        self.delivered = 0
+        self.lost = 0
+        self.doubled = 0
+        self.said_at = 0  # when something other than chatter was last delivered
+        self._cuts: dict[str, dict[Pair, None]] = {}
+        self._blocked: dict[Pair, int] = {}
+        self._clogged: dict[Pair, int] = {}
+        self._draw = world.draws.of("network")
+
+    # Reachability.
+
+    def passes(self, src: Side, dst: Side) -> bool:
+        """Whether anything gets from one side to the other now."""
+        return not self._blocked or (src, dst) not in self._blocked
+
+    def cut(self, name: str, pairs: Iterable[Pair]) -> None:
+        """From now on nothing passes in these directions, until the cut of this name is healed."""
+        self.heal(name)
+        self._cuts[name] = dict.fromkeys(pairs)
+        for pair in self._cuts[name]:
+            self._blocked[pair] = self._blocked.get(pair, 0) + 1
+
+    def heal(self, name: str | None = None) -> None:
+        """End one cut, or all of them."""
+        for healed in [name] if name is not None else list(self._cuts):
+            for pair in self._cuts.pop(healed, {}):
+                left = self._blocked[pair] - 1
+                if left:
+                    self._blocked[pair] = left
+                else:
+                    del self._blocked[pair]
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is cut off from anything."""
+        return not self._blocked
+
+    def clog(self, pairs: Iterable[Pair], until: int) -> None:
+        """What is sent in these directions arrives at `until` and not before."""
+        for pair in pairs:
+            self._clogged[pair] = until
+
+    def reset(self, pair: Pair) -> None:
+        """A connection breaks, and the one who made it notices."""
+        link = self.links.get(pair)
+        if link is not None and link.boots is not None:
+            self._broken(link, link.boots)
+
+    # Connections.
+
+    def started(self, machine: Machine) -> None:
+        """A process runs: it dials everyone, and everyone dials it."""
+        for other in self.world.machines.values():
+            if other is machine:
+                continue
+            out, back = self._link(machine, other), self._link(other, machine)
+            out.boots, out.attempts = None, 0
+            self._dial(out, 0)
+            if back.boots is not None:
+                self.world.after(self._delay(), self._broken, back, back.boots)
+            else:
+                back.attempts = 0
+                self._dial(back, 0)
+
+    def stopped(self, machine: Machine, *, reset: bool) -> None:
+        """A process is gone. `reset`: its system still runs, and says so to everyone who was connected."""
+        for link in self.links.values():
+            if link.src is machine:
+                link.boots = None
+            elif link.dst is machine and link.boots is not None and reset and self.passes(machine.name, link.src.name):
+                self.world.after(self._delay(), self._broken, link, link.boots)
+
+    def _link(self, src: Machine, dst: Machine) -> Link:
+        pair = (src.name, dst.name)
+        link = self.links.get(pair)
+        if link is None:
+            link = self.links[pair] = Link(src, dst)
+        return link
+
+    def _dial(self, link: Link, pause: int) -> None:
+        if not link.dialing:
+            link.dialing = True
+            self.world.after(pause + 2 * self._delay(), self._dialed, link)
+
+    def _dialed(self, link: Link) -> None:
+        link.dialing = False
+        src, dst = link.src, link.dst
+        if not src.up or link.boots is not None or dst.gone:
+            return
+        reachable = dst.up and not dst.paused and self.passes(src.name, dst.name) and self.passes(dst.name, src.name)
+        refused = self.weather.refuse and self._draw.random() < self.weather.refuse
+        if not reachable or refused:
+            pause = REDIAL_NS[min(link.attempts, len(REDIAL_NS) - 1)]
+            link.attempts += 1
+            self._dial(link, pause)
+            return
+        link.attempts = 0
+        link.boots = (src.boot, dst.boot)
+        src.receive(_seen(dst))
+        dst.receive(_seen(src))
+
+    def _broken(self, link: Link, boots: tuple[int, int]) -> None:
+        if link.boots != boots:
+            return
+        link.boots = None
+        if link.src.up and link.src.boot == boots[0]:
+            link.src.receive(PeerLost(link.dst.name))
+            self._dial(link, REDIAL_NS[0])
+
+    # Messages.
+
+    def send(self, src: Machine, targets: Sequence[NodeId], message: Message) -> None:
+        """Say something to each of the targets; what cannot be sent is lost."""
+        data = frame([message])
+        for target in targets:
+            self.sent += 1
+            link = self.links.get((src.name, target))
+            if link is None or link.boots is None or link.boots[0] != src.boot:
+                self._lose(src.name, target, data)  # the second asks about a link that the first has found
+            elif link.boots[1] != link.dst.boot or not self.passes(src.name, target):
+                self._lose(src.name, target, data)
+            elif not (self.rules and self._caught(link, data, message)):
+                self._post(link, link.boots, data)
+
+    def _post(self, link: Link, boots: tuple[int, int], data: bytes) -> None:
+        weather, draw = self.weather, self._draw
+        if weather.loss and draw.random() < weather.loss:
+            self._lose(link.src.name, link.dst.name, data)
+            return
+        copies = 1
+        while weather.duplicate and copies < COPIES_MAX and draw.random() < weather.duplicate:
+            copies += 1
+            self.doubled += 1
+        for _ in range(copies):
+            at = self.world.now + self._delay()
+            if weather.spike and draw.random() < weather.spike:
+                at += draw.randrange(weather.spike_delay)
+            at = max(at, self._clogged.get((link.src.name, link.dst.name), 0))
+            if not weather.reorder:
+                at = link.last = max(at, link.last)
+            self.world.at(at, self._deliver, link, boots, data)
+
+    def _delay(self) -> int:
+        weather = self.weather
+        return weather.delay + (self._draw.randrange(weather.jitter) if weather.jitter else 0)
+
+    def _deliver(self, link: Link, boots: tuple[int, int], data: bytes) -> None:
+        src, dst = link.src.name, link.dst
+        if not dst.up or dst.boot != boots[1] or not self.passes(src, dst.name):
+            self._lose(src, dst.name, data)
+            return
+        self.delivered += 1
+        self.world.trace.add(self.world.now, "deliver", src, dst.name, data)
+        for message in decode_messages(data[FRAME_HEADER_BYTES:]):
+            if not isinstance(message, Heartbeat | Join):
+                self.said_at = self.world.now
+            dst.receive(Received(src, message))
+
+    def _lose(self, src: Side, dst: Side, data: bytes) -> None:
+        self.lost += 1
+        self.world.trace.add(self.world.now, "lose", src, dst, data)
+
+    # What a story holds.
+
+    def _caught(self, link: Link, data: bytes, message: Message) -> bool:
+        for rule in self.rules:
+            if rule.left == 0 or not rule.matches(link.src.name, link.dst.name, message):
+                continue
+            if rule.left is not None:
+                rule.left -= 1
+            rule.caught += 1
+            assert link.boots is not None
+            if rule.drop:
+                self._lose(link.src.name, link.dst.name, data)
+            elif not any(h.data == data and h.link is link for h in self.held):
+                self.world.trace.add(self.world.now, "hold", link.src.name, link.dst.name, data)
+                self.held.append(Held(rule, link, link.boots, data, message))
+            return True
+        return False
+
+    def release(self, rules: Sequence[Rule], held: Sequence[Held]) -> None:
+        """End these rules, and send on what was held."""
+        self.rules = [rule for rule in self.rules if rule not in rules]
+        self.held = [h for h in self.held if h not in held]
+        for h in held:
+            self._post(h.link, h.boots, h.data)
+
+    def discard(self, held: Sequence[Held]) -> None:
+        """What was held is lost."""
+        self.held = [h for h in self.held if h not in held]
+        for h in held:
+            self._lose(h.link.src.name, h.link.dst.name, h.data)
+
+
+def _seen(machine: Machine) -> PeerSeen:
+    assert machine.node is not None, "only a running node is seen"
+    core = machine.node.core
+    return PeerSeen(
+        machine.name,
+        machine.allocation,
+        core.incarnation,
+        machine.address,
+        core.settings.domain,
+        core.topology.cluster if core.topology is not None else "",
+    )

@@ -1,0 +1,85 @@
+"""What may be watched in a world. An observer sees everything and changes nothing.
+
+Each hook is a fact at the moment at which it became one. The world calls only hooks that an observer overrides, because
+some happen ten thousand times in a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engine.effects import Effects, Event
+from engine.messages import Message
+from engine.requests import Reply, Request
+from engine.store import CheckpointImage
+from wal.ids import NodeId
+from wal.records import Record
+
+if TYPE_CHECKING:
+    from tests.sim.machine import Machine
+
+
+class Observer:
+    """Base of every oracle; a hook that is not overridden costs nothing."""
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """A node took a turn; nothing of it is paid yet."""
+
+    def logged(self, machine: Machine, records: Sequence[Record], last_lsn: int) -> None:
+        """A turn's records were appended, and synced if the settings say so."""
+
+    def departs(self, machine: Machine, targets: tuple[NodeId, ...], message: Message, needed_lsn: int) -> None:
+        """A message leaves a node; whatever it promises is in the log up to `needed_lsn` (0: it promises nothing)."""
+
+    def asked(self, machine: Machine, session: int, request: Request) -> None:
+        """A client's request reached a node."""
+
+    def answers(self, machine: Machine, session: int, reply: Reply, needed_lsn: int) -> None:
+        """A reply leaves a node for its client."""
+
+    def checkpoint(self, machine: Machine, image: CheckpointImage) -> None:
+        """A checkpoint is about to be written to the store."""
+
+    def crashed(self, machine: Machine, how: str) -> None:
+        """A node's process is gone; its disk is what is left. `machine.node` is still what it was."""
+
+    def started(self, machine: Machine) -> None:
+        """A node was recovered from its disk and is about to take its first turn."""
+
+    def destroyed(self, machine: Machine, how: str) -> None:
+        """What a machine had promised to keep was taken from it: wiped, set back, damaged."""
+
+
+HOOKS = (
+    "turned",
+    "logged",
+    "departs",
+    "asked",
+    "answers",
+    "checkpoint",
+    "crashed",
+    "started",
+    "destroyed",
+)
+
+
+class Watchers:
+    """The observers of a world, by hook."""
+
+    def __init__(self) -> None:
+        self.turned: list[Observer] = []
+        self.logged: list[Observer] = []
+        self.departs: list[Observer] = []
+        self.asked: list[Observer] = []
+        self.answers: list[Observer] = []
+        self.checkpoint: list[Observer] = []
+        self.crashed: list[Observer] = []
+        self.started: list[Observer] = []
+        self.destroyed: list[Observer] = []
+
+    def add(self, observer: Observer) -> None:
+        """From now on `observer` sees what it has a hook for."""
+        for hook in HOOKS:
+            if getattr(type(observer), hook) is not getattr(Observer, hook):
+                getattr(self, hook).append(observer)

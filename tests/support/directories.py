@@ -1,0 +1,146 @@
+"""Data directories of a real cluster: three servers in this process, on loopback, and copies of what they leave.
+
+Starting nodes costs a second or two, so a test run builds one set and every test copies it; damage is done to copies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from engine import aio
+from engine.client.admin import ask
+from engine.home import read_identity
+from engine.server import Server, ServerConfig
+from engine.settings import Settings
+from engine.store import CheckpointImage, Entry
+from engine.store_lmdb import LmdbStore
+from wal import DirectoryDisk, Log, LogSettings
+from wal.ids import Fragment
+from wal.records import Record
+
+NODES = ("n1", "n2", "n3")
+SEGMENT_BYTES = 1 << 20
+
+Story = Callable[[aio.Database], Awaitable[None]]
+
+
+class Nodes:
+    """Servers of one cluster, in one loop."""
+
+    def __init__(self, root: Path, settings: Settings) -> None:
+        self.root = root
+        self.settings = settings
+        self.servers: dict[str, Server] = {}
+
+    async def start(self, names: Sequence[str] = NODES) -> None:
+        """Start nodes, and form the cluster if it is not."""
+        for name in names:
+            seeds = [server.address for server in self.servers.values()]
+            config = ServerConfig(
+                data=self.root / name, listen="127.0.0.1:0", node=name, seeds=seeds, settings=self.settings
+            )
+            self.servers[name] = await Server.start(config, note=lambda _: None)
+        first = next(iter(self.servers.values()))
+        async with asyncio.timeout(30):
+            while len((await ask(first.address, "status"))["seen"]) < len(self.servers) - 1:
+                await asyncio.sleep(0.02)
+        if first.node.core.topology is None:
+            await ask(first.address, "init", cluster=[secrets.token_hex(8)], nodes=list(self.servers))
+        async with asyncio.timeout(30):
+            while not all(self._serves(server) for server in self.servers.values()):
+                await asyncio.sleep(0.02)
+
+    def _serves(self, server: Server) -> bool:
+        core = server.node.core
+        return (
+            core.serving
+            and core.topology is not None
+            and len(core.topology.members) == len(self.servers)
+            and all(hold.active or not hold.mine for hold in core.holds)
+        )
+
+    async def settle(self) -> None:
+        """Wait until every copy has what the others have, and no transaction is under way."""
+        async with asyncio.timeout(30):
+            while not self._settled():
+                await asyncio.sleep(0.02)
+
+    def _settled(self) -> bool:
+        replicas = [server.home.replica for server in self.servers.values()]
+        counters = [{n: str(f.counter) for n, f in r.fragments.items() if f.counter.hwm} for r in replicas]
+        return all(c == counters[0] for c in counters) and not any(
+            p.prepared for r in replicas for p in r.partitions.values()
+        )
+
+    async def close(self) -> None:
+        """Stop all of them at once, each with a last checkpoint."""
+        await asyncio.gather(*(server.close() for server in self.servers.values()))
+
+
+def build(root: Path, story: Story, *, settings: Settings | None = None, stop: bool = False) -> list[Path]:
+    """The directories of three nodes after `story`: copied while they run, idle, or `stop`ped before."""
+    settings = settings or Settings(partitions=16, wal_segment_bytes=SEGMENT_BYTES)
+
+    async def run() -> None:
+        nodes = Nodes(root / "live", settings)
+        try:
+            await nodes.start()
+            async with await aio.connect(",".join(s.address for s in nodes.servers.values())) as database:
+                await story(database)
+            await nodes.settle()
+            if not stop:
+                shutil.copytree(root / "live", root / "left")
+        finally:
+            await nodes.close()
+
+    asyncio.run(run())
+    if stop:
+        shutil.copytree(root / "live", root / "left")
+    return [root / "left" / name for name in NODES]
+
+
+def copies(directories: Sequence[Path], to: Path) -> list[Path]:
+    """Copies of directories, to be damaged."""
+    return [Path(shutil.copytree(path, to / path.name)) for path in directories]
+
+
+def append(directory: Path, records: Sequence[Record], *, now_ms: int) -> None:
+    """Log records of a stopped node behind its back, in one block."""
+    identity = read_identity(directory)
+    assert identity is not None, f"{directory} is not a data directory"
+    store = LmdbStore(directory / "store")
+    from_lsn = store.load().lsn + 1
+    store.close()
+    log = Log.open(
+        DirectoryDisk(directory / "wal"),
+        cluster=identity.cluster,
+        node=identity.node,
+        settings=LogSettings(segment_bytes=SEGMENT_BYTES, total_bytes=64 << 20),
+        from_lsn=from_lsn,
+    )
+    log.append(records, now_ms=now_ms, durable=True)
+    log.close()
+
+
+def replace(directory: Path, fragment: Fragment, rows: dict[bytes, Entry | None]) -> None:
+    """Change rows of a stopped node's store, with right checksums; None removes one."""
+    store = LmdbStore(directory / "store")
+    store.write(CheckpointImage(store.load().lsn, {}, {}, {}, [], {fragment: rows}))
+    store.close()
+
+
+def flip(directory: Path, value: bytes) -> int:
+    """Flip a bit of a value wherever the store of a stopped node has it; return in how many places."""
+    file = directory / "store" / "data.mdb"
+    data = bytearray(file.read_bytes())
+    places, at = 0, data.find(value)
+    while at >= 0:
+        data[at] ^= 1
+        places += 1
+        at = data.find(value, at + 1)
+    file.write_bytes(data)
+    return places

@@ -1,0 +1,1 @@
+"""Tests of the programs around the engine, mirroring `tools`."""

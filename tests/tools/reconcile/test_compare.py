@@ -1,0 +1,321 @@
+"""The judgement: what differs is named exactly, and what is merely on its way is not."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.store import Entry
+from tests.tools.reconcile.replicas import ACC, Said, closed, copy_of, put, tx
+from tools.reconcile.compare import Compared, Copy, Rules, compare
+from tools.reconcile.findings import Finding, Kind, Values
+from wal import records as r
+from wal.ids import Version
+
+STILL = Rules()
+BUSY = Rules(horizon_ms=1_000_000, grace_ms=10_000)
+STORY: list[Said] = [put(0, a="1", b="2"), put(2, c="3"), put(3, a="4", d="5"), put(5, b=None)]
+
+
+def story(*more: Said) -> list[Said]:
+    return [*STORY, *more]
+
+
+def told(compared: Compared) -> list[tuple[Kind, str | None, list[str]]]:
+    return [(f.kind, f.key, f.on) for f in compared.findings]
+
+
+def three(**different: Copy) -> list[Copy]:
+    return [different.get(node) or copy_of(node, STORY) for node in ("n1", "n2", "n3")]
+
+
+def judged(copies: list[Copy], rules: Rules = STILL, primary: str = "n1") -> Compared:
+    return compare(ACC, copies, primary, rules)
+
+
+def only(compared: Compared) -> Finding:
+    assert len(compared.findings) == 1, compared.findings
+    return compared.findings[0]
+
+
+# Rows.
+
+
+def test_equal_copies_are_equal() -> None:
+    compared = judged(three())
+    assert told(compared) == []
+    assert (compared.keys, compared.cut, compared.unsettled_keys) == (3, 6, 0)
+
+
+def test_a_key_that_one_copy_lacks_is_missing_there() -> None:
+    assert told(judged(three(n2=copy_of("n2", STORY, changed={b"c": None})))) == [(Kind.MISSING_ON, "c", ["n2"])]
+
+
+def test_a_key_that_one_copy_alone_has_is_extra_there() -> None:
+    odd = copy_of("n3", STORY, changed={b"x": Entry(1, 2, b"?")})
+    assert told(judged(three(n3=odd))) == [(Kind.EXTRA_ON, "x", ["n3"])]
+
+
+def test_another_value_of_the_same_version_is_a_value_mismatch() -> None:
+    odd = copy_of("n2", STORY, changed={b"c": Entry(1, 3, b"X")})
+    finding = only(judged(three(n2=odd)))
+    assert (finding.kind, finding.key, finding.on) == (Kind.VALUE_MISMATCH, "c", ["n2"])
+    assert finding.copies["n1"]["counter"] == 3
+    assert "value" not in finding.copies["n1"], "values are hashed unless they are asked for"
+
+
+def test_another_version_is_a_version_mismatch_whatever_the_value() -> None:
+    odd = copy_of("n2", STORY, changed={b"a": Entry(1, 1, b"4")})
+    assert told(judged(three(n2=odd))) == [(Kind.VERSION_MISMATCH, "a", ["n2"])]
+
+
+def test_a_delete_that_one_copy_did_not_get_is_a_tombstone_mismatch() -> None:
+    odd = copy_of("n2", STORY, changed={b"b": Entry(1, 2, b"2")})
+    assert told(judged(three(n2=odd))) == [(Kind.TOMBSTONE_MISMATCH, "b", ["n2"])]
+
+
+def test_a_delete_that_one_copy_alone_has_is_a_tombstone_mismatch() -> None:
+    odd = copy_of("n2", STORY, changed={b"c": Entry(1, 3, None)})
+    assert told(judged(three(n2=odd))) == [(Kind.TOMBSTONE_MISMATCH, "c", ["n2"])]
+
+
+def test_a_tombstone_at_or_below_the_cut_equals_absence() -> None:
+    settled = story(put(6, stable=6, z="9"))
+    copies = [copy_of(n, settled, drop_tombstones=n == "n2") for n in ("n1", "n2", "n3")]
+    assert not any(key == b"b" for key, _ in copies[1].rows), "the story lost its point"
+    assert told(judged(copies)) == []
+
+
+def test_a_row_that_cannot_be_believed_is_named_and_nothing_else_is() -> None:
+    odd = copy_of("n2", STORY, damaged={b"c": "expected checksum 1, found 2"})
+    finding = only(judged(three(n2=odd)))
+    assert (finding.kind, finding.key, finding.on) == (Kind.UNREADABLE, "c", ["n2"])
+    assert finding.copies["n2"] == {"unreadable": True}
+    assert finding.copies["n1"]["counter"] == 3
+
+
+def test_where_a_part_cannot_be_read_absence_proves_nothing() -> None:
+    odd = copy_of("n2", STORY, changed={b"c": None, b"d": Entry(1, 5, b"X")}, damaged={None: "a page is gone"})
+    compared = judged(three(n2=odd))
+    assert told(compared) == [(Kind.UNREADABLE, None, ["n2"]), (Kind.VALUE_MISMATCH, "d", ["n2"])]
+    assert compared.findings[0].incomplete
+
+
+def test_of_two_copies_the_primary_is_believed() -> None:
+    copies = [copy_of("n1", STORY, changed={b"c": None}), copy_of("n2", STORY)]
+    assert told(judged(copies, primary="n1")) == [(Kind.EXTRA_ON, "c", ["n2"])]
+    assert told(judged(copies, primary="n2")) == [(Kind.MISSING_ON, "c", ["n1"])]
+
+
+def test_each_odd_copy_is_told_for_what_is_wrong_with_it() -> None:
+    copies = [
+        copy_of("n1", STORY),
+        copy_of("n2", STORY, changed={b"c": None}),
+        copy_of("n3", STORY, changed={b"c": Entry(1, 3, b"X")}),
+    ]
+    assert told(judged(copies)) == [(Kind.MISSING_ON, "c", ["n2"]), (Kind.VALUE_MISMATCH, "c", ["n3"])]
+
+
+def test_values_are_shown_only_in_full() -> None:
+    odd = copy_of("n2", STORY, changed={b"c": Entry(1, 3, b"\x00secret")})
+    copies = three(n2=odd)
+    assert only(judged(copies, Rules(values=Values.FULL))).copies["n2"]["value"] == r"\x00secret"
+    assert set(only(judged(copies, Rules(values=Values.NONE))).copies["n2"]) == {"epoch", "counter", "size"}
+
+
+# What is on its way.
+
+
+def test_what_lies_above_the_cut_is_unsettled() -> None:
+    ahead = copy_of("n1", story(put(6, a="6", e="7")))
+    compared = judged(three(n1=ahead))
+    assert told(compared) == []
+    assert (compared.cut, compared.unsettled_keys) == (6, 2)
+
+
+def test_a_copy_that_settled_beyond_the_cut_may_have_dropped_a_newer_tombstone() -> None:
+    ahead = copy_of("n1", story(put(6, c=None), put(7, stable=7, e="7")), drop_tombstones=True)
+    assert told(judged(three(n1=ahead))) == [(Kind.COUNTER_GAP, None, ["n2", "n3"])]
+    assert told(judged(three(n1=ahead), BUSY)) == [], "it may be under way"
+    compared = judged(three(n1=ahead._replace(version=Version(1, 1))))
+    assert told(compared) == [], "copies read under different maps promise each other nothing"
+    assert compared.unsettled_keys == 2
+
+
+def test_a_survivor_may_undo_what_the_next_epoch_did_not_continue() -> None:
+    old = story(put(6, c="lost"))
+    new = story(r.EpochStart(7, 2, [("acc", 7)]), put(6, epoch=2, c="kept"))
+    compared = judged([copy_of("n1", new), copy_of("n2", new), copy_of("n3", old)])
+    assert told(compared) == []
+    assert (compared.cut, compared.unsettled_keys) == (6, 1)
+
+
+# Histories.
+
+
+def test_counters_that_two_epochs_issued_are_a_fork() -> None:
+    old = story(put(6, c="lost"), put(7, stable=7, d="too"))
+    new = story(r.EpochStart(7, 2, [("acc", 7)]), put(6, epoch=2, c="kept"), put(7, epoch=2, d="too"))
+    compared = judged([copy_of("n1", new), copy_of("n2", new), copy_of("n3", old)])
+    assert told(compared) == [(Kind.EPOCH_FORK, None, ["n3"]), (Kind.VERSION_MISMATCH, "c", ["n3"])]
+    fork = compared.findings[0]
+    assert fork.counters == [7, 7]
+    assert "epoch 1 issued it here, epoch 2 elsewhere" in fork.detail
+
+
+def test_an_epoch_that_issued_nothing_leaves_no_trace() -> None:
+    empty = story(r.EpochStart(7, 2, [("acc", 7)]), r.EpochStart(7, 3, [("acc", 7)]), put(6, epoch=3, c="x"))
+    whole = story(r.EpochStart(7, 3, [("acc", 7)]), put(6, epoch=3, c="x"))
+    assert told(judged([copy_of("n1", empty), copy_of("n2", whole)])) == []
+
+
+def test_equal_counters_with_another_history_are_a_digest_mismatch() -> None:
+    other = [*STORY[:3], put(5, q=None)]
+    compared = judged(three(n3=copy_of("n3", other)))
+    assert told(compared) == [(Kind.DIGEST_MISMATCH, None, ["n3"]), (Kind.TOMBSTONE_MISMATCH, "b", ["n3"])]
+    assert compared.findings[0].counters == [6, 6]
+    assert compared.findings[0].detail == "equal up to counter 5, different at 6"
+
+
+def test_a_changed_row_leaves_the_digest_alone() -> None:
+    odd = copy_of("n2", STORY, changed={b"c": Entry(1, 3, b"X")})
+    assert Kind.DIGEST_MISMATCH not in {f.kind for f in judged(three(n2=odd)).findings}
+
+
+def test_copies_at_different_counters_compare_digests_where_both_are_known() -> None:
+    ahead = copy_of("n1", story(put(6, e="7")))
+    other = copy_of("n2", [*STORY[:3], put(5, q=None)])
+    assert (Kind.DIGEST_MISMATCH, None, ["n2"]) in told(judged([ahead, other]))
+
+
+# Gaps.
+
+
+def test_a_gap_that_nobody_is_about_to_close_is_named_with_its_transaction() -> None:
+    lost = put(6, tx=tx(1), e="7", f="8")
+    whole = copy_of("n1", story(lost, put(8, g="9")))
+    gap = copy_of("n2", story(put(8, g="9")))
+    finding = only(judged([whole, gap, whole._replace(node="n3")]))
+    assert (finding.kind, finding.on, finding.counters) == (Kind.COUNTER_GAP, ["n2"], [7, 8])
+    assert finding.tx == tx(1).hex()
+    assert finding.detail == "n1,n3 applied what is missing here"
+    assert finding.copies["n2"] == {"lwm": 6, "hwm": 9, "ranges": [[8, 1]]}
+
+
+def test_a_gap_that_a_prepared_transaction_holds_is_named_with_it() -> None:
+    prepare = r.Prepare(tx(2), 7, 1, [put(6, tx=tx(2), e="7")], [], [7, 8], 8)
+    held = story(prepare, put(7, g="9"))
+    finding = only(judged([copy_of(n, held) for n in ("n1", "n2", "n3")]))
+    assert (finding.kind, finding.on, finding.counters) == (Kind.COUNTER_GAP, ["n1", "n2", "n3"], [7, 7])
+    assert finding.tx == tx(2).hex()
+    assert finding.detail == "a prepared transaction without an outcome holds these counters"
+
+
+def test_a_gap_is_divided_among_its_owners() -> None:
+    prepare = r.Prepare(tx(2), 7, 1, [put(7, tx=tx(2), e="7")], [], [7], 7)
+    compared = judged([copy_of("n1", story(prepare, put(10, g="9")))])
+    assert [(f.counters, f.tx) for f in compared.findings] == [([7, 7], ""), ([8, 8], tx(2).hex()), ([9, 10], "")]
+
+
+def test_a_gap_that_was_touched_just_now_is_unsettled() -> None:
+    gap = copy_of("n2", story(put(8, g="9")), touched_ms=995_000)
+    compared = judged([copy_of("n1", STORY, touched_ms=900_000), gap], BUSY)
+    assert told(compared) == []
+    assert (compared.unsettled_gaps, compared.unsettled_keys) == (1, 1)
+    assert told(judged([gap._replace(view=gap.view)], Rules(horizon_ms=1_000_000))) == [(Kind.COUNTER_GAP, None, ["n2"])]
+
+
+def test_a_copy_that_lacks_what_every_copy_was_said_to_have_is_named() -> None:
+    ahead = copy_of("n1", story(put(6, e="7"), put(7, stable=7, f="8")), touched_ms=1)
+    behind = copy_of("n2", STORY, touched_ms=1)
+    finding = only(judged([ahead, behind], BUSY))
+    assert (finding.kind, finding.on, finding.counters) == (Kind.COUNTER_GAP, ["n2"], [7, 7])
+
+
+def test_a_closed_gap_is_no_gap() -> None:
+    whole = story(closed(6, 3), put(9, g="9"))
+    assert told(judged([copy_of("n1", whole), copy_of("n2", whole)])) == []
+
+
+# Properties.
+
+NODES = ("n1", "n2", "n3")
+keys = st.sampled_from(["a", "b", "c", "d", "e", "f", "g", "h"])
+batches = st.lists(st.dictionaries(keys, st.one_of(st.none(), st.text("xyz", max_size=3)), min_size=1), max_size=12)
+
+
+def history_of(entries: list[dict[str, str | None]], *, lag: int) -> list[r.Write]:
+    """One write after the other, in three epochs; each says that all but `lag` counters before it are everywhere."""
+    writes: list[r.Write] = []
+    start = 0
+    for at, entry in enumerate(entries):
+        epoch, stable = 1 + 3 * at // len(entries), max(0, start - lag)
+        encoded = {key.encode(): value.encode() if value is not None else None for key, value in entry.items()}
+        writes.append(r.Write(*ACC, epoch, start, list(encoded), list(encoded.values()), stable))
+        start += len(entry)
+    return writes
+
+
+@given(batches, st.data())
+def test_copies_of_one_history_are_never_told_apart(entries: list[dict[str, str | None]], data: st.DataObject) -> None:
+    """Each copy stands somewhere else, has something beyond a gap, and has dropped the tombstones that it may."""
+    common = data.draw(st.integers(0, len(entries)), label="what every copy has")
+    copies: list[Copy] = []
+    writes = history_of(entries, lag=sum(map(len, entries[common:])))
+    for node in NODES:
+        reached = data.draw(st.integers(common, len(writes)), label=node)
+        later = range(reached + 1, len(writes))
+        beyond = data.draw(st.sets(st.sampled_from(later)) if later else st.just(set()), label=f"{node}, beyond a gap")
+        late = [writes[at] for at in sorted(beyond)]
+        reaching: list[Said] = [*writes[:reached], *late]
+        dropped = data.draw(st.booleans(), label=f"{node} took a checkpoint")
+        copies.append(copy_of(node, reaching, drop_tombstones=dropped, touched_ms=BUSY.horizon_ms))
+    assert told(judged(copies, BUSY)) == []
+
+
+plants = st.sampled_from(["missing", "extra", "value", "version", "tombstone", "unreadable"])
+
+
+@given(batches, st.dictionaries(keys, st.tuples(plants, st.sampled_from(NODES)), max_size=5), st.sampled_from(NODES))
+def test_what_was_planted_is_found_and_nothing_else(
+    entries: list[dict[str, str | None]], planted: dict[str, tuple[str, str]], primary: str
+) -> None:
+    history = history_of(entries, lag=1 << 30)
+    model = copy_of("n0", history)
+    held = dict(model.rows)
+    changed: dict[str, dict[bytes, Entry | None]] = {node: {} for node in NODES}
+    damaged: dict[str, dict[bytes | None, str]] = {node: {} for node in NODES}
+    expected: list[tuple[Kind, str | None, list[str]]] = []
+    for name, (plant, node) in sorted(planted.items()):
+        key = name.encode()
+        entry = held.get(key)
+        live = entry is not None and entry.value is not None
+        odd: Entry | None = None
+        match plant, live:
+            case "unreadable", _:
+                damaged[node][key] = "flipped"
+                expected.append((Kind.UNREADABLE, name, [node]))
+                continue
+            case "missing", True:
+                kind = Kind.MISSING_ON
+            case "extra", False if model.view.counter.lwm:
+                odd = Entry(1, 1, b"extra")
+                kind = Kind.EXTRA_ON if entry is None else Kind.TOMBSTONE_MISMATCH
+            case "value", True:
+                assert entry is not None
+                odd = Entry(entry.epoch, entry.counter, b"other")
+                kind = Kind.VALUE_MISMATCH
+            case "version", True:
+                assert entry is not None
+                odd = Entry(entry.epoch, entry.counter - 1, entry.value)
+                kind = Kind.VERSION_MISMATCH
+            case "tombstone", True:
+                assert entry is not None
+                odd = Entry(entry.epoch, entry.counter, None)
+                kind = Kind.TOMBSTONE_MISMATCH
+            case _:
+                continue
+        changed[node][key] = odd
+        expected.append((kind, name, [node]))
+    copies = [copy_of(node, history, changed=changed[node], damaged=damaged[node]) for node in NODES]
+    assert told(judged(copies, primary=primary)) == expected

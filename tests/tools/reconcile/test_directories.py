@@ -1,0 +1,186 @@
+"""Real directories, whole and damaged, through the command: what is found, what is said, and the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+import engine.aio
+from tests.support.directories import copies, flip
+from tests.support.reconciled import DAMAGES, fragment_of
+from tools.reconcile import check
+from tools.reconcile.cli import app
+from tools.reconcile.findings import Finding
+from tools.reconcile.report import Summary
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["check", *map(str, arguments)])
+
+
+def found(findings: list[Finding]) -> list[tuple[str, str, str | None, list[str]]]:
+    return [(f.kind, f.where, f.key, f.on) for f in findings]
+
+
+def by_place(findings: list[tuple[str, str, str | None, list[str]]]) -> list[tuple[str, str, str | None, list[str]]]:
+    return sorted(findings, key=str)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_was_done_is_found_and_nothing_else(name: str, stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    damage = DAMAGES[name]
+    damage.do(tmp_path)
+    report = check([str(path) for path in directories if path.exists()])
+    assert by_place(found(list(report.decoded()))) == by_place(damage.found)
+    assert report.exit_code == damage.exit_code
+
+
+def test_findings_are_in_the_order_of_partition_namespace_and_key(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    DAMAGES["several rows"].do(tmp_path)
+    DAMAGES["a transaction in doubt"].do(tmp_path)
+    findings = list(check([str(path) for path in directories]).decoded())
+    assert len(findings) == 6
+    order = [(f.partition, f.namespace, f.key is not None, f.key) for f in findings]
+    assert order == sorted(order, key=lambda at: (*at[:3], at[3] or ""))
+
+
+@pytest.mark.parametrize("shares", [2, 5, 16, 100])
+def test_the_number_of_shares_does_not_show_in_the_report(shares: int, stopped: list[Path], tmp_path: Path) -> None:
+    directories = [str(path) for path in copies(stopped, tmp_path)]
+    DAMAGES["several rows"].do(tmp_path)
+    DAMAGES["two histories"].do(tmp_path)
+    whole, parts = check(directories), check(directories, shares=shares)
+    assert parts.findings_bytes() == whole.findings_bytes()
+    assert parts.summary_bytes() == whole.summary_bytes()
+
+
+def test_copies_taken_from_running_nodes_agree(running: list[Path]) -> None:
+    report = check([str(path) for path in running])
+    assert (report.findings, report.exit_code) == ([], 0)
+    assert report.summary.unsettled.keys == 0
+    assert [d.checkpoint_lsn for d in report.summary.directories] == [0, 0, 0]
+    assert set(report.summary.namespaces) == {"acc", "bank", "~tx"}
+    assert report.summary.namespaces["bank"].keys == 30 + 3 + 100
+
+
+def test_what_was_voted_for_just_now_is_under_way(running: list[Path], tmp_path: Path) -> None:
+    directories = copies(running, tmp_path)
+    DAMAGES["a transaction in doubt"].do(tmp_path)
+    long = check([str(path) for path in directories], grace_seconds=400 * 86_400)
+    assert (long.findings, long.exit_code) == ([], 0)
+    assert (long.summary.unsettled.transactions, long.summary.unsettled.gaps) == (1, 2)
+
+
+# The command.
+
+
+def test_a_pipe_gets_plain_lines(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    DAMAGES["a forged value"].do(tmp_path)
+    result = run(*directories)
+    assert result.exit_code == 1
+    first, *_, last = result.stdout.splitlines()
+    assert first.startswith(f"VALUE_MISMATCH acc/{fragment_of(b'k302')[1]} key=k302 on=n1 n1(epoch=")
+    assert last == "differences findings=1 VALUE_MISMATCH=1"
+    assert "forged" not in result.stdout
+    assert "value=forged" in run(*directories, "--values", "full").stdout
+    assert "hash=" not in run(*directories, "--values", "none").stdout
+
+
+def test_json_is_findings_and_then_the_summary(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    DAMAGES["several rows"].do(tmp_path)
+    result = run(*directories, "--json", "--out", tmp_path / "report")
+    *findings, last = result.stdout_bytes.splitlines()
+    assert len([msgspec.json.decode(line, type=Finding) for line in findings]) == 4
+    summary = msgspec.json.decode(last, type=Summary)
+    assert (summary.exit_code, summary.verdict) == (result.exit_code, "differences") == (1, "differences")
+    assert (tmp_path / "report" / "findings.jsonl").read_bytes() == b"".join(line + b"\n" for line in findings)
+    assert msgspec.json.decode((tmp_path / "report" / "summary.json").read_bytes(), type=Summary) == summary
+
+
+def test_a_limit_keeps_the_first_findings_and_counts_all(stopped: list[Path], tmp_path: Path) -> None:
+    directories = [str(path) for path in copies(stopped, tmp_path)]
+    DAMAGES["several rows"].do(tmp_path)
+    every = check(directories)
+    for shares in (1, 16):
+        some = check(directories, limit=2, shares=shares)
+        assert some.findings == every.findings[:2]
+        assert (some.summary.findings, some.summary.kept) == (every.summary.findings, 2)
+
+
+def test_a_node_that_was_left_out_makes_the_answer_incomplete(stopped: list[Path]) -> None:
+    result = run(*stopped[:2])
+    assert result.exit_code == 3
+    assert "incomplete node n3 is in sync for 16 partitions, and no directory of it was read for them" in result.stdout
+
+
+def test_a_difference_is_one_even_if_not_everything_could_be_read(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    DAMAGES["a forged value"].do(tmp_path)
+    DAMAGES["a damaged log"].do(tmp_path)
+    result = run(*directories)
+    assert result.exit_code == 1
+    assert "incomplete" in result.stdout
+
+
+def test_a_file_url_is_a_path(stopped: list[Path]) -> None:
+    assert run(*(f"file://{path}" for path in stopped)).exit_code == 0
+
+
+def test_usage_errors_say_what_to_do(stopped: list[Path], tmp_path: Path) -> None:
+    one = shutil.copytree(stopped[0], tmp_path / "again")
+    for arguments, says in (
+        ([tmp_path / "nowhere"], "is not a data directory"),
+        ([*stopped, one], "both belong to node 'n1': name one directory per node"),
+        ([stopped[0], stopped[0]], "was given twice"),
+        (["hdfs://host/path"], "hdfs:// cannot be read yet"),
+        ([*stopped, "--master", "local[2]"], "--master is Spark's"),
+        ([*stopped, "--out", one / "identity.json"], "cannot write the report"),
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert says in result.stderr.replace("\n", " ")
+
+
+def test_two_clusters_are_not_compared(stopped: list[Path], tmp_path: Path) -> None:
+    async def open_and_close(**settings: str) -> None:
+        async with await engine.aio.open(tmp_path / settings.get("cluster", "alone"), **settings) as database:
+            await database.namespace("acc").put(b"k", b"v")
+
+    asyncio.run(open_and_close(cluster="other"))
+    asyncio.run(open_and_close())
+    assert "belongs to cluster 'other'" in run(*stopped, tmp_path / "other").stderr
+    assert "two clusters that have the same name 'foreshore'" in run(*stopped, tmp_path / "alone").stderr
+
+
+def test_an_embedded_node_is_read_through_and_compared_with_nobody(tmp_path: Path) -> None:
+    async def write() -> None:
+        async with await engine.aio.open(tmp_path / "node", partitions=4) as database:
+            await database.namespace("acc").put_many({b"k%d" % at: b"value of k%d." % at for at in range(100)})
+            await database.namespace("acc").put_many({b"z%d" % at: b"" for at in range(50)})
+
+    asyncio.run(write())
+    whole = check([str(tmp_path / "node")])
+    assert (whole.exit_code, whole.summary.keys, whole.summary.alone) == (0, 150, 0)
+    assert flip(tmp_path / "node", b"value of k7.")
+    assert [(f.kind, f.key) for f in check([str(tmp_path / "node")]).decoded()] == [("UNREADABLE", "k7")]
+
+
+def test_the_disk_of_another_life_is_reported_apart(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    identity = directories[1] / "identity.json"
+    told = msgspec.json.decode(identity.read_bytes())
+    identity.write_bytes(msgspec.json.encode(told | {"allocation": "another"}))
+    DAMAGES["a flipped bit"].do(tmp_path)
+    report = check([str(path) for path in directories])
+    assert (report.findings, report.exit_code) == ([], 3)
+    assert [(a.node, a.state) for a in report.summary.apart] == [("n2", "OTHER-DISK")]
+    assert report.summary.absent == {"n2": 16}

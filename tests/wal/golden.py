@@ -1,0 +1,70 @@
+"""The log that format 1 is kept by: `python -m tests.wal.golden` writes it to `tests/testdata/wal/format-1`.
+
+It holds a record of every kind, in two sealed segments and one that is open. Written once: a later version must read
+these bytes as it stands here. If it writes other bytes, it has another format, with a number and a log of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.memory_disk import MemoryDisk
+from tests.wal.logs import append, open_log
+from wal import LogSettings
+from wal.ids import Ballot, Version
+from wal.records import (
+    Accepted,
+    Boot,
+    Checkpoint,
+    Committed,
+    EpochStart,
+    FragmentClear,
+    FragmentReady,
+    History,
+    NoOp,
+    Outcome,
+    Preload,
+    Prepare,
+    Promised,
+    Record,
+    Results,
+    Trimmed,
+    Undo,
+    Update,
+    Write,
+)
+
+DIRECTORY = Path(__file__).parent.parent / "testdata" / "wal" / "format-1"
+SETTINGS = LogSettings(segment_bytes=1024, total_bytes=1 << 20)
+TX = bytes(range(16))
+BLOCKS: list[list[Record]] = [
+    [Boot(1), Promised(Version(0, 0), Ballot(1, "n1")), Accepted(Version(0, 0), Ballot(1, "n1"), b"map")],
+    [Committed(Version(1, 0), b"map"), EpochStart(7, 1, [("acc", 1), ("~tx", 1)])],
+    [
+        Update([Write("acc", 7, 1, 0, [b"a", b"b"], [b"1", None], 0, TX)]),
+        Update([Write("acc", 7, 1, 2, [b"c"], [b"\x00" * 40], stable=2), Write("names", 9, 1, 0, [b""], [b""])]),
+    ],
+    [Prepare(TX, 7, 1, [Write("acc", 7, 1, 3, [b"d"], [b"4"], tx=TX)], [("acc", b"e")], [7, 9], 9)],
+    [Outcome(TX, 7, 1, True, [("acc", 3, 1)]), NoOp(7, 2, [("acc", 4, 3)])],
+    [History([Write("acc", 7, 2, 7, [], [], closed=2), Write("acc", 7, 2, 9, [b"f"], [b"10"], origin=1)])],
+    [Preload("acc", 8, [1, 2], [5, 0], [b"g", b"h"], [b"5", None]), Results(8, [TX], [1])],
+    [FragmentReady("acc", 8, 5, 2**64 - 1, [(1, 1), (2, 5)], True), Checkpoint(12)],
+    [FragmentClear("acc", 7, "behind"), Undo("acc", 9, 4, [b"i"]), Trimmed(3, [("acc", 7, 2)])],
+]
+
+
+def write() -> MemoryDisk:
+    """The log as it is written today."""
+    disk = MemoryDisk()
+    log = open_log(disk, SETTINGS)
+    for at, block in enumerate(BLOCKS):
+        append(log, *block, now_ms=1_700_000_000_000 + 1_000 * at)
+    log.close()
+    return disk
+
+
+if __name__ == "__main__":
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    golden = write()
+    for name in golden.names():
+        (DIRECTORY / name).write_bytes(golden.image(name))

@@ -1,0 +1,259 @@
+"""What tools see: of a stopped log, a live one, a damaged one, of files that lie about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.memory_disk import MemoryDisk
+from tests.wal.logs import SMALL, append, filled, open_log, update
+from wal import (
+    Block,
+    DirectoryDisk,
+    Finding,
+    Log,
+    LogDamaged,
+    LogForeign,
+    LogSettings,
+    follow,
+    inspect,
+    list_segments,
+    read,
+    verify,
+)
+from wal.codec import HEADER_BYTES
+from wal.records import Record
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    """Sixty updates in five segments and more, by a node that was killed."""
+    return filled([[update(n, 60)] for n in range(1, 61)])
+
+
+def numbers(blocks: list[Block]) -> list[int]:
+    """The LSNs of all records, which are their counters too."""
+    return [lsn for block in blocks for lsn in range(block.first_lsn, block.last_lsn + 1)]
+
+
+def blocks_of(found: list[Block | Finding]) -> list[Block]:
+    """The blocks among what was found."""
+    return [item for item in found if isinstance(item, Block)]
+
+
+def findings_of(found: list[Block | Finding]) -> list[Finding]:
+    """The findings among what was found."""
+    return [item for item in found if isinstance(item, Finding)]
+
+
+def test_a_range_of_lsns_is_read_exactly(disk: MemoryDisk) -> None:
+    assert numbers(list(read(disk))) == list(range(1, 61))
+    assert numbers(list(read(disk, 17, 33))) == list(range(17, 34))
+    assert numbers(list(read(disk, 61))) == []
+    for block in read(disk, 17, 33):
+        assert block.records == [update(block.first_lsn, 60)]
+
+
+def test_blocks_are_cut_to_the_range() -> None:
+    disk = filled([[update(n) for n in range(1, 6)], [update(n) for n in range(6, 11)]])
+    assert [block.records for block in read(disk, 4, 7)] == [[update(4), update(5)], [update(6), update(7)]]
+
+
+def test_a_directory_and_a_list_of_files_read_alike(disk: MemoryDisk, tmp_path: Path) -> None:
+    scattered = []
+    for at, name in enumerate(disk.names()):
+        (tmp_path / "log").mkdir(exist_ok=True)
+        (tmp_path / str(at)).mkdir()
+        for path in (tmp_path / "log" / name, tmp_path / str(at) / name):
+            path.write_bytes(disk.image(name))
+        scattered.append(path)
+    (tmp_path / "log" / "lock").write_bytes(b"")
+    expected = list(read(disk))
+    assert list(read(tmp_path / "log")) == list(read(str(tmp_path / "log"))) == list(read(scattered)) == expected
+    assert numbers(list(read(scattered[1:3]))) == [
+        block.first_lsn for block in expected if block.segment in disk.names()[1:3]
+    ]
+    assert verify(tmp_path / "log").findings == []
+
+
+def test_reading_writes_nothing_and_needs_no_write_permission(disk: MemoryDisk) -> None:
+    before = len(disk.trace)
+    list(read(disk))
+    verify(disk)
+    list_segments(disk)
+    assert {operation for operation, _ in disk.trace[before:]} == {"list", "open", "read", "size"}
+
+
+def test_a_log_that_was_trimmed_is_read_from_where_it_begins(disk: MemoryDisk) -> None:
+    names = disk.names()
+    for name in names[:2]:
+        disk.remove(name)
+    begins = int(names[2][:20])
+    assert numbers(list(read(disk))) == list(range(begins, 61))
+    report = verify(disk)
+    assert (report.first_lsn, report.last_lsn, report.findings) == (begins, 60, [])
+
+
+def test_a_report_counts_what_is_there(disk: MemoryDisk) -> None:
+    report = verify(disk)
+    assert (report.blocks, report.records, report.first_lsn, report.last_lsn) == (60, 60, 1, 60)
+    assert report.bytes == sum(block.bytes for block in read(disk))
+    assert report.segments == list_segments(disk) == open_log(disk).segments()
+    assert not report.damaged
+    assert verify(MemoryDisk()).records == 0
+
+
+def test_a_torn_tail_is_reported_and_is_no_damage(disk: MemoryDisk) -> None:
+    last = list(read(disk))[-1]
+    disk.flip(last.segment, 8 * (last.offset + 70))
+    assert numbers(list(read(disk))) == list(range(1, 60))
+    report = verify(disk)
+    (finding,) = report.findings
+    assert (finding.kind, finding.lsn, finding.offset) == ("torn", 60, last.offset)
+    assert not report.damaged
+
+
+def test_behind_damage_reading_goes_on_with_the_next_block(disk: MemoryDisk) -> None:
+    for first_lsn in (30, 7, 1):
+        block = next(read(disk, first_lsn, first_lsn))
+        disk.flip(block.segment, 8 * (block.offset + 70))
+    found = list(inspect(disk))
+    assert numbers(blocks_of(found)) == [n for n in range(1, 61) if n not in {1, 7, 30}]
+    assert [(f.kind, f.lsn, f.cost) for f in findings_of(found)] == [
+        ("damaged", lsn, f"the records from LSN {lsn} to {lsn}") for lsn in (1, 7, 30)
+    ]
+    assert verify(disk).damaged
+    with pytest.raises(LogDamaged) as refusal:
+        list(read(disk))
+    assert refusal.value.lsn == 1
+
+
+def test_a_gap_between_segments_is_reported_where_it_is(disk: MemoryDisk) -> None:
+    names = disk.names()
+    disk.remove(names[2])
+    found = list(inspect(disk))
+    (gap,) = findings_of(found)
+    assert (gap.kind, gap.lsn) == ("missing", int(names[2][:20]))
+    assert gap.cost == f"the records from LSN {int(names[2][:20])} to {int(names[3][:20]) - 1}"
+    at = found.index(gap)
+    assert [item.last_lsn for item in blocks_of(found[:at])][-1] == int(names[2][:20]) - 1
+    assert next(item.first_lsn for item in blocks_of(found[at:])) == int(names[3][:20])
+
+
+def test_a_foreign_segment_is_named_and_left_out(disk: MemoryDisk) -> None:
+    other = MemoryDisk()
+    Log.open(other, cluster="tests", node="n2", settings=SMALL).close()
+    names = disk.names()
+    disk.put(names[1], other.image(other.names()[0]))
+    found = list(inspect(disk))
+    assert [finding.kind for finding in findings_of(found)] == ["foreign"]
+    with pytest.raises(LogForeign):
+        list(read(disk))
+
+
+def test_an_index_that_disagrees_with_the_blocks_is_reported_and_costs_nothing(disk: MemoryDisk) -> None:
+    name = disk.names()[0]
+    disk.flip(name, 8 * (SMALL.segment_bytes - 100))
+    report = verify(disk)
+    assert [finding.kind for finding in report.findings] == ["index"]
+    assert not report.damaged
+    disk.flip(name, 8 * (SMALL.segment_bytes - 100))
+    disk.flip(name, 8 * (SMALL.segment_bytes - 3))
+    report = verify(disk)
+    assert [finding.kind for finding in report.findings] == ["index"]
+    assert report.records == 60
+
+
+# A live log.
+
+
+def test_a_log_is_read_while_its_node_writes_it(tmp_path: Path) -> None:
+    with DirectoryDisk(tmp_path) as real:
+        log = open_log(real)
+        for n in range(1, 40):
+            append(log, update(n), durable=False)
+            assert numbers(list(read(tmp_path))) == list(range(1, n + 1))
+        assert verify(tmp_path).findings == []
+        log.close()
+
+
+def test_following_a_log_gives_every_block_once_across_rotations() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    append(log, update(1))
+    written = 1
+
+    def wait() -> bool:
+        nonlocal written
+        for _ in range(written % 7):
+            written += 1
+            append(log, update(written, 50), durable=False)
+        written += 1
+        append(log, update(written, 50), durable=False)
+        return written < 200
+
+    found = list(follow(disk, wait=wait))
+    assert len(log.segments()) > 5
+    assert numbers(found) == list(range(1, len(found) + 1))
+    assert len(found) >= 190
+
+
+def test_following_begins_where_it_is_told_even_if_that_is_not_written_yet() -> None:
+    disk = MemoryDisk()
+    log = None
+
+    def wait() -> bool:
+        nonlocal log
+        if log is None:
+            log = open_log(disk)
+        append(log, update(log.next_lsn), update(log.next_lsn + 1))
+        return log.next_lsn < 20
+
+    assert numbers(list(follow(disk, 8, wait=wait))) == list(range(8, 19))
+
+
+def test_following_waits_for_a_block_that_is_half_written() -> None:
+    disk = filled([[update(1)], [update(2)]])
+    (name,) = disk.names()
+    whole = disk.image(name)
+    cut = HEADER_BYTES + 112 + 60
+    disk.put(name, whole[:cut] + bytes(len(whole) - cut))
+    waits = 0
+
+    def wait() -> bool:
+        nonlocal waits
+        waits += 1
+        if waits == 2:
+            disk.put(name, whole)
+        return waits < 4
+
+    assert numbers(list(follow(disk, wait=wait))) == [1, 2]
+
+
+def test_following_a_log_that_is_trimmed_away_says_what_is_lost() -> None:
+    disk = filled([[update(n, 60)] for n in range(1, 61)])
+    names = disk.names()
+    following = follow(disk, wait=lambda: False)
+    next(following)
+    for name in names[:3]:
+        disk.remove(name)
+    with pytest.raises(LogDamaged, match=r"removed|expected") as refusal:
+        list(following)
+    assert refusal.value.finding.kind == "missing"
+
+
+def test_following_sees_an_empty_segment_being_replaced_by_a_larger_one() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, LogSettings(segment_bytes=1024, total_bytes=1 << 20))
+    records: list[Record] = [update(1, 3000), update(2, 10), update(3, 5000)]
+    waiting = iter(records)
+
+    def wait() -> bool:
+        record = next(waiting, None)
+        if record is None:
+            return False
+        append(log, record)
+        return True
+
+    assert [block.records for block in follow(disk, wait=wait)] == [[record] for record in records]

@@ -1,0 +1,66 @@
+"""What may go: as little as the cap asks for, never the checkpoint's, pins last."""
+
+from __future__ import annotations
+
+from wal.retention import Trim, plan
+from wal.segment import SegmentInfo
+
+MB = 1 << 20
+
+
+def segments(count: int, size: int = MB) -> list[SegmentInfo]:
+    """Sealed segments of ten records each."""
+    return [
+        SegmentInfo(
+            name=f"{10 * at + 1:020d}.wal",
+            first_lsn=10 * at + 1,
+            last_lsn=10 * at + 10,
+            bytes=size,
+            sealed=True,
+            first_time_ms=0,
+            last_time_ms=0,
+        )
+        for at in range(count)
+    ]
+
+
+def trim(
+    count: int, *, cap: int, checkpoint: int, open_lsn: int | None = None, pins: dict[str, int] | None = None
+) -> Trim | None:
+    """The plan for `count` sealed segments beside a live and a prepared one, all of one megabyte."""
+    return plan(
+        segments(count),
+        bytes_now=(count + 2) * MB,
+        bytes_max=cap * MB,
+        checkpoint_lsn=checkpoint,
+        open_lsn=open_lsn,
+        pins=pins or {},
+    )
+
+
+def test_a_log_within_its_cap_is_kept_for_history_whatever_the_checkpoint() -> None:
+    assert trim(5, cap=7, checkpoint=50) is None
+
+
+def test_it_is_trimmed_only_as_far_as_the_cap_asks() -> None:
+    assert trim(5, cap=5, checkpoint=50) == Trim(2, 21, ())
+
+
+def test_the_checkpoint_s_segments_never_go_even_if_the_cap_is_exceeded() -> None:
+    assert trim(5, cap=3, checkpoint=25) == Trim(2, 21, ())
+    assert trim(5, cap=3, checkpoint=9) is None
+
+
+def test_a_checkpoint_at_a_segment_s_last_record_lets_it_go() -> None:
+    assert trim(5, cap=3, checkpoint=10) == Trim(1, 11, ())
+
+
+def test_a_transaction_in_doubt_keeps_the_log_from_its_prepare_on() -> None:
+    assert trim(5, cap=3, checkpoint=50, open_lsn=11) == Trim(1, 11, ())
+    assert trim(5, cap=3, checkpoint=50, open_lsn=10) is None
+
+
+def test_pins_give_way_to_the_cap_and_only_those_that_stand_in_the_way() -> None:
+    pins = {"late": 21, "early": 5, "edge": 20}
+    assert trim(5, cap=5, checkpoint=50, pins=pins) == Trim(2, 21, ("early", "edge"))
+    assert trim(5, cap=7, checkpoint=50, pins=pins) is None

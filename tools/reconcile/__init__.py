@@ -1,0 +1,17 @@
+"""Do the copies agree? Answered from the data directories of nodes: live, stopped, or copied elsewhere.
+
+```
+ directories ---> survey, one each ---> plan ---> check_share, one per range of partitions ---> report
+                  whose, what topology            all nodes' files of that range: compare inside
+```
+
+Both engines run the same two functions over lists: `local` in a loop, `spark` as tasks. So nothing is shuffled, only
+findings leave a task, and the report is the same to the byte. The modules, from the bottom up: `findings`, `compare`,
+`transactions` (pure), `survey`, `share` (which read), `report`, `run`, `session`, `spark_job`, `cli`.
+"""
+
+from tools.reconcile.findings import Finding, Kind, Values
+from tools.reconcile.report import ExitCode, Report, Summary
+from tools.reconcile.run import check, in_this_process
+
+__all__ = ["ExitCode", "Finding", "Kind", "Report", "Summary", "Values", "check", "in_this_process"]

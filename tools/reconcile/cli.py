@@ -1,0 +1,125 @@
+"""`foreshore reconcile check DIR...`: do the copies in these data directories agree?
+
+Results are on stdout, everything else on stderr. A person at a terminal gets a table, a pipe one line per finding, and
+`--json` the findings as JSON Lines with the summary as the last line.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from engine.errors import Error, UsageError
+from tools.reconcile.findings import Values
+from tools.reconcile.report import ExitCode, Report, lines_of, show
+from tools.reconcile.run import FINDINGS_KEPT, GRACE_SECONDS, check
+from tools.reconcile.session import session
+from tools.reconcile.spark_job import OnSpark
+
+app = typer.Typer(
+    name="reconcile",
+    help="Find out from data directories whether the copies of a cluster agree.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class EngineName(StrEnum):
+    """Where the work is done."""
+
+    LOCAL = "local"
+    SPARK = "spark"
+
+
+@app.callback()
+def reconcile() -> None:
+    """Find out from data directories whether the copies of a cluster agree, and where they do not."""
+
+
+@app.command("check")
+def check_command(
+    directories: Annotated[list[str], typer.Argument(metavar="DIR...", help="Data directories, one per node.")],
+    engine: Annotated[EngineName, typer.Option(help="One process, or Spark.")] = EngineName.LOCAL,
+    master: Annotated[str | None, typer.Option(help="Spark's master; local[2] unless spark-submit gave one.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write findings.jsonl and summary.json here.")] = None,
+    values: Annotated[Values, typer.Option(help="What a report says of values, beside their size.")] = Values.HASH,
+    as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON Lines, and last the summary.")] = False,
+    parallelism: Annotated[int, typer.Option(min=0, help="Tasks; 0: one, or as many as Spark has processors.")] = 0,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds: what the end of the logs touched so recently is under way.")
+    ] = GRACE_SECONDS,
+    limit: Annotated[int, typer.Option(min=0, help="Findings to keep in the report; 0: all.")] = FINDINGS_KEPT,
+) -> None:
+    """Compare the copies in these directories, of live or stopped nodes or copied from them; nothing is changed.
+
+    Exit codes: 0 the copies agree; 1 they differ; 2 usage; 3 nothing differs as far as could be read, and something
+    could not; 130 interrupted.
+    """
+    complain = Console(stderr=True, highlight=False, markup=False)
+    busy = complain.status(f"comparing {len(directories)} directories") if complain.is_terminal else nullcontext()
+    try:
+        with busy:
+            report = _run(directories, engine, master, parallelism, values, grace, limit)
+            if out is not None:
+                report.write(out)
+        _print(report, as_json=as_json)
+    except UsageError as error:
+        complain.print(f"foreshore: {error}", soft_wrap=True)
+        raise typer.Exit(ExitCode.USAGE) from None
+    except Error as error:
+        complain.print(f"foreshore: {error}", soft_wrap=True)
+        raise typer.Exit(ExitCode.INCOMPLETE) from None
+    except KeyboardInterrupt:
+        complain.print("foreshore: interrupted")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    raise typer.Exit(report.exit_code)
+
+
+def _run(
+    directories: Sequence[str],
+    engine: EngineName,
+    master: str | None,
+    parallelism: int,
+    values: Values,
+    grace: float,
+    limit: int,
+) -> Report:
+    if engine is EngineName.LOCAL:
+        if master is not None:
+            raise UsageError("--master is Spark's: add --engine spark, or leave it out")
+        return check(directories, shares=parallelism or 1, values=values, grace_seconds=grace, limit=limit)
+    spark = session(master)
+    try:
+        on_spark = OnSpark(spark)
+        shares = parallelism or on_spark.processors
+        return check(directories, engine=on_spark, shares=shares, values=values, grace_seconds=grace, limit=limit)
+    finally:
+        spark.stop()
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.buffer.write(report.findings_bytes())
+        sys.stdout.buffer.write(msgspec.json.encode(report.summary) + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    console = Console(highlight=False)
+    if console.is_terminal:
+        show(report, console)
+        return
+    for line in lines_of(report):
+        print(line)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command, and exit with its code."""
+    app(args=list(arguments) if arguments is not None else None, prog_name="foreshore reconcile")

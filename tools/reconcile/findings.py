@@ -1,0 +1,132 @@
+"""What a reconciliation finds, as values: one `Finding` is one inconsistency, and one line of the report.
+
+A finding names the copies that are concerned (`on`) and says what every compared copy has (`copies`), so that a reader
+can judge the judgement. Keys and values are users' data: keys are shown, escaped to printable ASCII; values are hashed
+unless they are asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+from engine.store import Entry
+from wal.ids import NodeId, fragment_name
+
+HASH_BYTES = 16
+
+Fact: TypeAlias = int | str | bool | list[list[int]]
+Facts: TypeAlias = dict[str, Fact]
+"""What one copy has: `epoch=2 counter=57 size=5 value=...`, or `absent`, or `lwm=5 hwm=9`."""
+
+
+class Kind(StrEnum):
+    """What can be wrong. The order is that of the findings about one thing."""
+
+    UNREADABLE = "UNREADABLE"  # bytes on this copy's disk are not what was written
+    EPOCH_FORK = "EPOCH_FORK"  # the same counters were issued in different epochs
+    DIGEST_MISMATCH = "DIGEST_MISMATCH"  # the same counters of the same epochs are different updates
+    COUNTER_GAP = "COUNTER_GAP"  # counters that are missing here, and nobody is about to bring
+    TX_UNRESOLVED = "TX_UNRESOLVED"  # prepared, and no outcome
+    TX_PARTIAL = "TX_PARTIAL"  # ended one way here and another way there
+    MISSING_ON = "MISSING_ON"  # the key is not here
+    EXTRA_ON = "EXTRA_ON"  # the key is here only
+    VALUE_MISMATCH = "VALUE_MISMATCH"  # the same version, another value
+    VERSION_MISMATCH = "VERSION_MISMATCH"  # another version
+    TOMBSTONE_MISMATCH = "TOMBSTONE_MISMATCH"  # deleted here and not there
+
+
+KINDS = list(Kind)
+
+
+class Values(StrEnum):
+    """What a report says about values."""
+
+    NONE = "none"  # their size
+    HASH = "hash"  # and a hash
+    FULL = "full"  # and themselves
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One inconsistency. `partition` is -1 where a whole directory is concerned, `namespace` empty for a partition's.
+
+    `counters` are the first and the last one concerned. `detail` is one sentence for a person.
+    """
+
+    kind: Kind
+    partition: int = -1
+    namespace: str = ""
+    key: str | None = None
+    on: list[NodeId] = []
+    counters: list[int] = []
+    tx: str = ""
+    copies: dict[NodeId, Facts] = {}
+    detail: str = ""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether it says that something could not be checked, rather than that it differs."""
+        return self.kind is Kind.UNREADABLE and self.key is None
+
+    @property
+    def where(self) -> str:
+        """What it is about: `acc/7`, `partition 7`, `-`."""
+        if self.partition < 0:
+            return "-"
+        return fragment_name((self.namespace, self.partition)) if self.namespace else f"partition {self.partition}"
+
+    @property
+    def evidence(self) -> str:
+        """Which counters and which transaction, what the copies have, and the sentence."""
+        parts: list[str] = []
+        if self.counters:
+            parts.append(f"counters={self.counters[0]}..{self.counters[-1]}")
+        if self.tx:
+            parts.append(f"tx={self.tx}")
+        parts.extend(f"{node}({facts_text(facts)})" for node, facts in self.copies.items())
+        text = " ".join(parts)
+        return f"{text}: {self.detail}" if text and self.detail else text or self.detail
+
+    def __str__(self) -> str:
+        key = f" key={self.key}" if self.key is not None else ""
+        return f"{self.kind} {self.where}{key} on={','.join(self.on)} {self.evidence}".rstrip()
+
+
+def facts_text(facts: Facts) -> str:
+    """What one copy has, in words: `epoch=2 counter=57`; a fact that is just true is its name."""
+    return " ".join(name if fact is True else f"{name}={fact}" for name, fact in facts.items())
+
+
+def printable(data: bytes) -> str:
+    r"""Bytes as printable ASCII, reversibly: everything else, and the backslash, is escaped.
+
+    >>> print(printable(b"k1"), printable(b"a\x00\\"))
+    k1 a\x00\\
+    """
+    return "".join(
+        chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else "\\\\" if byte == 0x5C else f"\\x{byte:02x}" for byte in data
+    )
+
+
+def entry_facts(entry: Entry | None, values: Values) -> Facts:
+    """What a copy has of a key.
+
+    >>> entry_facts(Entry(1, 7, None), Values.HASH), entry_facts(Entry(1, 7, b"v"), Values.FULL)
+    ({'tombstone': True, 'epoch': 1, 'counter': 7}, {'epoch': 1, 'counter': 7, 'size': 1, 'value': 'v'})
+    """
+    if entry is None:
+        return {"absent": True}
+    if entry.value is None:
+        return {"tombstone": True, "epoch": entry.epoch, "counter": entry.counter}
+    facts: Facts = {"epoch": entry.epoch, "counter": entry.counter, "size": len(entry.value)}
+    match values:
+        case Values.HASH:
+            facts["hash"] = hashlib.blake2b(entry.value, digest_size=HASH_BYTES).hexdigest()
+        case Values.FULL:
+            facts["value"] = printable(entry.value)
+        case Values.NONE:
+            pass
+    return facts

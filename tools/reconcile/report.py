@@ -1,0 +1,242 @@
+"""What a reconciliation says in the end: findings as JSON Lines, and one summary. The same input gives the same bytes.
+
+Nothing in a report tells how it was made: no time, no duration, no engine, no number of tasks. `findings.jsonl` is in
+the order of partition, namespace, key; unreadable directories come first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from engine.errors import UsageError
+from tools.reconcile.findings import KINDS, Finding, Kind
+from tools.reconcile.share import Counts, ShareResult, Tally
+from tools.reconcile.survey import Plan
+from wal.ids import Namespace, NodeId
+
+FORMAT = 1
+FINDINGS, SUMMARY = "findings.jsonl", "summary.json"
+SHOWN = 50
+"""So many findings are shown to a person; a report in a directory, and plain lines, have them all."""
+
+
+class ExitCode(IntEnum):
+    """What a program learns. A difference is one whatever else could not be read, so it goes first."""
+
+    CONSISTENT = 0
+    DIFFERENCES = 1
+    USAGE = 2
+    INCOMPLETE = 3
+    INTERRUPTED = 130
+
+
+class Directory(msgspec.Struct, frozen=True, kw_only=True):
+    """One input. `readable` is whether it could be read at all."""
+
+    path: str
+    node: NodeId
+    readable: bool
+    checkpoint_lsn: int
+    lsn: int
+    topology: str
+
+
+class Apart(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies that need not be equal, and so were not compared: MOVING, LOADING, LEFTOVER, OTHER-DISK."""
+
+    node: NodeId
+    state: str
+    fragments: int
+    behind: int  # counters, to the cut of those that were compared
+
+
+class Unsettled(msgspec.Struct, frozen=True, kw_only=True):
+    """What was on its way, or written while the directories were read: neither equal nor different."""
+
+    keys: int
+    gaps: int
+    transactions: int
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole in one object. `findings` counts all of them, by kind; `kept` are those in the report."""
+
+    format: int = FORMAT
+    verdict: str
+    exit_code: int
+    cluster: str
+    topology: str
+    partitions: int
+    directories: list[Directory]
+    fragments: int
+    copies: int
+    keys: int
+    alone: int
+    unsettled: Unsettled
+    findings: dict[str, int]
+    kept: int
+    namespaces: dict[Namespace, Tally]
+    apart: list[Apart]
+    absent: dict[NodeId, int]
+    incomplete: list[str]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Findings as JSON, one a line, and the summary."""
+
+    findings: list[bytes]
+    summary: Summary
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the program says."""
+        return ExitCode(self.summary.exit_code)
+
+    def decoded(self) -> Iterator[Finding]:
+        """The findings as values."""
+        for line in self.findings:
+            yield msgspec.json.decode(line, type=Finding)
+
+    def findings_bytes(self) -> bytes:
+        """The file of findings."""
+        return b"".join(line + b"\n" for line in self.findings)
+
+    def summary_bytes(self) -> bytes:
+        """The file of the summary."""
+        return msgspec.json.format(msgspec.json.encode(self.summary), indent=2) + b"\n"
+
+    def write(self, directory: Path) -> None:
+        """Put both files into a directory, made if it is not there. The summary is last: where it is, all is."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / SUMMARY).unlink(missing_ok=True)
+            for name, data in ((FINDINGS, self.findings_bytes()), (SUMMARY, self.summary_bytes())):
+                new = directory / f"{name}.tmp"
+                new.write_bytes(data)
+                os.replace(new, directory / name)
+        except OSError as error:
+            raise UsageError(f"cannot write the report to {directory}: {error.strerror}; name another --out") from error
+
+
+def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Report:
+    """Put together what came of the shares."""
+    counts = Counts()
+    lines: list[bytes] = []
+    for survey in plan.surveys:
+        if survey.problem:
+            lines.append(
+                msgspec.json.encode(Finding(Kind.UNREADABLE, on=[survey.node or survey.path], detail=survey.problem))
+            )
+            counts.kinds[Kind.UNREADABLE] = counts.kinds.get(Kind.UNREADABLE, 0) + 1
+            counts.incomplete += 1
+    for result in results:
+        lines += result.findings
+        counts.add(result.counts)
+    lines = lines[:limit] if limit else lines
+    incomplete = _incomplete(plan, counts)
+    found = sum(counts.kinds.values())
+    code = ExitCode.DIFFERENCES if found > counts.incomplete else ExitCode.INCOMPLETE if incomplete else ExitCode.CONSISTENT
+    topology = plan.topology
+    summary = Summary(
+        verdict=code.name.lower(),
+        exit_code=code,
+        cluster=next((s.cluster for s in plan.surveys if s.cluster), ""),
+        topology=str(topology.version) if topology else "",
+        partitions=topology.partitions if topology else 0,
+        directories=[
+            Directory(
+                path=s.path,
+                node=s.node,
+                readable=not s.problem,
+                checkpoint_lsn=s.checkpoint_lsn,
+                lsn=s.lsn,
+                topology=str(s.topology.version) if s.topology else "",
+            )
+            for s in plan.surveys
+        ],
+        fragments=sum(t.fragments for t in counts.namespaces.values()),
+        copies=counts.copies,
+        keys=sum(t.keys for t in counts.namespaces.values()),
+        alone=counts.alone,
+        unsettled=Unsettled(
+            keys=counts.unsettled_keys, gaps=counts.unsettled_gaps, transactions=counts.transactions_under_way
+        ),
+        findings={kind: counts.kinds[kind] for kind in KINDS if kind in counts.kinds},
+        kept=len(lines),
+        namespaces=dict(sorted(counts.namespaces.items())),
+        apart=[
+            Apart(node=name.partition(" ")[0], state=name.partition(" ")[2], fragments=fragments, behind=behind)
+            for name, (fragments, behind) in sorted(counts.apart.items())
+        ],
+        absent=dict(sorted(counts.absent.items())),
+        incomplete=incomplete,
+    )
+    return Report(lines, summary)
+
+
+def _incomplete(plan: Plan, counts: Counts) -> list[str]:
+    """Why the answer is not about everything, in sentences."""
+    reasons = [f"{s.path} cannot be read" for s in plan.surveys if s.problem]
+    if counts.incomplete > len(reasons):
+        reasons.append(f"{counts.incomplete - len(reasons)} copies cannot be read in part")
+    reasons += [
+        f"node {node} is in sync for {partitions} partitions, and no directory of it was read for them"
+        for node, partitions in sorted(counts.absent.items())
+    ]
+    return reasons
+
+
+# For the terminal.
+
+
+def lines_of(report: Report) -> Iterator[str]:
+    """The report as plain lines: findings, then what was looked at, then the verdict."""
+    for finding in report.decoded():
+        yield str(finding)
+    yield from facts_of(report.summary)
+
+
+def facts_of(summary: Summary) -> Iterator[str]:
+    """What was looked at, what was not, and the verdict."""
+    yield (
+        f"compared fragments={summary.fragments} copies={summary.copies} keys={summary.keys} "
+        f"directories={len(summary.directories)} topology={summary.topology or '-'}"
+    )
+    unsettled = summary.unsettled
+    if unsettled.keys or unsettled.gaps or unsettled.transactions:
+        yield f"unsettled keys={unsettled.keys} gaps={unsettled.gaps} transactions={unsettled.transactions}"
+    for apart in summary.apart:
+        yield f"apart node={apart.node} state={apart.state} fragments={apart.fragments} behind={apart.behind}"
+    for reason in summary.incomplete:
+        yield f"incomplete {reason}"
+    total = sum(summary.findings.values())
+    counted = " ".join(f"{kind}={count}" for kind, count in summary.findings.items())
+    yield f"{summary.verdict} findings={total}" + (f" {counted}" if counted else "")
+
+
+def show(report: Report, console: Console) -> None:
+    """The report for a person: a table of findings, and the facts."""
+    if report.findings:
+        table = Table("kind", "where", "key", "on", "what the copies have")
+        for at, finding in enumerate(report.decoded()):
+            if at == SHOWN:
+                break
+            table.add_row(*map(escape, _cells(finding)))
+        console.print(table)
+        if len(report.findings) > SHOWN:
+            console.print(f"... and {len(report.findings) - SHOWN} more: see them with --out DIR, or in a pipe")
+    for line in facts_of(report.summary):
+        console.print(line, highlight=False, markup=False)
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    head = finding.kind, finding.where, finding.key or "", ", ".join(finding.on)
+    return (*head, finding.evidence)

@@ -1,0 +1,58 @@
+"""The whole of a check, with the engine left open: two maps over lists, and what goes before, between and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from engine.errors import UsageError
+from tools.reconcile.compare import Rules
+from tools.reconcile.findings import Values
+from tools.reconcile.report import Report, make_report
+from tools.reconcile.share import check_share
+from tools.reconcile.survey import local_path, plan, survey
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+GRACE_SECONDS = 10.0
+FINDINGS_KEPT = 100_000
+
+
+class Engine(Protocol):
+    """Runs a function over a list, wherever; results are in the order of the list."""
+
+    def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        """`[function(item) for item in items]`."""
+        ...
+
+
+def in_this_process(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+    """The engine that needs nothing: one after the other, here."""
+    return [function(item) for item in items]
+
+
+def check(
+    directories: Sequence[str],
+    *,
+    engine: Engine = in_this_process,
+    shares: int = 1,
+    values: Values = Values.HASH,
+    grace_seconds: float = GRACE_SECONDS,
+    limit: int = FINDINGS_KEPT,
+) -> Report:
+    """Compare the copies in the data directories of one cluster's nodes. Raises UsageError.
+
+    `shares`: into how many tasks the partitions are cut; each reads the log since the checkpoint again, so no more than
+    there are processors. `grace_seconds`: what the logs' last seconds touched counts as under way. `limit`: findings
+    that the report keeps; all are counted.
+    """
+    if not directories:
+        raise UsageError("no directory was given: expected the data directories of a cluster's nodes")
+    paths = [local_path(given) for given in directories]
+    doubled = next((path for at, path in enumerate(paths) if path in paths[:at]), None)
+    if doubled is not None:
+        raise UsageError(f"{doubled} was given twice: name one directory per node")
+    rules = Rules(grace_ms=round(grace_seconds * 1000), values=values)
+    planned = plan(engine(survey, paths), shares=shares, rules=rules, limit=limit)
+    return make_report(planned, engine(check_share, planned.shares), limit=limit)

@@ -1,0 +1,124 @@
+"""A quiet Spark session, and the Java that it needs.
+
+Spark 4 runs on Java 17, 21 and 25. They are looked for where a person would say that they are: FORESHORE_JAVA_HOME,
+JAVA_HOME, `java` on the PATH, and last in this virtual environment, where `make setup` puts one if it finds none. Under
+spark-submit there is a Java virtual machine already, and nothing is looked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSIONS = (17, 21, 25)
+MASTER = "local[2]"
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_FIX = "run `make setup`, which installs one, or `sudo apt-get install openjdk-17-jre-headless`"
+
+
+def find_java(environment: Mapping[str, str], *, prefix: Path = Path(sys.prefix)) -> Path:
+    """The home of a Java that Spark runs on. Raises UsageError with the command that fixes it."""
+    named = environment.get("FORESHORE_JAVA_HOME")
+    if named:
+        found = java_version(Path(named))
+        if found not in JAVA_VERSIONS:
+            what = f"Java {found}" if found else "no Java that runs"
+            raise UsageError(f"FORESHORE_JAVA_HOME={named}: expected Java 17, 21 or 25, found {what}; {_FIX}")
+        return Path(named)
+    places = [Path(home) for home in (environment.get("JAVA_HOME"),) if home]
+    on_path = shutil.which("java", path=environment.get("PATH"))
+    if on_path:
+        places.append(Path(on_path).resolve().parent.parent)
+    places.append(prefix / "jre")
+    seen: list[str] = []
+    for home in places:
+        found = java_version(home)
+        if found in JAVA_VERSIONS:
+            return home
+        if found:
+            seen.append(f"Java {found} in {home}")
+    raise UsageError(f"Spark needs Java 17, 21 or 25, and found {', '.join(seen) or 'none'}: {_FIX}")
+
+
+def java_version(home: Path) -> int:
+    """The major version of the Java in `home`, 0 if there is none that runs."""
+    try:
+        told = subprocess.run(  # noqa: S603  # the user's own Java
+            [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60, check=True
+        ).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', told)
+    if match is None:
+        return 0
+    return int(match[2] or 0) if match[1] == "1" else int(match[1])  # Java 8 calls itself 1.8
+
+
+def session(master: str | None = None, *, name: str = "foreshore reconcile") -> SparkSession:
+    """A session: the one that runs, or a new one on `master`. Raises UsageError if Spark or Java is missing.
+
+    Without `master` it is that of spark-submit, or `local[2]`.
+    """
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415  # half a second, and not every user has it
+    except ImportError:
+        raise UsageError("pyspark is not installed: run `pip install 'foreshore[spark]'`, or use --engine local") from None
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        os.environ["JAVA_HOME"] = str(find_java(os.environ))
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
+    if master or not submitted:
+        builder = builder.master(master or MASTER)
+    if (master or MASTER).startswith("local") and not submitted:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # nothing of it is for another machine
+        builder = (
+            builder.config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING}")
+        )
+    if submitted:
+        spark = builder.getOrCreate()
+    else:
+        with _hushed() as said:
+            try:
+                spark = builder.getOrCreate()
+            except Exception as error:
+                raise UsageError(f"Spark does not start on {os.environ['JAVA_HOME']}: {said() or error}") from error
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+@contextmanager
+def _hushed() -> Iterator[Callable[[], str]]:
+    """Keep what a Java virtual machine says on its start, and later, to itself; what it said, if it is asked for.
+
+    It greets every user with four lines of warnings, and no option of it or of Spark stops them all.
+    """
+    with tempfile.TemporaryFile() as aside:
+        stderr = os.dup(2)
+        os.dup2(aside.fileno(), 2)
+
+        def said() -> str:
+            aside.seek(0)
+            return " ".join(aside.read().decode(errors="replace").split())[-500:]
+
+        try:
+            yield said
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)

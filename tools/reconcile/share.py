@@ -1,0 +1,233 @@
+"""One task: some partitions, and the files of all nodes for them. Only findings and counts leave it.
+
+It opens every directory once, for its own partitions, and judges by the newest topology that these directories know by
+then; so a share needs nothing of another one, and gives the same answer wherever it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import msgspec
+
+from engine.errors import CorruptionError
+from engine.offline import DoesNotFold, FragmentView, PartitionView, State, read_directory
+from engine.topology import CopyState, Placement, Topology
+from tools.reconcile.compare import Copy, compare
+from tools.reconcile.findings import Finding, Kind
+from tools.reconcile.survey import Share
+from tools.reconcile.transactions import PartitionCopy, compare_transactions
+from wal import PartitionCounter
+from wal.ids import Fragment, Namespace, NodeId
+
+OTHER_DISK = "OTHER-DISK"
+"""A copy on a disk that is not the one the cluster knows."""
+LEFTOVER = "LEFTOVER"
+"""A copy that the newest topology does not place there."""
+LOADING = "LOADING"
+"""A copy that is being filled, by its own log."""
+
+
+class Tally(msgspec.Struct):
+    """What was looked at, of one namespace."""
+
+    fragments: int = 0
+    keys: int = 0
+    findings: int = 0
+
+
+class Counts(msgspec.Struct):
+    """What was looked at, and what could not be. `apart` is by node and state: fragments, and counters behind."""
+
+    namespaces: dict[Namespace, Tally] = {}
+    copies: int = 0
+    alone: int = 0  # fragments with one copy only: read, and compared with nothing
+    unsettled_keys: int = 0
+    unsettled_gaps: int = 0
+    transactions_under_way: int = 0
+    apart: dict[str, tuple[int, int]] = {}
+    absent: dict[NodeId, int] = {}  # in-sync copies of partitions whose directory was not given, or cannot be read
+    kinds: dict[str, int] = {}
+    incomplete: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Count what another share counted."""
+        for namespace, theirs in other.namespaces.items():
+            mine = self.namespaces.setdefault(namespace, Tally())
+            mine.fragments += theirs.fragments
+            mine.keys += theirs.keys
+            mine.findings += theirs.findings
+        self.copies += other.copies
+        self.alone += other.alone
+        self.unsettled_keys += other.unsettled_keys
+        self.unsettled_gaps += other.unsettled_gaps
+        self.transactions_under_way += other.transactions_under_way
+        self.incomplete += other.incomplete
+        for name, (fragments, behind) in other.apart.items():
+            had = self.apart.get(name, (0, 0))
+            self.apart[name] = (had[0] + fragments, had[1] + behind)
+        for node, partitions in other.absent.items():
+            self.absent[node] = self.absent.get(node, 0) + partitions
+        for kind, count in other.kinds.items():
+            self.kinds[kind] = self.kinds.get(kind, 0) + count
+
+
+class ShareResult(msgspec.Struct):
+    """What came of a share: findings as JSON, in the order of partition, namespace, key; and the counts."""
+
+    findings: list[bytes] = []
+    counts: Counts = msgspec.field(default_factory=Counts)
+
+
+def check_share(share: Share) -> ShareResult:
+    """Read a share of all directories and compare it."""
+    result = ShareResult()
+    with ExitStack() as open_states:
+        states: list[State] = []
+        unread: dict[int, dict[NodeId, str]] = {}
+        for node, path in share.directories.items():
+            state, problems = _open(path, share.partitions)
+            if state is not None:
+                states.append(open_states.enter_context(state))
+            for number, problem in problems.items():
+                unread.setdefault(number, {})[node] = problem
+        task = _Task(share, states, result)
+        for number in share.partitions:
+            task.partition(number, unread.get(number, {}))
+    return result
+
+
+def _open(path: str, partitions: range) -> tuple[State | None, dict[int, str]]:
+    """One directory's share, without the partitions of it that do not fold; and these, with the reason."""
+    try:
+        return read_directory(path, partitions=partitions), {}
+    except DoesNotFold:
+        unread = _not_folding(path, partitions)
+    except CorruptionError as error:
+        unread = dict.fromkeys(partitions, str(error))
+    rest = set(partitions) - set(unread)
+    return (read_directory(path, partitions=rest) if rest else None), unread
+
+
+def _not_folding(path: str, partitions: range) -> dict[int, str]:
+    """Halve until the partitions that do not fold stand alone."""
+    try:
+        read_directory(path, partitions=partitions).close()
+    except DoesNotFold as error:
+        if len(partitions) == 1:
+            return {partitions[0]: str(error)}
+        half = len(partitions) // 2
+        return _not_folding(path, partitions[:half]) | _not_folding(path, partitions[half:])
+    return {}
+
+
+class _Task:
+    """The partitions of one share, one after the other."""
+
+    def __init__(self, share: Share, states: Sequence[State], result: ShareResult) -> None:
+        self._share = share
+        self._states = states
+        self._topology = max((s.topology for s in states if s.topology is not None), key=_version, default=None)
+        self._result = result
+        self._names: dict[int, dict[Namespace, None]] = {}
+        for state in states:
+            for namespace, number in state.fragments:
+                self._names.setdefault(number, {})[namespace] = None
+
+    def partition(self, number: int, unread: Mapping[NodeId, str]) -> None:
+        """Compare one partition: what could not be read, its transactions, its fragments by name."""
+        counts, share = self._result.counts, self._share
+        for node, problem in unread.items():
+            self._add(Finding(Kind.UNREADABLE, number, on=[node], detail=problem))
+        if self._topology is None:
+            return
+        placement = self._topology.placements[number]
+        readable = [s for s in self._states if s.identity.node not in unread]
+        compared = [s for s in readable if self._standing(s, placement) == CopyState.OWNING]
+        for node in placement.in_sync:
+            if all(s.identity.node != node for s in compared):
+                counts.absent[node] = counts.absent.get(node, 0) + 1
+        if compared:
+            transactions = compare_transactions(
+                number,
+                [PartitionCopy(s.identity.node, s.partitions.get(number) or PartitionView()) for s in compared],
+                placement.primary,
+                share.decisions,
+                share.rules,
+            )
+            counts.transactions_under_way += transactions.under_way
+            for finding in transactions.findings:
+                self._add(finding)
+        for namespace in sorted(self._names.get(number, {})):
+            self._fragment((namespace, number), placement, compared, readable)
+
+    def _standing(self, state: State, placement: Placement) -> str:
+        """What a node's copies of a partition are, by the newest topology."""
+        assert self._topology is not None
+        node = state.identity.node
+        if node not in placement.owners and node not in placement.in_sync:
+            return LEFTOVER
+        if self._topology.allocations.get(node) != state.identity.allocation:
+            return OTHER_DISK
+        return CopyState.OWNING if node in placement.in_sync else CopyState.MOVING
+
+    def _fragment(self, name: Fragment, placement: Placement, compared: Sequence[State], readable: Sequence[State]) -> None:
+        counts, rules = self._result.counts, self._share.rules
+        copies = [self._copy(s, name) for s in compared if not _loading(s, name)]
+        cut = 0
+        if copies:
+            found = compare(name, copies, placement.primary, rules)
+            cut = found.cut
+            tally = counts.namespaces.setdefault(name[0], Tally())
+            tally.fragments += 1
+            tally.keys += found.keys
+            tally.findings += len(found.findings)
+            counts.copies += len(copies)
+            counts.alone += len(copies) == 1 and len(placement.in_sync) > 1
+            counts.unsettled_keys += found.unsettled_keys
+            counts.unsettled_gaps += found.unsettled_gaps
+            for finding in found.findings:
+                self._add(finding)
+        for state in readable:
+            view = state.fragments.get(name)
+            standing = LOADING if _loading(state, name) else self._standing(state, placement)
+            if view is not None and standing != CopyState.OWNING:
+                self._apart(state.identity.node, standing, max(0, cut - view.counter.lwm))
+
+    def _copy(self, state: State, name: Fragment) -> Copy:
+        view = state.fragments.get(name) or FragmentView(name, PartitionCounter())
+        damaged: dict[bytes | None, str] = {}
+
+        def told(key: bytes | None, what: str) -> None:
+            damaged.setdefault(key, what)
+
+        return Copy(
+            state.identity.node,
+            state.version,
+            state.partitions.get(name[1]) or PartitionView(),
+            view,
+            state.rows(name, told),
+            damaged,
+        )
+
+    def _apart(self, node: NodeId, standing: str, behind: int) -> None:
+        apart = self._result.counts.apart
+        fragments, before = apart.get(f"{node} {standing}", (0, 0))
+        apart[f"{node} {standing}"] = (fragments + 1, before + behind)
+
+    def _add(self, finding: Finding) -> None:
+        result, limit = self._result, self._share.limit
+        result.counts.kinds[finding.kind] = result.counts.kinds.get(finding.kind, 0) + 1
+        result.counts.incomplete += finding.incomplete
+        if not limit or len(result.findings) < limit:
+            result.findings.append(msgspec.json.encode(finding))
+
+
+def _loading(state: State, name: Fragment) -> bool:
+    view = state.fragments.get(name)
+    return view is not None and view.loading
+
+
+def _version(topology: Topology) -> tuple[int, int]:
+    return topology.version

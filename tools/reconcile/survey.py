@@ -1,0 +1,201 @@
+"""The first look: whose directories these are, which copies ought to be equal, and what was decided.
+
+`survey` reads one directory, all of its log, and nothing of its rows but decision records. `plan` puts the surveys side
+by side: it is where a set of directories is refused, and it cuts the work into shares. Each share is compared by one
+call of `tools.reconcile.share.check_share`, wherever that runs; nothing is exchanged between shares.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from engine.errors import CorruptionError, UsageError
+from engine.home import read_identity
+from engine.offline import read_directory
+from engine.results import ABORTED, COMMITTED
+from engine.topology import Topology
+from tools.reconcile.compare import Rules
+from tools.reconcile.transactions import Decision
+from wal.ids import DECISIONS, NodeId, TxId, Version
+
+_FILE = "file://"
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    """What one directory says of itself. `usage` and `problem`: why it cannot be used, or read."""
+
+    path: str
+    node: NodeId = ""
+    cluster: str = ""
+    allocation: str = ""
+    topology: Topology | None = None
+    checkpoint_lsn: int = 0
+    lsn: int = 0
+    time_ms: int = 0
+    decisions: list[tuple[int, TxId, bytes]] = []
+    usage: str = ""
+    problem: str = ""
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """The partitions `first` to `last` of all directories, for one task. `limit` bounds the findings kept, 0: all."""
+
+    directories: dict[NodeId, str]
+    first: int
+    last: int
+    decisions: dict[TxId, Decision]
+    rules: Rules
+    limit: int
+
+    @property
+    def partitions(self) -> range:
+        """The partitions."""
+        return range(self.first, self.last + 1)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done. `topology` is the newest committed map in any directory, None if none can be read."""
+
+    surveys: list[Survey]
+    topology: Topology | None
+    shares: list[Share]
+
+
+def survey(path: str) -> Survey:
+    """A first look at one directory; what is wrong with it is part of the answer."""
+    try:
+        with read_directory(path, namespaces=(DECISIONS,), pages=True) as state:
+            decisions = [
+                (name[1], tx, entry.value)
+                for name in sorted(state.fragments)
+                for tx, entry in state.rows(name, lambda _key, _what: None)  # told where the fragment is compared
+                if entry.value
+            ]
+            return Survey(
+                path=path,
+                node=state.identity.node,
+                cluster=state.identity.cluster,
+                allocation=state.identity.allocation,
+                topology=state.topology,
+                checkpoint_lsn=state.checkpoint_lsn,
+                lsn=state.lsn,
+                time_ms=state.time_ms,
+                decisions=decisions,
+            )
+    except UsageError as error:
+        return Survey(path=path, usage=str(error))
+    except CorruptionError as error:
+        return Survey(path=path, node=_owner(path), problem=str(error))
+
+
+def _owner(path: str) -> NodeId:
+    """Whose directory it is, where at least that can be read."""
+    try:
+        identity = read_identity(Path(path))
+    except (CorruptionError, UsageError, OSError):
+        return ""
+    return identity.node if identity is not None else ""
+
+
+def local_path(given: str) -> str:
+    """The path that a directory was named by: plain, or `file://`. Raises UsageError for another scheme."""
+    if given.startswith(_FILE):
+        return os.path.abspath(given.removeprefix(_FILE))
+    if "://" in given:
+        scheme = given.partition("://")[0]
+        raise UsageError(
+            f"{given}: {scheme}:// cannot be read yet: expected a path, or file://, that every executor can read"
+        )
+    return os.path.abspath(given)
+
+
+def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int) -> Plan:
+    """Who is compared with whom, in how many shares. Raises UsageError for directories that do not belong together."""
+    for found in surveys:
+        if found.usage:
+            raise UsageError(found.usage)
+    readable = [s for s in surveys if not s.problem]
+    _check_same_cluster(readable)
+    topology = max((s.topology for s in readable if s.topology is not None), key=_version, default=None)
+    if topology is None:
+        if readable:
+            raise UsageError(f"{readable[0].path} belongs to no cluster yet, and neither does another directory given")
+        return Plan(surveys=list(surveys), topology=None, shares=[])
+    rules = msgspec.structs.replace(rules, horizon_ms=max(s.time_ms for s in readable))
+    decisions = settled_decisions(readable, topology)
+    directories = {s.node: s.path for s in sorted(readable, key=lambda s: s.node)}
+    count = max(1, min(shares, topology.partitions))
+    bounds = [topology.partitions * at // count for at in range(count + 1)]
+    return Plan(
+        surveys=list(surveys),
+        topology=topology,
+        shares=[
+            Share(
+                directories=directories,
+                first=first,
+                last=after - 1,
+                decisions=_about(decisions, range(first, after)),
+                rules=rules,
+                limit=limit,
+            )
+            for first, after in pairwise(bounds)
+        ],
+    )
+
+
+def _check_same_cluster(surveys: Sequence[Survey]) -> None:
+    seen: dict[NodeId, Survey] = {}
+    ids: dict[str, Survey] = {}
+    for found in surveys:
+        first = surveys[0]
+        if found.cluster != first.cluster:
+            raise UsageError(
+                f"{found.path} belongs to cluster {found.cluster!r}, {first.path} to {first.cluster!r}: "
+                "name the directories of one cluster"
+            )
+        if found.node in seen:
+            raise UsageError(
+                f"{seen[found.node].path} and {found.path} both belong to node {found.node!r}: name one directory per node"
+            )
+        seen[found.node] = found
+        if found.topology is not None:
+            ids.setdefault(found.topology.cluster, found)
+    if len(ids) > 1:
+        one, other, *_ = ids.values()
+        raise UsageError(
+            f"{one.path} and {other.path} belong to two clusters that have the same name {one.cluster!r}: "
+            "name the directories of one"
+        )
+
+
+def settled_decisions(surveys: Sequence[Survey], topology: Topology) -> dict[TxId, Decision]:
+    """The decisions that all in-sync copies of their partition hold, of those copies that can be read."""
+    held: dict[NodeId, dict[tuple[int, TxId], bytes]] = {
+        s.node: {(number, tx): value for number, tx, value in s.decisions}
+        for s in surveys
+        if topology.allocations.get(s.node) == s.allocation
+    }
+    found: dict[TxId, Decision] = {}
+    for (number, tx), value in {at: value for rows in held.values() for at, value in rows.items()}.items():
+        copies = [held[node] for node in topology.placements[number].in_sync if node in held]
+        if copies and all(rows.get((number, tx)) == value for rows in copies) and value[0] in {COMMITTED, ABORTED}:
+            participants = [int.from_bytes(value[at : at + 2], "big") for at in range(1, len(value), 2)]
+            found[tx] = Decision(value[0], number, participants)
+    return found
+
+
+def _about(decisions: Mapping[TxId, Decision], partitions: range) -> dict[TxId, Decision]:
+    return {
+        tx: decision
+        for tx, decision in decisions.items()
+        if decision.partition in partitions or any(p in partitions for p in decision.participants)
+    }
+
+
+def _version(topology: Topology) -> Version:
+    return topology.version

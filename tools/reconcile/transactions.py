@@ -1,0 +1,125 @@
+"""What can be said about transactions from files: who is still in doubt, and who ended them in two ways. Pure.
+
+Outcomes are final, so two outcomes of one transaction contradict each other whenever they were read. An outcome that is
+*missing* proves nothing: a copy that took its history from another one has the writes and not the votes, and results
+are forgotten in time. So `TX_PARTIAL` is said only of a contradiction, and a lost write shows as what it is in the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from engine.offline import PartitionView
+from engine.results import COMMITTED
+from tools.reconcile.compare import Rules, right_one
+from tools.reconcile.findings import Facts, Finding, Kind
+from wal.ids import NodeId, TxId, tx_name
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """A decision record that every in-sync copy of its partition holds: the transaction's one outcome."""
+
+    outcome: int
+    partition: int
+    participants: list[int]
+
+
+class PartitionCopy(NamedTuple):
+    """One node's copy of a partition."""
+
+    node: NodeId
+    view: PartitionView
+
+
+class ComparedTransactions(msgspec.Struct):
+    """What came of one partition."""
+
+    findings: list[Finding] = []
+    under_way: int = 0
+
+
+def compare_transactions(
+    number: int,
+    copies: Sequence[PartitionCopy],
+    primary: NodeId | None,
+    decisions: Mapping[TxId, Decision],
+    rules: Rules,
+) -> ComparedTransactions:
+    """Compare what the in-sync copies of a partition say of transactions; findings are in the order of their ids."""
+    compared = ComparedTransactions()
+    for tx in sorted({tx for c in copies for tx in c.view.prepared}):
+        on = [c for c in copies if tx in c.view.prepared]
+        if any(rules.under_way(c.view.prepared[tx].since_ms) for c in on):
+            compared.under_way += 1
+        else:
+            compared.findings.append(_unresolved(number, tx, copies, on, decisions.get(tx)))
+    for tx in sorted(_contradicted(number, copies, decisions)):
+        compared.findings += _partial(number, tx, copies, primary, decisions.get(tx))
+    return compared
+
+
+def _unresolved(
+    number: int, tx: TxId, copies: Sequence[PartitionCopy], on: Sequence[PartitionCopy], decision: Decision | None
+) -> Finding:
+    record = on[0].view.prepared[tx].record
+    partitions = ",".join(map(str, record.participants))
+    said = f"partition {record.decision} decided: {_name(decision.outcome)}" if decision else "no decision is known"
+    return Finding(
+        Kind.TX_UNRESOLVED,
+        number,
+        on=[c.node for c in on],
+        tx=tx_name(tx),
+        copies={c.node: _facts(c, tx) for c in copies},
+        detail=f"prepared in epoch {record.issued}, with partitions {partitions}; {said}",
+    )
+
+
+def _contradicted(number: int, copies: Sequence[PartitionCopy], decisions: Mapping[TxId, Decision]) -> Iterator[TxId]:
+    first = copies[0].view.results
+    known: dict[TxId, int] | None = None
+    for copy in copies[1:]:
+        results = copy.view.results
+        if results == first:
+            continue
+        known = dict(first) if known is None else known
+        for tx, outcome in results.items():
+            if known.setdefault(tx, outcome) != outcome:
+                yield tx
+    for tx, decision in decisions.items():
+        if number in decision.participants or number == decision.partition:
+            found = {c.view.results.get(tx) for c in copies}
+            if found - {None, decision.outcome}:
+                yield tx
+
+
+def _partial(
+    number: int, tx: TxId, copies: Sequence[PartitionCopy], primary: NodeId | None, decision: Decision | None
+) -> Iterator[Finding]:
+    found = [(c.node, c.view.results[tx]) for c in copies if tx in c.view.results]
+    right = decision.outcome if decision is not None else right_one(found, primary)
+    on = [node for node, outcome in found if outcome != right]
+    if not on:
+        return
+    by = f"partition {decision.partition} decided" if decision is not None else "elsewhere it was"
+    yield Finding(
+        Kind.TX_PARTIAL,
+        number,
+        on=on,
+        tx=tx_name(tx),
+        copies={c.node: _facts(c, tx) for c in copies},
+        detail=f"{by}: {_name(right)}",
+    )
+
+
+def _facts(copy: PartitionCopy, tx: TxId) -> Facts:
+    if tx in copy.view.results:
+        return {_name(copy.view.results[tx]): True}
+    prepared = copy.view.prepared.get(tx)
+    return {"prepared": True, "epoch": prepared.record.epoch} if prepared is not None else {"unknown": True}
+
+
+def _name(outcome: int) -> str:
+    return "committed" if outcome == COMMITTED else "aborted"

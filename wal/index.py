@@ -1,0 +1,133 @@
+"""Which blocks of one segment hold which fragment, and which counters: what makes history cost what is missing.
+
+For each fragment: its lowest and highest counter in the segment, the ordinals of the blocks that mention it, and after
+every `MARK_EVERY` of those the highest counter so far. A copy that was away for a moment misses the end of a fragment's
+history; the marks let a supplier skip what precedes it without keeping a counter for each block.
+
+```
+ blocks  3  4  9 11 12 ... 40 | 41 44 ...    ordinals; `starts` has each block's offset
+ marks                       7012            every counter in those 16 blocks is <= 7012
+```
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from wal.ids import Fragment
+from wal.records import Record, Update, spans
+
+MARK_EVERY = 16
+
+Touched = dict[Fragment, tuple[int, int]]
+"""What one block says about: fragment -> (lowest, highest counter)."""
+
+
+class FragmentIndex:
+    """One fragment in one segment.
+
+    `blocks` are ordinals, which rise; `marks[i]` is the highest counter in the first 16 * (i + 1) of them.
+    """
+
+    __slots__ = ("blocks", "high", "low", "marks")
+
+    def __init__(self, low: int, high: int, blocks: array[int] | None = None, marks: array[int] | None = None) -> None:
+        self.low = low
+        self.high = high
+        self.blocks = array("I") if blocks is None else blocks
+        self.marks = array("Q") if marks is None else marks
+
+    def after(self, counter: int) -> array[int]:
+        """The ordinals of all blocks that can hold a counter above `counter`: a suffix of `blocks`."""
+        return self.blocks[bisect_right(self.marks, counter) * MARK_EVERY :]
+
+
+class SegmentIndex:
+    """The blocks of one segment and the fragments in them.
+
+    `bytes_max` is never less than what the index takes in a footer, so that a footer always fits where room was left.
+    """
+
+    __slots__ = ("bytes_max", "fragments", "starts")
+
+    def __init__(self) -> None:
+        self.starts = array("I")
+        self.fragments: dict[Fragment, FragmentIndex] = {}
+        self.bytes_max = 32
+
+    def growth(self, touched: Touched) -> int:
+        """By how much `bytes_max` grows with a block that touches these. O(touched)."""
+        bytes_new = 4 + 12 * len(touched)
+        for fragment in touched:
+            if fragment not in self.fragments:
+                bytes_new += 64 + len(fragment[0].encode())
+        return bytes_new
+
+    def add(self, offset: int, touched: Touched) -> None:
+        """The next block begins at `offset` and touches these. O(touched)."""
+        self.bytes_max += self.growth(touched)
+        ordinal = len(self.starts)
+        self.starts.append(offset)
+        fragments = self.fragments
+        for fragment, (low, high) in touched.items():
+            entry = fragments.get(fragment)
+            if entry is None:
+                entry = fragments[fragment] = FragmentIndex(low, high)
+            else:
+                if low < entry.low:
+                    entry.low = low
+                if high > entry.high:
+                    entry.high = high
+            blocks = entry.blocks
+            blocks.append(ordinal)
+            if not len(blocks) % MARK_EVERY:
+                entry.marks.append(entry.high)
+
+    def holding(self, wanted: Mapping[Fragment, tuple[int, int]]) -> list[int]:
+        """The ordinals, in order, of the blocks that can hold a counter in (above, up_to] of a wanted fragment."""
+        found: set[int] = set()
+        for fragment, (above, up_to) in wanted.items():
+            entry = self.fragments.get(fragment)
+            if entry is not None and entry.low <= up_to and entry.high > above:
+                found.update(entry.after(above))
+        return sorted(found)
+
+    def ends(self) -> Iterator[tuple[Fragment, int]]:
+        """Each fragment with its highest counter here."""
+        for fragment, entry in self.fragments.items():
+            yield fragment, entry.high
+
+    def snapshot(self, fragments: Iterable[Fragment]) -> SegmentIndex:
+        """A copy of what concerns these fragments, for another thread to read while blocks are added here."""
+        twin = SegmentIndex()
+        twin.starts = self.starts[:]
+        for fragment in fragments:
+            entry = self.fragments.get(fragment)
+            if entry is not None:
+                twin.fragments[fragment] = FragmentIndex(entry.low, entry.high, entry.blocks[:], entry.marks[:])
+        return twin
+
+
+def touched_by(records: Sequence[Record]) -> Touched:
+    """The fragments and counters that records speak about. One pass over `wal.records.spans`, with its commonest case
+    written out: a block of 50 one-key updates takes 25 us instead of 70, in the thread that is about to fsync."""
+    touched: Touched = {}
+    for record in records:
+        if type(record) is Update:
+            for write in record.writes:
+                fragment = (write.namespace, write.partition)
+                low = write.start + 1
+                high = low - 1 + (write.closed or len(write.keys))
+                if fragment in touched:
+                    known = touched[fragment]
+                    touched[fragment] = (min(known[0], low), max(known[1], high))
+                else:
+                    touched[fragment] = (low, high)
+            continue
+        for namespace, partition, start, delta in spans(record):
+            fragment = (namespace, partition)
+            known = touched.get(fragment, (start + 1, start + delta))
+            touched[fragment] = (min(known[0], start + 1), max(known[1], start + delta))
+    return touched

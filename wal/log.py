@@ -1,0 +1,379 @@
+"""The log of one node: blocks are appended at its end, synced, replayed, read as history, and trimmed at its beginning.
+
+One writer thread calls `append`, `sync`, `trimmable`, `trim` and `close`. At the same time other threads may call
+`prepare_next`, `history`, `replay`, `pin`, `unpin`, `pins`, `segments` and `reach`, and read cursors; a cursor reads
+only what was durable when it was made.
+
+Stop rather than guess. After a write or a sync that failed, the log refuses every further call with that first error;
+nothing is ever retried, because the kernel may have dropped what it could not write and say so once. A full disk is met
+where the next segment is prepared, before a block needs it: `append` then refuses before it has written anything, and
+the log can still be read. Opening it again, after space was freed, is the way back.
+
+How a segment follows another: the prepared file exists, zero-filled and synced; the full segment is synced, then gets
+its footer, synced; the prepared file gets its header, synced; it is renamed, and the directory synced. Whatever of this
+a crash cuts short, `Log.open` finishes or does again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from wal import retention
+from wal.codec import CAPACITY_MAX, EMPTY_BODY, SegmentHeader, decode_header, encode_body, encode_header
+from wal.disk import Disk, DiskError, DiskFull, File
+from wal.errors import LogClosed
+from wal.history import HistoryCursor, SegmentView, Want
+from wal.ids import Fragment, Namespace, check_name
+from wal.index import Touched, touched_by
+from wal.probe import probe
+from wal.records import Record, Trimmed
+from wal.recovery import examine, require
+from wal.repair import Torn, accept, repair
+from wal.segment import PREPARED, Block, SegmentBuilder, SegmentInfo, capacity_for, next_header, segment_name
+from wal.segments import Segments
+
+SEGMENT_BYTES_MIN = 1024
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`segment_bytes` is the size of a segment's file; a block that does not fit gets a larger one of its own.
+
+    `total_bytes` caps all segments together, the prepared one included (see `wal.retention`).
+    """
+
+    segment_bytes: int = 64 << 20
+    total_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        if not SEGMENT_BYTES_MIN <= self.segment_bytes <= CAPACITY_MAX:
+            raise ValueError(f"segment_bytes is {self.segment_bytes}: expected {SEGMENT_BYTES_MIN} to {CAPACITY_MAX} bytes")
+        if self.total_bytes < 3 * self.segment_bytes:
+            raise ValueError(
+                f"total_bytes is {self.total_bytes}: expected at least three segments, {3 * self.segment_bytes} bytes, "
+                "for the one that is written, the next, and one of history"
+            )
+
+
+class Log:
+    """Made by `Log.open`. Invariants: LSNs rise by one; `durable_lsn < next_lsn`; only the last segment is written.
+
+    `torn` says what was dropped at the end when it was opened, `set_aside` which files an accepted loss became, and
+    `gave_way` which pins had to.
+    """
+
+    def __init__(self, disk: Disk, settings: LogSettings, segments: Segments) -> None:
+        self.torn: Torn | None = None
+        self.set_aside: list[str] = []
+        self.gave_way: list[str] = []
+        self._disk = disk
+        self._settings = settings
+        self._segments = segments
+        self._preparing = threading.Lock()  # held while the next segment's file is made, or taken
+        self._prepared = False
+        self._retaining = threading.Lock()  # guards the next two
+        self._pins: dict[str, int] = {}
+        self._reach: dict[Fragment, int] = {}
+        self._full: DiskFull | None = None
+        self._failure: DiskError | LogClosed | None = None
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        *,
+        cluster: str,
+        node: str,
+        settings: LogSettings,
+        from_lsn: int = 1,
+        accept_loss: bool = False,
+    ) -> Log:
+        """Open the log, or create it where there is none, to replay from `from_lsn` and to append.
+
+        Raises LogDamaged, LogBehindStore, LogForeign and LogTooNew, with the disk unchanged, and DiskError. With
+        `accept_loss` the first two are overruled: what is damaged, and all behind it, is renamed to `*.lost`, and
+        where nothing is left that serves `from_lsn`, an empty log begins there.
+        """
+        check_name("cluster", cluster)
+        check_name("node", node)
+        assert from_lsn >= 1, f"LSNs begin at 1, not {from_lsn}"
+        found = examine(disk, cluster=cluster, node=node, from_lsn=from_lsn)
+        set_aside: list[str] = []
+        if accept_loss:
+            set_aside = accept(disk, found, from_lsn)
+        else:
+            require(found, from_lsn)
+        for name in disk.list():
+            if name == PREPARED or name.endswith(".tmp"):
+                disk.remove(name)
+        torn: Torn | None = None
+        if found.live is None:
+            disk.create(PREPARED, settings.segment_bytes)
+            live, file = _begin(disk, SegmentHeader(cluster, node, from_lsn, settings.segment_bytes))
+        else:
+            live = found.live
+            file, torn = repair(disk, found)
+        log = cls(disk, settings, Segments(disk, found.sealed, live, file))
+        log.torn = torn
+        log.set_aside = set_aside
+        if found.live_sealed:
+            probe("wal.log.sealed_without_successor")
+            try:
+                with log._preparing:
+                    log._take_prepared(settings.segment_bytes)
+                    log._follow(settings.segment_bytes)
+            except BaseException:
+                log._segments.close()
+                raise
+        return log
+
+    # Writing: one thread.
+
+    @property
+    def next_lsn(self) -> int:
+        """The LSN of the next record."""
+        return self._segments.live.next_lsn
+
+    @property
+    def durable_lsn(self) -> int:
+        """Every record up to here survives a power cut."""
+        return self._segments.durable_lsn
+
+    def append(self, records: Sequence[Record], *, now_ms: int, durable: bool) -> int:
+        """Append the records as one block, and sync it if it is to be `durable`; return the last LSN.
+
+        Raises ValueError for more than fits in one block, DiskFull where the next segment could not be prepared (both
+        before anything is written), and DiskError, after which the log is stopped.
+        """
+        self._refuse_write()
+        if not records:
+            if durable:
+                self.sync()
+            return self.next_lsn - 1
+        body = encode_body(records)
+        touched = touched_by(records)
+        segments = self._segments
+        if not segments.live.fits(len(body), touched):
+            self._rotate(len(body), touched)
+        try:
+            segments.write(body, len(records), now_ms, touched)
+            if durable:
+                segments.sync()
+        except BaseException as error:
+            self._stop(error)
+            raise
+        return segments.live.last_lsn
+
+    def sync(self) -> None:
+        """Make all that was appended durable, and leave a marker behind it that proves it."""
+        self._refuse()
+        if self.durable_lsn < self._segments.live.last_lsn:
+            with self._stopping():
+                self._segments.sync()
+                self._mark()
+
+    def prepare_next(self) -> bool:
+        """Make the next segment's file, if it is not there; True if it was made. From any thread, ahead of need.
+
+        Raises DiskFull, and from then on `append` does, before it writes. Without this call `append` makes the file
+        itself, when it needs it, and takes as long as that takes.
+        """
+        with self._preparing:
+            self._refuse_write()
+            if self._prepared:
+                return False
+            self._take_prepared(self._settings.segment_bytes)
+            return True
+
+    @property
+    def wants_next(self) -> bool:
+        """The live segment is half full and the next one is not prepared: time to call `prepare_next`."""
+        live = self._segments.live
+        return not self._prepared and 2 * live.end > live.header.capacity
+
+    def close(self) -> None:
+        """Sync everything, with a marker that proves it, and give the files back. Closing twice is harmless."""
+        if self._failure is None:
+            with self._stopping():
+                live = self._segments.live
+                if self.durable_lsn < live.last_lsn:
+                    self._segments.sync()
+                self._mark()
+                if live.synced_to < live.end:
+                    self._segments.sync()
+            self._failure = LogClosed("the log was closed: open it again")
+        self._segments.close()
+
+    # Reading: any thread.
+
+    def replay(self, from_lsn: int) -> Iterator[Block]:
+        """The blocks from `from_lsn` to what is appended now; the first is cut if `from_lsn` lies inside it.
+
+        Raises LogDamaged where a block does not verify, or the log does not reach back so far.
+        """
+        self._refuse()
+        return self._segments.replay(from_lsn)
+
+    def history(self, wants: Sequence[Want]) -> HistoryCursor:
+        """A cursor over the missing counters, as far as the log is durable now. Pin what it needs first."""
+        self._refuse()
+        segments, until_lsn = self._segments.durable()
+        return HistoryCursor(segments, self._view, wants, until_lsn)
+
+    def reach(self, namespace: Namespace, partition: int) -> int:
+        """The highest counter of the fragment in segments that this process removed, 0 if none.
+
+        History above it is in the log, as far as this process knows; what earlier ones removed, `Trimmed` records say.
+        """
+        with self._retaining:
+            return self._reach.get((namespace, partition), 0)
+
+    def segments(self) -> list[SegmentInfo]:
+        """All segments, the oldest first; the last is the one that is written."""
+        return self._segments.infos()
+
+    # Retention.
+
+    def pin(self, token: str, lsn: int) -> None:
+        """Keep the log from `lsn` on, until `unpin`, or until the cap makes the pin give way. Replaces its token's."""
+        with self._retaining:
+            self._pins[token] = lsn
+
+    def unpin(self, token: str) -> None:
+        """Let go of a pin; one that gave way is gone already."""
+        with self._retaining:
+            self._pins.pop(token, None)
+
+    def pins(self) -> dict[str, int]:
+        """token -> the LSN from which on it keeps the log."""
+        with self._retaining:
+            return dict(self._pins)
+
+    def trimmable(self, checkpoint_lsn: int, open_lsn: int | None) -> Trimmed | None:
+        """What may go, as the record to be logged before `trim`; None if the log is within its cap, or nothing may.
+
+        The store holds everything up to `checkpoint_lsn`; the oldest transaction in doubt begins at `open_lsn`. Pins
+        that stand in the way of the cap are dropped here, and listed in `gave_way`.
+        """
+        self._refuse()
+        infos = self._segments.infos()
+        with self._retaining:
+            trim = retention.plan(
+                infos[:-1],
+                bytes_now=sum(info.bytes for info in infos) + self._settings.segment_bytes,
+                bytes_max=self._settings.total_bytes,
+                checkpoint_lsn=checkpoint_lsn,
+                open_lsn=open_lsn,
+                pins=self._pins,
+            )
+            if trim is None:
+                return None
+            for token in trim.gave_way:
+                probe("wal.retention.pin_gave_way")
+                self.gave_way.append(token)
+                del self._pins[token]
+        ends = self._segments.ends(self._segments.sealed()[: trim.count])
+        return Trimmed(trim.first_lsn, [(name, partition, end) for (name, partition), end in sorted(ends.items())])
+
+    def trim(self, first_lsn: int) -> None:
+        """Remove the segments wholly below `first_lsn`, after the `Trimmed` that says so is durable."""
+        self._refuse()
+        going = [sealed for sealed in self._segments.sealed() if sealed.last_lsn < first_lsn]
+        ends = self._segments.ends(going)
+        with self._retaining:
+            for fragment, end in ends.items():
+                self._reach[fragment] = max(end, self._reach.get(fragment, 0))
+        with self._stopping():
+            for sealed in going:
+                self._segments.forget_first()
+                self._disk.remove(sealed.name)
+                self._disk.sync_directory()  # one by one: a power cut must not leave a hole
+
+    # How it is done.
+
+    def _rotate(self, length: int, touched: Touched) -> None:
+        """Seal the live segment and begin another, in which a block with a body of `length` fits."""
+        capacity = capacity_for(length, touched, self._settings.segment_bytes)
+        with self._preparing:
+            self._take_prepared(capacity)
+            with self._stopping():
+                live = self._segments.live
+                if live.synced_to < live.end:
+                    self._segments.sync()
+                if not live.empty:
+                    self._segments.seal()
+                self._follow(capacity)
+
+    def _take_prepared(self, capacity: int) -> None:
+        """See to it that the next segment's file is there, in this size. Called with `_preparing` held."""
+        try:
+            if self._prepared and capacity != self._settings.segment_bytes:
+                self._prepared = False
+                self._disk.remove(PREPARED)
+            if not self._prepared:
+                self._disk.create(PREPARED, capacity)
+        except DiskFull as error:
+            probe("wal.log.full")
+            self._full = error
+            raise
+        except BaseException as error:
+            self._stop(error)
+            raise
+        self._prepared = True
+
+    def _follow(self, capacity: int) -> None:
+        """Begin the next segment in the prepared file."""
+        with self._stopping():
+            live = self._segments.live
+            header = live.header._replace(capacity=capacity) if live.empty else next_header(live, capacity)
+            fresh, file = _begin(self._disk, header)
+            self._segments.follow(fresh, file)
+            self._prepared = False
+
+    def _mark(self) -> None:
+        """End a group of blocks with the proof that they were synced, if there is room for it."""
+        live = self._segments.live
+        if not live.marked and live.fits(len(EMPTY_BODY), {}):
+            self._segments.write(EMPTY_BODY, 0, live.last_time_ms, {})
+
+    def _view(self, first_lsn: int, wanted: Iterable[Fragment]) -> SegmentView | None:
+        self._refuse()
+        return self._segments.view(first_lsn, wanted)
+
+    def _refuse(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _refuse_write(self) -> None:
+        self._refuse()
+        if self._full is not None:
+            raise self._full
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """What fails in here is the last thing that this log did."""
+        try:
+            yield
+        except BaseException as error:
+            self._stop(error)
+            raise
+
+    def _stop(self, error: BaseException) -> None:
+        if self._failure is None:
+            probe("wal.log.stopped")
+            interrupted = DiskError("use", self._segments.live.name, f"{error!r} came in between: open the log again")
+            self._failure = error if isinstance(error, DiskError) else interrupted
+
+
+def _begin(disk: Disk, header: SegmentHeader) -> tuple[SegmentBuilder, File]:
+    """Make the prepared file the segment with this header."""
+    data = encode_header(header)
+    file = disk.open(PREPARED, write=True)
+    file.write(0, data)
+    file.sync()
+    disk.rename(PREPARED, segment_name(header.first_lsn))
+    disk.sync_directory()
+    return SegmentBuilder(decode_header(data)), file

@@ -1,0 +1,49 @@
+"""Which segments may go. A pure rule, so that it can be read, and tested, without a disk.
+
+A segment may go when the store holds all of it (the last checkpoint), no transaction in doubt begins in it, and nobody
+has pinned it. It does go, the oldest first, only as far as the log is larger than its cap: what is kept serves history.
+The cap is hard for pins: where they alone hold the log above it, they give way, and their users fall back to a full
+transfer. It is never taken from the checkpoint or a transaction in doubt; then the cap waits for the next checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from wal.segment import SegmentInfo
+
+
+class Trim(msgspec.Struct, frozen=True):
+    """The `count` oldest segments may go, so that the log begins at `first_lsn`; these pins gave way."""
+
+    count: int
+    first_lsn: int
+    gave_way: tuple[str, ...]
+
+
+def plan(
+    sealed: Sequence[SegmentInfo],
+    *,
+    bytes_now: int,
+    bytes_max: int,
+    checkpoint_lsn: int,
+    open_lsn: int | None,
+    pins: Mapping[str, int],
+) -> Trim | None:
+    """What may go of the sealed segments, given from the oldest on; None if nothing needs to, or may.
+
+    The store holds everything up to `checkpoint_lsn`; the oldest transaction in doubt begins at `open_lsn`; a pin needs
+    the log from its LSN on.
+    """
+    needed_from = checkpoint_lsn + 1 if open_lsn is None else min(checkpoint_lsn + 1, open_lsn)
+    excess = bytes_now - bytes_max
+    count = 0
+    while count < len(sealed) and excess > 0 and sealed[count].last_lsn < needed_from:
+        excess -= sealed[count].bytes
+        count += 1
+    if not count:
+        return None
+    first_lsn = sealed[count - 1].last_lsn + 1
+    return Trim(count, first_lsn, tuple(sorted(token for token, lsn in pins.items() if lsn < first_lsn)))

@@ -1,0 +1,190 @@
+"""One segment as a value: its name, how it is written block by block, and what it says about itself when it is full.
+
+Nothing here touches a disk. `SegmentBuilder` is the state of the segment that is being written, and the same state is
+rebuilt from its blocks when the log is opened: there is one way to come by it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from wal.codec import (
+    CAPACITY_MAX,
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    BlockHeader,
+    SegmentHeader,
+    Trailer,
+    block_size,
+    encode_block,
+    encode_footer,
+)
+from wal.index import SegmentIndex, Touched
+from wal.records import Record
+
+PREPARED = "next.segment"
+"""The file that becomes the next segment: zero-filled and synced ahead of need."""
+
+_NAME = re.compile(r"(\d{20})\.wal")
+_GRAIN = 4096
+
+
+def segment_name(first_lsn: int) -> str:
+    """`00000000000000001234.wal`: sorting names sorts LSNs."""
+    return f"{first_lsn:020d}.wal"
+
+
+def segment_lsn(name: str) -> int | None:
+    """The first LSN of the segment with this file name; None if it is no segment's name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One turn of the node: its records, and where they stand. `bytes` is what the block takes in the file."""
+
+    first_lsn: int
+    time_ms: int
+    records: list[Record]
+    segment: str
+    offset: int
+    bytes: int
+
+    @property
+    def last_lsn(self) -> int:
+        """The LSN of its last record."""
+        return self.first_lsn + len(self.records) - 1
+
+
+class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What `foreshore wal segments` prints: an empty segment's last LSN is one less than its first, its times are 0."""
+
+    name: str
+    first_lsn: int
+    last_lsn: int
+    bytes: int
+    sealed: bool
+    first_time_ms: int
+    last_time_ms: int
+
+
+class SegmentBuilder:
+    """The segment that is being written: where its next block goes, what it chains to, and what the blocks hold.
+
+    Invariants: blocks are contiguous from the header to `end`; `next_lsn` is one more than the last record; a footer
+    with the whole index fits between `end` and the capacity.
+    """
+
+    __slots__ = (
+        "crc",
+        "end",
+        "first_time_ms",
+        "header",
+        "index",
+        "last_time_ms",
+        "marked",
+        "next_lsn",
+        "synced_to",
+    )
+
+    def __init__(self, header: SegmentHeader) -> None:
+        self.header = header
+        self.end = HEADER_BYTES
+        self.crc = header.crc
+        self.next_lsn = header.first_lsn
+        self.index = SegmentIndex()
+        self.first_time_ms = 0
+        self.last_time_ms = 0
+        self.marked = True
+        """The last block is a marker, or there is none: nothing is left to prove."""
+        self.synced_to = HEADER_BYTES
+        """What of the file is known to be durable: the writer's own knowledge, or what a block's header says of it."""
+
+    @property
+    def name(self) -> str:
+        """Its file."""
+        return segment_name(self.header.first_lsn)
+
+    @property
+    def last_lsn(self) -> int:
+        """Its last record; one less than its first if it has none."""
+        return self.next_lsn - 1
+
+    @property
+    def empty(self) -> bool:
+        """It has no records."""
+        return self.next_lsn == self.header.first_lsn
+
+    def fits(self, length: int, touched: Touched) -> bool:
+        """Whether a block with a body of `length` fits, and still a footer after it."""
+        footer = self.index.bytes_max + self.index.growth(touched) + TRAILER_BYTES
+        return self.end + block_size(length) + footer <= self.header.capacity
+
+    def encode(self, body: bytes, records: int, *, time_ms: int) -> tuple[BlockHeader, bytes]:
+        """The next block, to be written at `end`; `add` it when it was."""
+        header = BlockHeader(len(body), 0, self.next_lsn, records, 0, time_ms, self.synced_to, self.crc)
+        data, crc = encode_block(self.header.first_lsn, header, body)
+        return header._replace(crc=crc), data
+
+    def add(self, block: BlockHeader, touched: Touched) -> None:
+        """The block is written, or was read: what comes next chains to it."""
+        assert block.previous_crc == self.crc, f"block at {self.end} of {self.name} does not chain to the one before"
+        assert block.first_lsn == self.next_lsn, f"block at {self.end} of {self.name} has another LSN"
+        if not self.index.starts:
+            self.first_time_ms = self.last_time_ms = block.time_ms
+        self.first_time_ms = min(self.first_time_ms, block.time_ms)
+        self.last_time_ms = max(self.last_time_ms, block.time_ms)
+        self.index.add(self.end, touched)
+        self.end += block.size
+        self.crc = block.crc
+        self.next_lsn += block.records
+        self.marked = block.records == 0
+        self.synced_to = max(self.synced_to, block.synced_to)
+        assert self.synced_to < self.end, f"a block of {self.name} says that more is synced than was written before it"
+
+    def trailer(self) -> Trailer:
+        """How it ends, once nothing more is added; the index's size and checksum are for the codec to fill in."""
+        header = self.header
+        times = self.first_time_ms, self.last_time_ms
+        records = self.next_lsn - header.first_lsn
+        blocks = len(self.index.starts)
+        return Trailer(self.last_lsn, self.end, *times, records, blocks, self.crc, 0, 0, header.first_lsn)
+
+    def footer(self) -> tuple[Trailer, int, bytes]:
+        """(trailer, offset, bytes) of the footer that seals it."""
+        trailer, footer = encode_footer(self.trailer(), self.index)
+        offset = self.header.capacity - len(footer)
+        assert offset >= self.end, f"the footer of {self.name} takes {len(footer)} bytes, more than were left for it"
+        return trailer, offset, footer
+
+    def info(self) -> SegmentInfo:
+        """What to tell about it."""
+        return SegmentInfo(
+            name=self.name,
+            first_lsn=self.header.first_lsn,
+            last_lsn=self.last_lsn,
+            bytes=self.header.capacity,
+            sealed=False,
+            first_time_ms=self.first_time_ms,
+            last_time_ms=self.last_time_ms,
+        )
+
+
+def next_header(previous: SegmentBuilder, capacity: int) -> SegmentHeader:
+    """The header of the segment that follows."""
+    before = previous.header
+    link = previous.last_lsn, previous.end, previous.crc
+    return SegmentHeader(before.cluster, before.node, previous.next_lsn, capacity, *link)
+
+
+def capacity_for(length: int, touched: Touched, segment_bytes: int) -> int:
+    """The size of a segment that begins with a body of `length`: `segment_bytes`, or more if it does not fit."""
+    empty = SegmentIndex()
+    needed = HEADER_BYTES + block_size(length) + empty.bytes_max + empty.growth(touched) + TRAILER_BYTES
+    if needed <= segment_bytes:
+        return segment_bytes
+    capacity = -(-needed // _GRAIN) * _GRAIN
+    assert capacity <= CAPACITY_MAX, f"a segment of {capacity} bytes: block and index are bounded far below that"
+    return capacity

@@ -1,0 +1,163 @@
+"""The segments of an open log, shared by the thread that writes and those that read: one lock, one place.
+
+The writer adds blocks, seals, and forgets; readers take copies of what they need and read files on their own. What a
+reader may see of the live segment is what its blocks were when it asked, never a block that is being written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+from wal.codec import SegmentHeader
+from wal.disk import Disk, File
+from wal.errors import Finding, LogDamaged
+from wal.history import BlockView, SegmentView
+from wal.ids import Fragment
+from wal.index import SegmentIndex, Touched
+from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_name
+from wal.segment_file import Sealed, load_index, read_blocks
+
+
+class Segments:
+    """All segments, the oldest first, the last one live. Invariant: each begins where the one before it ends.
+
+    The index of a sealed segment is read when it is first asked for and then kept, about 4% of the segment's size.
+    """
+
+    def __init__(self, disk: Disk, sealed: list[Sealed], live: SegmentBuilder, file: File) -> None:
+        self._disk = disk
+        self._lock = threading.Lock()
+        self._sealed = sealed
+        self._live = live
+        self._file = file
+        self._durable_lsn = live.last_lsn
+        self._indexes: dict[int, SegmentIndex] = {}
+
+    # The writer's.
+
+    @property
+    def live(self) -> SegmentBuilder:
+        """The segment that is written."""
+        return self._live
+
+    @property
+    def durable_lsn(self) -> int:
+        """Every record up to here survives a power cut."""
+        return self._durable_lsn
+
+    def write(self, body: bytes, records: int, time_ms: int, touched: Touched) -> None:
+        """Write the next block, and only then let anybody see it."""
+        header, data = self._live.encode(body, records, time_ms=time_ms)
+        self._file.write(self._live.end, data)
+        with self._lock:
+            self._live.add(header, touched)
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        self._file.sync()
+        with self._lock:
+            self._live.synced_to = self._live.end
+            self._durable_lsn = self._live.last_lsn
+
+    def seal(self) -> None:
+        """Give the live segment its footer, durably. Nothing may be added to it any more."""
+        assert self._live.synced_to == self._live.end, "a footer says that all before it is synced"
+        _, offset, footer = self._live.footer()
+        self._file.write(offset, footer)
+        self._file.sync()
+
+    def follow(self, fresh: SegmentBuilder, file: File) -> None:
+        """`fresh` is the live segment from now on; the one before it is sealed, or was empty and is replaced."""
+        old, live = self._file, self._live
+        assert fresh.next_lsn == live.next_lsn, f"{fresh.name} does not follow {live.name}"
+        with self._lock:
+            if not live.empty:
+                trailer, _, _ = live.footer()
+                self._sealed.append(Sealed(live.header, trailer, whole=True))
+                self._indexes[live.header.first_lsn] = live.index
+            self._live, self._file = fresh, file
+        old.close()
+
+    def forget_first(self) -> None:
+        """The oldest sealed segment is about to be removed."""
+        with self._lock:
+            self._indexes.pop(self._sealed.pop(0).header.first_lsn, None)
+
+    def close(self) -> None:
+        """Give the live file back."""
+        self._file.close()
+
+    # Any thread's.
+
+    def sealed(self) -> list[Sealed]:
+        """The sealed segments, the oldest first."""
+        with self._lock:
+            return list(self._sealed)
+
+    def infos(self) -> list[SegmentInfo]:
+        """What to tell about all segments; the last is the live one."""
+        with self._lock:
+            return [*(sealed.info() for sealed in self._sealed), self._live.info()]
+
+    def durable(self) -> tuple[list[int], int]:
+        """The first LSN of each segment, and the highest durable LSN, as of one moment."""
+        with self._lock:
+            return [*(s.header.first_lsn for s in self._sealed), self._live.header.first_lsn], self._durable_lsn
+
+    def replay(self, from_lsn: int) -> Iterator[Block]:
+        """The blocks from `from_lsn` to what is written now; LogDamaged if the log begins later."""
+        with self._lock:
+            parts = [(s.header, s.trailer.end) for s in self._sealed]
+            parts.append((self._live.header, self._live.end))
+        begins = parts[0][0].first_lsn
+        if from_lsn < begins:
+            what = f"the log begins at LSN {begins}: expected LSN {from_lsn}, which was asked for"
+            cost = f"the records from LSN {from_lsn} to {begins - 1}"
+            name = segment_name(begins)
+            raise LogDamaged(Finding(kind="missing", segment=name, offset=0, lsn=from_lsn, what=what, cost=cost))
+        first = max(at for at, (header, _) in enumerate(parts) if header.first_lsn <= from_lsn)
+        return self._replay(parts[first:], from_lsn)
+
+    def view(self, first_lsn: int, wanted: Iterable[Fragment]) -> SegmentView | None:
+        """The segment that begins at `first_lsn`, for a history cursor; None if it is gone."""
+        with self._lock:
+            sealed = next((s for s in self._sealed if s.header.first_lsn == first_lsn), None)
+            if sealed is None:
+                if self._live.header.first_lsn != first_lsn:
+                    return None
+                header, end, index = self._live.header, self._live.end, self._live.index.snapshot(wanted)
+        if sealed is not None:
+            header, end, index = sealed.header, sealed.trailer.end, self.index_of(sealed)
+        return BlockView(self._disk.open(segment_name(first_lsn)), header, index, end)
+
+    def index_of(self, sealed: Sealed) -> SegmentIndex:
+        """A sealed segment's index."""
+        with self._lock:
+            known = self._indexes.get(sealed.header.first_lsn)
+        if known is None:
+            file = self._disk.open(sealed.name)
+            try:
+                known = load_index(file, sealed)
+            finally:
+                file.close()
+            with self._lock:
+                if sealed in self._sealed:
+                    self._indexes[sealed.header.first_lsn] = known
+        return known
+
+    def ends(self, segments: Sequence[Sealed]) -> dict[Fragment, int]:
+        """The highest counter of each fragment in these segments."""
+        ends: dict[Fragment, int] = {}
+        for sealed in segments:
+            for fragment, end in self.index_of(sealed).ends():
+                ends[fragment] = max(end, ends.get(fragment, 0))
+        return ends
+
+    def _replay(self, parts: list[tuple[SegmentHeader, int]], from_lsn: int) -> Iterator[Block]:
+        for header, end in parts:
+            file = self._disk.open(segment_name(header.first_lsn))
+            try:
+                yield from read_blocks(file, header, end, from_lsn)
+            finally:
+                file.close()

@@ -1,0 +1,265 @@
+"""A tolerant walk over a log: everything that verifies, and, in its place, whatever is wrong, as values.
+
+Where a block does not verify, the walk says so, looks for the next that does, and goes on from there. It is what tools
+read with; a node reads with `wal.recovery` and stops instead. Both draw the line between a torn tail and damage alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from wal.checksum import Checksum, crc32c
+from wal.codec import FormatError, NewerFormat, NothingHere, SegmentHeader, Trailer
+from wal.disk import DiskMissing, File
+from wal.errors import Finding, Kind, LogTooNew
+from wal.index import touched_by
+from wal.probe import probe
+from wal.records import Record
+from wal.scan import RawBlock, Scan, nonzero_end, survivors
+from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_lsn, segment_name
+from wal.segment_file import Sealed, decode, read_header, read_trailer
+
+Found: TypeAlias = Block | Finding | SegmentInfo
+"""A segment's info comes after its blocks."""
+
+
+class ReadableDisk(Protocol):
+    """The half of `wal.disk.Disk` that a reader needs."""
+
+    def list(self) -> list[str]:
+        """All names, sorted."""
+        ...
+
+    def open(self, name: str, write: bool = False) -> File:
+        """An existing file; DiskMissing if there is none."""
+        ...
+
+
+class Walk:
+    """Iterates once over all segments. Segments that end before `from_lsn` are passed over, unless `everything`.
+
+    `everything` also compares footers with blocks and looks for bytes where zeros should be.
+    """
+
+    def __init__(
+        self, disk: ReadableDisk, *, from_lsn: int = 1, checksum: Checksum = crc32c, everything: bool = False
+    ) -> None:
+        self._disk = disk
+        self._from_lsn = from_lsn
+        self._checksum = checksum
+        self._everything = everything
+        self._log: tuple[str, str] | None = None  # cluster and node of the first segment
+        self._ended: tuple[str, int, int, int] | None = None  # name, last LSN, end, last crc of the segment before
+
+    def __iter__(self) -> Iterator[Found]:
+        lsns = sorted(lsn for lsn in map(segment_lsn, self._disk.list()) if lsn is not None)
+        headers = [self._header(lsn) for lsn in lsns]
+        for at, header in enumerate(headers):
+            if isinstance(header, Finding):
+                yield header
+                self._ended = None
+            elif header is not None:
+                link = self._link(header)
+                if link is not None:
+                    yield link
+                after = headers[at + 1] if at + 1 < len(headers) else None
+                yield from self._segment(header, after)
+
+    def _header(self, lsn: int) -> SegmentHeader | Finding | None:
+        """A segment's header, or what is wrong with it; None if it was removed meanwhile."""
+        name = segment_name(lsn)
+        lost = f"the records from LSN {lsn} on that were in this segment"
+        try:
+            file = self._disk.open(name)
+        except DiskMissing:
+            return None
+        try:
+            header = read_header(file, self._checksum)
+        except NewerFormat as error:
+            return _finding("newer", name, 0, lsn, str(error), "nothing, with the version that wrote it")
+        except FormatError as error:
+            return _finding("damaged", name, 0, lsn, str(error), lost)
+        finally:
+            file.close()
+        self._log = self._log or (header.cluster, header.node)
+        if (header.cluster, header.node) != self._log:
+            what = f"a segment of node {header.node!r} in cluster {header.cluster!r}: expected {self._log}"
+            return _finding("foreign", name, 0, lsn, what, lost)
+        if header.first_lsn != lsn:
+            what = f"the segment begins at LSN {header.first_lsn}: expected {lsn}, by the file's name"
+            return _finding("replaced", name, 0, lsn, what, lost)
+        return header
+
+    def _link(self, header: SegmentHeader) -> Finding | None:
+        if self._ended is None:
+            return None
+        before, *ended = self._ended
+        known = [header.previous_lsn, header.previous_end, header.previous_crc]
+        if ended == known:
+            return None
+        name, lost = segment_name(header.first_lsn), ended[0] + 1
+        if known[0] > ended[0]:
+            what = f"the segment follows LSN {known[0]}: the log before it ends with LSN {ended[0]} in {before}"
+            return _finding("missing", name, 0, lost, what, f"the records from LSN {lost} to {known[0]}")
+        what = f"the segment follows LSN {known[0]}, end {known[1]}: {before} ends with LSN {ended[0]} at {ended[1]}"
+        return _finding("replaced", name, 0, lost, what, "which of the two belongs here cannot be told")
+
+    def _segment(self, header: SegmentHeader, after: SegmentHeader | Finding | None) -> Iterator[Found]:
+        try:
+            file = self._disk.open(segment_name(header.first_lsn))
+        except DiskMissing:
+            self._ended = None
+            return
+        try:
+            walk = _SegmentWalk(
+                file,
+                header,
+                self._checksum,
+                last=after is None,
+                from_lsn=0 if self._everything else self._from_lsn,
+                everything=self._everything,
+            )
+            if walk.trailer is not None and walk.trailer.last_lsn < self._from_lsn and not self._everything:
+                yield Sealed(header, walk.trailer, whole=True).info()
+            else:
+                yield from walk
+            self._ended = walk.ended
+        finally:
+            file.close()
+
+
+class _SegmentWalk:
+    """One segment. `ended` is how it ended, if that can be told: name, last LSN, end, last crc."""
+
+    def __init__(
+        self,
+        file: File,
+        header: SegmentHeader,
+        checksum: Checksum,
+        *,
+        last: bool,
+        from_lsn: int,
+        everything: bool,
+    ) -> None:
+        self.name = segment_name(header.first_lsn)
+        self.problem: Finding | None = None
+        self.trailer: Trailer | None = None
+        try:
+            self.trailer = read_trailer(file, header, checksum)
+        except NothingHere as error:
+            if not last:
+                self.problem = self._footer_problem(header, str(error))
+        except FormatError as error:
+            self.problem = self._footer_problem(header, str(error))
+        self._file = file
+        self._header = header
+        self._checksum = checksum
+        self._last = last and self.trailer is None
+        self._from_lsn = from_lsn
+        self._everything = everything
+        self._size = min(file.size(), header.capacity)
+        self._limit = self._size if self.trailer is None else self.trailer.end
+        self._builder = SegmentBuilder(header)
+        self._whole = True  # so far every block verified, and the builder has them all
+        self.ended: tuple[str, int, int, int] | None = None
+        if self.trailer is not None:
+            self.ended = (self.name, self.trailer.last_lsn, self.trailer.end, self.trailer.last_crc)
+
+    def __iter__(self) -> Iterator[Found]:
+        scan = Scan(self._file, self._header, limit=self._limit, checksum=self._checksum)
+        while True:
+            yield from self._blocks(scan)
+            stop = self._judge(scan)
+            if stop is None:
+                break
+            yield stop
+            if not stop.damage:
+                break
+            self._whole = False
+            onward = next(self._survivors(scan), None)
+            if onward is None:
+                break
+            probe("wal.walk.resumed_behind_damage")
+            place = onward.offset, onward.header.first_lsn, onward.header.previous_crc
+            scan = Scan(self._file, self._header, limit=self._limit, checksum=self._checksum, place=place)
+        if self.trailer is None and self._whole:
+            self.ended = (self.name, scan.lsn - 1, scan.offset, scan.crc)
+        if self._everything and not self._last:
+            yield from self._footer()
+        yield self._info(scan)
+
+    def _blocks(self, scan: Scan) -> Iterator[Found]:
+        for raw in scan:
+            records: list[Record] = []
+            if raw.header.records and raw.header.last_lsn >= self._from_lsn:
+                try:
+                    block = decode(raw, self.name)
+                except LogTooNew as error:
+                    self._whole = False
+                    yield error.finding
+                    continue
+                records = block.records
+                yield block
+            if self._whole:
+                self._builder.add(raw.header, touched_by(records) if self._everything else {})
+
+    def _judge(self, scan: Scan) -> Finding | None:
+        """What it means that the scan ended here; None if that is as it should be."""
+        trailer = self.trailer
+        if trailer is not None:
+            if (scan.offset, scan.lsn - 1, scan.crc) == (trailer.end, trailer.last_lsn, trailer.last_crc):
+                return None
+        elif not self._last and not scan.stop:
+            return None  # its successor knows where it ended
+        what = scan.stop or "zeros where a block should be"
+        if scan.newer is not None:
+            return self._finding("newer", scan, what, "nothing, with the version that wrote it")
+        if self._last:
+            tail_end = nonzero_end(self._file, scan.offset, self._size)
+            gone = self._header.capacity - self._size
+            if tail_end == scan.offset and not gone:
+                return None
+            proven = any(raw.header.synced_to > scan.offset for raw in self._survivors(scan))
+            if not proven:
+                what = f"{what}; {tail_end - scan.offset} bytes, and {gone} that are missing from the file"
+                return self._finding("torn", scan, what, "nothing that was promised, unless it was the last sync")
+        onward = next(self._survivors(scan), None)
+        until = f"to {onward.header.first_lsn - 1}" if onward is not None else "on"
+        return self._finding("damaged", scan, what, f"the records from LSN {scan.lsn} {until}")
+
+    def _survivors(self, scan: Scan) -> Iterator[RawBlock]:
+        return survivors(self._file, self._header, offset=scan.offset, limit=self._limit, lsn=scan.lsn)
+
+    def _footer(self) -> Iterator[Finding]:
+        """What is wrong with the footer of a segment that has one, and with the space before it."""
+        if self.problem is not None:
+            yield self.problem
+        if self.trailer is None or not self._whole:
+            return
+        _, offset, footer = self._builder.footer()
+        if self._file.read(offset, len(footer)) != footer:
+            yield self._footer_problem(self._header, "the index says other than the blocks")
+        elif (stray := nonzero_end(self._file, self._builder.end, offset)) > self._builder.end:
+            what = f"bytes up to offset {stray} that are no block: expected zeros up to {offset}"
+            name, end = self.name, self._builder.end
+            yield _finding("stray", name, end, self._builder.next_lsn, what, "nothing")
+
+    def _info(self, scan: Scan) -> SegmentInfo:
+        if self.trailer is not None:
+            return Sealed(self._header, self.trailer, whole=True).info()
+        info = self._builder.info()
+        return info if self._whole else msgspec.structs.replace(info, last_lsn=scan.lsn - 1)
+
+    def _finding(self, kind: Kind, scan: Scan, what: str, cost: str) -> Finding:
+        return _finding(kind, self.name, scan.offset, scan.lsn, what, cost)
+
+    def _footer_problem(self, header: SegmentHeader, what: str) -> Finding:
+        cost = "nothing: it is made again from the blocks"
+        return _finding("index", self.name, header.capacity, header.first_lsn, what, cost)
+
+
+def _finding(kind: Kind, segment: str, offset: int, lsn: int, what: str, cost: str) -> Finding:
+    return Finding(kind=kind, segment=segment, offset=offset, lsn=lsn, what=what, cost=cost)
