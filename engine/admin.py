@@ -88,6 +88,9 @@ class Administration:
             status |= {
                 "cluster": topology.cluster,
                 "stamp": f"{stamp(topology):016x}",
+                "partition_count": topology.partitions,
+                "backups": topology.backups,
+                "epoch": max(p.epoch for p in topology.placements),
                 "coordinator": node.detector.coordinator(),
                 "members": [
                     {
@@ -145,10 +148,12 @@ class Administration:
         }
 
     def left(self) -> bool:
-        """Whether this node asked to leave and has left."""
+        """Whether this node asked to leave and has left; before there is a cluster, it may go at once."""
         core = self.node.core
-        if not self.node.membership.leaving_self or core.topology is None:
+        if not self.node.membership.leaving_self:
             return False
+        if core.topology is None:
+            return True
         alone = len(core.topology.members) == 1
         return alone or core.topology.member(core.node) is None
 

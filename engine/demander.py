@@ -129,7 +129,7 @@ class Demander:
                 f.base,
                 f.loading,
                 (namespace, number) in self._no_history,
-                list(f.suspects),
+                [] if f.loading else list(f.suspects),
             )
             for number in session.partitions
             for namespace, f in core.replica.partition(number).fragments.items()

@@ -94,6 +94,11 @@ class Detector:
         return [Peak(*life, lsn) for life, lsn in self._peaks.items()]
 
 
+def earlier(life: Life, known: Iterable[Peak], heard: Iterable[Peak]) -> list[Peak]:
+    """What lives before this one claimed: all that was known before it answered, and of the rest the lower lives."""
+    return [*known, *(peak for peak in heard if peak.incarnation < life.incarnation)]
+
+
 def set_back(node: NodeId, life: Life, peaks: Iterable[Peak]) -> bool:
     """Whether a life began with less than an earlier one on the same disk had claimed: an old image was put back."""
     return any(

@@ -29,14 +29,16 @@ from collections.abc import Callable, Sequence
 from engine import topology as topologies
 from engine.assignment import Candidate, Change, next_topology
 from engine.core import MS, Core
-from engine.detector import Detector, set_back
+from engine.detector import Detector, earlier, set_back
 from engine.messages import (
     Accept,
     Announce,
     AskMap,
     Commit,
     CopyReport,
+    Life,
     Message,
+    Peak,
     Promise,
     Propose,
     Refuse,
@@ -70,11 +72,12 @@ class Intent:
 class Attempt:
     """One ballot of a coordinator."""
 
-    def __init__(self, after: Version, ballot: Ballot, intent: Intent, deadline: int) -> None:
+    def __init__(self, after: Version, ballot: Ballot, intent: Intent, deadline: int, peaks: list[Peak]) -> None:
         self.after = after
         self.ballot = ballot
         self.intent = intent
         self.deadline = deadline
+        self.peaks = peaks  # claimed before the ballot was announced: by lives that came before any that answers it
         self.promises: dict[NodeId, Promise] = {}
         self.singles: dict[NodeId, SingleMap] = {}
         self.proposed: bytes | None = None
@@ -237,7 +240,7 @@ class Exchange:
         self.highest_seen = max(self.highest_seen, self.promised.round) + 1
         ballot = Ballot(self.highest_seen, core.node)
         deadline = core.now + (core.settings.exchange_drain_ms + core.settings.exchange_retry_ms) * MS
-        self.attempt = Attempt(core.version, ballot, intent, deadline)
+        self.attempt = Attempt(core.version, ballot, intent, deadline, self.detector.peaks())
         core.note(f"exchange after {core.version} ballot {ballot}: {intent.reason}")
         self._announce()
         self._resend_at = self.wake_at = core.now + core.settings.retransmit_ms * MS
@@ -289,6 +292,11 @@ class Exchange:
             present = {c.node for c in candidates}
             if sum(n in present for n in core.topology.voters) < core.topology.majority:
                 return  # a map that its own voters could not continue would strand the cluster
+            if outlived := self._outlived():
+                probe("exchange.a_life_was_outlived")
+                core.note(f"exchange after {attempt.after}: {', '.join(outlived)} may have restarted meanwhile: ask again")
+                self.give_up()
+                return
             baseline = attempt.intent.baseline if attempt.intent.baseline is not None else core.topology.baseline
             change = Change(
                 candidates=[self._as_reported(c, attempt.singles[c.node]) for c in candidates],
@@ -311,7 +319,27 @@ class Exchange:
         life, member = attempt.promises[node].life, topology.member(node)
         if member is None or life.allocation != member.allocation:
             return False
-        return life.incarnation == member.incarnation or not set_back(node, life, self.detector.peaks())
+        return life.incarnation == member.incarnation or not set_back(
+            node, life, earlier(life, attempt.peaks, self.detector.peaks())
+        )
+
+    def _outlived(self) -> list[NodeId]:
+        """The nodes of which others know a life that claimed more and may be the later one.
+
+        Its claim was heard of while the ballot was under way, so it does not tell whether the answer is late, or the disk
+        was set back. Once it is known here before a ballot begins, it does.
+        """
+        attempt = self.attempt
+        assert attempt is not None
+        heard = [peak for single in attempt.singles.values() for peak in single.peaks]
+        for peak in heard:
+            self.detector.note_peak(peak.node, Life(peak.allocation, peak.incarnation, 0), peak.durable_lsn)
+        return [
+            node
+            for node, single in attempt.singles.items()
+            if set_back(node, single.life, heard)
+            and not set_back(node, single.life, earlier(single.life, attempt.peaks, heard))
+        ]
 
     @staticmethod
     def _as_reported(candidate: Candidate, single: SingleMap) -> Candidate:

@@ -111,7 +111,7 @@ class FragmentState:
         self.digests: list[tuple[int, int]] = []
         self.loading = False  # emptied, and not whole yet: its counters count for nothing
         self.history_from = 0  # the log holds every write above this counter
-        self.suspects: dict[bytes, None] = {}  # touched by undone writes, not yet fetched again
+        self.suspects: dict[bytes, None] = {}  # rows that may be wrong: undone, or live while loading; not yet fetched
         self.dirty = False  # changed since the last checkpoint began
         self.tombstones: dict[bytes, int] = {}  # deletes in the store that may go when base has passed them
 

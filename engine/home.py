@@ -25,8 +25,17 @@ from engine.recover import recover
 from engine.replica import Replica
 from engine.settings import Settings
 from engine.store import LayeredStore
-from engine.store_lmdb import LmdbStore, StoreError, StoreFull
-from wal import DirectoryDisk, DiskError, Log, LogError, LogSettings
+from engine.store_lmdb import (
+    LmdbStore,
+    StoreDamaged,
+    StoreError,
+    StoreFailed,
+    StoreForeign,
+    StoreFull,
+    StoreInUse,
+    StoreTooNew,
+)
+from wal import DirectoryDisk, DiskError, Log, LogBehindStore, LogDamaged, LogError, LogForeign, LogSettings, LogTooNew
 from wal import DiskFull as LogDiskFull
 from wal.ids import NodeId, check_name
 
@@ -94,14 +103,24 @@ def open_home(path: Path, *, cluster: str, node: NodeId | None, settings: Settin
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise UsageError(f"cannot make the data directory {path}: {error.strerror}") from error
-    lock = _take_lock(path)
+        raise UsageError(
+            f"cannot make the data directory {path}: {error.strerror}; expected a directory, or a place where this user "
+            "may make one"
+        ) from error
     try:
-        identity = _identify(path, cluster, node)
-        return _open(path, identity, settings, lock, accept_loss=accept_loss)
-    except BaseException:
-        os.close(lock)
-        raise
+        lock = _take_lock(path)
+        try:
+            identity = _identify(path, cluster, node)
+            return _open(path, identity, settings, lock, accept_loss=accept_loss)
+        except BaseException:
+            os.close(lock)
+            raise
+    except OSError as error:
+        where = error.filename or path
+        raise UsageError(
+            f"cannot use the data directory {path}: {where}: {error.strerror}; expected files that this user may read "
+            "and write"
+        ) from error
 
 
 def _take_lock(path: Path) -> int:
@@ -161,11 +180,30 @@ def _open(path: Path, identity: Identity, settings: Settings, lock: int, *, acce
         except BaseException:
             base.close()
             raise
-    except (LogDiskFull, StoreFull) as error:
-        raise DiskFull(f"{error}; free some space and start again") from error
     except (LogError, StoreError, DiskError, ValueError) as error:
-        raise CorruptionError(str(error)) from error
+        raise _refusal(path, error) from error
     return Home(path, identity, log, base, replica, lock)
+
+
+def _refusal(path: Path, error: Exception) -> Error:
+    """Why a node cannot start on this directory, and what to do."""
+    match error:
+        case LogDiskFull() | StoreFull():
+            return DiskFull(f"{error}; free some space and start again")
+        case LogDamaged() | LogBehindStore():
+            return CorruptionError(
+                f"the log of {path} is not whole: {error.finding}. `foreshore wal verify {path}` shows all of it. Move the "
+                "directory away and start the node with an empty one, so that it gets its copies from its peers; or, if it "
+                "is alone, accept the loss with --accept-loss: everything from there on is set aside, not deleted"
+            )
+        case LogTooNew() | StoreTooNew() | LogForeign() | StoreForeign() | StoreInUse():
+            return UsageError(f"cannot use the data directory {path}: {error}")
+        case StoreDamaged():
+            return CorruptionError(str(error))
+        case StoreFailed() | DiskError():
+            return Error(f"cannot use the data directory {path}: {error}")
+        case _:
+            return CorruptionError(f"the data directory {path} contradicts itself: {error}")
 
 
 def as_engine_error(error: BaseException) -> Error | None:

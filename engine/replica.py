@@ -19,6 +19,7 @@ from engine.results import ABORTED, COMMITTED, Results
 from engine.store import GONE, ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
 from wal import records as r
 from wal.ids import DECISIONS, NO_BALLOT, NO_VERSION, Ballot, Fragment, Namespace, TxId, Version
+from wal.probe import probe
 
 
 class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
@@ -117,6 +118,8 @@ class Replica:
             case r.FragmentReady(namespace, partition, lwm, digest, epochs, full):
                 fragment = self.fragment((namespace, partition))
                 fragment.ready(lwm, digest, epochs, full=full)
+                if full:
+                    self._drop_unconfirmed(fragment, lwm)
                 self._touch(fragment)
                 self._drop_ended(partition)
             case r.Undo(namespace, partition, above):
@@ -160,11 +163,13 @@ class Replica:
         rows = store.layer_of(name)
         epoch, at = write.epoch, write.start
         weight = 0
+        loading = fragment.loading
         for key, value in zip(write.keys, write.values, strict=True):
             at += 1
             if not newest:
                 held = store.get(name, key)
-                if held is not None and (held.epoch, held.counter) >= (epoch, at) and key not in fragment.suspects:
+                sure = loading or key not in fragment.suspects
+                if sure and held is not None and (held.epoch, held.counter) >= (epoch, at):
                     continue
             rows[key] = Entry(epoch, at, value)
             if value is None:
@@ -172,7 +177,9 @@ class Replica:
                 weight += ROW_OVERHEAD_BYTES + len(key)
             else:
                 weight += ROW_OVERHEAD_BYTES + len(key) + len(value)
-        if fragment.suspects:
+            if loading:
+                fragment.suspects[key] = None  # until the transfer tells of the key
+        if fragment.suspects and not loading:
             for key in write.keys:
                 fragment.suspects.pop(key, None)
         store.weigh(weight)
@@ -281,7 +288,7 @@ class Replica:
         weight = 0
         for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
             suspect = fragment.suspects.pop(key, 0) is None
-            if not suspect:
+            if fragment.loading or not suspect:
                 held = self.store.get(name, key)
                 if held is not None and (held.epoch, held.counter) >= (epoch, counter):
                     continue
@@ -290,6 +297,20 @@ class Replica:
                 fragment.tombstones[key] = counter
             weight += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
         self.store.weigh(weight)
+
+    def _drop_unconfirmed(self, fragment: FragmentState, lwm: int) -> None:
+        """A live write came before the transfer that covers it, and the transfer did not tell of its key: it was deleted.
+
+        Its delete came before the transfer began, and the supplier needed the tombstone no more.
+        """
+        rows = self.store.layer_of(fragment.name)
+        for key in fragment.suspects:
+            held = self.store.get(fragment.name, key)
+            if held is not None and held.counter <= lwm:
+                probe("replica.unconfirmed_row_dropped")
+                rows[key] = GONE
+                fragment.tombstones.pop(key, None)
+        fragment.suspects = {}
 
     def _clear(self, name: Fragment, *, gone: bool) -> None:
         self.store.clear(name)

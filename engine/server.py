@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import ipaddress
 import logging
 import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
-import msgspec
+from msgspec import Meta, Struct
 
 from engine.core import INCARNATION_BITS, next_incarnation
 from engine.driver import Driver
@@ -21,40 +24,73 @@ from engine.settings import Settings
 from engine.transport import Transport, split_address
 
 _log = logging.getLogger("foreshore")
-LOOPBACK = ("127.", "localhost", "::1")
 
 
-class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node lives. `listen` with port 0 takes a free one; `advertise` is what others are told to dial."""
+def _is(meaning: str) -> Meta:
+    """What a field means."""
+    return Meta(description=meaning)
 
-    data: Path
-    listen: str = "127.0.0.1:7400"
-    advertise: str = ""
-    seeds: list[str] = []
-    node: str = ""
-    insecure: bool = False
-    accept_loss: bool = False
+
+class ServerConfig(Struct, frozen=True, kw_only=True):
+    """Where a node lives."""
+
+    data: Annotated[Path, _is("the data directory; it is made where there is none")]
+    listen: Annotated[str, _is("host:port to accept connections at; port 0 takes a free one")] = "127.0.0.1:7400"
+    advertise: Annotated[str, _is("host:port that others are told to dial, where it is not `listen`")] = ""
+    seeds: Annotated[list[str], _is("host:port of nodes to begin with; one that answers is enough")] = []
+    node: Annotated[str, _is("the node's name; it belongs to the directory, and a new one draws it")] = ""
+    insecure: Annotated[bool, _is("listen on more than loopback, with no TLS and no authentication")] = False
+    accept_loss: Annotated[bool, _is("set a damaged end of the log aside and go on without it")] = False
     settings: Settings = Settings()
 
 
 def check_config(config: ServerConfig) -> None:
     """Raise UsageError for what cannot work."""
-    for address in (config.listen, *([config.advertise] if config.advertise else []), *config.seeds):
-        try:
-            split_address(address)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-    host, _ = split_address(config.listen)
-    if not host.startswith(LOOPBACK) and not config.insecure:
+    settings = config.settings
+    host, _ = _split("listen", config.listen)
+    for name, address in (
+        *([("advertise", config.advertise)] if config.advertise else []),
+        *(("seeds", seed) for seed in config.seeds),
+    ):
+        if _split(name, address)[1] == 0:
+            raise UsageError(f"{name} is {address}: expected a port from 1 to 65535, for others to dial")
+    if not _is_loopback(host) and not config.insecure:
         raise UsageError(
             f"{config.listen} is not loopback, and TLS and authentication are not there yet: anyone who reaches the port "
             "could read and write everything; listen on 127.0.0.1, or say --insecure"
         )
-    partitions = config.settings.partitions
+    if host in {"0.0.0.0", "::"} and not config.advertise:  # noqa: S104  # it is refused here
+        raise UsageError(f"listen is {config.listen}, which nobody can dial: say with --advertise where this node is found")
+    partitions = settings.partitions
     if partitions & (partitions - 1) or not 1 <= partitions <= 16384:
         raise UsageError(f"partitions is {partitions}: expected a power of two up to 16384")
-    if not 0 <= config.settings.backups <= 6:
-        raise UsageError(f"backups is {config.settings.backups}: expected 0 to 6")
+    if not 0 <= settings.backups <= 6:
+        raise UsageError(f"backups is {settings.backups}: expected 0 to 6")
+    if settings.suspicion_ms < 2 * settings.heartbeat_ms:
+        raise UsageError(
+            f"suspicion_ms is {settings.suspicion_ms} and heartbeat_ms is {settings.heartbeat_ms}: expected two "
+            "heartbeats or more before a suspicion, or members would be suspected between two of them"
+        )
+    if settings.wal_total_bytes < 3 * settings.wal_segment_bytes:
+        raise UsageError(
+            f"wal_total_bytes is {settings.wal_total_bytes} and wal_segment_bytes is {settings.wal_segment_bytes}: "
+            "expected room for three segments, the one that is written, the next, and one of history"
+        )
+
+
+def _split(name: str, address: str) -> tuple[str, int]:
+    try:
+        return split_address(address)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is this machine alone. A name other than localhost may lead anywhere."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Server:
@@ -101,7 +137,7 @@ class Server:
             try:
                 taken = await transport.listen(config.listen)
             except OSError as error:
-                raise UsageError(f"cannot listen on {config.listen}: {error.strerror}; is another node running?") from error
+                raise UsageError(f"cannot listen on {config.listen}: {_why(error)}") from error
             address = config.advertise or taken
             transport.identity = PeerSeen(
                 identity.node,
@@ -127,6 +163,8 @@ class Server:
         driver = Driver(loop, home, node, note=note)
         inbox.driver = driver
         driver.carrier = transport
+        if config.seeds:
+            note(f"looks for other nodes at {', '.join(config.seeds)}, and keeps trying where none answers")
         for seed in config.seeds:
             transport.connect(seed)
         if node.core.topology is not None:
@@ -151,7 +189,7 @@ class Server:
             raise as_engine_error(error) or error from error
 
     async def leave(self, seconds: float) -> bool:
-        """Ask to leave the cluster; True if it was let go in time."""
+        """Ask to leave the cluster, if it is in one; True if it was let go in time."""
         self.node.membership.leaving_self = True
         try:
             await asyncio.wait_for(asyncio.shield(self.driver.stopped), seconds)
@@ -173,6 +211,19 @@ class Server:
                 self.home.abandon()
             else:
                 self.home.close()
+
+
+def _why(error: OSError) -> str:
+    """Why a port was not given to us."""
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "the port is in use; is another node running? Choose another port, or 0 for a free one"
+        case errno.EADDRNOTAVAIL:
+            return "the address is not one of this machine; expected 127.0.0.1, or the address of an interface"
+        case errno.EACCES:
+            return "this user may not take the port; expected one above 1023"
+        case _:
+            return error.strerror or str(error)
 
 
 class _ClusterId:

@@ -75,7 +75,7 @@ class NodeProcess:
         """Start the process; `ready` says when it listens."""
         assert not self.running, f"{self.name} runs already"
         self._ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tools.demo_node", "--data", str(self.data), "--node", self.name]
+        command = [sys.executable, "-m", "tools.cli", "node", "start", "--data", str(self.data), "--node", self.name]
         command += ["--listen", "127.0.0.1:0", "--ready-file", str(self._ready), *self._options]
         if seeds:
             command += ["--seeds", ",".join(seeds)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import msgspec
+from typing import get_type_hints
 
 from engine.settings import Durability, Settings
 from tests.sim.machine import CLUSTER
@@ -17,7 +16,7 @@ LEASE_MS = 24 * 3_600_000
 NODES_MAX = 32
 
 SHAPE = ("nodes", "backups", "partitions", "affinity", "store", "seed", "domains", "latency", "fsync")
-_SETTINGS = {field.name: field for field in msgspec.structs.fields(Settings)}
+_SETTINGS = get_type_hints(Settings)
 _OWN = ("cluster", "domain")  # said in another way
 
 
@@ -81,7 +80,7 @@ def shape_of(statement: Statement) -> Shape:
 
 def setting(statement: Statement, name: str, text: str) -> object:
     """A setting's value from its text, by the field's type."""
-    kind = _SETTINGS[name].type
+    kind = _SETTINGS[name]
     try:
         if kind is bool:
             values = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

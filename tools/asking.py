@@ -1,0 +1,94 @@
+"""Asking nodes, for the commands that operate a cluster: one question, a wait for an answer, and what a refusal means."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from engine.client.admin import ask
+from engine.errors import Error, Unavailable, UsageError
+from engine.transport import split_address
+from wal.ids import NodeId, check_name
+
+LOOK_SECONDS = 0.1
+STATUS_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class Refused(Error):
+    """The node understood the command, and says why it will not do it."""
+
+
+def run(question: Coroutine[Any, Any, T]) -> T:
+    """Run what asks nodes, until it has its answer."""
+    return asyncio.run(question)
+
+
+def check_address(address: str) -> str:
+    """The address, if it is one. Raises UsageError."""
+    try:
+        _, port = split_address(address)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not port:
+        raise UsageError(f"{address!r} is not the address of a node: expected a port from 1 to 65535")
+    return address
+
+
+def node_names(text: str, option: str) -> list[NodeId]:
+    """The names in `n1,n2,n3`, each once. Raises UsageError."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError(f"{option} is {text!r}: expected names of nodes, such as n1,n2,n3")
+    try:
+        for name in names:
+            check_name("node", name)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UsageError(f"{option} names {twice[0]} twice: expected each node once")
+    return names
+
+
+async def question(
+    address: str, command: str, *, timeout: float = STATUS_SECONDS, **arguments: Sequence[str]
+) -> dict[str, Any]:
+    """A node's answer. Raises Unavailable if it does not come, Refused if the node says no."""
+    check_address(address)
+    try:
+        return await ask(address, command, timeout=timeout, **{name: list(words) for name, words in arguments.items()})
+    except UsageError as error:
+        raise Refused(f"{address}: {error}") from None
+
+
+async def wait_for(found: Callable[[], Awaitable[T | None]], seconds: float) -> T | None:
+    """The first thing that is found by looking again and again, or None after `seconds`."""
+    until = time.monotonic() + seconds
+    while True:
+        thing = await found()
+        if thing is not None or time.monotonic() > until:
+            return thing
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def status_or_none(address: str) -> dict[str, Any] | None:
+    """A node's status, or None if it does not answer."""
+    try:
+        return await question(address, "status")
+    except Unavailable:
+        return None
+
+
+async def listens(address: str) -> bool:
+    """Whether anybody accepts connections there."""
+    try:
+        async with asyncio.timeout(STATUS_SECONDS):
+            _, writer = await asyncio.open_connection(*split_address(address))
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True

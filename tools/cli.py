@@ -1,0 +1,109 @@
+"""`foreshore`: the operator's command.
+
+Each sub-command is a program of its own, imported when it is called, so that looking at a log does not wait for Spark.
+What they share is here: what an error looks like (one line on stderr that begins with `foreshore: `) and what the exit
+code says:
+
+    0  done, and nothing is wrong
+    1  something wrong was found, or the cluster refused
+    2  the command or the configuration cannot be meant so
+    3  a directory could not be read, or a node not reached
+  130  interrupted
+  141  whoever read the answer went away
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from engine.errors import Error
+from tools.terminal import ExitCode, Unreadable, complain, exit_code_of
+from wal import DiskError, LogClosed, LogError
+
+PROGRAMS = {
+    "node": ("tools.node_commands", "Start, stop and look at a node."),
+    "cluster": ("tools.cluster_commands", "Form a cluster, and look at it."),
+    "wal": ("tools.wal_commands", "Look at a node's log; nothing is written."),
+    "reconcile": ("tools.reconcile.cli", "Compare the copies of a cluster."),
+    "demo": ("tools.demo", "The whole story, with real data."),
+    "bench": ("tools.bench", "Measure every figure of this project."),
+}
+
+app = typer.Typer(
+    name="foreshore",
+    help="Foreshore: a transactional, partitioned, persistent key-value engine that counts its updates.",
+    epilog=(
+        "Exit codes: 0 done, nothing wrong; 1 something wrong found, or refused by the cluster; 2 usage; "
+        "3 a directory cannot be read or a node not reached; 130 interrupted; 141 the reader of the output went away."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"foreshore {version('foreshore')}")
+        raise typer.Exit
+
+
+@app.callback()
+def foreshore(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version, and stop.")
+    ] = False,
+) -> None:
+    """What is common to all commands."""
+
+
+def _attach(name: str) -> None:
+    module, meaning = PROGRAMS[name]
+
+    def command(context: typer.Context) -> None:
+        raise typer.Exit(run(module, name, context.args))
+
+    app.command(
+        name,
+        help=meaning,
+        add_help_option=False,  # the program's own
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+    )(command)
+
+
+for _name in PROGRAMS:
+    _attach(_name)
+
+
+def run(module: str, name: str, arguments: Sequence[str]) -> int:
+    """Run one program; the exit code. What it raises becomes a line on stderr, unless it is a bug."""
+    try:
+        if importlib.util.find_spec(module) is None:
+            raise Unreadable(f"this installation has no {name!r}: {module} is missing; install the project again")
+        program = importlib.import_module(module).app
+        code = program(args=list(arguments), prog_name=f"foreshore {name}", standalone_mode=False)
+    except (Error, LogError, LogClosed, DiskError) as error:
+        complain(error)
+        return exit_code_of(error)
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command, and exit with its code."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="foreshore")
+    except KeyboardInterrupt:
+        complain("interrupted")
+        sys.exit(ExitCode.INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""`foreshore cluster`: form a cluster, look at it, and say which nodes are meant to hold its data."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from engine.errors import Unavailable
+from tools.asking import Refused, node_names, question, run, status_or_none, wait_for
+from tools.terminal import ExitCode, Row, emit, plain, show, to_json
+
+app = typer.Typer(
+    name="cluster",
+    help="Form a cluster, look at it, and say which nodes hold its data.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
+Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
+Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")]
+SHOWN = 20
+
+
+@app.command()
+def init(
+    address: Address,
+    nodes: Annotated[str, typer.Option(help="Names of the first members, such as n1,n2,n3.")],
+    timeout: Timeout = 30.0,
+) -> None:
+    """Form a new cluster of nodes that were started, once they see each other; wait until it serves."""
+    run(_init(address, node_names(nodes, "--nodes"), timeout))
+
+
+async def _init(address: str, nodes: list[str], seconds: float) -> None:
+    last: dict[str, Any] = {}
+
+    async def together() -> bool | None:
+        last.clear()
+        last.update(await status_or_none(address) or {})
+        if last.get("formed"):
+            raise Refused(f"{address}: the cluster is formed already: {last['cluster_name']} {last['version']}")
+        return True if last and set(nodes) <= {last["node"], *last["seen"]} else None
+
+    if not await wait_for(together, seconds):
+        if not last:
+            raise Unavailable(f"no answer from {address} within {seconds:g} s: is the node running there?")
+        missing = [name for name in nodes if name not in {last["node"], *last["seen"]}]
+        raise Refused(
+            f"{last['node']} did not see {', '.join(missing)} within {seconds:g} s; it sees "
+            f"{', '.join(last['seen']) or 'nobody'}: are they running, with --seeds that lead to each other?"
+        )
+    await question(address, "init", cluster=[secrets.token_hex(8)], nodes=nodes)
+
+    async def serves() -> dict[str, Any] | None:
+        found = await status_or_none(address)
+        if found is None or not found["serving"] or found["partitions"].get("PROMOTING"):
+            return None
+        return found if len(found["members"]) == len(nodes) else None
+
+    found = await wait_for(serves, seconds)
+    if found is None:
+        raise Refused(
+            f"the cluster is formed and does not serve after {seconds:g} s: `foreshore cluster status {address}` says why"
+        )
+    emit([f"formed {found['cluster_name']} {found['cluster']} version={found['version']} members={','.join(nodes)}"])
+
+
+# Status.
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """A cluster as the node that was asked sees it, and what each member says of itself; None: it did not answer."""
+
+    asked: dict[str, Any]
+    members: dict[str, dict[str, Any] | None]
+    progress: dict[str, dict[str, Any] | None]
+
+    @property
+    def problems(self) -> list[str]:
+        """What is not as it should be, in words; none: every copy is where it belongs and in sync."""
+        asked, found = self.asked, list[str]()
+        if not asked["quorum"]:
+            found.append("no majority of the members is there: no writes until one is")
+        elif not asked["serving"]:
+            found.append(f"{asked['node']} is not in the topology: it waits for an exchange")
+        found += [f"{name} does not answer" for name, status in self.members.items() if status is None]
+        found += [f"{m['node']} is suspected by {asked['node']}" for m in asked["members"] if m["suspected"]]
+        away = [name for name in asked["baseline"] if name not in self.members]
+        if away:
+            found.append(f"{', '.join(away)} should hold data and {'is' if len(away) == 1 else 'are'} not here")
+        if asked["lost"]:
+            found.append(
+                f"{len(asked['lost'])} partitions are LOST, no in-sync copy of them is here: {_some(asked['lost'])}"
+            )
+        if asked["under_replicated"]:
+            found.append(f"{asked['under_replicated']} partitions have fewer in-sync copies than they should")
+        for name, status in self._answers():
+            if status["version"] != asked["version"]:
+                found.append(f"{name} is at version {status['version']}, {asked['node']} at {asked['version']}")
+            if status["in_doubt"]:
+                found.append(f"{len(status['in_doubt'])} transactions in doubt on {name}: {_some(status['in_doubt'])}")
+            if status["behind"]:
+                found.append(f"{status['behind']} copies on {name} are behind")
+            if status["frozen"]:
+                found.append(f"{name} waits for an exchange")
+            if status["held_up_by"]:
+                found.append(f"an exchange on {name} is held up by {status['held_up_by']}")
+        return found
+
+    def rows(self) -> Iterator[Row]:
+        """One line per member."""
+        for member in self.asked["members"]:
+            name = member["node"]
+            status, progress = self.members[name], self.progress[name]
+            yield {
+                "node": name,
+                "address": member["address"],
+                "state": _state(member, status),
+                "primary": member["primary"],
+                "in_sync": member["owning"],
+                "moving": member["moving"],
+                "behind": status["behind"] if status else None,
+                "in_doubt": len(status["in_doubt"]) if status else None,
+                "caught_up": _ways(progress) if progress else None,
+            }
+
+    def as_object(self) -> dict[str, Any]:
+        """All of it, for a program."""
+        members = {
+            member["node"]: member | {"status": self.members[member["node"]], "progress": self.progress[member["node"]]}
+            for member in self.asked["members"]
+        }
+        head = {name: value for name, value in self._head().items() if value is not None}
+        return head | {"lost": self.asked["lost"], "members": members, "problems": self.problems}
+
+    def lines(self) -> Iterator[str]:
+        """The facts about the whole."""
+        yield plain(self._head())
+
+    def _head(self) -> dict[str, Any]:
+        asked = self.asked
+        primaries = [member["primary"] for member in asked["members"]]
+        return {
+            "cluster": asked["cluster_name"],
+            "id": asked["cluster"],
+            "version": asked["version"],
+            "epoch": asked["epoch"],
+            "coordinator": asked["coordinator"],
+            "partitions": asked["partition_count"],
+            "backups": asked["backups"],
+            "primaries_per_member": f"{min(primaries)}..{max(primaries)}",
+            "under_replicated": asked["under_replicated"],
+            "baseline": asked["baseline"],
+        }
+
+    def _answers(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        return ((name, status) for name, status in self.members.items() if status is not None)
+
+
+@app.command()
+def status(address: Address, as_json: AsJson = False) -> None:
+    """The members, where the copies are, and what is not as it should be: then the exit code is 1."""
+    whole = run(_status(address))
+    if as_json:
+        emit([to_json(whole.as_object())])
+    else:
+        emit(whole.lines())
+        show(whole.rows(), as_json=False)
+        emit(whole.problems or ["every copy is in sync"])
+    if whole.problems:
+        raise typer.Exit(ExitCode.WRONG)
+
+
+async def _status(address: str) -> Whole:
+    asked = await question(address, "status")
+    if not asked["formed"]:
+        raise Refused(
+            f"{asked['node']} is in no cluster yet, and sees {', '.join(asked['seen']) or 'nobody'}: "
+            f"run `foreshore cluster init {address} --nodes ...`"
+        )
+    names = [member["node"] for member in asked["members"]]
+    addresses = [member["address"] for member in asked["members"]]
+    statuses = await asyncio.gather(*map(status_or_none, addresses))
+    progress = await asyncio.gather(*map(_progress, addresses))
+    return Whole(asked, dict(zip(names, statuses, strict=True)), dict(zip(names, progress, strict=True)))
+
+
+async def _progress(address: str) -> dict[str, Any] | None:
+    try:
+        return await question(address, "progress")
+    except Unavailable:
+        return None
+
+
+def _state(member: dict[str, Any], status: dict[str, Any] | None) -> str:
+    if status is None:
+        return "NO-ANSWER"
+    if member["suspected"]:
+        return "SUSPECTED"
+    return "serving" if status["serving"] and status["quorum"] else "WAITING"
+
+
+def _ways(progress: dict[str, Any]) -> str:
+    """How many fragments came to be up to date in which way, since that node started."""
+    ways = [f"{way}:{count}" for way, count in sorted(progress["fragments"].items())]
+    return " ".join([*ways, f"updates:{_total(progress['updates'])}"]) if ways else "-"
+
+
+def _total(counted: Any) -> int:
+    return sum(counted.values()) if isinstance(counted, dict) else int(counted)
+
+
+def _some(things: list[Any]) -> str:
+    shown = ", ".join(map(str, things[:SHOWN]))
+    return shown if len(things) <= SHOWN else f"{shown} and {len(things) - SHOWN} more"
+
+
+# Baseline.
+
+
+@app.command()
+def baseline(
+    address: Address,
+    nodes: Annotated[str | None, typer.Option("--set", help="The nodes that hold data from now on, as n1,n2,n4.")] = None,
+    timeout: Timeout = 30.0,
+) -> None:
+    """The nodes that are meant to hold data, here or not; or, with --set, other ones from now on."""
+    run(_baseline(address, None if nodes is None else node_names(nodes, "--set"), timeout))
+
+
+async def _baseline(address: str, nodes: list[str] | None, seconds: float) -> None:
+    if nodes is not None:
+        await question(address, "baseline", nodes=nodes)
+
+    async def there() -> list[str] | None:
+        found = await question(address, "status")
+        if not found["formed"]:
+            raise Refused(f"{found['node']} is in no cluster yet: run `foreshore cluster init {address} --nodes ...`")
+        now: list[str] = found["baseline"]
+        return now if nodes is None or set(now) == set(nodes) else None
+
+    now = await wait_for(there, seconds)
+    if now is None:
+        raise Refused(
+            f"the baseline did not change within {seconds:g} s: `foreshore cluster status {address}` says what holds it up"
+        )
+    emit([f"baseline {','.join(now)}"])

@@ -1,0 +1,201 @@
+"""`foreshore node`: start, stop and look at one node."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import uvloop
+
+from engine.errors import UsageError
+from engine.server import Server, ServerConfig
+from tools.asking import Refused, listens, question, run, wait_for
+from tools.config import KEYS, Key, load, toml_line
+from tools.terminal import ExitCode, emit, plain, show, to_json
+
+LEAVE_SECONDS = 30.0
+LEAVE_LOOK_SECONDS = 1.0
+_log = logging.getLogger("foreshore")
+
+app = typer.Typer(
+    name="node",
+    help="Start, stop and look at a node.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
+Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of the node.")]
+
+
+# Start.
+
+
+def start(config: Path | None, ready_file: Path | None, **flags: str | bool | None) -> None:
+    """Start a node, and run until it is told to stop.
+
+    Settings come from flags, then from FORESHORE_* variables, then from the file of --config, then from the defaults.
+
+    SIGTERM or SIGINT (Ctrl-C): the node hands its primaries over, leaves the cluster, writes a last checkpoint and ends.
+    At a second signal it ends at once, which costs the next start a recovery and nothing else.
+    """
+    settings = load(flags, file=config)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S", force=True)
+    uvloop.run(serve(settings, ready_file))
+
+
+def _parameter(key: Key) -> inspect.Parameter:
+    """A key as an option; everything but a flag is text until `tools.config` has checked it."""
+    default = "" if key.default in (None, "", []) else f" [default: {plain({'': key.default})[1:] or 'no'}]"
+    bounds = f" ({key.expected})" if key.choices or key.least is not None else ""
+    option = typer.Option(help=f"{key.meaning}{bounds}{default}", show_default=False, metavar=key.kind.upper())
+    kind = bool if key.kind == "flag" else str
+    return inspect.Parameter(
+        key.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _file_parameter(name: str, meaning: str) -> inspect.Parameter:
+    annotation = Annotated[Path | None, typer.Option(help=meaning, show_default=False, metavar="FILE")]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+start.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what typer reads the options from
+    [
+        _file_parameter("config", "a TOML file of keys, as `foreshore node config` prints it"),
+        *map(_parameter, KEYS.values()),
+        _file_parameter("ready_file", "write the address there, once the node listens"),
+    ]
+)
+app.command()(start)
+
+
+async def serve(config: ServerConfig, ready_file: Path | None = None) -> None:
+    """Run one node until it stops, or is told to by a signal. Raises what stopped it."""
+    server = await Server.start(config)
+    loop = asyncio.get_running_loop()
+    leaving: list[asyncio.Task[None]] = []
+
+    def told(name: str) -> None:
+        if leaving:
+            _log.info("%s again: ends at once; the next start recovers from the log", name)
+            sys.stderr.flush()
+            os._exit(ExitCode.INTERRUPTED)
+        _log.info("%s: leaves the cluster; once more to end at once", name)
+        leaving.append(loop.create_task(_leave(server)))
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told, number.name)
+    try:
+        if ready_file is not None:
+            _tell_ready(ready_file, server.address)
+        _log.info("ends: %s", await server.run())
+    finally:
+        await server.close()
+
+
+async def _leave(server: Server) -> None:
+    """Leave in good order while a majority is there to agree; or else stop as a member, and let the others find out."""
+    for _ in range(round(LEAVE_SECONDS / LEAVE_LOOK_SECONDS)):
+        if await server.leave(LEAVE_LOOK_SECONDS):
+            return
+        if not server.node.core.quorum:
+            server.driver.stop("told to; no majority was there to let it go, so it is still a member")
+            return
+    server.driver.stop(f"told to; it was not let go within {LEAVE_SECONDS:.0f} s, so it is still a member")
+
+
+def _tell_ready(file: Path, address: str) -> None:
+    new = file.with_name(f"{file.name}.new")
+    try:
+        new.write_text(address, encoding="utf-8")
+        new.rename(file)
+    except OSError as error:
+        raise UsageError(f"cannot write --ready-file {file}: {error.strerror}") from error
+
+
+@app.command("config")
+def config_command(as_json: AsJson = False) -> None:
+    """Every key of a node's configuration, with its default, bounds and meaning.
+
+    In a pipe the lines are a configuration file: foreshore node config > node.toml
+    """
+    if as_json:
+        emit(to_json({"key": key.name, "flag": key.flag, "variable": key.variable} | _told(key)) for key in KEYS.values())
+    elif sys.stdout.isatty():
+        show(
+            ({"key": k.name, "default": k.default, "expected": k.expected, "meaning": k.meaning} for k in KEYS.values()),
+            as_json=False,
+        )
+    else:
+        emit(map(toml_line, KEYS.values()))
+
+
+def _told(key: Key) -> dict[str, Any]:
+    names = ("kind", "unit", "default", "least", "most", "choices", "meaning")
+    return {name: getattr(key, name) for name in names}
+
+
+# Stop and look.
+
+
+@app.command()
+def stop(
+    address: Address,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until it is gone.")] = 60.0,
+) -> None:
+    """Ask a node to leave its cluster in good order, and wait until it is gone."""
+    run(_stop(address, timeout))
+
+
+async def _stop(address: str, seconds: float) -> None:
+    name = (await question(address, "status"))["node"]
+    await question(address, "stop")
+
+    async def gone() -> bool | None:
+        return None if await listens(address) else True
+
+    if not await wait_for(gone, seconds):
+        raise Refused(
+            f"{name} was told to leave and still runs after {seconds:g} s: `foreshore node status {address}` says what "
+            "holds it up; without a majority of the members nothing can leave"
+        )
+    emit([f"{name} is gone"])
+
+
+@app.command()
+def status(address: Address, as_json: AsJson = False) -> None:
+    """What a node says of itself. Exit code 1 if its cluster is formed and it does not serve."""
+    found = run(question(address, "status"))
+    if as_json:
+        emit([to_json(found)])
+    else:
+        emit(_status_lines(found))
+    if found["formed"] and not (found["serving"] and found["quorum"]):
+        raise typer.Exit(ExitCode.WRONG)
+
+
+def _status_lines(found: dict[str, Any]) -> list[str]:
+    formed = found["formed"]
+    state = "not formed" if not formed else "serving" if found["serving"] and found["quorum"] else "NOT SERVING"
+    why = "" if state != "NOT SERVING" else " (no majority)" if not found["quorum"] else " (waits for an exchange)"
+    lines = [
+        f"{found['node']} at {found['address']}: {state}{why}",
+        plain(
+            {"cluster": found["cluster_name"], "id": found.get("cluster"), "version": found["version"] if formed else None}
+        ),
+        plain({"coordinator": found.get("coordinator"), "seen": found["seen"]}),
+        plain({"durable_lsn": found["durable_lsn"], "checkpointing": found["checkpointing"]}),
+        plain(dict(sorted(found["partitions"].items())) | {"behind": found["behind"]}),
+        plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),
+        plain({"held_up_by": found["held_up_by"] or None}),
+    ]
+    return [line for line in lines if line]

@@ -1,0 +1,167 @@
+"""What every command has in common at the terminal: how results are shown, and what its exit code means.
+
+Results go to stdout and everything else to stderr. A person at a terminal gets a table, a pipe plain `name=value`
+lines, a program with `--json` one object a line. Keys, values and names may hold any bytes; nothing reaches the terminal
+but printable characters.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+
+import msgspec
+import typer
+
+from engine.errors import Error, Unavailable, UsageError
+from tools.reconcile.findings import printable
+from wal import DiskError, LogDamaged, LogError
+
+Cell = str | int | float | bool | None | list[int] | list[str] | list[list[int]]
+Row = Mapping[str, Cell]
+"""One line of an answer. A value of None, "" or [] says nothing and is left out of plain lines."""
+
+_ESCAPE = re.compile(r"\\(\\|x[0-9A-Fa-f]{2})")
+
+
+class ExitCode(IntEnum):
+    """What a command's end means."""
+
+    OK = 0
+    WRONG = 1  # something wrong was found, or the cluster refused
+    USAGE = 2  # the command or the configuration cannot be meant so
+    UNREADABLE = 3  # a directory could not be read, or a node not reached
+    INTERRUPTED = 130
+    HUNG_UP = 141  # whoever read the answer went away
+
+
+class Unreadable(Error):
+    """A directory or a node from which nothing could be learned."""
+
+
+def exit_code_of(error: Exception) -> ExitCode:
+    """What an error is at the end of a command."""
+    match error:
+        case UsageError():
+            return ExitCode.USAGE
+        case Unavailable() | Unreadable() | DiskError() | OSError():
+            return ExitCode.UNREADABLE
+        case LogDamaged():
+            return ExitCode.WRONG
+        case LogError():
+            return ExitCode.UNREADABLE
+        case _:
+            return ExitCode.WRONG
+
+
+def complain(text: object) -> None:
+    """Say something on stderr, in one line that begins with `foreshore: `."""
+    print(f"foreshore: {clean(str(text))}", file=sys.stderr, flush=True)
+
+
+def emit(lines: Iterable[str]) -> None:
+    """Print an answer, line by line. If nobody reads it any more, the command ends here and quietly."""
+    try:
+        for line in lines:
+            print(clean(line))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more is written, not even at the exit
+        raise typer.Exit(ExitCode.HUNG_UP) from None
+
+
+def show(rows: Iterable[Row], *, as_json: bool) -> None:
+    """Print rows, in the form that their reader can use best. Rows of a table have the same names."""
+    if as_json:
+        emit(to_json(row) for row in rows)
+    elif sys.stdout.isatty():
+        _show_table(list(rows))
+    else:
+        emit(plain(row) for row in rows)
+
+
+def plain(row: Row) -> str:
+    """A row as `name=value name=value`; what is true is its name."""
+    return " ".join(
+        name if cell is True else f"{name}={_text(cell)}"
+        for name, cell in row.items()
+        if cell is not None and cell is not False and cell not in ("", [])
+    )
+
+
+def to_json(value: object) -> str:
+    """A value as JSON in one line."""
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def word(data: bytes) -> str:
+    r"""Bytes as one printable word of a line; `bytes_of` is the inverse.
+
+    >>> print(word(b"a key"), word(b"\x1b[2J"))
+    a\x20key \x1b[2J
+    """
+    return printable(data).replace(" ", r"\x20")
+
+
+def bytes_of(text: str) -> bytes:
+    r"""The bytes that `word` printed so; any other text is its UTF-8.
+
+    >>> bytes_of(r"a\x20key")
+    b'a key'
+    """
+    parts: list[bytes] = []
+    at = 0
+    for found in _ESCAPE.finditer(text):
+        parts.append(text[at : found.start()].encode("utf-8", "surrogateescape"))
+        parts.append(b"\\" if found[1] == "\\" else bytes([int(found[1][1:], 16)]))
+        at = found.end()
+    return b"".join([*parts, text[at:].encode("utf-8", "surrogateescape")])
+
+
+def clean(line: str) -> str:
+    r"""The line with everything that is not printable escaped.
+
+    >>> print(clean("caf\u00e9 \x1b[2J \u202e"))
+    café \u001b[2J \u202e
+    """
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else _escaped(c) for c in line)
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def _text(cell: Cell) -> str:
+    match cell:
+        case float():
+            return f"{cell:.3f}"
+        case list():
+            return ",".join(f"({','.join(map(str, item))})" if isinstance(item, list) else str(item) for item in cell)
+        case _:
+            return str(cell)
+
+
+def _show_table(rows: Sequence[Row]) -> None:
+    """Rows with the same names as tables; a change of names begins another one."""
+    from rich.console import Console  # noqa: PLC0415  # rich takes a while to import, and a pipe does without
+    from rich.markup import escape  # noqa: PLC0415  # as above
+    from rich.table import Table  # noqa: PLC0415  # as above
+
+    console = Console(highlight=False)
+    table: Table | None = None
+    names: list[str] = []
+    for row in rows:
+        if table is None or list(row) != names:
+            if table is not None:
+                console.print(table)
+            names = list(row)
+            table = Table(*names)
+        table.add_row(*(escape(clean("" if cell is None else _text(cell))) for cell in row.values()))
+    if table is not None:
+        console.print(table)

@@ -1,0 +1,280 @@
+"""`foreshore wal`: what a node's log says, read from its files beside the live node or after it, and never written.
+
+DIR is a data directory, its `wal`, or a segment file. What is wrong with a log is told on stderr, in its place, and
+everything that verifies is shown all the same; then the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from engine.errors import UsageError
+from tools.reconcile.findings import Values
+from tools.terminal import ExitCode, Row, bytes_of, complain, emit, show, to_json, word
+from tools.wal_checks import counters, verify
+from tools.wal_places import Place, place_of
+from tools.wal_records import Filter, facts, line, time_text
+from wal import Block, Finding, follow, inspect, list_segments
+from wal import records as r
+from wal.ids import PARTITIONS_MAX
+from wal.records import kind_of
+
+FOLLOW_SECONDS = 0.2
+ASIDE = re.compile(r".*\.(?:torn|lost)(?:\.\d+)?")
+
+app = typer.Typer(
+    name="wal",
+    help="Look at a node's log, live or stopped; nothing is written.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(verify)
+app.command()(counters)
+
+Directories = Annotated[list[str], typer.Argument(metavar="DIR...", help="Data directories, logs, or segment files.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For a program: one JSON object a line.")]
+FromLsn = Annotated[int, typer.Option(min=1, help="The first LSN.")]
+ToLsn = Annotated[int | None, typer.Option(min=1, help="The last LSN.")]
+OfNamespace = Annotated[str | None, typer.Option(help="Only what is about this namespace.")]
+OfPartition = Annotated[int | None, typer.Option(min=0, max=PARTITIONS_MAX - 1, help="Only what is about this partition.")]
+
+
+@app.command()
+def dump(
+    directories: Directories,
+    from_lsn: FromLsn = 1,
+    to_lsn: ToLsn = None,
+    namespace: OfNamespace = None,
+    partition: OfPartition = None,
+    key: Annotated[
+        str | None, typer.Option(help="Only what names this key; any byte as \\xNN, as a dump prints it.")
+    ] = None,
+    tx: Annotated[str | None, typer.Option(help="Only this transaction: its id, or how it begins.")] = None,
+    values: Annotated[Values, typer.Option(help="What to show of values beside their size.")] = Values.NONE,
+    limit: Annotated[int, typer.Option(min=0, help="Stop after so many records; 0: none is too many.")] = 0,
+    tail: Annotated[bool, typer.Option("--follow", help="Go on with what the node appends, until interrupted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the records of a log, one line each. Exit code 1 if the log is damaged."""
+    _check_range(from_lsn, to_lsn)
+    wanted = Filter(namespace=namespace, partition=partition, key=None if key is None else bytes_of(key), tx=_tx(tx))
+    if tail and len(directories) > 1:
+        raise UsageError(f"--follow was given {len(directories)} directories: expected one")
+    places = [place_of(text) for text in directories]
+    trouble = _Trouble()
+    left = limit or -1
+    for place in places:
+        blocks = _following(place, from_lsn, to_lsn) if tail else trouble.aside(place, from_lsn, to_lsn)
+        for block in blocks:
+            lines = list(_lines(place if places[1:] else None, block, wanted, values, as_json=as_json))
+            shown = lines if left < 0 else lines[:left]
+            left -= len(shown) if left > 0 else 0
+            emit(shown)
+            if left == 0:
+                return
+    trouble.end()
+
+
+def _lines(place: Place | None, block: Block, wanted: Filter, values: Values, *, as_json: bool) -> Iterator[str]:
+    for lsn, record in enumerate(block.records, block.first_lsn):
+        narrowed = wanted.narrow(record)
+        if narrowed is None:
+            continue
+        if as_json:
+            head: dict[str, Any] = {"node": place.name} if place else {}
+            head |= {"lsn": lsn, "time_ms": block.time_ms, "type": kind_of(record)}
+            yield to_json(head | facts(narrowed, values))
+        else:
+            yield (f"node={place.name} " if place else "") + line(lsn, block.time_ms, narrowed, values)
+
+
+def _following(place: Place, from_lsn: int, to_lsn: int | None) -> Iterator[Block]:
+    def wait() -> bool:
+        time.sleep(FOLLOW_SECONDS)
+        return True
+
+    for block in follow(place.source, from_lsn, wait=wait):
+        yield block
+        if to_lsn is not None and block.last_lsn >= to_lsn:
+            return
+
+
+class _Trouble:
+    """What was found to be wrong with the logs that were read; it is told as it comes."""
+
+    def __init__(self) -> None:
+        self._code = ExitCode.OK
+
+    def aside(self, place: Place, from_lsn: int, to_lsn: int | None) -> Iterator[Block]:
+        """The blocks of a log, without what is wrong with it."""
+        for found in inspect(place.source, from_lsn, to_lsn):
+            if isinstance(found, Finding):
+                self.note(place, found)
+            else:
+                yield found
+
+    def note(self, place: Place, finding: Finding) -> None:
+        """Tell of a finding."""
+        complain(f"{place.path}: {finding}")
+        if finding.kind == "newer":
+            self._code = ExitCode.UNREADABLE
+        elif finding.damage and self._code is ExitCode.OK:
+            self._code = ExitCode.WRONG
+
+    def end(self) -> None:
+        """The command ends here."""
+        if self._code:
+            raise typer.Exit(self._code)
+
+
+@app.command()
+def stat(
+    directories: Directories,
+    from_lsn: FromLsn = 1,
+    to_lsn: ToLsn = None,
+    namespace: OfNamespace = None,
+    partition: OfPartition = None,
+    top: Annotated[int, typer.Option(min=0, help="How many of the busiest partitions to show.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Count what a log holds: records by type, updates by namespace, and the busiest partitions."""
+    _check_range(from_lsn, to_lsn)
+    trouble = _Trouble()
+    rows: list[Row] = []
+    for place in [place_of(text) for text in directories]:
+        counted = _Counted()
+        for block in trouble.aside(place, from_lsn, to_lsn):
+            counted.add(block, Filter(namespace=namespace, partition=partition))
+        files = list_segments(place.source)
+        rows.append(
+            {
+                "node": place.name,
+                "live": place.live,
+                "segments": len(files),
+                "segment_bytes": sum(file.bytes for file in files),
+                "blocks": counted.blocks,
+                "records": counted.records,
+                "bytes": counted.bytes,
+                "first_lsn": counted.first_lsn,
+                "last_lsn": counted.last_lsn,
+                "from": time_text(counted.since_ms) if counted.blocks else None,
+                "to": time_text(counted.until_ms) if counted.blocks else None,
+            }
+        )
+        rows += counted.rows(place.name, top)
+    show(rows, as_json=as_json)
+    trouble.end()
+
+
+class _Counted:
+    """What a log holds, counted."""
+
+    def __init__(self) -> None:
+        self.blocks = self.records = self.bytes = 0
+        self.first_lsn = self.last_lsn = 0
+        self.since_ms = self.until_ms = 0
+        self._by_type: Counter[str] = Counter()
+        self._bytes_by_type: Counter[str] = Counter()
+        self._by_namespace: dict[str, Counter[str]] = {}
+        self._by_partition: dict[int, Counter[str]] = {}
+        self._size: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
+
+    def add(self, block: Block, wanted: Filter) -> None:
+        """Count what is wanted of a block."""
+        records = [kept for record in block.records if (kept := wanted.narrow(record)) is not None]
+        if not records:
+            return
+        self.first_lsn = self.first_lsn or block.first_lsn
+        self.last_lsn = block.last_lsn
+        self.since_ms = min(self.since_ms or block.time_ms, block.time_ms)
+        self.until_ms = max(self.until_ms, block.time_ms)
+        self.blocks += 1
+        self.bytes += block.bytes
+        self.records += len(records)
+        for record in records:
+            kind = kind_of(record)
+            self._by_type[kind] += 1
+            self._bytes_by_type[kind] += len(self._size(record))
+            if isinstance(record, r.Update | r.Prepare | r.History):
+                for write in record.writes:
+                    self._add_write(write)
+
+    def _add_write(self, write: r.Write) -> None:
+        size = sum(map(len, write.keys)) + sum(len(value) for value in write.values if value is not None)
+        counted = {
+            "writes": 1,
+            "updates": write.delta,
+            "deletes": 0 if write.closed else write.values.count(None),
+            "closed": write.closed,
+            "bytes": size,
+        }
+        self._by_namespace.setdefault(write.namespace, Counter()).update(counted)
+        self._by_partition.setdefault(write.partition, Counter()).update(counted)
+
+    def rows(self, node: str, top: int) -> Iterator[Row]:
+        """The figures, the largest first."""
+        whole = sum(self._bytes_by_type.values()) or 1
+        for kind, size in self._bytes_by_type.most_common():
+            share = f"{100 * size / whole:.1f}%"
+            yield {"node": node, "type": kind, "records": self._by_type[kind], "bytes": size, "share": share}
+        for namespace, counted in sorted(self._by_namespace.items(), key=lambda at: -at[1]["updates"]):
+            yield {"node": node, "namespace": word(namespace.encode("utf-8", "surrogatepass")), **counted}
+        busiest = sorted(self._by_partition.items(), key=lambda at: (-at[1]["updates"], at[0]))
+        for partition, counted in busiest[:top]:
+            yield {"node": node, "partition": partition, **counted}
+
+
+@app.command()
+def segments(directories: Directories, as_json: AsJson = False) -> None:
+    """List the segment files of a log, and what was set aside beside them."""
+    show(_segment_rows([place_of(text) for text in directories]), as_json=as_json)
+
+
+def _segment_rows(places: list[Place]) -> Iterator[Row]:
+    for place in places:
+        for info in list_segments(place.source):
+            empty = info.last_lsn < info.first_lsn
+            yield {
+                "node": place.name,
+                "segment": info.name,
+                "first_lsn": info.first_lsn,
+                "last_lsn": None if empty else info.last_lsn,
+                "bytes": info.bytes,
+                "state": "sealed" if info.sealed else "open",
+                "from": time_text(info.first_time_ms) if info.first_time_ms else None,
+                "to": time_text(info.last_time_ms) if info.last_time_ms else None,
+            }
+        if place.log is not None and place.log.is_dir():
+            for file in sorted(filter(_is_aside, place.log.iterdir())):
+                head: dict[str, Any] = {"node": place.name, "segment": file.name, "first_lsn": None, "last_lsn": None}
+                yield head | {"bytes": file.stat().st_size, "state": "set-aside", "from": None, "to": None}
+
+
+def _is_aside(file: Path) -> bool:
+    return ASIDE.fullmatch(file.name) is not None
+
+
+# Arguments.
+
+
+def _check_range(from_lsn: int, to_lsn: int | None) -> None:
+    if to_lsn is not None and to_lsn < from_lsn:
+        raise UsageError(
+            f"--to-lsn is {to_lsn} and --from-lsn is {from_lsn}: expected a range that ends where it begins or later"
+        )
+
+
+def _tx(text: str | None) -> str:
+    if text is not None and not re.fullmatch(r"[0-9A-Fa-f]{1,32}", text):
+        raise UsageError(f"--tx is {text!r}: expected 1 to 32 hexadecimal digits, as a dump prints a transaction")
+    return (text or "").lower()

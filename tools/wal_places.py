@@ -1,0 +1,84 @@
+"""Where a log is: a data directory, its `wal` or `store`, or segment files; and that it may be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from engine.errors import CorruptionError, UsageError
+from engine.home import read_identity
+from engine.offline import is_live
+from tools.terminal import Unreadable
+from wal import Source
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands at a path. `directory` and `node` are there if it is, or is in, a data directory."""
+
+    path: Path
+    log: Path | None
+    directory: Path | None = None
+    node: str = ""
+    cluster: str = ""
+    live: bool = False
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """The node, or the path if nobody says whose it is."""
+        return self.node or str(self.path)
+
+    @property
+    def source(self) -> Source:
+        """What `wal.reader` reads. Raises Unreadable."""
+        if self.log is None:
+            raise Unreadable(f"{self.path} has no log: expected a data directory, its wal, or a segment file")
+        return [self.log] if self.log.is_file() else self.log
+
+
+def place_of(text: str) -> Place:
+    """What stands at a path that a person gave. Raises Unreadable."""
+    path = Path(text)
+    try:
+        if path.is_file():
+            return _file(path)
+        if not path.is_dir():
+            raise Unreadable(f"{path} is not a data directory: there is nothing")
+        if path.name in {"wal", "store"} and (path.parent / "identity.json").exists():
+            return _directory(path, path.parent)
+        if any(entry.suffix == ".wal" for entry in path.iterdir()):
+            return Place(path=path, log=path)
+        return _directory(path, path)
+    except OSError as error:
+        raise Unreadable(f"{path} cannot be read: {error.strerror}; is it mounted, and may you read it?") from error
+    except UsageError as error:
+        raise Unreadable(str(error)) from error
+
+
+def _file(path: Path) -> Place:
+    if path.suffix != ".wal":
+        raise Unreadable(f"{path} is not a segment of a log: expected a name like 00000000000000000001.wal")
+    return Place(path=path, log=path)
+
+
+def _directory(path: Path, directory: Path) -> Place:
+    try:
+        identity = read_identity(directory)
+        problem = ""
+    except CorruptionError as error:
+        identity, problem = None, str(error)
+    log = directory / "wal"
+    if identity is None and not log.is_dir():
+        if problem:
+            raise Unreadable(problem)
+        raise Unreadable(f"{directory} is not a data directory: expected identity.json, wal and store, found none of them")
+    return Place(
+        path=path,
+        log=log if log.is_dir() else None,
+        directory=directory,
+        node=identity.node if identity is not None else "",
+        cluster=identity.cluster if identity is not None else "",
+        live=is_live(directory),
+        problem=problem,
+    )
