@@ -21,8 +21,7 @@ recoveries at once, or a recovery and a slow coordinator, end the same way.
 
 from __future__ import annotations
 
-from enum import Enum
-
+from engine.commits import Decision, OnePhase, Phase, Transaction, split
 from engine.core import MS, Core, Hold
 from engine.effects import SessionId
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
@@ -30,107 +29,13 @@ from engine.participant import Participant
 from engine.replication import Replication
 from engine.requests import Code, CommitTx, Done, GetStatus, Status
 from engine.results import ABORTED, COMMITTED
-from engine.writes import Writes, check_keys
+from engine.writes import Writes
 from wal import records as r
-from wal.ids import DECISIONS, Namespace, NodeId, TxId, partition_of
+from wal.ids import DECISIONS, NodeId, TxId, partition_of
 from wal.probe import probe
 
 PREPARE_SECONDS_MAX = 30
 """A transaction whose votes do not come for so long is aborted."""
-
-
-class Phase(Enum):
-    """Where a coordinated transaction stands."""
-
-    PREPARING = "preparing"
-    PREPARED = "prepared"  # all votes are there, and the client wants to say when
-    DECIDING = "deciding"
-    FINISHING = "finishing"
-    RECOVERING = "recovering"
-
-
-class Transaction:
-    """One transaction, as its coordinator sees it."""
-
-    def __init__(self, tx: TxId, decision: int, participants: list[int], since: int) -> None:
-        self.tx = tx
-        self.decision = decision
-        self.participants = participants
-        self.owner = tx
-        self.optimistic = False
-        self.parts: dict[int, Part] = {}
-        self.phase = Phase.PREPARING
-        self.votes: dict[int, bool] = {}
-        self.commit = False
-        self.reason = ""
-        self.prepare_only = False
-        self.unfinished: dict[int, None] = {}
-        self.asked: list[tuple[SessionId, int, bool]] = []  # (session, request id, wants a Status)
-        self.since = since
-        self.sent_at = since
-
-
-class _OnePhase:
-    """A transaction of one partition: one record is prepare and commit."""
-
-    __slots__ = ("_asked", "_coordinator", "_owner", "_writes", "epoch", "partition", "records", "tx")
-
-    def __init__(
-        self, coordinator: Coordinator, tx: TxId, owner: TxId, writes: list[r.Write], asked: tuple[SessionId, int]
-    ) -> None:
-        self._coordinator = coordinator
-        self.tx = tx
-        self._owner = owner
-        self._writes = writes
-        self._asked = [asked]
-        self.partition = writes[0].partition
-        self.epoch = writes[0].epoch
-        self.records: list[r.Record] = [r.Update(writes)]
-
-    def ask(self, session: SessionId, request_id: int) -> None:
-        """The same commit was asked for again."""
-        self._asked.append((session, request_id))
-
-    def counted(self) -> None:
-        """Durable on every in-sync copy."""
-        coordinator = self._coordinator
-        core = coordinator.core
-        for write in self._writes:
-            core.replica.apply_write(write)
-        coordinator.one_phase.pop(self.tx, None)
-        coordinator.participant.locks.release(self._owner)
-        for session, request_id in self._asked:
-            core.reply(session, Done(request_id))
-
-    def abandoned(self) -> None:
-        """The next primary has it or closes it; the client asks there."""
-        coordinator = self._coordinator
-        coordinator.one_phase.pop(self.tx, None)
-        for session, request_id in self._asked:
-            coordinator.core.remap(session, request_id)
-
-
-class _Decision:
-    """A decision record on its way to every in-sync copy of its partition."""
-
-    __slots__ = ("_coordinator", "_transaction", "_write", "epoch", "partition", "records")
-
-    def __init__(self, coordinator: Coordinator, transaction: Transaction, write: r.Write) -> None:
-        self._coordinator = coordinator
-        self._transaction = transaction
-        self._write = write
-        self.partition = write.partition
-        self.epoch = write.epoch
-        self.records: list[r.Record] = [r.Update([write])]
-
-    def counted(self) -> None:
-        """The transaction is decided."""
-        self._coordinator.core.replica.apply_write(self._write)
-        self._coordinator.decided(self._transaction)
-
-    def abandoned(self) -> None:
-        """The next primary has the record, or recovers the transaction."""
-        probe("tx.decision_abandoned")
 
 
 class Coordinator:
@@ -142,7 +47,7 @@ class Coordinator:
         self.writes = writes
         self.participant = participant
         self.active: dict[TxId, Transaction] = {}
-        self.one_phase: dict[TxId, _OnePhase] = {}
+        self.one_phase: dict[TxId, OnePhase] = {}
         self._over: dict[int, list[TxId]] = {}  # decision records to delete with the partition's next one
         self.wake_at: int | None = None
 
@@ -152,7 +57,7 @@ class Coordinator:
         """Commit (or only prepare) a transaction."""
         core = self.core
         for namespace, keys, values in request.writes:
-            problem = check_keys(namespace, keys, values)
+            problem = self.writes.problem(namespace, keys, values)
             if problem:
                 core.refuse(session, request.id, Code.USAGE, problem)
                 return
@@ -160,7 +65,7 @@ class Coordinator:
             core.refuse(session, request.id, Code.USAGE, "the transaction writes nothing: end it with a check")
             return
         assert core.topology is not None
-        parts = _split(request, core.topology.partitions)
+        parts = split(request, core.topology.partitions)
         decision = partition_of(request.writes[0][1][0], core.topology.partitions)
         hold = core.holds[decision]
         running = self.active.get(request.tx)
@@ -228,7 +133,7 @@ class Coordinator:
             counter = core.replica.fragment((namespace, hold.number)).counter
             start = counter.reserve(len(written))
             writes.append(r.Write(namespace, hold.number, hold.epoch, start, written, values, counter.lwm, request.tx))
-        operation = _OnePhase(self, request.tx, request.owner, writes, (session, request.id))
+        operation = OnePhase(self, request.tx, request.owner, writes, (session, request.id))
         self.one_phase[request.tx] = operation
         core.effects.log.append(operation.records[0])
         self.replication.ship(operation, hold)
@@ -336,7 +241,7 @@ class Coordinator:
         counter = core.replica.fragment((DECISIONS, hold.number)).counter
         start = counter.reserve(len(keys))
         write = r.Write(DECISIONS, hold.number, hold.epoch, start, keys, values, counter.lwm, transaction.tx)
-        operation = _Decision(self, transaction, write)
+        operation = Decision(self, transaction, write)
         core.effects.log.append(operation.records[0])
         self.replication.ship(operation, hold)
 
@@ -527,35 +432,3 @@ class Coordinator:
                     self._tell_outcome(transaction)
             if transaction.tx in self.active:
                 self._wake(transaction.sent_at + after)
-
-
-def _split(request: CommitTx, partitions: int) -> dict[int, Part]:
-    """A transaction's parts by partition."""
-    writes: dict[int, dict[Namespace, tuple[list[bytes], list[bytes | None]]]] = {}
-    locks: dict[int, list[tuple[Namespace, bytes]]] = {}
-    reads: dict[int, list[tuple[Namespace, bytes, int, int]]] = {}
-    numbers: dict[int, None] = {}
-    for namespace, keys, values in request.writes:
-        for key, value in zip(keys, values, strict=True):
-            number = partition_of(key, partitions)
-            numbers[number] = None
-            share = writes.setdefault(number, {}).setdefault(namespace, ([], []))
-            share[0].append(key)
-            share[1].append(value)
-    for namespace, key in request.locks:
-        number = partition_of(key, partitions)
-        numbers[number] = None
-        locks.setdefault(number, []).append((namespace, key))
-    for read in request.reads:
-        number = partition_of(read[1], partitions)
-        numbers[number] = None
-        reads.setdefault(number, []).append(read)
-    return {
-        number: Part(
-            number,
-            [(ns, keys, values) for ns, (keys, values) in writes.get(number, {}).items()],
-            locks.get(number, []),
-            reads.get(number, []),
-        )
-        for number in numbers
-    }

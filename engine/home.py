@@ -25,16 +25,8 @@ from engine.recover import recover
 from engine.replica import Replica
 from engine.settings import Settings
 from engine.store import LayeredStore
-from engine.store_lmdb import (
-    LmdbStore,
-    StoreDamaged,
-    StoreError,
-    StoreFailed,
-    StoreForeign,
-    StoreFull,
-    StoreInUse,
-    StoreTooNew,
-)
+from engine.store_errors import StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreFull, StoreInUse, StoreTooNew
+from engine.store_lmdb import LmdbStore
 from wal import DirectoryDisk, DiskError, Log, LogBehindStore, LogDamaged, LogError, LogForeign, LogSettings, LogTooNew
 from wal import DiskFull as LogDiskFull
 from wal.ids import NodeId, check_name

@@ -35,7 +35,9 @@ from engine.offline_share import Overtaken, Share, Tail, Window
 from engine.recover import recover
 from engine.replica import Replica
 from engine.store import GONE, Entry, LayeredStore, Row
-from engine.store_lmdb import LmdbStore, StoreDamaged, StoreError, structure_problems
+from engine.store_errors import StoreDamaged, StoreError
+from engine.store_file import structure_problems
+from engine.store_lmdb import LmdbStore
 from engine.topology import Topology
 from wal import DiskError, LogError, PartitionCounter, list_segments
 from wal import records as r

@@ -15,7 +15,8 @@ import msgspec
 
 from engine.replica import NodeImage
 from engine.store import CheckpointImage, Entry, Loaded, Row
-from engine.store_lmdb import LmdbStore, StoreDamaged
+from engine.store_errors import StoreDamaged
+from engine.store_lmdb import LmdbStore
 from wal import LogDamaged, read
 from wal import records as r
 from wal.ids import Fragment, Namespace, TxId

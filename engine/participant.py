@@ -15,7 +15,7 @@ from engine.messages import Finish, Finished, Inquire, Inquired, Part, PreparePa
 from engine.reads import Reads
 from engine.replication import Replication
 from engine.requests import Check, Code, Done, KeepLocks, Lock, Unlock, Values
-from engine.writes import Writes, check_keys
+from engine.writes import Writes
 from wal import records as r
 from wal.ids import NodeId, TxId, partition_of
 from wal.probe import probe
@@ -88,7 +88,7 @@ class Participant:
     def on_lock(self, session: SessionId, request: Lock) -> None:
         """Lock keys and read them."""
         core = self.core
-        problem = check_keys(request.namespace, request.keys, [None] * len(request.keys))
+        problem = self.writes.problem(request.namespace, request.keys, [None] * len(request.keys))
         if problem:
             core.refuse(session, request.id, Code.USAGE, problem)
             return

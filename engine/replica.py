@@ -62,6 +62,7 @@ class Replica:
     def __init__(self, store: LayeredStore) -> None:
         self.store = store
         self.fragments: dict[Fragment, FragmentState] = {}
+        self.namespaces: dict[Namespace, None] = {}  # that ever had a fragment here, in this life
         self.partitions: dict[int, PartitionState] = {}
         self.incarnation = 0
         self.promised: tuple[Version, Ballot] = (NO_VERSION, NO_BALLOT)
@@ -84,6 +85,7 @@ class Replica:
         state = self.fragments.get(name)
         if state is None:
             state = self.fragments[name] = FragmentState(name)
+            self.namespaces[name[0]] = None
             self.partition(name[1]).fragments[name[0]] = state
         return state
 
@@ -372,6 +374,7 @@ class Replica:
             for name, data in loaded.fragments.items():
                 state = FragmentState.from_image(name, decode(data, type=FragmentImage))
                 self.fragments[name] = state
+                self.namespaces[name[0]] = None
                 self.partition(name[1]).fragments[name[0]] = state
             for number, data in loaded.partitions.items():
                 image = decode(data, type=PartitionImage)

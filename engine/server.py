@@ -118,6 +118,8 @@ class Server:
         )
         if home.log.torn is not None:
             note(f"set aside a torn tail of the log: {home.log.torn}")
+        if home.log.set_aside:
+            note(f"set aside what was damaged, and all behind it: {', '.join(home.log.set_aside)}")
         note(f"recovered {config.data} up to LSN {home.log.durable_lsn} in {time.monotonic() - began:.2f} s")
         loop = asyncio.get_running_loop()
         try:

@@ -27,11 +27,7 @@ and Python gives it back late (`sys.getswitchinterval`): beside a busy node a ch
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -39,7 +35,6 @@ from threading import Lock
 from typing import NoReturn, TypeAlias
 
 import lmdb
-from lmdb.verify import VerifyError, verify
 
 from engine.store import CheckpointImage, Entry, Loaded, Row
 from engine.store_envelope import (
@@ -62,56 +57,17 @@ from engine.store_envelope import (
     seal_state,
     u64,
 )
-from wal.ids import Fragment, fragment_name
+from engine.store_errors import StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreTooNew, damaged
+from engine.store_file import FORMAT, create, environment, not_lmdb, sole_writer, trouble
+from wal.ids import Fragment
 from wal.probe import probe
 
-FORMAT = 1
 MAP_BYTES = 1 << 30
 """The map's first size: address space, not disk. It doubles when three quarters of it are used."""
 
 Tell: TypeAlias = "Callable[[StoreDamaged], None]"
 
 _ROWS_AT_ONCE = 1_000
-_MAP_STEP_BYTES = 1 << 16  # the largest page that LMDB runs on
-_PROBE_BYTES = 1 << 20
-_READERS_MAX = 126
-_LOCK_BYTES = 8192  # LMDB's table of 126 readers
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_LMDB_MAGIC = b"\xde\xc0\xef\xbe"
-_LMDB_FORMATS = range(2, 16)  # later than ours; a larger number is damage
-
-
-class StoreError(Exception):
-    """The store cannot do what it promises; the message says what was expected, what was found and what to do."""
-
-
-class StoreDamaged(StoreError):
-    """Bytes on disk are not the ones that were written. `fragment` and `key` say whose, where that is known."""
-
-    def __init__(self, message: str, fragment: Fragment | None = None, key: bytes | None = None) -> None:
-        super().__init__(message)
-        self.fragment = fragment
-        self.key = key
-
-
-class StoreFull(StoreError):
-    """The disk, a quota or a limit on file sizes left no room for a checkpoint; nothing of it was applied."""
-
-
-class StoreFailed(StoreError):
-    """The disk refused, or it did so before and the store takes no more checkpoints."""
-
-
-class StoreTooNew(StoreError):
-    """A later version wrote this store."""
-
-
-class StoreForeign(StoreError):
-    """There is no store here."""
-
-
-class StoreInUse(StoreError):
-    """Somebody else has the store open."""
 
 
 class LmdbStore:
@@ -140,20 +96,20 @@ class LmdbStore:
         try:
             self._find(map_bytes)
             if not read_only:
-                self._guard = _sole_writer(path)
+                self._guard = sole_writer(path)
             # A copy has no lock file, or one that we may not write: then nobody can be told that we read.
             locked = not read_only or os.access(path / "lock.mdb", os.W_OK)
-            self._env = _environment(path, map_bytes, read_only=read_only, lock=locked)
+            self._env = environment(path, map_bytes, read_only=read_only, lock=locked)
             self._rows, self._fragments, self._partitions, self._node = self._databases(self._env)
             self._env.reader_check()
             self._begin()
             self._check_format()
         except (lmdb.InvalidError, lmdb.VersionMismatchError) as error:
             self.close()
-            raise self._not_lmdb(error) from error
+            raise not_lmdb(self.path, error) from error
         except (lmdb.Error, OSError) as error:
             self.close()
-            raise self._trouble("opening it", error) from error
+            raise trouble(self.path, "opening it", error) from error
         except BaseException:
             self.close()
             raise
@@ -178,7 +134,7 @@ class LmdbStore:
                 f"{self.path} is not a store: expected a directory with data.mdb, found {found}; "
                 "name the directory of a store, or, to create one, a directory that is empty or not there"
             )
-        _create(self.path, map_bytes)
+        create(self.path, map_bytes)
 
     def _databases(self, env: lmdb.Environment) -> list[lmdb._Database]:
         try:
@@ -189,7 +145,7 @@ class LmdbStore:
             expected = ", ".join(name.decode() for name in DATABASES)
             found = ", ".join(repr(name)[1:] for name in names[:5]) or "none"
             if not set(DATABASES).isdisjoint(names):
-                raise self._damaged(f"expected the databases {expected}, found {found}") from error
+                raise damaged(self.path, f"expected the databases {expected}, found {found}") from error
             raise StoreForeign(
                 f"{self.path} is not a store: expected the databases {expected}, found {found}; "
                 "this LMDB environment belongs to another program"
@@ -198,7 +154,7 @@ class LmdbStore:
     def _check_format(self) -> None:
         raw = self._txn.get(FORMAT_KEY, db=self._node)
         if raw is None:
-            raise self._damaged("expected a record of the store's format, found none")
+            raise damaged(self.path, "expected a record of the store's format, found none")
         found = int.from_bytes(self._state(NODE, FORMAT_KEY, raw), "big")
         if found > FORMAT:
             raise StoreTooNew(
@@ -232,11 +188,11 @@ class LmdbStore:
                 return open_row(seed, key, raw)
             doubt = self._doubt(full, absent=True)
         except BadEnvelope as error:
-            raise self._damaged(str(error), fragment, key) from error
+            raise damaged(self.path, str(error), fragment, key) from error
         except lmdb.Error as error:
             raise self._unreadable("LMDB cannot read it", error, fragment, key) from error
         if doubt:
-            raise self._damaged(f"not found, but {doubt}", fragment, key)
+            raise damaged(self.path, f"not found, but {doubt}", fragment, key)
         return None
 
     def scan(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
@@ -253,11 +209,11 @@ class LmdbStore:
             doubt = self._doubt(prefix + start, absent=False)
             rows = [(key := full[size:], open_row(seed, key, raw)) for full, raw in found]
         except BadEnvelope as error:
-            raise self._damaged(str(error), fragment, key) from error
+            raise damaged(self.path, str(error), fragment, key) from error
         except lmdb.Error as error:
             raise self._unreadable("LMDB cannot read around it", error, fragment, start) from error
         if doubt:
-            raise self._damaged(f"a scan begins here, but {doubt}", fragment, start)
+            raise damaged(self.path, f"a scan begins here, but {doubt}", fragment, start)
         return rows
 
     def rows(
@@ -285,7 +241,7 @@ class LmdbStore:
                     try:
                         entry = open_row(seed, key, raw)
                     except BadEnvelope as error:
-                        tell(self._damaged(str(error), fragment, key))
+                        tell(damaged(self.path, str(error), fragment, key))
                     else:
                         yield fragment, key, entry
         if fragments is None and self._txn is at:
@@ -334,12 +290,12 @@ class LmdbStore:
                 for full, raw in cursor.iternext():
                     if not (seek <= full < end and full > last):
                         if not row_is_whole(full, raw):
-                            damages.append(self._damaged(f"expected one of its rows, found {full!r}", fragment))
+                            damages.append(damaged(self.path, f"expected one of its rows, found {full!r}", fragment))
                             continue
                         if full >= end:
                             break
                         if full < seek or row_is_whole(*found[-1]):
-                            damages.append(self._damaged(f"expected ascending rows, found {full!r}", fragment))
+                            damages.append(damaged(self.path, f"expected ascending rows, found {full!r}", fragment))
                             break
                         # It is the row before that lies about its key; whoever opens that one is told.
                     last = full
@@ -392,13 +348,13 @@ class LmdbStore:
         try:
             return open_state(name, key, raw)
         except BadEnvelope as error:
-            raise self._damaged(f"{name.decode()} {key!r}: {error}") from error
+            raise damaged(self.path, f"{name.decode()} {key!r}: {error}") from error
 
     def _check_count(self, db: lmdb._Database, name: str, seen: int, tell: Tell) -> None:
         with self._lock:
             entries = self._txn.stat(db)["entries"]
         if entries != seen:
-            tell(self._damaged(f"{name}: expected {entries} entries, found {seen}"))
+            tell(damaged(self.path, f"{name}: expected {entries} entries, found {seen}"))
 
     def _prefix(self, fragment: Fragment) -> tuple[bytes, bytes, int]:
         """What a fragment's rows begin with, what the next fragment's do, and the checksum of the beginning."""
@@ -431,7 +387,7 @@ class LmdbStore:
             while not self._apply(env, image):
                 self._grow(env)
         except (lmdb.Error, OSError) as error:
-            self._failed = self._trouble(f"writing the checkpoint up to lsn {image.lsn}", error)
+            self._failed = trouble(self.path, f"writing the checkpoint up to lsn {image.lsn}", error)
             raise self._failed from error
 
     def _apply(self, env: lmdb.Environment, image: CheckpointImage) -> bool:
@@ -486,7 +442,7 @@ class LmdbStore:
                 self._txn.abort()
                 self._begin()
         except lmdb.Error as error:
-            raise self._trouble("renewing the read transaction", error) from error
+            raise trouble(self.path, "renewing the read transaction", error) from error
 
     def close(self) -> None:
         """Release the files. Closing twice is harmless."""
@@ -513,16 +469,6 @@ class LmdbStore:
 
     # What went wrong.
 
-    def _damaged(self, what: str, fragment: Fragment | None = None, key: bytes | None = None) -> StoreDamaged:
-        where, copies = f"store {self.path}", "this node's copies"
-        if fragment is not None:
-            copies = fragment_name(fragment)
-            where += f", {copies}"
-        if key is not None:
-            where += f", key {key!r}"
-        advice = f"`foreshore wal verify {self.path}` shows all of the damage; take {copies} from a peer"
-        return StoreDamaged(f"{where}: {what}; {advice}", fragment, key)
-
     def _unreadable(
         self, what: str, error: Exception, fragment: Fragment | None = None, key: bytes | None = None
     ) -> StoreDamaged:
@@ -530,138 +476,7 @@ class LmdbStore:
         with self._lock:
             self._txn.abort()
             self._begin()
-        return self._damaged(f"{what}: {error}", fragment, key)
-
-    def _not_lmdb(self, error: lmdb.Error) -> StoreError:
-        with (self.path / "data.mdb").open("rb") as file:
-            head = file.read(_MAP_STEP_BYTES * 2)
-        at = head.find(_LMDB_MAGIC)
-        if at < 0:
-            return StoreForeign(
-                f"{self.path} is not a store: expected an LMDB file in data.mdb, found something else; "
-                "name the directory of a store"
-            )
-        version = int.from_bytes(head[at + 4 : at + 8], "little")
-        if version in _LMDB_FORMATS:
-            return StoreTooNew(
-                f"store {self.path}: expected LMDB data format 1, found {version}; "
-                "open it with the version of foreshore that wrote it; nothing was changed"
-            )
-        return self._damaged(f"LMDB cannot read its first pages: {error}")
-
-    def _trouble(self, doing: str, error: lmdb.Error | OSError) -> StoreError:
-        """Our name for what LMDB or the operating system said."""
-        where = f"store {self.path}: {doing}: {error}"
-        code = error.code if isinstance(error, lmdb.Error) else error.errno
-        if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError | lmdb.BadTxnError):
-            return self._damaged(f"{doing}: {error}")
-        if isinstance(error, lmdb.ReadersFullError):
-            return StoreInUse(f"{where}; expected at most {_READERS_MAX} readers: close a tool that reads here")
-        if "already open in this process" in str(error):
-            return StoreInUse(f"{where}; expected one user in a process: close the other one first")
-        # LMDB calls a write that came back short EIO, and a disk that just filled up gives exactly that.
-        if code in _NO_ROOM or (code == errno.EIO and _no_room(self.path)):
-            return StoreFull(f"{where}; expected room for it, found none: make room and restart the node")
-        return StoreFailed(f"{where}; see what the system's log says about this disk before you restart the node")
-
-
-def structure_problems(path: Path) -> list[str]:
-    """What is wrong with the pages of a store *at rest* (a stopped node's, or a copy): [] if nothing is.
-
-    It reads every page and takes no help from LMDB, which damage can bring down; so it goes before anything else that
-    looks at a suspicious file. Raises StoreForeign if that is no LMDB file at all.
-    """
-    try:
-        return [str(problem) for problem in verify(str(path))]  # type: ignore[no-untyped-call]  # not annotated there
-    except (VerifyError, OSError) as error:
-        raise StoreForeign(
-            f"{path} is not a store: expected an LMDB file in data.mdb, found: {error}; name the directory of a store"
-        ) from error
-
-
-def _environment(path: Path, map_bytes: int, *, read_only: bool = False, lock: bool = True) -> lmdb.Environment:
-    if lock:
-        _reserve(path / "lock.mdb", _LOCK_BYTES)
-    return lmdb.open(
-        str(path),
-        map_size=-(-map_bytes // _MAP_STEP_BYTES) * _MAP_STEP_BYTES,
-        mode=0o700,  # of files: without the x
-        create=False,
-        readonly=read_only,
-        # A commit writes the pages, syncs them, and only then writes the meta page that makes them the truth. With
-        # sync=False and one sync of our own after it, the kernel may write the meta page first, and a power cut leaves
-        # half a checkpoint that looks whole. The safe order costs a quarter of a millisecond (tests.bench.store_bench).
-        sync=True,
-        metasync=True,
-        # A writable map is open to stray pointers, and answers a full disk with SIGBUS.
-        writemap=False,
-        max_dbs=len(DATABASES),
-        max_readers=_READERS_MAX,
-        max_spare_txns=1,  # `renew` keeps its slot
-        lock=lock,
-        lib_version=0,  # one data format, whatever LMDB_DEFAULT_LIB_VERSION says
-    )
-
-
-def _create(path: Path, map_bytes: int) -> None:
-    """An empty store at `path`, missing or an empty directory. A crash leaves all of it or nothing there."""
-    parent = path.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    fresh = parent / f"{path.name}.new"
-    shutil.rmtree(fresh, ignore_errors=True)  # of a crash
-    fresh.mkdir(mode=0o700)
-    env = _environment(fresh, map_bytes)
-    try:
-        databases = {name: env.open_db(name) for name in DATABASES}
-        with env.begin(write=True) as txn:
-            _put_state(txn, databases[NODE], NODE, FORMAT_KEY, u64(FORMAT))
-    finally:
-        env.close()
-    _sync_directory(fresh)
-    fresh.rename(path)
-    _sync_directory(parent)
-
-
-def _reserve(path: Path, size: int) -> None:
-    """Give a file the disk space that it will need; LMDB maps this one writable, and a full disk would be a SIGBUS."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        if os.fstat(descriptor).st_blocks * 512 < size:
-            os.posix_fallocate(descriptor, 0, size)
-    finally:
-        os.close(descriptor)
-
-
-def _sole_writer(path: Path) -> int:
-    """Lock the directory against a second writer, for as long as the descriptor lives."""
-    guard = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(guard)
-        raise StoreInUse(
-            f"store {path}: expected to be its only writer, found another; stop the node that runs here, "
-            "or open it read-only"
-        ) from None
-    return guard
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _no_room(path: Path) -> bool:
-    """Whether a file of a megabyte finds no room here."""
-    try:
-        with tempfile.TemporaryFile(dir=path) as file:
-            os.posix_fallocate(file.fileno(), 0, _PROBE_BYTES)
-    except OSError as error:
-        return error.errno in _NO_ROOM
-    return False
+        return damaged(self.path, f"{what}: {error}", fragment, key)
 
 
 def _put_state(txn: lmdb.Transaction[bytes], db: lmdb._Database, name: bytes, key: bytes, data: bytes) -> None:

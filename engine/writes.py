@@ -94,10 +94,31 @@ class Writes:
         if job.locked:
             self.locks.release(job.tx)
 
+    def problem(self, namespace: Namespace, keys: list[bytes], values: list[bytes | None]) -> str:
+        """What is wrong with a write, or nothing."""
+        known, most = self.core.replica.namespaces, self.core.settings.namespaces_max
+        if namespace not in known and len(known) - (DECISIONS in known) >= most and NAME.fullmatch(namespace):
+            return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
+        if not NAME.fullmatch(namespace):
+            return f"namespace {namespace!r} is not a legal name: expected 1 to 64 letters, digits, '.', '_' or '-'"
+        if len(keys) != len(values):
+            return f"{len(keys)} keys came with {len(values)} values"
+        if not keys:
+            return "no key was given"
+        if len(set(keys)) != len(keys):
+            return "a key was given twice in one batch"
+        for key in keys:
+            if not 0 < len(key) <= KEY_BYTES_MAX:
+                return f"a key has {len(key)} bytes: expected 1 to {KEY_BYTES_MAX}"
+        for value in values:
+            if value is not None and len(value) > VALUE_BYTES_MAX:
+                return f"a value has {len(value)} bytes: expected at most {VALUE_BYTES_MAX}"
+        return ""
+
     def on_put(self, session: SessionId, request: Put, *, granted: bool = False) -> None:
         """Set keys, blindly. `granted`: it had to wait for transactions and holds the locks now."""
         core, namespace, locks = self.core, request.namespace, self.locks
-        problem = check_keys(namespace, request.keys, request.values)
+        problem = self.problem(namespace, request.keys, request.values)
         if problem:
             core.refuse(session, request.id, Code.USAGE, problem)
             return
@@ -136,7 +157,7 @@ class Writes:
     def on_swap(self, session: SessionId, request: Swap, *, granted: bool = False) -> None:
         """Set one key if a condition holds."""
         core, locks = self.core, self.locks
-        problem = check_keys(request.namespace, [request.key], [request.new])
+        problem = self.problem(request.namespace, [request.key], [request.new])
         if request.when not in {"absent", "present", "equals"}:
             problem = f"condition {request.when!r} is not known: expected absent, present or equals"
         if problem:
@@ -263,25 +284,6 @@ class Writes:
             return False
         probe("write.answered_from_results")
         return True
-
-
-def check_keys(namespace: Namespace, keys: list[bytes], values: list[bytes | None]) -> str:
-    """What is wrong with a write, or nothing."""
-    if not NAME.fullmatch(namespace):
-        return f"namespace {namespace!r} is not a legal name: expected 1 to 64 letters, digits, '.', '_' or '-'"
-    if len(keys) != len(values):
-        return f"{len(keys)} keys came with {len(values)} values"
-    if not keys:
-        return "no key was given"
-    if len(set(keys)) != len(keys):
-        return "a key was given twice in one batch"
-    for key in keys:
-        if not 0 < len(key) <= KEY_BYTES_MAX:
-            return f"a key has {len(key)} bytes: expected 1 to {KEY_BYTES_MAX}"
-    for value in values:
-        if value is not None and len(value) > VALUE_BYTES_MAX:
-            return f"a value has {len(value)} bytes: expected at most {VALUE_BYTES_MAX}"
-    return ""
 
 
 assert not NAME.fullmatch(DECISIONS), "no client can name the engine's own namespace"

@@ -12,7 +12,9 @@ import typer
 
 from engine.errors import CorruptionError, UsageError
 from engine.offline import FragmentView, State, is_live, read_directory
-from engine.store_lmdb import LmdbStore, StoreDamaged, StoreError, StoreTooNew, structure_problems
+from engine.store_errors import StoreDamaged, StoreError, StoreTooNew
+from engine.store_file import structure_problems
+from engine.store_lmdb import LmdbStore
 from engine.topology import CopyState, Topology
 from tools.terminal import ExitCode, Row, Unreadable, complain, emit, show, to_json, word
 from tools.wal_places import Place, place_of
@@ -186,8 +188,10 @@ def counters(
     Of several directories, the copies that should be equal and are not are marked `differs`: then the exit code is 1. A
     live node moves on while another is read; `foreshore reconcile check` allows for that, and compares contents too.
     """
+    places = [place_of(text) for text in directories]
+    _check_places(places)
     with ExitStack() as stack:
-        states = [stack.enter_context(_state(place_of(text), namespace, partition)) for text in directories]
+        states = [stack.enter_context(_state(place, namespace, partition)) for place in places]
         compared = _Compared(states)
         rows = compared.rows()
         show(islice(rows, limit) if limit else rows, as_json=as_json)
@@ -199,6 +203,20 @@ def counters(
         complain(f"{compared.fragments} fragments, {compared.copies} copies, {compared.differing} fragments differ")
     if compared.differing:
         raise typer.Exit(ExitCode.WRONG)
+
+
+def _check_places(places: list[Place]) -> None:
+    """Raise UsageError unless these can be laid side by side."""
+    seen: dict[NodeId, Place] = {}
+    for place in places:
+        if place.node in seen:
+            raise UsageError(
+                f"{seen[place.node].path} and {place.path} both belong to node {place.node!r}: name one directory per node"
+            )
+        seen[place.node] = place
+    names = sorted({place.cluster for place in places})
+    if len(names) > 1:
+        raise UsageError(f"the directories belong to clusters {', '.join(names)}: name those of one cluster")
 
 
 def _state(place: Place, namespace: str | None, partition: int | None) -> State:
@@ -218,14 +236,7 @@ class _Compared:
     """Copies side by side. Those of one fragment must be equal on all nodes that the newest map calls in sync."""
 
     def __init__(self, states: list[State]) -> None:
-        self.states: dict[NodeId, State] = {}
-        for state in states:
-            if state.identity.node in self.states:
-                raise UsageError(f"two directories belong to node {state.identity.node!r}: name one directory per node")
-            self.states[state.identity.node] = state
-        names = sorted({state.identity.cluster for state in states})
-        if len(names) > 1:
-            raise UsageError(f"the directories belong to clusters {', '.join(names)}: name those of one cluster")
+        self.states = {state.identity.node: state for state in states}
         self.topology: Topology | None = max(
             (state.topology for state in states if state.topology is not None), key=lambda t: t.version, default=None
         )

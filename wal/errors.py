@@ -70,7 +70,7 @@ class LogDamaged(LogError):
 
     advice = (
         "`foreshore wal verify DIRECTORY` shows all of it. Take this node's copies from its peers, or, if it is alone, "
-        "accept the loss with `foreshore wal repair DIRECTORY`: everything from there on is set aside, not deleted"
+        "accept the loss with `foreshore node start --accept-loss`: everything from there on is set aside, not deleted"
     )
 
 
@@ -94,7 +94,7 @@ class LogBehindStore(LogError):
 
     advice = (
         "Compare the two directories: were they restored from different moments? Take this node's copies from its "
-        "peers, or, if it is alone, accept the loss with `foreshore wal repair DIRECTORY`"
+        "peers, or, if it is alone, accept the loss with `foreshore node start --accept-loss`"
     )
 
 

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from engine.store import CheckpointImage, Entry, Loaded
-from engine.store_lmdb import LmdbStore, StoreDamaged, StoreError, structure_problems
+from engine.store_errors import StoreDamaged, StoreError
+from engine.store_file import structure_problems
+from engine.store_lmdb import LmdbStore
 from wal.ids import Fragment
 
 Rows: TypeAlias = dict[Fragment, dict[bytes, Entry]]

@@ -33,16 +33,9 @@ from engine.store_envelope import (
     seal_state,
     u64,
 )
-from engine.store_lmdb import (
-    LmdbStore,
-    StoreDamaged,
-    StoreFailed,
-    StoreForeign,
-    StoreFull,
-    StoreInUse,
-    StoreTooNew,
-    structure_problems,
-)
+from engine.store_errors import StoreDamaged, StoreFailed, StoreForeign, StoreFull, StoreInUse, StoreTooNew
+from engine.store_file import structure_problems
+from engine.store_lmdb import LmdbStore
 from tests.engine.store_child import FRAGMENTS, MAP_BYTES, contents, held, states, story
 from wal.checksum import reference_crc32c
 from wal.ids import DECISIONS, Fragment

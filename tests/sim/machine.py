@@ -34,7 +34,7 @@ from engine.node import Node
 from engine.recover import recover
 from engine.settings import Durability, Settings
 from engine.store import CheckpointImage, LayeredStore
-from engine.store_lmdb import StoreError
+from engine.store_errors import StoreError
 from rebalance.affinity import Affinity
 from tests.sim.vault import Vault
 from tests.sim.violation import About, Violation

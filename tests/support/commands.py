@@ -1,4 +1,4 @@
-"""The `foreshore` command as a person runs it: processes of their own, on ports of their own, that do not outlive a test."""
+"""The `foreshore` command as a person runs it: real processes on ports of their own, which do not outlive a test."""
 
 from __future__ import annotations
 

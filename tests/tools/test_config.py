@@ -98,7 +98,7 @@ def test_the_environment_is_checked(environment: dict[str, str], says: str) -> N
         ("seeds = '127.0.0.1:1'", "seeds is '127.0.0.1:1' in .*node.toml: expected a list of texts"),
         ("[settings]\nbackups = 1", "'settings' in .*node.toml is not a key"),
         ("data = 3", "data is 3 in .*node.toml: expected a path"),
-        ("backups = ", "node.toml is not TOML: .*line 1"),
+        ("backups = \n", "node.toml is not TOML: .*line 1"),
         ("\x00", "node.toml is not TOML"),
         ("#" * (CONFIG_BYTES_MAX + 1), "is larger than"),
     ],

@@ -1,0 +1,129 @@
+"""`foreshore cluster`, and what all commands share: help, exit codes, and one line instead of a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from engine import errors
+from tests.support.commands import Node, foreshore, free_port, nodes
+from tools.cli import PROGRAMS, app, run
+from tools.terminal import ExitCode, exit_code_of
+from wal import DiskError, Finding, LogDamaged, LogTooNew
+
+# What all commands share.
+
+
+def test_help_lists_every_program_and_the_exit_codes() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    listed = [line.split()[0] for line in result.stdout.partition("Commands:")[2].splitlines() if line.strip()]
+    assert listed[: len(PROGRAMS)] == list(PROGRAMS)
+    assert "130 interrupted" in " ".join(result.stdout.split())
+    for name in ("node", "cluster", "wal", "reconcile", "demo"):
+        told = CliRunner().invoke(app, [name, "--help"])
+        assert (told.exit_code, f"foreshore {name}" in told.stdout) == (0, True), told.output
+
+
+def test_the_version_is_the_packages() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"foreshore {version('foreshore')}\n")
+
+
+def test_a_program_that_is_not_there_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("tools.not_there", "later", []) == ExitCode.UNREADABLE
+    assert capsys.readouterr().err.startswith("foreshore: this installation has no 'later'")
+
+
+def test_looking_at_a_log_does_not_wait_for_what_it_does_not_need() -> None:
+    code = "import sys, tools.cli, tools.wal_commands; print(*(m for m in sys.modules if '.' not in m))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert not {"pyspark", "pyarrow", "uvloop"} & set(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.UsageError("x"), 2),
+        (errors.Unavailable("x"), 3),
+        (errors.CorruptionError("x"), 1),
+        (errors.NoQuorum("x"), 1),
+        (DiskError("read", "file", "why"), 3),
+        (LogDamaged(Finding(kind="damaged", segment="1.wal", offset=0, lsn=1, what="x", cost="y")), 1),
+        (LogTooNew(Finding(kind="newer", segment="1.wal", offset=0, lsn=1, what="x", cost="y")), 3),
+    ],
+)
+def test_an_error_has_an_exit_code(error: Exception, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+# The cluster.
+
+
+@pytest.mark.processes
+def test_nobody_is_reached_and_nothing_is_meant() -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    for arguments in (
+        ("cluster", "status", nowhere),
+        ("cluster", "baseline", nowhere),
+        ("cluster", "init", nowhere, "--nodes", "n1", "--timeout", 0),
+    ):
+        result = foreshore(*arguments)
+        assert (result.returncode, result.stdout) == (3, "")
+        assert result.stderr.startswith(f"foreshore: no answer from {nowhere}")
+        assert len(result.stderr.splitlines()) == 1
+    for words, says in (
+        (("cluster", "status", "nowhere"), "'nowhere' is not an address: expected host:port"),
+        (("cluster", "init", nowhere, "--nodes", ","), "--nodes is ',': expected names of nodes"),
+        (("cluster", "init", nowhere, "--nodes", "n1,n1"), "--nodes names n1 twice"),
+        (("cluster", "init", nowhere, "--nodes", "../n1"), "is not a legal name"),
+        (("cluster", "init", nowhere), "--nodes"),
+        (("cluster", "baseline", nowhere, "--set", ""), "--set is ''"),
+    ):
+        result = foreshore(*words)
+        assert (result.returncode, says in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.processes
+def test_a_cluster_is_formed_once_of_nodes_that_see_each_other(tmp_path: Path) -> None:
+    node = Node(tmp_path, "n1")
+    try:
+        status = foreshore("cluster", "status", node.address)
+        assert (status.returncode, "n1 is in no cluster yet, and sees nobody" in status.stderr) == (1, True)
+        early = foreshore("cluster", "init", node.address, "--nodes", "n1,n2", "--timeout", 1)
+        assert (early.returncode, "n1 did not see n2 within 1 s; it sees nobody" in early.stderr) == (1, True)
+        assert foreshore("cluster", "init", node.address, "--nodes", "n1").returncode == 0
+        again = foreshore("cluster", "init", node.address, "--nodes", "n1")
+        assert (again.returncode, "the cluster is formed already: foreshore 1.0" in again.stderr) == (1, True)
+    finally:
+        node.kill()
+
+
+@pytest.mark.processes
+def test_status_says_what_is_wrong_and_the_baseline_who_should_be_there(tmp_path: Path) -> None:
+    with nodes(tmp_path, "n1", "n2", "n3") as (first, second, third):
+        whole = foreshore("cluster", "status", second.address)
+        assert (whole.returncode, whole.stdout.splitlines()[-1]) == (0, "every copy is in sync")
+        told = msgspec.json.decode(foreshore("cluster", "status", first.address, "--json").stdout)
+        assert (told["problems"], told["epoch"], told["baseline"]) == ([], 1, ["n1", "n2", "n3"])
+        assert {name: member["status"]["serving"] for name, member in told["members"].items()} == dict.fromkeys(
+            ("n1", "n2", "n3"), True
+        )
+        assert foreshore("node", "stop", third.address).returncode == 0
+        less = foreshore("cluster", "status", first.address)
+        assert less.returncode == 1
+        assert "n3 should hold data and is not here\n16 partitions have fewer in-sync copies" in less.stdout
+        refused = foreshore("cluster", "baseline", first.address, "--set", "n1,n9")
+        assert (refused.returncode, "not a member: n9" in refused.stderr) == (1, True)
+        assert foreshore("cluster", "baseline", second.address, "--set", "n1,n2").stdout == "baseline n1,n2\n"
+        assert foreshore("cluster", "baseline", first.address).stdout == "baseline n1,n2\n"
+        second.kill()
+        lost = foreshore("cluster", "status", first.address)
+        assert lost.returncode == 1
+        assert "n2 does not answer" in lost.stdout

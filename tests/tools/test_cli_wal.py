@@ -1,0 +1,495 @@
+"""`foreshore wal`: what a log says, whole, damaged, live and hostile; and that nothing is ever written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from engine import aio
+from tests.support.commands import FORESHORE, Node, environment, foreshore, nodes
+from tests.support.directories import append, build, copies, flip
+from tests.support.reconciled import DAMAGES, NOW_MS, fragment_of
+from tools.cli import app
+from tools.terminal import bytes_of, clean, plain, word
+from wal import list_segments, read
+from wal import records as r
+from wal.ids import DECISIONS, Ballot, Version
+from wal.records import KINDS, kind_of
+
+HOSTILE = b"\x1b]0;owned\x07\x1b[2J\xff\n=\\ "
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Copies of three nodes' directories, taken while they ran."""
+
+    async def story(database: aio.Database) -> None:
+        acc = database.namespace("acc")
+        await acc.put_many({b"k%d" % at: b"value of k%d." % at for at in range(100)})
+        await acc.delete(b"k7")
+        await acc.put(HOSTILE, HOSTILE)
+        async with database.transaction() as tx:
+            await tx.namespace("acc").put(b"k1", b"of a transaction")
+            await tx.namespace("bank").put(b"b1", b"of a transaction")
+        await database.namespace("bank").put(b"b2", b"later")
+
+    return build(tmp_path_factory.mktemp("wal"), story)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["wal", *map(str, arguments)])
+
+
+def objects(*arguments: object) -> list[dict[str, object]]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return [msgspec.json.decode(line) for line in result.stdout.splitlines()]
+
+
+def files(paths: Sequence[Path]) -> dict[Path, bytes]:
+    """Every file's contents, but for LMDB's table of readers."""
+    every = [file for path in paths for file in path.rglob("*") if file.is_file() and file.name != "lock.mdb"]
+    return {file: file.read_bytes() for file in sorted(every)}
+
+
+def damage_log(directory: Path, offset: int = 300) -> str:
+    name = list_segments(directory / "wal")[0].name
+    data = bytearray((directory / "wal" / name).read_bytes())
+    data[offset] ^= 1
+    (directory / "wal" / name).write_bytes(data)
+    return name
+
+
+# Dump.
+
+
+def test_a_dump_has_every_record_once_and_says_what_the_log_says(left: list[Path]) -> None:
+    records = [(block.first_lsn + at, rec) for block in read(left[0] / "wal") for at, rec in enumerate(block.records)]
+    lines = run("dump", left[0]).stdout.splitlines()
+    told = objects("dump", left[0])
+    assert len(lines) == len(told) == len(records)
+    for (lsn, record), line, item in zip(records, lines, told, strict=True):
+        assert line.startswith(f"lsn={lsn} time=")
+        assert f"Z {kind_of(record)} " in line
+        assert (item["lsn"], item["type"]) == (lsn, kind_of(record))
+    assert {item["type"] for item in told} >= {"boot", "committed", "epoch", "update", "prepare", "outcome"}
+
+
+def test_filters_narrow_a_dump(left: list[Path]) -> None:
+    every = objects("dump", left[0])
+    between = objects("dump", left[0], "--from-lsn", 5, "--to-lsn", 9)
+    assert [item["lsn"] for item in between] == [5, 6, 7, 8, 9]
+    assert objects("dump", left[0], "--limit", 3) == every[:3]
+    assert objects("dump", left[0], "--namespace", "nowhere") == []
+    _, partition = fragment_of(b"k7")
+    mine = objects("dump", left[0], "--namespace", "acc", "--partition", partition, "--key", "k7")
+    assert [item["type"] for item in mine] == ["update", "update"], "put, deleted"
+    lines = run("dump", left[0], "--key", "k7").stdout.splitlines()
+    assert all(f" acc/{partition}(" in line for line in lines)
+    assert lines[-1].endswith(" k7=deleted")
+    assert run("dump", left[0], "--key", "k").stdout == "", "a key, not how it begins"
+
+
+def test_the_story_of_a_transaction_is_all_that_names_it(left: list[Path]) -> None:
+    prepared = next(item for item in objects("dump", left[0], "--namespace", "bank") if item["type"] == "prepare")
+    tx = str(prepared["tx"])
+    for begins in (tx, tx[:20].upper()):
+        story = objects("dump", left[0], "--tx", begins)
+        kinds = [item["type"] for item in story]
+        assert kinds.count("prepare") == kinds.count("outcome") == 2
+        assert any(item["type"] == "update" and DECISIONS in msgspec.json.encode(item).decode() for item in story)
+        assert all(tx in msgspec.json.encode(item).decode() for item in story)
+
+
+def test_values_are_users_data_and_shown_when_asked(left: list[Path]) -> None:
+    hidden, full = run("dump", left[0], "--key", "k3"), run("dump", left[0], "--key", "k3", "--values", "full")
+    assert "value" not in hidden.stdout
+    assert " k3=12B " in hidden.stdout
+    assert r" k3=12B:value\x20of\x20k3. " in full.stdout
+    assert "k3=12B#" in run("dump", left[0], "--key", "k3", "--values", "hash").stdout
+
+
+def test_hostile_bytes_reach_a_terminal_escaped(left: list[Path]) -> None:
+    printed = word(HOSTILE)
+    assert printed == r"\x1b]0;owned\x07\x1b[2J\xff\x0a=\\\x20"
+    for arguments in ([], ["--json"], ["--values", "full"], ["--values", "full", "--json"]):
+        result = run("dump", left[0], "--key", printed, *arguments)
+        assert printed in result.stdout.replace("\\\\", "\\") or printed in result.stdout
+        assert all(line.isprintable() for line in result.stdout.splitlines())
+        assert len(result.stdout.splitlines()) == 1
+
+
+def test_every_kind_of_record_has_a_line_and_an_object(left: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(left[:1], tmp_path)
+    tx = bytes(range(16))
+    write = r.Write("a\x1bb", 1, 2, 3, [b"k"], [b"v"], 0, tx, 0, 1)
+    records: list[r.Record] = [
+        r.Update([write]),
+        r.Prepare(tx, 1, 2, [write], [("acc", b"locked\x07")], [1, 3], 3, 1),
+        r.Outcome(tx, 1, 2, False, [("acc", 3, 1)]),
+        r.NoOp(1, 2, [("acc", 4, 2)]),
+        r.EpochStart(1, 2, [("acc", 7)]),
+        r.History([msgspec.structs.replace(write, keys=[], values=[], closed=2)]),
+        r.Preload("acc", 1, [1], [5], [b"k\n"], [None]),
+        r.Results(1, [tx], [2], tx),
+        r.FragmentClear("acc", 1, "because \x1b[2J"),
+        r.FragmentReady("acc", 1, 9, 255, [(1, 1), (2, 8)], True),
+        r.Undo("acc", 1, 4, [b"\xff"]),
+        r.Promised(Version(1, 0), Ballot(2, "n1")),
+        r.Accepted(Version(1, 0), Ballot(2, "n\x071"), b"no topology"),
+        r.Committed(Version(1, 1), b""),
+        r.Boot(7),
+        r.Checkpoint(9),
+        r.Trimmed(3, [("acc", 1, 2)]),
+    ]
+    assert {type(record) for record in records} == set(KINDS)
+    lsn = list_segments(directory / "wal")[-1].last_lsn + 1
+    append(directory, records, now_ms=NOW_MS)
+    lines = run("dump", directory, "--from-lsn", lsn).stdout.splitlines()
+    assert [line.split()[2] for line in lines] == [kind_of(record) for record in records]
+    assert all(line.isprintable() for line in lines)
+    head = f"time={'2096-10-02T07:06:40.000Z'} "
+    said = [line.partition(head)[2] for line in lines]
+    assert said[1] == (
+        "prepare tx=000102030405060708090a0b0c0d0e0f p1 e2 decided-in=p3 participants=1,3 issued-in=e1 "
+        r"a\x1bb/1(3,1)e2 issued-in=e1 k=1B locks=acc/1:locked\x07"
+    )
+    assert said[2] == "outcome tx=000102030405060708090a0b0c0d0e0f p1 e2 rollback acc/1(3,1)"
+    assert said[5] == r"history a\x1bb/1(3,2)e2 issued-in=e1 tx=000102030405060708090a0b0c0d0e0f closed"
+    assert said[6] == r"preload acc/1 rows=1 k\x0a=deleted@1.5"
+    assert said[9] == "ready acc/1 lwm=9 digest=00000000000000ff epochs=1:1,2:8 full"
+    assert said[12] == r"accepted after=1.0 ballot=2@n\x071 version=unknown(11B)"
+    assert said[16] == "trimmed below=3 acc/1<=2"
+    told = objects("dump", directory, "--from-lsn", lsn)
+    assert [item["type"] for item in told] == [kind_of(record) for record in records]
+    partition = [
+        line.split()[2] for line in run("dump", directory, "--from-lsn", lsn, "--partition", 1).stdout.splitlines()
+    ]
+    nowhere = {"promised", "accepted", "committed", "boot", "checkpoint"}
+    assert partition == [kind_of(record) for record in records if kind_of(record) not in nowhere]
+
+
+def test_a_damaged_log_is_dumped_around_the_damage(left: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(left[:1], tmp_path)
+    whole = run("dump", directory).stdout.splitlines()
+    name = damage_log(directory)
+    result = run("dump", directory)
+    assert result.exit_code == 1
+    assert f"foreshore: {directory}: damaged segment={name} offset=256 lsn=1: " in result.stderr
+    kept = result.stdout.splitlines()
+    assert 0 < len(kept) < len(whole)
+    assert set(kept) < set(whole)
+
+
+def test_several_directories_say_which_is_which(left: list[Path]) -> None:
+    lines = run("dump", *left, "--from-lsn", 1, "--to-lsn", 1).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["node=n1", "node=n2", "node=n3"]
+    assert [item["node"] for item in objects("dump", *left[:2], "--to-lsn", 1)] == ["n1", "n2"]
+
+
+def test_a_log_a_store_and_a_segment_can_be_named_by_themselves(left: list[Path]) -> None:
+    whole = run("dump", left[0]).stdout
+    segment = left[0] / "wal" / list_segments(left[0] / "wal")[0].name
+    for path in (left[0] / "wal", left[0] / "store", segment, f"{left[0]}/wal/"):
+        assert run("dump", path).stdout == whole
+
+
+# The others.
+
+
+def test_stat_counts_what_a_dump_shows(left: list[Path]) -> None:
+    told = objects("dump", left[0])
+    head, *rows = objects("stat", left[0])
+    assert (head["node"], head["records"], head["last_lsn"]) == ("n1", len(told), told[-1]["lsn"])
+    by_type = {row["type"]: row["records"] for row in rows if "type" in row}
+    assert by_type == {kind: sum(item["type"] == kind for item in told) for kind in by_type}
+    acc = next(row for row in rows if row.get("namespace") == "acc")
+    assert (acc["updates"], acc["deletes"]) == (100 + 1 + 1 + 1, 1)
+    assert len([row for row in rows if "partition" in row]) == 5
+    assert run("stat", left[0]).stdout.startswith("node=n1 segments=1 segment_bytes=")
+
+
+def test_segments_lists_files_and_what_was_set_aside(left: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(left[:1], tmp_path)
+    (directory / "wal" / "00000000000000000001.wal.torn").write_bytes(b"torn")
+    (row, aside) = objects("segments", directory)
+    info = list_segments(directory / "wal")[0]
+    assert (row["segment"], row["first_lsn"], row["last_lsn"], row["state"]) == (info.name, 1, info.last_lsn, "open")
+    assert (aside["segment"], aside["bytes"], aside["state"]) == ("00000000000000000001.wal.torn", 4, "set-aside")
+
+
+@pytest.mark.parametrize("verb", ["dump", "stat", "verify", "segments", "counters"])
+def test_nothing_is_written(verb: str, left: list[Path], tmp_path: Path) -> None:
+    directories = copies(left, tmp_path)
+    before = files(directories)
+    assert run(verb, *directories).exit_code == 0
+    assert files(directories) == before
+
+
+@pytest.mark.parametrize("verb", ["dump", "stat", "verify", "segments", "counters"])
+def test_what_cannot_be_read_is_told_in_a_line(verb: str, left: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(left[:1], tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    newer = directory / "identity.json"
+    newer.write_bytes(msgspec.json.encode(msgspec.json.decode(newer.read_bytes()) | {"format": 2}))
+    for path, says in (
+        (tmp_path / "nowhere", "is not a data directory: there is nothing"),
+        (tmp_path / "file", "is not a segment of a log"),
+        (tmp_path / "empty", "expected identity.json, wal and store, found none of them"),
+        (directory, "has format 2, this version knows 1: upgrade foreshore"),
+    ):
+        result = run(verb, path)
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert says in result.stderr
+        assert result.stderr.startswith("foreshore: ")
+
+
+def test_arguments_that_cannot_be_meant_are_usage(left: list[Path]) -> None:
+    for arguments, says in (
+        (["dump", left[0], "--from-lsn", 9, "--to-lsn", 8], "expected a range"),
+        (["dump", left[0], "--tx", "xyz"], "hexadecimal"),
+        (["dump", *left, "--follow"], "--follow was given 3 directories: expected one"),
+        (["dump", left[0], "--partiton", 3], "--partition"),
+        (["dump", left[0], "--partition", 20_000], "16383"),
+        (["counters", left[0], left[0]], "both belong to node 'n1': name one directory per node"),
+        (["dmp", left[0]], "dump"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert says in result.stderr
+
+
+# Verify.
+
+
+def test_verify_of_whole_directories_says_what_was_checked(left: list[Path]) -> None:
+    for reference in ([], ["--reference"]):
+        result = run("verify", *left, *reference)
+        assert result.exit_code == 0
+        assert result.stdout.count(": whole\n") == 3
+    *_, last = objects("verify", left[0])
+    assert last["verdict"] == "whole"
+    checked = last["checked"]
+    assert isinstance(checked, list)
+    assert checked[0]["records"] == len(objects("dump", left[0]))
+
+
+def test_verify_tells_where_a_log_is_damaged_and_what_to_do(left: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(left[:1], tmp_path)
+    name = damage_log(directory)
+    result = run("verify", directory)
+    assert result.exit_code == 1
+    assert f"{directory}: damaged segment={name} offset=256 lsn=1: " in result.stdout
+    assert "costs the records from LSN 1" in result.stdout
+    assert f"{directory}: DAMAGED. Stop the node, move {directory} away" in result.stdout
+    assert f"`foreshore node start --data {directory} --accept-loss`" in result.stdout
+    first, *_ = (msgspec.json.decode(line) for line in run("verify", directory, "--json").stdout.splitlines())
+    assert (first["finding"]["segment"], first["finding"]["offset"], first["finding"]["damage"]) == (name, 256, True)
+    assert run("verify", directory / "wal" / name).exit_code == 1
+
+
+def test_a_torn_tail_is_no_damage(left: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(left[:1], tmp_path)
+    segment = directory / "wal" / list_segments(directory / "wal")[0].name
+    data = bytearray(segment.read_bytes())
+    end = len(bytes(data).rstrip(b"\0"))
+    data[end : end + 3] = b"\x01\x02\x03"
+    segment.write_bytes(data)
+    result = run("verify", directory)
+    assert result.exit_code == 0
+    assert ": torn segment=" in result.stdout
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Directories with a last checkpoint each."""
+
+    async def story(database: aio.Database) -> None:
+        await database.namespace("acc").put_many({b"k%d" % at: b"value of k%d." % at for at in range(400)})
+        await database.namespace("acc").put_many({b"z%d" % at: b"" for at in range(100)})
+
+    return build(tmp_path_factory.mktemp("stopped"), story, stop=True)
+
+
+def test_verify_tells_which_rows_of_a_store_are_damaged(stopped: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(stopped[:1], tmp_path)
+    assert flip(directory, b"value of k301.")
+    result = run("verify", directory)
+    assert result.exit_code == 1
+    assert "key b'k301'" in result.stdout
+    assert "DAMAGED" in result.stdout
+
+
+def test_verify_walks_the_pages_before_anything_trusts_them(stopped: list[Path], tmp_path: Path) -> None:
+    first, second = copies(stopped[:2], tmp_path)
+    with (first / "store" / "data.mdb").open("r+b") as file:
+        file.truncate(20_000)
+    (second / "store" / "data.mdb").write_bytes(b"no store at all")
+    for directory in (first, second):
+        result = run("verify", directory)
+        assert result.exit_code == 1, result.stdout
+        assert f"{directory}: damaged " in result.stdout
+
+
+def test_a_log_that_does_not_reach_its_store_is_damage(stopped: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(stopped[:1], tmp_path)
+    for file in (directory / "wal").iterdir():
+        file.unlink()
+    result = run("verify", directory)
+    assert result.exit_code == 1
+    assert "the checkpoint ends at LSN" in result.stdout
+    (directory / "wal").rmdir()
+    assert "has no log: expected its directory wal" in run("verify", directory).stdout
+
+
+# Counters.
+
+
+def test_copies_that_agree_are_not_marked(left: list[Path]) -> None:
+    rows = objects("counters", *left)
+    assert {row["node"] for row in rows} == {"n1", "n2", "n3"}
+    assert all(row["copy"] == "OWNING" and not row["differs"] and row["gaps"] == [] for row in rows)
+    by_fragment: dict[object, set[object]] = {}
+    for row in rows:
+        by_fragment.setdefault(row["fragment"], set()).add((row["lwm"], row["digest"]))
+    assert all(len(stands) == 1 for stands in by_fragment.values())
+    assert "0 fragments differ" in run("counters", *left).stderr
+    _, partition = fragment_of(b"k3")
+    some = objects("counters", *left, "--namespace", "acc", "--partition", partition)
+    assert [row["fragment"] for row in some] == [f"acc/{partition}"] * 3
+
+
+def test_gaps_and_who_holds_them_are_shown_and_copies_that_differ_are_marked(left: list[Path], tmp_path: Path) -> None:
+    directories = copies(left, tmp_path)
+    DAMAGES["a transaction in doubt"].do(tmp_path)
+    name = "{}/{}".format(*fragment_of(b"k320"))
+    result = run("counters", *directories)
+    assert result.exit_code == 1
+    marked = [line for line in result.stdout.splitlines() if line.endswith(" differs")]
+    assert [line.split()[:2] for line in marked] == [[f"fragment={name}", f"node={node}"] for node in ("n1", "n2", "n3")]
+    assert " gaps=(" in marked[0]
+    assert f" in_doubt={b'in doubt for now'.hex()} " in marked[0]
+    assert " gaps=" not in marked[2]
+    assert "1 fragments differ" in result.stderr
+    limited = run("counters", *directories, "--limit", 1)
+    assert (limited.exit_code, len(limited.stdout.splitlines())) == (1, 1), "what is not shown is still compared"
+
+
+def test_directories_of_two_clusters_are_not_compared(left: list[Path], tmp_path: Path) -> None:
+    directories = copies(left[:2], tmp_path)
+    identity = directories[1] / "identity.json"
+    identity.write_bytes(msgspec.json.encode(msgspec.json.decode(identity.read_bytes()) | {"cluster": "other"}))
+    result = run("counters", *directories)
+    assert (result.exit_code, "clusters foreshore, other" in result.stderr) == (2, True)
+
+
+# Processes.
+
+
+@pytest.mark.processes
+def test_a_live_node_is_followed_and_not_disturbed(tmp_path: Path) -> None:
+    with nodes(tmp_path, "n1") as (node,):
+        last = objects("dump", node.data)[-1]["lsn"]
+        assert isinstance(last, int)
+        with subprocess.Popen(
+            [*FORESHORE, "wal", "dump", str(node.data), "--from-lsn", str(last + 1), "--follow", "--limit", "3"],
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            env=environment(),
+        ) as following:
+            _write(node, 5)
+            out, _ = following.communicate(timeout=60)
+        assert [line.split()[2] for line in out.splitlines()] == ["update"] * 3
+        assert following.returncode == 0
+        verified = foreshore("wal", "verify", node.data)
+        assert verified.returncode == 0, verified.stdout
+        assert "a node runs here" in verified.stdout
+        counted = foreshore("wal", "counters", node.data)
+        assert (counted.returncode, f"a node runs in {node.data}" in counted.stderr) == (0, True)
+
+
+def _write(node: Node, keys: int) -> None:
+    async def put() -> None:
+        async with await aio.connect(node.address) as database:
+            for at in range(keys):
+                await database.namespace("acc").put(b"k%d" % at, b"v")
+
+    asyncio.run(put())
+
+
+@pytest.mark.processes
+def test_a_reader_that_goes_away_ends_a_dump_quietly(left: list[Path]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        result = subprocess.run(
+            [*FORESHORE, "wal", "dump", str(left[0])],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            check=False,
+            env=environment(),
+        )
+    finally:
+        os.close(writing)
+    assert (result.returncode, result.stderr) == (141, b"")
+
+
+@pytest.mark.processes
+def test_an_interrupt_is_no_traceback(left: list[Path]) -> None:
+    with subprocess.Popen(
+        [*FORESHORE, "wal", "dump", str(left[0]), "--follow"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        env=environment(),
+    ) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline().startswith("lsn=1 ")
+        following.send_signal(signal.SIGINT)
+        _, errors = following.communicate(timeout=60)
+    assert (following.returncode, errors) == (130, "")
+
+
+# Words.
+
+
+@given(st.binary(max_size=50))
+def test_a_word_is_printable_and_comes_back(data: bytes) -> None:
+    said = word(data)
+    assert said.isascii()
+    assert said.isprintable()
+    assert " " not in said
+    assert bytes_of(said) == data
+
+
+@given(st.text(max_size=50))
+def test_a_clean_line_is_printable_and_printable_lines_are_left_alone(text: str) -> None:
+    assert clean(text).isprintable()
+    if text.isprintable():
+        assert clean(text) == text
+    quoted = '"' + "".join(c for c in text if c not in '"\\' and not 0xD800 <= ord(c) < 0xE000) + '"'
+    assert msgspec.json.decode(clean(quoted).encode()) == quoted[1:-1]
+
+
+def test_a_row_leaves_out_what_says_nothing_but_not_a_zero() -> None:
+    row = {
+        "node": "n1",
+        "lwm": 0,
+        "gaps": [],
+        "in_doubt": None,
+        "loading": False,
+        "differs": True,
+        "ranges": [[4, 1], [7, 2]],
+    }
+    assert plain(row) == "node=n1 lwm=0 differs ranges=(4,1),(7,2)"  # type: ignore[arg-type]  # a list of lists of ints
