@@ -75,6 +75,10 @@ def chain(digest: int, write: Write) -> int:
     return digest
 
 
+KNOWN, NEW, NEWEST = range(3)
+"""What `FragmentState.apply` says of a write."""
+
+
 class FragmentState:
     """One copy of one fragment. It changes only by the methods below, in the order of the log.
 
@@ -117,23 +121,28 @@ class FragmentState:
 
     # The life of a copy.
 
-    def apply(self, write: Write) -> bool:
-        """Mark a write applied; False if it was already. Raises CounterOverlap if histories clash."""
+    def apply(self, write: Write) -> int:
+        """Mark a write applied: KNOWN if it was already, NEWEST if nothing later is here, else NEW.
+
+        Raises CounterOverlap if histories clash.
+        """
         counter = self.counter
         start = write.start
         delta = write.closed or len(write.keys)
         if counter.step(start, delta):  # the next one, and nothing beyond a gap: how it nearly always is
+            how = NEW if self.loading else NEWEST
             self._pass_over(write, start, start + delta)
         else:
+            how = NEW
             lwm = counter.lwm
             if not counter.update(start, delta):
-                return False
+                return KNOWN
             self.beyond[start] = write
             if start == lwm:
                 self._pass(lwm)
         if write.stable > self.base:
             self.settle(write.stable)
-        return True
+        return how
 
     def _pass_over(self, write: Write, start: int, end: int) -> None:
         """LWM moved over one write: so do the epoch table and the digest."""

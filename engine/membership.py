@@ -221,6 +221,8 @@ class Membership:
         settled: dict[int, list[NodeId]] = {}
         for partition, node in self._caught_up:
             settled.setdefault(partition, []).append(node)
+        if all(node in self._leaving for node in names):
+            del self._leaving[core.node]  # somebody has to be left: it goes when it is alone
         present = [c.node for c in alive if c.node not in self._leaving]
         handover, extra = self._wanted_moves(topology, present, settled)
         if self._leaving:

@@ -14,7 +14,7 @@ from typing import assert_never
 
 import msgspec
 
-from engine.fragment import CannotUndo, FragmentImage, FragmentState
+from engine.fragment import KNOWN, NEWEST, CannotUndo, FragmentImage, FragmentState
 from engine.results import ABORTED, COMMITTED, Results
 from engine.store import GONE, ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
 from wal import records as r
@@ -154,8 +154,8 @@ class Replica:
         fragment = self.fragments.get(name)
         if fragment is None:
             fragment = self.fragment(name)
-        newest = fragment.counter.lwm == write.start and not fragment.loading and fragment.counter.sequential
-        if not fragment.apply(write):
+        how = fragment.apply(write)
+        if how == KNOWN:
             return False
         if not fragment.dirty:
             self._touch(fragment)
@@ -168,7 +168,7 @@ class Replica:
         loading = fragment.loading
         for key, value in zip(write.keys, write.values, strict=True):
             at += 1
-            if not newest:
+            if how != NEWEST:
                 held = store.get(name, key)
                 sure = loading or key not in fragment.suspects
                 if sure and held is not None and (held.epoch, held.counter) >= (epoch, at):
@@ -190,8 +190,9 @@ class Replica:
         return True
 
     def _note_result(self, write: r.Write) -> None:
-        results = self.partition(write.partition).results
-        self._dirty_partitions[write.partition] = None
+        number = write.partition
+        results = self.partition(number).results
+        self._dirty_partitions[number] = None
         if write.namespace == DECISIONS:
             for tx, outcome in zip(write.keys, write.values, strict=True):
                 if outcome is not None:

@@ -29,6 +29,10 @@ class Results:
         """COMMITTED, ABORTED, or None: not known here."""
         return self._outcomes.get(tx)
 
+    def is_new(self, tx: TxId) -> bool:
+        """Whether `tx` was surely never answered here."""
+        return tx not in self._outcomes and tx > self.floor
+
     def too_old(self, tx: TxId) -> bool:
         """Whether an unknown `tx` may have been answered and forgotten."""
         return tx <= self.floor

@@ -45,6 +45,19 @@ def structure_problems(path: Path) -> list[str]:
         ) from error
 
 
+def check_length(path: Path, env: lmdb.Environment) -> None:
+    """Raise StoreDamaged if the file was cut short: LMDB would end the process with SIGBUS at a page that is not there.
+
+    A whole file may be shorter than LMDB's count of pages, by pages that were never written: so a short one is walked.
+    """
+    size = (path / "data.mdb").stat().st_size
+    expected = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if size < expected:
+        problems = structure_problems(path)
+        if problems:
+            raise damaged(path, f"expected {expected} bytes in data.mdb, found {size}: {problems[0]}")
+
+
 def environment(path: Path, map_bytes: int, *, read_only: bool = False, lock: bool = True) -> lmdb.Environment:
     """The environment at `path`, which exists; `map_bytes` is rounded up to whole pages. Raises lmdb.Error."""
     if lock:

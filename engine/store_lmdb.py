@@ -58,7 +58,7 @@ from engine.store_envelope import (
     u64,
 )
 from engine.store_errors import StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreTooNew, damaged
-from engine.store_file import FORMAT, create, environment, not_lmdb, sole_writer, trouble
+from engine.store_file import FORMAT, check_length, create, environment, not_lmdb, sole_writer, trouble
 from wal.ids import Fragment
 from wal.probe import probe
 
@@ -100,6 +100,7 @@ class LmdbStore:
             # A copy has no lock file, or one that we may not write: then nobody can be told that we read.
             locked = not read_only or os.access(path / "lock.mdb", os.W_OK)
             self._env = environment(path, map_bytes, read_only=read_only, lock=locked)
+            check_length(path, self._env)
             self._rows, self._fragments, self._partitions, self._node = self._databases(self._env)
             self._env.reader_check()
             self._begin()

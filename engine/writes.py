@@ -17,7 +17,7 @@ from engine.replication import Replication
 from engine.requests import Code, Done, Put, Request, Swap
 from engine.results import ABORTED
 from wal import records as r
-from wal.ids import DECISIONS, KEY_BYTES_MAX, NAME, VALUE_BYTES_MAX, Namespace, TxId, partition_of
+from wal.ids import DECISIONS, KEY_BYTES_MAX, NAME, VALUE_BYTES_MAX, Namespace, TxId, partition_of, partitions_of
 from wal.probe import probe
 
 
@@ -107,9 +107,9 @@ class Writes:
             return "no key was given"
         if len(set(keys)) != len(keys):
             return "a key was given twice in one batch"
-        for key in keys:
-            if not 0 < len(key) <= KEY_BYTES_MAX:
-                return f"a key has {len(key)} bytes: expected 1 to {KEY_BYTES_MAX}"
+        for size in map(len, keys):
+            if not 0 < size <= KEY_BYTES_MAX:
+                return f"a key has {size} bytes: expected 1 to {KEY_BYTES_MAX}"
         for value in values:
             if value is not None and len(value) > VALUE_BYTES_MAX:
                 return f"a value has {len(value)} bytes: expected at most {VALUE_BYTES_MAX}"
@@ -125,24 +125,31 @@ class Writes:
         assert core.topology is not None
         partitions = core.topology.partitions
         by_partition: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
-        for key, value in zip(request.keys, request.values, strict=True):
-            number = partition_of(key, partitions)
+        numbers = partitions_of(request.keys, partitions)
+        for number, key, value in zip(numbers, request.keys, request.values, strict=True):
             share = by_partition.get(number)
             if share is None:
                 share = by_partition[number] = ([], [])
             share[0].append(key)
             share[1].append(value)
+        answered: list[int] = []
+        steady = core.quorum and not core.frozen and request.tx not in self.under_way
         for number in by_partition:
-            if not self.may_serve(session, request, core.holds[number], request.tx):
+            hold = core.holds[number]
+            if steady and hold.mine and hold.active and not hold.draining and self._is_new(number, request.tx):
+                continue  # how it nearly always is
+            if not self.may_serve(session, request, hold, request.tx):
                 if granted:
                     locks.release(request.tx)
                 return
+            if self._answered(number, request.tx):
+                answered.append(number)
         if not granted and not locks.idle:
             busy = [(namespace, key) for key in request.keys if locks.busy((namespace, key))]
             if busy:
                 self._wait(session, request, busy)
                 return
-        for number in [n for n in by_partition if self._answered(n, request.tx)]:
+        for number in answered:
             del by_partition[number]
         if not by_partition:
             if granted:
@@ -278,6 +285,9 @@ class Writes:
             )
             return False
         return True
+
+    def _is_new(self, partition: int, tx: TxId) -> bool:
+        return self.core.replica.partition(partition).results.is_new(tx)
 
     def _answered(self, partition: int, tx: TxId) -> bool:
         if self.core.replica.partition(partition).results.get(tx) is None:

@@ -60,9 +60,10 @@ async def _init(address: str, nodes: list[str], seconds: float) -> None:
 
     async def serves() -> dict[str, Any] | None:
         found = await status_or_none(address)
-        if found is None or not found["serving"] or found["partitions"].get("PROMOTING"):
+        if found is None or len(found.get("members", [])) != len(nodes):
             return None
-        return found if len(found["members"]) == len(nodes) else None
+        every = await asyncio.gather(*(status_or_none(member["address"]) for member in found["members"]))
+        return found if all(status is not None and _settled(status) for status in every) else None
 
     found = await wait_for(serves, seconds)
     if found is None:
@@ -70,6 +71,10 @@ async def _init(address: str, nodes: list[str], seconds: float) -> None:
             f"the cluster is formed and does not serve after {seconds:g} s: `foreshore cluster status {address}` says why"
         )
     emit([f"formed {found['cluster_name']} {found['cluster']} version={found['version']} members={','.join(nodes)}"])
+
+
+def _settled(status: dict[str, Any]) -> bool:
+    return bool(status["serving"]) and not status["frozen"] and not status["partitions"].get("PROMOTING")
 
 
 # Status.

@@ -8,17 +8,20 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import uvloop
 
-from engine.errors import UsageError
+from engine.errors import Error, UsageError
 from engine.server import Server, ServerConfig
 from tools.asking import Refused, listens, question, run, wait_for
 from tools.config import KEYS, Key, load, toml_line
 from tools.terminal import ExitCode, emit, plain, show, to_json
+from wal import DiskError, LogError
 
 LEAVE_SECONDS = 30.0
 LEAVE_LOOK_SECONDS = 1.0
@@ -48,8 +51,23 @@ def start(config: Path | None, ready_file: Path | None, **flags: str | bool | No
     At a second signal it ends at once, which costs the next start a recovery and nothing else.
     """
     settings = load(flags, file=config)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S", force=True)
-    uvloop.run(serve(settings, ready_file))
+    with _told_on_stderr():
+        uvloop.run(serve(settings, ready_file))
+
+
+@contextmanager
+def _told_on_stderr() -> Iterator[None]:
+    """What anything logs goes to stderr, in lines that begin with the time."""
+    root, handler = logging.getLogger(), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S"))
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
 
 
 def _parameter(key: Key) -> inspect.Parameter:
@@ -98,6 +116,14 @@ async def serve(config: ServerConfig, ready_file: Path | None = None) -> None:
         if ready_file is not None:
             _tell_ready(ready_file, server.address)
         _log.info("ends: %s", await server.run())
+    except (Error, LogError, DiskError):
+        raise
+    except Exception as error:
+        _log.critical("the node stopped because of a fault of its own:", exc_info=error)
+        raise Error(
+            f"the node stopped: {type(error).__name__}: {error}; what it promised is in its log, so it may be started "
+            "again; please report what stands above"
+        ) from None
     finally:
         await server.close()
 

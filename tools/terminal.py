@@ -15,6 +15,9 @@ from enum import IntEnum
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from engine.errors import Error, Unavailable, UsageError
 from tools.reconcile.findings import printable
@@ -149,10 +152,6 @@ def _text(cell: Cell) -> str:
 
 def _show_table(rows: Sequence[Row]) -> None:
     """Rows with the same names as tables; a change of names begins another one."""
-    from rich.console import Console  # noqa: PLC0415  # rich takes a while to import, and a pipe does without
-    from rich.markup import escape  # noqa: PLC0415  # as above
-    from rich.table import Table  # noqa: PLC0415  # as above
-
     console = Console(highlight=False)
     table: Table | None = None
     names: list[str] = []

@@ -22,12 +22,12 @@ from wal import Finding
 from wal import verify as verify_log
 from wal.ids import PARTITIONS_MAX, Fragment, NodeId, fragment_name, tx_name
 
-SHOWN = 20
-"""So many damaged rows of a store are told one by one."""
+SHOWN = 5
+"""So many damages of a store are told one by one; it is to be replaced as a whole anyway."""
 ATTEMPTS = 3
 AGAIN_SECONDS = 0.2
 
-Directories = Annotated[list[str], typer.Argument(metavar="DIR...", help="Data directories, one per node.")]
+Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Data directories, one per node.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: one JSON object a line.")]
 
 
@@ -35,7 +35,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For a program: one JSON ob
 
 
 def verify(
-    directories: Annotated[list[str], typer.Argument(metavar="DIR...", help="Data directories, logs, or segment files.")],
+    directories: Annotated[list[str], typer.Argument(metavar="DIR", help="Data directories, logs, or segment files.")],
     reference: Annotated[
         bool, typer.Option("--reference", help="Compute checksums by crcmod instead of the hardware: slow, independent.")
     ] = False,
@@ -200,7 +200,7 @@ def counters(
     if compared.live:
         complain(f"a node runs in {', '.join(compared.live)}: what differs there may be under way")
     if not as_json:
-        complain(f"{compared.fragments} fragments, {compared.copies} copies, {compared.differing} fragments differ")
+        complain(f"fragments={compared.fragments} copies={compared.copies} differing={compared.differing}")
     if compared.differing:
         raise typer.Exit(ExitCode.WRONG)
 

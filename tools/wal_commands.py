@@ -41,7 +41,7 @@ app = typer.Typer(
 app.command()(verify)
 app.command()(counters)
 
-Directories = Annotated[list[str], typer.Argument(metavar="DIR...", help="Data directories, logs, or segment files.")]
+Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Data directories, logs, or segment files.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: one JSON object a line.")]
 FromLsn = Annotated[int, typer.Option(min=1, help="The first LSN.")]
 ToLsn = Annotated[int | None, typer.Option(min=1, help="The last LSN.")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 NodeId = str
@@ -74,6 +75,12 @@ def slot_of(key: bytes) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a key in a cluster of `partitions` (a power of two up to 16384); fixed for its life."""
     return slot_of(key) * partitions // SLOTS
+
+
+def partitions_of(keys: Sequence[bytes], partitions: int) -> list[int]:
+    """`partition_of` for each of many keys."""
+    crc = binascii.crc_hqx
+    return [(slot_of(key) if b"{" in key else crc(key, 0) % SLOTS) * partitions // SLOTS for key in keys]
 
 
 def fragment_name(fragment: Fragment) -> str:

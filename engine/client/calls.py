@@ -27,7 +27,7 @@ from engine.requests import (
     Unlock,
     Values,
 )
-from wal.ids import Namespace, TxId, partition_of
+from wal.ids import Namespace, TxId, partition_of, partitions_of
 
 Item = int
 """The position of one thing to do within its call."""
@@ -92,7 +92,7 @@ class KeysCall(Call):
 
     def partitions(self, count: int) -> list[int]:
         """The partition of each key."""
-        return [partition_of(key, count) for key in self.keys]
+        return partitions_of(self.keys, count)
 
 
 class GetCall(KeysCall):

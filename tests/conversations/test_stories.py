@@ -9,6 +9,7 @@ import pytest
 from tests.conversations.affinity import AffinityStory
 from tests.conversations.assignment import AssignmentStory
 from tests.conversations.choice import ChoiceStory
+from tests.conversations.cli import CliStory
 from tests.conversations.counter import CounterStory
 from tests.conversations.fragment import FragmentStory
 from tests.conversations.locks import LockStory
@@ -21,6 +22,7 @@ MACHINES: dict[str, type[Interpreter]] = {
     "affinity": AffinityStory,
     "assignment": AssignmentStory,
     "choice": ChoiceStory,
+    "cli": CliStory,
     "counter": CounterStory,
     "exchange": NodesStory,
     "fragment": FragmentStory,

@@ -12,9 +12,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+from typer.testing import CliRunner, Result
+
+from tools.cli import app
 from tools.local_cluster import spawn
+from wal import list_segments
 
 PATIENCE_SECONDS = 30.0
+HOSTILE = b"\x1b]0;owned\x07\x1b[2J\xff\n=\\ "
+"""A key that takes over a terminal which prints it."""
 FORESHORE = (sys.executable, "-m", "tools.cli")
 
 
@@ -34,6 +41,27 @@ def foreshore(*arguments: object, env: dict[str, str] | None = None) -> subproce
         check=False,
         env=environment() if env is None else env,
     )
+
+
+def wal(*arguments: object) -> Result:
+    """Run `foreshore wal` in this process."""
+    return CliRunner().invoke(app, ["wal", *map(str, arguments)])
+
+
+def objects(*arguments: object) -> list[dict[str, object]]:
+    """What `foreshore wal ... --json` prints; it must succeed."""
+    result = wal(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return [msgspec.json.decode(line) for line in result.stdout.splitlines()]
+
+
+def damage_log(directory: Path) -> str:
+    """Flip a bit of the log's first block; the segment's name."""
+    name = list_segments(directory / "wal")[0].name
+    data = bytearray((directory / "wal" / name).read_bytes())
+    data[300] ^= 1
+    (directory / "wal" / name).write_bytes(data)
+    return name
 
 
 def free_port() -> int:

@@ -21,7 +21,7 @@ from engine.errors import CorruptionError, UsageError
 from engine.home import open_home
 from engine.server import Server, ServerConfig
 from engine.settings import Settings
-from tests.support.commands import Background, Node, environment, foreshore, free_port, nodes
+from tests.support.commands import Background, Node, damage_log, environment, foreshore, free_port, nodes
 from tools.config import KEYS
 from wal import list_segments
 from wal.checksum import crc32c
@@ -220,17 +220,8 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
 # Damage.
 
 
-def flip_first_block(directory: Path) -> str:
-    """Damage a block that later ones prove to have been promised; the segment's name."""
-    name = list_segments(directory / "wal")[0].name
-    data = bytearray((directory / "wal" / name).read_bytes())
-    data[300] ^= 1
-    (directory / "wal" / name).write_bytes(data)
-    return name
-
-
 def test_a_damaged_segment_is_refused_with_its_place_until_the_loss_is_accepted(directory: Path) -> None:
-    name = flip_first_block(directory)
+    name = damage_log(directory)
     before = files(directory)
     code, line = refused("--data", directory)
     assert code == 1
@@ -250,6 +241,18 @@ def test_a_log_that_ends_before_its_store_is_refused(directory: Path) -> None:
         file.unlink()
     with pytest.raises(CorruptionError, match=r"the store needs the log from LSN \d+ on, and the log ends before LSN 1"):
         asyncio.run(start_and_stop(config_of(directory)))
+
+
+def test_a_store_that_was_cut_short_is_refused_and_brings_nobody_down(directory: Path) -> None:
+    asyncio.run(start_and_stop(config_of(directory)))  # with a last checkpoint
+    file = directory / "store" / "data.mdb"
+    with file.open("r+b") as store:
+        store.truncate(20_000)
+    code, line = refused("--data", directory)
+    assert (code, f"store {directory}/store: expected " in line, "found 20000: " in line) == (1, True, True), line
+    file.write_bytes(bytes(20_000))
+    code, line = refused("--data", directory)
+    assert (code, "is not a store: expected an LMDB file in data.mdb" in line) == (2, True), line
 
 
 # Addresses.
@@ -329,6 +332,15 @@ def test_sigterm_leaves_in_good_order(tmp_path: Path) -> None:
     verified = foreshore("wal", "verify", first.data, second.data)
     assert verified.returncode == 0, verified.stdout
     assert "store_lsn=0" not in verified.stdout, "both wrote a last checkpoint"
+
+
+def test_all_nodes_may_be_told_to_stop_at_once(tmp_path: Path) -> None:
+    with nodes(tmp_path, "n1", "n2", "n3") as members:
+        for node in members:
+            node.signal(signal.SIGTERM)
+        for node in members:
+            assert (node.ended(), " ends: " in node.said()) == (0, True), node.said()
+    assert foreshore("wal", "verify", *(node.data for node in members)).returncode == 0
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:

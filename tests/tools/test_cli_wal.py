@@ -13,47 +13,16 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
 from engine import aio
-from tests.support.commands import FORESHORE, Node, environment, foreshore, nodes
-from tests.support.directories import append, build, copies, flip
-from tests.support.reconciled import DAMAGES, NOW_MS, fragment_of
-from tools.cli import app
+from tests.support.commands import FORESHORE, HOSTILE, Node, damage_log, environment, foreshore, nodes, objects, wal
+from tests.support.directories import append, copies
+from tests.support.reconciled import NOW_MS, fragment_of
 from tools.terminal import bytes_of, clean, plain, word
 from wal import list_segments, read
 from wal import records as r
 from wal.ids import DECISIONS, Ballot, Version
 from wal.records import KINDS, kind_of
-
-HOSTILE = b"\x1b]0;owned\x07\x1b[2J\xff\n=\\ "
-
-
-@pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Copies of three nodes' directories, taken while they ran."""
-
-    async def story(database: aio.Database) -> None:
-        acc = database.namespace("acc")
-        await acc.put_many({b"k%d" % at: b"value of k%d." % at for at in range(100)})
-        await acc.delete(b"k7")
-        await acc.put(HOSTILE, HOSTILE)
-        async with database.transaction() as tx:
-            await tx.namespace("acc").put(b"k1", b"of a transaction")
-            await tx.namespace("bank").put(b"b1", b"of a transaction")
-        await database.namespace("bank").put(b"b2", b"later")
-
-    return build(tmp_path_factory.mktemp("wal"), story)
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["wal", *map(str, arguments)])
-
-
-def objects(*arguments: object) -> list[dict[str, object]]:
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return [msgspec.json.decode(line) for line in result.stdout.splitlines()]
 
 
 def files(paths: Sequence[Path]) -> dict[Path, bytes]:
@@ -62,20 +31,12 @@ def files(paths: Sequence[Path]) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in sorted(every)}
 
 
-def damage_log(directory: Path, offset: int = 300) -> str:
-    name = list_segments(directory / "wal")[0].name
-    data = bytearray((directory / "wal" / name).read_bytes())
-    data[offset] ^= 1
-    (directory / "wal" / name).write_bytes(data)
-    return name
-
-
 # Dump.
 
 
 def test_a_dump_has_every_record_once_and_says_what_the_log_says(left: list[Path]) -> None:
     records = [(block.first_lsn + at, rec) for block in read(left[0] / "wal") for at, rec in enumerate(block.records)]
-    lines = run("dump", left[0]).stdout.splitlines()
+    lines = wal("dump", left[0]).stdout.splitlines()
     told = objects("dump", left[0])
     assert len(lines) == len(told) == len(records)
     for (lsn, record), line, item in zip(records, lines, told, strict=True):
@@ -94,10 +55,10 @@ def test_filters_narrow_a_dump(left: list[Path]) -> None:
     _, partition = fragment_of(b"k7")
     mine = objects("dump", left[0], "--namespace", "acc", "--partition", partition, "--key", "k7")
     assert [item["type"] for item in mine] == ["update", "update"], "put, deleted"
-    lines = run("dump", left[0], "--key", "k7").stdout.splitlines()
+    lines = wal("dump", left[0], "--key", "k7").stdout.splitlines()
     assert all(f" acc/{partition}(" in line for line in lines)
     assert lines[-1].endswith(" k7=deleted")
-    assert run("dump", left[0], "--key", "k").stdout == "", "a key, not how it begins"
+    assert wal("dump", left[0], "--key", "k").stdout == "", "a key, not how it begins"
 
 
 def test_the_story_of_a_transaction_is_all_that_names_it(left: list[Path]) -> None:
@@ -112,18 +73,18 @@ def test_the_story_of_a_transaction_is_all_that_names_it(left: list[Path]) -> No
 
 
 def test_values_are_users_data_and_shown_when_asked(left: list[Path]) -> None:
-    hidden, full = run("dump", left[0], "--key", "k3"), run("dump", left[0], "--key", "k3", "--values", "full")
+    hidden, full = wal("dump", left[0], "--key", "k3"), wal("dump", left[0], "--key", "k3", "--values", "full")
     assert "value" not in hidden.stdout
     assert " k3=12B " in hidden.stdout
     assert r" k3=12B:value\x20of\x20k3. " in full.stdout
-    assert "k3=12B#" in run("dump", left[0], "--key", "k3", "--values", "hash").stdout
+    assert "k3=12B#" in wal("dump", left[0], "--key", "k3", "--values", "hash").stdout
 
 
 def test_hostile_bytes_reach_a_terminal_escaped(left: list[Path]) -> None:
     printed = word(HOSTILE)
     assert printed == r"\x1b]0;owned\x07\x1b[2J\xff\x0a=\\\x20"
     for arguments in ([], ["--json"], ["--values", "full"], ["--values", "full", "--json"]):
-        result = run("dump", left[0], "--key", printed, *arguments)
+        result = wal("dump", left[0], "--key", printed, *arguments)
         assert printed in result.stdout.replace("\\\\", "\\") or printed in result.stdout
         assert all(line.isprintable() for line in result.stdout.splitlines())
         assert len(result.stdout.splitlines()) == 1
@@ -155,7 +116,7 @@ def test_every_kind_of_record_has_a_line_and_an_object(left: list[Path], tmp_pat
     assert {type(record) for record in records} == set(KINDS)
     lsn = list_segments(directory / "wal")[-1].last_lsn + 1
     append(directory, records, now_ms=NOW_MS)
-    lines = run("dump", directory, "--from-lsn", lsn).stdout.splitlines()
+    lines = wal("dump", directory, "--from-lsn", lsn).stdout.splitlines()
     assert [line.split()[2] for line in lines] == [kind_of(record) for record in records]
     assert all(line.isprintable() for line in lines)
     head = f"time={'2096-10-02T07:06:40.000Z'} "
@@ -173,7 +134,7 @@ def test_every_kind_of_record_has_a_line_and_an_object(left: list[Path], tmp_pat
     told = objects("dump", directory, "--from-lsn", lsn)
     assert [item["type"] for item in told] == [kind_of(record) for record in records]
     partition = [
-        line.split()[2] for line in run("dump", directory, "--from-lsn", lsn, "--partition", 1).stdout.splitlines()
+        line.split()[2] for line in wal("dump", directory, "--from-lsn", lsn, "--partition", 1).stdout.splitlines()
     ]
     nowhere = {"promised", "accepted", "committed", "boot", "checkpoint"}
     assert partition == [kind_of(record) for record in records if kind_of(record) not in nowhere]
@@ -181,9 +142,9 @@ def test_every_kind_of_record_has_a_line_and_an_object(left: list[Path], tmp_pat
 
 def test_a_damaged_log_is_dumped_around_the_damage(left: list[Path], tmp_path: Path) -> None:
     (directory,) = copies(left[:1], tmp_path)
-    whole = run("dump", directory).stdout.splitlines()
+    whole = wal("dump", directory).stdout.splitlines()
     name = damage_log(directory)
-    result = run("dump", directory)
+    result = wal("dump", directory)
     assert result.exit_code == 1
     assert f"foreshore: {directory}: damaged segment={name} offset=256 lsn=1: " in result.stderr
     kept = result.stdout.splitlines()
@@ -192,16 +153,16 @@ def test_a_damaged_log_is_dumped_around_the_damage(left: list[Path], tmp_path: P
 
 
 def test_several_directories_say_which_is_which(left: list[Path]) -> None:
-    lines = run("dump", *left, "--from-lsn", 1, "--to-lsn", 1).stdout.splitlines()
+    lines = wal("dump", *left, "--from-lsn", 1, "--to-lsn", 1).stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["node=n1", "node=n2", "node=n3"]
     assert [item["node"] for item in objects("dump", *left[:2], "--to-lsn", 1)] == ["n1", "n2"]
 
 
 def test_a_log_a_store_and_a_segment_can_be_named_by_themselves(left: list[Path]) -> None:
-    whole = run("dump", left[0]).stdout
+    whole = wal("dump", left[0]).stdout
     segment = left[0] / "wal" / list_segments(left[0] / "wal")[0].name
     for path in (left[0] / "wal", left[0] / "store", segment, f"{left[0]}/wal/"):
-        assert run("dump", path).stdout == whole
+        assert wal("dump", path).stdout == whole
 
 
 # The others.
@@ -216,7 +177,7 @@ def test_stat_counts_what_a_dump_shows(left: list[Path]) -> None:
     acc = next(row for row in rows if row.get("namespace") == "acc")
     assert (acc["updates"], acc["deletes"]) == (100 + 1 + 1 + 1, 1)
     assert len([row for row in rows if "partition" in row]) == 5
-    assert run("stat", left[0]).stdout.startswith("node=n1 segments=1 segment_bytes=")
+    assert wal("stat", left[0]).stdout.startswith("node=n1 segments=1 segment_bytes=")
 
 
 def test_segments_lists_files_and_what_was_set_aside(left: list[Path], tmp_path: Path) -> None:
@@ -232,7 +193,7 @@ def test_segments_lists_files_and_what_was_set_aside(left: list[Path], tmp_path:
 def test_nothing_is_written(verb: str, left: list[Path], tmp_path: Path) -> None:
     directories = copies(left, tmp_path)
     before = files(directories)
-    assert run(verb, *directories).exit_code == 0
+    assert wal(verb, *directories).exit_code == 0
     assert files(directories) == before
 
 
@@ -249,7 +210,7 @@ def test_what_cannot_be_read_is_told_in_a_line(verb: str, left: list[Path], tmp_
         (tmp_path / "empty", "expected identity.json, wal and store, found none of them"),
         (directory, "has format 2, this version knows 1: upgrade foreshore"),
     ):
-        result = run(verb, path)
+        result = wal(verb, path)
         assert (result.exit_code, result.stdout) == (3, "")
         assert says in result.stderr
         assert result.stderr.startswith("foreshore: ")
@@ -265,133 +226,9 @@ def test_arguments_that_cannot_be_meant_are_usage(left: list[Path]) -> None:
         (["counters", left[0], left[0]], "both belong to node 'n1': name one directory per node"),
         (["dmp", left[0]], "dump"),
     ):
-        result = run(*arguments)
+        result = wal(*arguments)
         assert result.exit_code == 2
         assert says in result.stderr
-
-
-# Verify.
-
-
-def test_verify_of_whole_directories_says_what_was_checked(left: list[Path]) -> None:
-    for reference in ([], ["--reference"]):
-        result = run("verify", *left, *reference)
-        assert result.exit_code == 0
-        assert result.stdout.count(": whole\n") == 3
-    *_, last = objects("verify", left[0])
-    assert last["verdict"] == "whole"
-    checked = last["checked"]
-    assert isinstance(checked, list)
-    assert checked[0]["records"] == len(objects("dump", left[0]))
-
-
-def test_verify_tells_where_a_log_is_damaged_and_what_to_do(left: list[Path], tmp_path: Path) -> None:
-    (directory,) = copies(left[:1], tmp_path)
-    name = damage_log(directory)
-    result = run("verify", directory)
-    assert result.exit_code == 1
-    assert f"{directory}: damaged segment={name} offset=256 lsn=1: " in result.stdout
-    assert "costs the records from LSN 1" in result.stdout
-    assert f"{directory}: DAMAGED. Stop the node, move {directory} away" in result.stdout
-    assert f"`foreshore node start --data {directory} --accept-loss`" in result.stdout
-    first, *_ = (msgspec.json.decode(line) for line in run("verify", directory, "--json").stdout.splitlines())
-    assert (first["finding"]["segment"], first["finding"]["offset"], first["finding"]["damage"]) == (name, 256, True)
-    assert run("verify", directory / "wal" / name).exit_code == 1
-
-
-def test_a_torn_tail_is_no_damage(left: list[Path], tmp_path: Path) -> None:
-    (directory,) = copies(left[:1], tmp_path)
-    segment = directory / "wal" / list_segments(directory / "wal")[0].name
-    data = bytearray(segment.read_bytes())
-    end = len(bytes(data).rstrip(b"\0"))
-    data[end : end + 3] = b"\x01\x02\x03"
-    segment.write_bytes(data)
-    result = run("verify", directory)
-    assert result.exit_code == 0
-    assert ": torn segment=" in result.stdout
-
-
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Directories with a last checkpoint each."""
-
-    async def story(database: aio.Database) -> None:
-        await database.namespace("acc").put_many({b"k%d" % at: b"value of k%d." % at for at in range(400)})
-        await database.namespace("acc").put_many({b"z%d" % at: b"" for at in range(100)})
-
-    return build(tmp_path_factory.mktemp("stopped"), story, stop=True)
-
-
-def test_verify_tells_which_rows_of_a_store_are_damaged(stopped: list[Path], tmp_path: Path) -> None:
-    (directory,) = copies(stopped[:1], tmp_path)
-    assert flip(directory, b"value of k301.")
-    result = run("verify", directory)
-    assert result.exit_code == 1
-    assert "key b'k301'" in result.stdout
-    assert "DAMAGED" in result.stdout
-
-
-def test_verify_walks_the_pages_before_anything_trusts_them(stopped: list[Path], tmp_path: Path) -> None:
-    first, second = copies(stopped[:2], tmp_path)
-    with (first / "store" / "data.mdb").open("r+b") as file:
-        file.truncate(20_000)
-    (second / "store" / "data.mdb").write_bytes(b"no store at all")
-    for directory in (first, second):
-        result = run("verify", directory)
-        assert result.exit_code == 1, result.stdout
-        assert f"{directory}: damaged " in result.stdout
-
-
-def test_a_log_that_does_not_reach_its_store_is_damage(stopped: list[Path], tmp_path: Path) -> None:
-    (directory,) = copies(stopped[:1], tmp_path)
-    for file in (directory / "wal").iterdir():
-        file.unlink()
-    result = run("verify", directory)
-    assert result.exit_code == 1
-    assert "the checkpoint ends at LSN" in result.stdout
-    (directory / "wal").rmdir()
-    assert "has no log: expected its directory wal" in run("verify", directory).stdout
-
-
-# Counters.
-
-
-def test_copies_that_agree_are_not_marked(left: list[Path]) -> None:
-    rows = objects("counters", *left)
-    assert {row["node"] for row in rows} == {"n1", "n2", "n3"}
-    assert all(row["copy"] == "OWNING" and not row["differs"] and row["gaps"] == [] for row in rows)
-    by_fragment: dict[object, set[object]] = {}
-    for row in rows:
-        by_fragment.setdefault(row["fragment"], set()).add((row["lwm"], row["digest"]))
-    assert all(len(stands) == 1 for stands in by_fragment.values())
-    assert "0 fragments differ" in run("counters", *left).stderr
-    _, partition = fragment_of(b"k3")
-    some = objects("counters", *left, "--namespace", "acc", "--partition", partition)
-    assert [row["fragment"] for row in some] == [f"acc/{partition}"] * 3
-
-
-def test_gaps_and_who_holds_them_are_shown_and_copies_that_differ_are_marked(left: list[Path], tmp_path: Path) -> None:
-    directories = copies(left, tmp_path)
-    DAMAGES["a transaction in doubt"].do(tmp_path)
-    name = "{}/{}".format(*fragment_of(b"k320"))
-    result = run("counters", *directories)
-    assert result.exit_code == 1
-    marked = [line for line in result.stdout.splitlines() if line.endswith(" differs")]
-    assert [line.split()[:2] for line in marked] == [[f"fragment={name}", f"node={node}"] for node in ("n1", "n2", "n3")]
-    assert " gaps=(" in marked[0]
-    assert f" in_doubt={b'in doubt for now'.hex()} " in marked[0]
-    assert " gaps=" not in marked[2]
-    assert "1 fragments differ" in result.stderr
-    limited = run("counters", *directories, "--limit", 1)
-    assert (limited.exit_code, len(limited.stdout.splitlines())) == (1, 1), "what is not shown is still compared"
-
-
-def test_directories_of_two_clusters_are_not_compared(left: list[Path], tmp_path: Path) -> None:
-    directories = copies(left[:2], tmp_path)
-    identity = directories[1] / "identity.json"
-    identity.write_bytes(msgspec.json.encode(msgspec.json.decode(identity.read_bytes()) | {"cluster": "other"}))
-    result = run("counters", *directories)
-    assert (result.exit_code, "clusters foreshore, other" in result.stderr) == (2, True)
 
 
 # Processes.

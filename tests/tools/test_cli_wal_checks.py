@@ -1,0 +1,126 @@
+"""`foreshore wal verify` and `counters`: what is damaged, where, and what to do; which copies differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tests.support.commands import damage_log, objects, wal
+from tests.support.directories import copies, flip
+from tests.support.reconciled import DAMAGES, fragment_of
+from wal import list_segments
+
+# Verify.
+
+
+def test_verify_of_whole_directories_says_what_was_checked(left: list[Path]) -> None:
+    for reference in ([], ["--reference"]):
+        result = wal("verify", *left, *reference)
+        assert result.exit_code == 0
+        assert result.stdout.count(": whole\n") == 3
+    *_, last = objects("verify", left[0])
+    assert last["verdict"] == "whole"
+    checked = last["checked"]
+    assert isinstance(checked, list)
+    assert checked[0]["records"] == len(objects("dump", left[0]))
+
+
+def test_verify_tells_where_a_log_is_damaged_and_what_to_do(left: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(left[:1], tmp_path)
+    name = damage_log(directory)
+    result = wal("verify", directory)
+    assert result.exit_code == 1
+    assert f"{directory}: damaged segment={name} offset=256 lsn=1: " in result.stdout
+    assert "costs the records from LSN 1" in result.stdout
+    assert f"{directory}: DAMAGED. Stop the node, move {directory} away" in result.stdout
+    assert f"`foreshore node start --data {directory} --accept-loss`" in result.stdout
+    first, *_ = (msgspec.json.decode(line) for line in wal("verify", directory, "--json").stdout.splitlines())
+    assert (first["finding"]["segment"], first["finding"]["offset"], first["finding"]["damage"]) == (name, 256, True)
+    assert wal("verify", directory / "wal" / name).exit_code == 1
+
+
+def test_a_torn_tail_is_no_damage(left: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(left[:1], tmp_path)
+    segment = directory / "wal" / list_segments(directory / "wal")[0].name
+    data = bytearray(segment.read_bytes())
+    end = len(bytes(data).rstrip(b"\0"))
+    data[end : end + 3] = b"\x01\x02\x03"
+    segment.write_bytes(data)
+    result = wal("verify", directory)
+    assert result.exit_code == 0
+    assert ": torn segment=" in result.stdout
+
+
+def test_verify_tells_which_rows_of_a_store_are_damaged(checkpointed: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(checkpointed[:1], tmp_path)
+    assert flip(directory, b"value of k301.")
+    result = wal("verify", directory)
+    assert result.exit_code == 1
+    assert "key b'k301'" in result.stdout
+    assert "DAMAGED" in result.stdout
+
+
+def test_verify_walks_the_pages_before_anything_trusts_them(checkpointed: list[Path], tmp_path: Path) -> None:
+    first, second = copies(checkpointed[:2], tmp_path)
+    with (first / "store" / "data.mdb").open("r+b") as file:
+        file.truncate(20_000)
+    (second / "store" / "data.mdb").write_bytes(b"no store at all")
+    for directory in (first, second):
+        result = wal("verify", directory)
+        assert result.exit_code == 1, result.stdout
+        assert f"{directory}: damaged " in result.stdout
+        counted = wal("counters", directory)
+        assert (counted.exit_code, counted.stdout) == (3, "")
+
+
+def test_a_log_that_does_not_reach_its_store_is_damage(checkpointed: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(checkpointed[:1], tmp_path)
+    for file in (directory / "wal").iterdir():
+        file.unlink()
+    result = wal("verify", directory)
+    assert result.exit_code == 1
+    assert "the checkpoint ends at LSN" in result.stdout
+    (directory / "wal").rmdir()
+    assert "has no log: expected its directory wal" in wal("verify", directory).stdout
+
+
+# Counters.
+
+
+def test_copies_that_agree_are_not_marked(left: list[Path]) -> None:
+    rows = objects("counters", *left)
+    assert {row["node"] for row in rows} == {"n1", "n2", "n3"}
+    assert all(row["copy"] == "OWNING" and not row["differs"] and row["gaps"] == [] for row in rows)
+    by_fragment: dict[object, set[object]] = {}
+    for row in rows:
+        by_fragment.setdefault(row["fragment"], set()).add((row["lwm"], row["digest"]))
+    assert all(len(stands) == 1 for stands in by_fragment.values())
+    assert " differing=0" in wal("counters", *left).stderr
+    _, partition = fragment_of(b"k3")
+    some = objects("counters", *left, "--namespace", "acc", "--partition", partition)
+    assert [row["fragment"] for row in some] == [f"acc/{partition}"] * 3
+
+
+def test_gaps_and_who_holds_them_are_shown_and_copies_that_differ_are_marked(left: list[Path], tmp_path: Path) -> None:
+    directories = copies(left, tmp_path)
+    DAMAGES["a transaction in doubt"].do(tmp_path)
+    name = "{}/{}".format(*fragment_of(b"k320"))
+    result = wal("counters", *directories)
+    assert result.exit_code == 1
+    marked = [line for line in result.stdout.splitlines() if line.endswith(" differs")]
+    assert [line.split()[:2] for line in marked] == [[f"fragment={name}", f"node={node}"] for node in ("n1", "n2", "n3")]
+    assert " gaps=(" in marked[0]
+    assert f" in_doubt={b'in doubt for now'.hex()} " in marked[0]
+    assert " gaps=" not in marked[2]
+    assert " differing=1" in result.stderr
+    limited = wal("counters", *directories, "--limit", 1)
+    assert (limited.exit_code, len(limited.stdout.splitlines())) == (1, 1), "what is not shown is still compared"
+
+
+def test_directories_of_two_clusters_are_not_compared(left: list[Path], tmp_path: Path) -> None:
+    directories = copies(left[:2], tmp_path)
+    identity = directories[1] / "identity.json"
+    identity.write_bytes(msgspec.json.encode(msgspec.json.decode(identity.read_bytes()) | {"cluster": "other"}))
+    result = wal("counters", *directories)
+    assert (result.exit_code, "clusters foreshore, other" in result.stderr) == (2, True)
