@@ -51,7 +51,7 @@ async def _write(path: Path, left: Path) -> None:
             await tx.namespace("bank").put(KEYS[31], b"tx")
         for name, key in (("acc", KEYS[30]), ("bank", KEYS[31])):
             assert await database.namespace(name).get(key) == b"tx"  # which waits for the outcome in its partition
-        shutil.copytree(path, left)
+        shutil.copytree(path, left, ignore=shutil.ignore_patterns("*.tmp"))  # which come and go
 
 
 def rows_of(state: State) -> dict[tuple[Fragment, bytes], Entry]:
@@ -218,7 +218,7 @@ def test_a_log_that_begins_after_the_checkpoint_is_refused(tmp_path: Path) -> No
         async with await engine.aio.open(tmp_path / "live", partitions=1, wal_segment_bytes=1 << 16) as database:
             for _ in range(5):
                 await database.namespace("acc").put_many({key: bytes(200) for key in KEYS})
-            shutil.copytree(tmp_path / "live", tmp_path / "node")
+            shutil.copytree(tmp_path / "live", tmp_path / "node", ignore=shutil.ignore_patterns("*.tmp"))
 
     asyncio.run(run())
     first, second, *_ = list_segments(tmp_path / "node" / "wal")

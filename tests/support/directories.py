@@ -93,7 +93,7 @@ def build(root: Path, story: Story, *, settings: Settings | None = None, stop: b
                 await story(database)
             await nodes.settle()
             if not stop:
-                shutil.copytree(root / "live", root / "left")
+                shutil.copytree(root / "live", root / "left", ignore=shutil.ignore_patterns("*.tmp"))
         finally:
             await nodes.close()
 

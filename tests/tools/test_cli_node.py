@@ -42,7 +42,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
         async with await engine.aio.connect(server.address) as database:
             for at in range(50):
                 await database.namespace("acc").put(b"k%d" % at, b"a value of the log")
-        shutil.copytree(root / "live", root / "left")
+        shutil.copytree(root / "live", root / "left", ignore=shutil.ignore_patterns("*.tmp"))
         await server.close()
 
     asyncio.run(write())

@@ -47,7 +47,7 @@ BLOCKS: list[list[Record]] = [
     [Prepare(TX, 7, 1, [Write("acc", 7, 1, 3, [b"d"], [b"4"], tx=TX)], [("acc", b"e")], [7, 9], 9)],
     [Outcome(TX, 7, 1, True, [("acc", 3, 1)]), NoOp(7, 2, [("acc", 4, 3)])],
     [History([Write("acc", 7, 2, 7, [], [], closed=2), Write("acc", 7, 2, 9, [b"f"], [b"10"], origin=1)])],
-    [Preload("acc", 8, [1, 2], [5, 0], [b"g", b"h"], [b"5", None]), Results(8, [TX], [1])],
+    [Preload("acc", 8, [1, 2], [5, 0], [b"g", b"h"], [b"5", None]), Results(8, [TX], [1], TX[:8] + bytes(8))],
     [FragmentReady("acc", 8, 5, 2**64 - 1, [(1, 1), (2, 5)], True), Checkpoint(12)],
     [FragmentClear("acc", 7, "behind"), Undo("acc", 9, 4, [b"i"]), Trimmed(3, [("acc", 7, 2)])],
 ]
