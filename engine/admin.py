@@ -144,6 +144,7 @@ class Administration:
             "updates": progress.updates,
             "rows": progress.rows,
             "supplied": self.node.supply.supplied,
+            "fetched": self.node.promotion.fetched,
             "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.ways[n] == "full"},
         }
 

@@ -25,7 +25,7 @@ from engine.messages import Demand, Have, Message, More, Settle, Settled, Supply
 from engine.topology import CopyState
 from rebalance.choice import Kind
 from wal import records as r
-from wal.ids import Fragment, NodeId
+from wal.ids import Fragment, NodeId, TxId
 from wal.probe import probe
 
 
@@ -50,6 +50,7 @@ class _Session:
         self.partitions = dict.fromkeys(partitions)
         self.ways: dict[Fragment, Way] = {}
         self.later: dict[int, None] = {}  # partitions that the supplier will serve in another session
+        self.doubts: dict[int, list[TxId]] = {}  # prepared here without a write, when the demand was made
         self.batch = 0  # the last batch that was taken
         self.ahead: dict[int, Supply] = {}  # batches that came out of order
         self.heard_at = now
@@ -110,6 +111,8 @@ class Demander:
             self._number += 1
             session = _Session(self._number, supplier, list(queue), core.now)
             self._sessions[supplier] = session
+            for number in queue:
+                session.doubts[number] = [t for t, p in core.replica.partition(number).prepared.items() if not p.writes]
             queue.clear()
             self._ask(session)
         self._plan_wake()
@@ -167,8 +170,8 @@ class Demander:
             if way.partition in session.partitions:
                 self._prepare_for(session, way)
         for partition, epoch in batch.epochs:
-            if partition in session.partitions and self.core.replica.partition(partition).epoch < epoch:
-                self.core.log(r.EpochStart(partition, epoch, []))
+            if partition in session.partitions:
+                self._adopt(session, partition, epoch, batch.prepares)
         for prepare in batch.prepares:
             if prepare.partition in session.partitions:
                 self.core.log(prepare)
@@ -191,6 +194,19 @@ class Demander:
             probe("demand.history_missed")
             self.core.note(f"{session.supplier} could not supply the history of {namespace}/{partition}: asking for all")
             self._no_history[(namespace, partition)] = None
+
+    def _adopt(self, session: _Session, partition: int, epoch: int, prepares: list[r.Prepare]) -> None:
+        """Take part in the supplier's epoch. What was prepared here before the demand, and is not there, has ended.
+
+        If it wrote, its counters tell; of one that only read here nothing else would.
+        """
+        state = self.core.replica.partition(partition)
+        open_there = {prepare.tx for prepare in prepares if prepare.partition == partition}
+        ended = [tx for tx in session.doubts.get(partition, []) if tx not in open_there and tx in state.prepared]
+        if ended:
+            probe("demand.transactions_had_ended")
+        if ended or state.epoch < epoch:
+            self.core.log(r.EpochStart(partition, epoch, [], ended))
 
     def _prepare_for(self, session: _Session, way: Way) -> None:
         """What must be true before the first entry of this way arrives."""

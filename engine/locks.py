@@ -135,6 +135,7 @@ class LockTable:
         self._prepared[owner] = None
 
     def _take(self, owner: TxId, key: Key) -> None:
+        assert self._owner.get(key, owner) == owner, f"{key} is taken twice: by {self._owner[key].hex()}, {owner.hex()}"
         self._owner[key] = owner
         self._keys.setdefault(owner, {})[key] = None
 

@@ -319,7 +319,7 @@ class Participant:
         """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt."""
         for tx, prepare in self.core.replica.partition(hold.number).prepared.items():
             keys = [(w.namespace, key) for w in prepare.writes for key in w.keys]
-            self.locks.adopt(tx, [*keys, *prepare.locks])
+            self.locks.adopt(self.owner_of.get(tx, tx), [*keys, *prepare.locks])
             self._doubt(tx, hold.number, 0)
 
     def switch(self) -> None:

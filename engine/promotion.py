@@ -54,6 +54,7 @@ class Promotion:
         self.core = core
         self._replication = replication
         self._activated = activated
+        self.fetched = 0  # updates that other copies had beyond this one's when it became primary
         self._waiting: dict[int, dict[NodeId, CopyTail | None]] = {}  # partition -> survivor -> its answer
         self._ask_at = 0
         self.wake_at: int | None = None
@@ -184,6 +185,7 @@ class Promotion:
             if new:
                 probe("promotion.fetched_from_survivor")
                 core.log(r.History(new))
+                self.fetched += sum(w.delta for w in new)
             for prepare in answer.prepares:
                 if prepare.tx not in state.prepared and prepare.epoch >= state.epoch:
                     probe("promotion.fetched_prepare")

@@ -249,8 +249,13 @@ class Replica:
 
     def _epoch_start(self, record: r.EpochStart) -> bool:
         state = self.partition(record.partition)
+        for tx in record.ended:
+            prepared = state.prepared.get(tx)
+            if prepared is not None and not prepared.writes:
+                del state.prepared[tx]
+                self._dirty_partitions[record.partition] = None
         if record.epoch <= state.epoch:
-            return False
+            return bool(record.ended)
         state.epoch = record.epoch
         # What an older primary had prepared and the new one knows of, it issues again with this epoch.
         state.prepared = {tx: p for tx, p in state.prepared.items() if p.epoch >= record.epoch}

@@ -226,6 +226,7 @@ class Story:
         progress = await ask(node.address, "progress")
         survivors = [n for n in self.cluster.running if n.name != self._victim]
         supplied = sum([(await ask(n.address, "progress"))["supplied"].get(self._victim, 0) for n in survivors])
+        fetched = progress["fetched"]
         counters = await ask(survivors[0].address, "counters")
         told = await asyncio.to_thread(read_return, node.data)
         back.before, back.undone, back.supplied, back.live = told.before, told.undone, told.supplied, told.live
@@ -236,7 +237,7 @@ class Story:
                       load.acknowledged_in(killed.at + killed.silence_seconds, killed.at + back.away_seconds) > 0),
                 equal("no fragment came back in full", 0, progress["fragments"].get("full", 0)),
                 equal("some fragments came back by history", True, progress["fragments"].get("historical", 0) > 0),
-                *check_return(self._victim, told, counters, supplied),
+                *check_return(self._victim, told, counters, supplied, fetched),
             ]
         )  # fmt: skip
 

@@ -127,8 +127,9 @@ def about(record: r.Record, values: Values) -> str:
             return " ".join([f"tx={tx_name(tx)} p{partition} e{epoch} {verb}", *_ranges(partition, ranges)])
         case r.NoOp(partition, epoch, gaps):
             return " ".join([f"p{partition} e{epoch}", *_ranges(partition, gaps)])
-        case r.EpochStart(partition, epoch, firsts):
-            return " ".join([f"p{partition} e{epoch}", *(f"{_name(ns)}/{partition} from {first}" for ns, first in firsts)])
+        case r.EpochStart(partition, epoch, firsts, ended):
+            begun = [f"{_name(ns)}/{partition} from {first}" for ns, first in firsts]
+            return " ".join([f"p{partition} e{epoch}", *begun, *(f"without tx={tx_name(tx)}" for tx in ended)])
         case r.Preload(namespace, partition, epochs, counters, keys, found):
             rows = zip(keys, found, epochs, counters, strict=True)
             said = [f"{_entry(namespace, key, value, values)}@{epoch}.{counter}" for key, value, epoch, counter in rows]

@@ -109,11 +109,15 @@ class NoOp(msgspec.Struct, frozen=True, array_like=True, tag="noop", gc=False):
 
 
 class EpochStart(msgspec.Struct, frozen=True, array_like=True, tag="epoch", gc=False):
-    """A new epoch of one partition: from counter `first` on, each fragment's history is this epoch's."""
+    """A new epoch of one partition: from counter `first` on, each fragment's history is this epoch's.
+
+    `ended` are transactions that only read here and are in doubt on this copy alone: it was away when they ended.
+    """
 
     partition: int
     epoch: int
     firsts: list[tuple[Namespace, int]]
+    ended: list[TxId] = msgspec.field(default_factory=list)
 
 
 class History(msgspec.Struct, frozen=True, array_like=True, tag="history", gc=False):

@@ -56,4 +56,4 @@ def key_in(partition: int, partitions: int, name: str) -> bytes:
 
 def key_name(key: bytes) -> str:
     """What a story calls a key."""
-    return key.rpartition(b"}")[2].decode()
+    return key.rpartition(b"}")[2].decode(errors="backslashreplace")

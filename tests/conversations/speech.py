@@ -43,8 +43,9 @@ class Speech:
                 about = f"{self._tx(tx)} p{partition} {'commit' if commit else 'rollback'} e{epoch}{closed}"
             case r.NoOp(partition, epoch, gaps):
                 about = f"{_ranges(partition, gaps)} e{epoch}"
-            case r.EpochStart(partition, epoch, firsts):
+            case r.EpochStart(partition, epoch, firsts, ended):
                 at = "".join(f" {ns} from {first}" for ns, first in firsts)
+                at += "".join(f" without {self.names.tx_name(tx) or tx.hex()}" for tx in ended)
                 about = f"p{partition} e{epoch}{at}"
             case r.Preload(namespace, partition):
                 keys = " ".join(map(key_name, record.keys[:8]))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, assert_never
 
+from engine.core import INCARNATION_BITS
 from engine.effects import (
     CheckpointWritten,
     CloseHistory,
@@ -166,6 +167,7 @@ class Machine:
             address=self.address,
             durable_lsn=self.log.durable_lsn,
             affinity=self.affinity,
+            draw=self._draw.getrandbits(INCARNATION_BITS),
         )
         self.up, self.paused, self.why = True, False, ""
         self._inbox, self._unpaid, self._resume = [], None, []

@@ -217,9 +217,13 @@ class Network:
         for target in targets:
             self.sent += 1
             link = self.links.get((src.name, target))
-            if link is None or link.boots is None or link.boots[0] != src.boot:
-                self._lose(src.name, target, data)  # the second asks about a link that the first has found
-            elif link.boots[1] != link.dst.boot or not self.passes(src.name, target):
+            if (
+                link is None
+                or link.boots is None
+                or link.boots[0] != src.boot
+                or link.boots[1] != link.dst.boot
+                or not self.passes(src.name, target)
+            ):
                 self._lose(src.name, target, data)
             elif not (self.rules and self._caught(link, data, message)):
                 self._post(link, link.boots, data)

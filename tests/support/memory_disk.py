@@ -124,6 +124,11 @@ class MemoryDisk:
         base = self.calls if operation == "any" else self.counts[operation]
         self._faults[operation, base + nth] = reason
 
+    def repair(self) -> None:
+        """No call fails any more, and there is room."""
+        self._faults.clear()
+        self.capacity = None
+
     def cut_power_after(self, calls: int) -> None:
         """After this many more calls the next one raises PowerCut, and so does every later one."""
         self._last_call = self.calls + calls

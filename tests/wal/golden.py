@@ -39,7 +39,7 @@ SETTINGS = LogSettings(segment_bytes=1024, total_bytes=1 << 20)
 TX = bytes(range(16))
 BLOCKS: list[list[Record]] = [
     [Boot(1), Promised(Version(0, 0), Ballot(1, "n1")), Accepted(Version(0, 0), Ballot(1, "n1"), b"map")],
-    [Committed(Version(1, 0), b"map"), EpochStart(7, 1, [("acc", 1), ("~tx", 1)])],
+    [Committed(Version(1, 0), b"map"), EpochStart(7, 1, [("acc", 1), ("~tx", 1)], [TX])],
     [
         Update([Write("acc", 7, 1, 0, [b"a", b"b"], [b"1", None], 0, TX)]),
         Update([Write("acc", 7, 1, 2, [b"c"], [b"\x00" * 40], stable=2), Write("names", 9, 1, 0, [b""], [b""])]),

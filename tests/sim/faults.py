@@ -1,0 +1,281 @@
+"""What goes wrong in a world, and when: each kind with a rate of its own, all drawn from the seed.
+
+A seed takes part of the kinds only (a swarm): a fault that happens all the time hides what another one would have
+shown. Faults come one after the other and overlap as they fall; `calm` ends all of them, and from then on the cluster
+must find back by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.sim.network import MS, Pair, Weather
+from tests.sim.vault import MemoryVault
+from tests.sim.violation import About, Violation
+
+if TYPE_CHECKING:
+    from tests.sim.machine import Machine
+    from tests.sim.vault import Vault
+    from tests.sim.world import World
+    from tests.support.memory_disk import MemoryDisk
+
+RATES = {
+    "power": 3.0,  # a machine loses power: a random part of what was not synced is gone
+    "kill": 3.0,  # a process is killed; its system lives on
+    "stop": 2.0,  # a process is stopped for a while (SIGSTOP)
+    "split": 3.0,  # some nodes are cut off from the others
+    "one-way": 2.0,  # nothing passes from one node to another
+    "clog": 2.0,  # what one node sends to another arrives late, and all at once
+    "reset": 2.0,  # a connection breaks
+    "slow-disk": 1.0,
+    "disk-error": 1.0,  # the disk refuses once; the node stops
+    "disk-full": 0.5,
+    "clock-jump": 1.0,  # a monotonic clock jumps ahead
+    "clock-rate": 1.0,  # a monotonic clock runs up to a tenth fast or slow
+    "wall-clock": 1.0,  # a wall clock is set to any time
+    "wipe": 1.0,  # a machine comes back with an empty disk
+    "old-disk": 1.0,  # a machine comes back with an old image of its disk
+    "client": 1.0,  # a client dies with what it holds
+    "everybody": 0.3,  # all machines lose power at once
+    "weather": 3.0,  # loss, duplicates, delay, reordering; for the whole storm
+}
+"""How often each kind comes, relative to the others, in a seed that has it."""
+
+
+class Faults:
+    """The faults of one run. `happened` counts them by kind."""
+
+    def __init__(self, world: World, rates: dict[str, float], *, pause_ns: int) -> None:
+        self.world = world
+        self.rates = {kind: rate for kind, rate in rates.items() if rate > 0}
+        self.happened: dict[str, int] = {}
+        self.over = False
+        self._pause_ns = pause_ns
+        self._draw = world.draws.of("faults")
+        self._cuts = 0
+        self._images: dict[str, tuple[str, MemoryDisk, Vault]] = {}
+        self._kinds: dict[str, Callable[[Machine], bool]] = {
+            "power": self._power,
+            "kill": self._kill,
+            "stop": self._stop,
+            "split": self._split,
+            "one-way": self._one_way,
+            "clog": self._clog,
+            "reset": self._reset,
+            "slow-disk": self._slow_disk,
+            "disk-error": self._disk_error,
+            "disk-full": self._disk_full,
+            "clock-jump": self._clock_jump,
+            "clock-rate": self._clock_rate,
+            "wall-clock": self._wall_clock,
+            "wipe": self._wipe,
+            "old-disk": self._old_disk,
+            "client": self._client,
+            "everybody": self._everybody,
+        }
+        assert set(self._kinds) | {"weather"} == set(RATES), "every kind of fault has a rate"
+
+    def begin(self) -> None:
+        """From now on things go wrong."""
+        if "weather" in self.rates:
+            self.happened["weather"] = 1
+            draw = self._draw
+            self.world.network.weather = Weather(
+                loss=draw.choice([0.0, 0.01, 0.05, 0.15]),
+                duplicate=draw.choice([0.0, 0.02, 0.1]),
+                jitter=draw.choice([0, 300_000, 3 * MS]),
+                spike=draw.choice([0.0, 0.01, 0.05]),
+                reorder=draw.random() < 0.5,
+                refuse=draw.choice([0.0, 0.1]),
+            )
+        self._next()
+
+    def _next(self) -> None:
+        self.world.after(self._draw.randrange(self._pause_ns // 4, self._pause_ns), self._strike)
+
+    def _strike(self) -> None:
+        if self.over:
+            return
+        kinds = [kind for kind in self.rates if kind != "weather"]
+        if kinds:
+            kind = self._draw.choices(kinds, [self.rates[k] for k in kinds])[0]
+            machine = self._draw.choice(list(self.world.machines.values()))
+            if self._kinds[kind](machine):
+                self.happened[kind] = self.happened.get(kind, 0) + 1
+        self._next()
+
+    # Processes and power.
+
+    def _power(self, machine: Machine) -> bool:
+        if not machine.up:
+            return False
+        kept = self._draw.random()
+        machine.stop("power cut", torn=lambda _: self._draw.random() < kept)
+        self._start_later(machine)
+        return True
+
+    def _kill(self, machine: Machine) -> bool:
+        if not machine.up:
+            return False
+        machine.stop("killed", process_only=True)
+        self._start_later(machine)
+        return True
+
+    def _everybody(self, _: Machine) -> bool:
+        for machine in self.world.running:
+            self._power(machine)
+        return True
+
+    def _start_later(self, machine: Machine) -> None:
+        self.world.after(self._draw.choice([20 * MS, 500 * MS, 2_000 * MS, 6_000 * MS]), self._start, machine)
+
+    def _start(self, machine: Machine) -> None:
+        if machine.up or machine.gone:
+            return
+        machine.disk.repair()
+        if self._draw.random() < 0.3 and isinstance(machine.vault, MemoryVault):
+            self._images[machine.name] = (machine.allocation, machine.disk.copy(), machine.vault.copy())
+        if not machine.start():
+            raise Violation("recovery", f"{machine.name} does not start: {machine.why}", About(nodes=(machine.name,)))
+
+    def _stop(self, machine: Machine) -> bool:
+        if not machine.up or machine.paused:
+            return False
+        machine.pause()
+        self.world.say(f"{machine.name} is stopped")
+        self.world.after(self._draw.choice([100 * MS, 1_000 * MS, 4_000 * MS]), machine.resume)
+        return True
+
+    # The network.
+
+    def _until(self) -> int:
+        return self._draw.choice([300 * MS, 1_000 * MS, 3_000 * MS, 6_000 * MS])
+
+    def _cut(self, pairs: list[Pair]) -> bool:
+        self._cuts += 1
+        name = f"cut {self._cuts}"
+        self.world.say(f"{name}: {', '.join(f'{a}>{b}' for a, b in pairs)}")
+        self.world.network.cut(name, pairs)
+        self.world.after(self._until(), self.world.network.heal, name)
+        return True
+
+    def _split(self, machine: Machine) -> bool:
+        sides = [*self.world.machines, *self.world.clients]
+        here = {machine.name, *(s for s in sides if self._draw.random() < 0.3)}
+        return self._cut([(a, b) for a in sides for b in sides if (a in here) != (b in here)])
+
+    def _one_way(self, machine: Machine) -> bool:
+        others = [m for m in self.world.machines if m != machine.name]
+        some = [m for m in others if self._draw.random() < 0.6] or others[:1]
+        return self._cut([(machine.name, other) for other in some])
+
+    def _clog(self, machine: Machine) -> bool:
+        until = self.world.now + self._until()
+        self.world.network.clog([(machine.name, m) for m in self.world.machines if m != machine.name], until)
+        return True
+
+    def _reset(self, machine: Machine) -> bool:
+        other = self._draw.choice(list(self.world.machines))
+        self.world.network.reset((machine.name, other))
+        return True
+
+    # Disks.
+
+    def _slow_disk(self, machine: Machine) -> bool:
+        machine.speed.slow = self._draw.choice([10, 100, 1_000])
+        machine.speed.slow_until = self.world.now + self._until()
+        return True
+
+    def _disk_error(self, machine: Machine) -> bool:
+        if not machine.up:
+            return False
+        machine.disk.fail(self._draw.choice(["sync", "write"]), self._draw.randrange(1, 20), "EIO")
+        self._repair_later(machine)
+        return True
+
+    def _disk_full(self, machine: Machine) -> bool:
+        if not machine.up:
+            return False
+        machine.disk.capacity = machine.disk.used + self._draw.randrange(1 << 16)
+        self._repair_later(machine)
+        return True
+
+    def _repair_later(self, machine: Machine) -> None:
+        def repair() -> None:
+            machine.disk.repair()
+            if machine.why.startswith("Disk"):
+                self._start(machine)
+
+        self.world.after(self._until(), repair)
+
+    def _destroyable(self, machine: Machine) -> bool:
+        """Whether all that this disk holds is on another one, and nobody else is in trouble."""
+        newest = self.world.newest()
+        if newest is None or len(newest.voters) < 3 or machine.paused or not machine.up:
+            return False
+        for other in self.world.machines.values():
+            if not other.up or other.node is None or not other.node.core.serving:
+                return False
+            if other.node.core.topology is None or other.node.core.version != newest.version:
+                return False
+        return all(len(placement.in_sync) > 1 and not placement.lost for placement in newest.placements)
+
+    def _wipe(self, machine: Machine) -> bool:
+        if not self._destroyable(machine):
+            return False
+        machine.stop("its disk broke")
+        machine.wipe()
+        self._images.pop(machine.name, None)
+        self.world.destroyed(machine, "was wiped")
+        self._start_later(machine)
+        return True
+
+    def _old_disk(self, machine: Machine) -> bool:
+        image = self._images.get(machine.name)
+        if image is None or image[0] != machine.allocation or not self._destroyable(machine):
+            return False
+        machine.stop("it is set back")
+        machine.vault.close()
+        machine.disk, machine.vault = image[1].copy(), image[2].copy()
+        self.world.destroyed(machine, "was set back to an old image of its disk")
+        self._start_later(machine)
+        return True
+
+    # Clocks and clients.
+
+    def _clock_jump(self, machine: Machine) -> bool:
+        machine.set_clock(jump_ns=self._draw.choice([100 * MS, 2_000 * MS, 60_000 * MS]))
+        return True
+
+    def _clock_rate(self, machine: Machine) -> bool:
+        machine.set_clock(rate=self._draw.randrange(900_000, 1_100_000))
+        return True
+
+    def _wall_clock(self, machine: Machine) -> bool:
+        machine.wall_offset_ms = self._draw.randrange(-86_400_000, 86_400_000)
+        return True
+
+    def _client(self, _: Machine) -> bool:
+        alive = [c for c in self.world.clients.values() if c.alive]
+        if len(alive) < 2:
+            return False
+        self._draw.choice(alive).die()
+        return True
+
+    # The end.
+
+    def calm(self) -> None:
+        """Nothing is wrong any more; whoever is down is started."""
+        self.over = True
+        world = self.world
+        world.say("calm")
+        world.network.heal()
+        world.network.weather = Weather()
+        for machine in world.machines.values():
+            machine.disk.repair()
+            machine.speed.slow_until = 0
+            machine.set_clock(rate=1_000_000)
+            machine.resume()
+            if not machine.up and not machine.gone:
+                self._start(machine)

@@ -1,0 +1,194 @@
+"""One seed: a world, its storm, its calm, and the verdict.
+
+The seed draws the cluster, the settings, the faults and the load. A run ends with the first violation, or when the
+storm is over, the cluster has come to rest, and every history and every copy was judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+
+from engine.settings import Settings
+from rebalance.affinity import assign
+from tests.sim.draws import Draws
+from tests.sim.faults import RATES, Faults
+from tests.sim.machine import Machine, Speed
+from tests.sim.network import MS
+from tests.sim.oracles import compare_copies, look_inside, unsettled, watch
+from tests.sim.recorder import Recorder
+from tests.sim.violation import Violation
+from tests.sim.workloads import WORKLOADS, Load, judge, read_everything, set_up
+from tests.sim.world import SECOND, Plant, World
+from wal.probe import listen
+
+STORM_NS = 30 * SECOND
+REST_NS = 120 * SECOND
+"""A cluster of which nothing is wrong any more comes to rest within so much simulated time."""
+LOOK_NS = 250 * MS
+LMDB_SHARE = 0.06
+
+
+@dataclass
+class Result:
+    """What came of a seed."""
+
+    seed: int
+    options: str
+    violation: Violation | None = None
+    digest: str = ""
+    deliveries: int = 0
+    events: int = 0
+    simulated_s: float = 0.0
+    operations: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    probes: Counter[str] = field(default_factory=Counter)
+    story: list[str] = field(default_factory=list)
+
+
+def draw_settings(draw: Random, nodes: int) -> Settings:
+    """Settings that make rare things happen soon."""
+    return Settings(
+        cluster="sim",
+        partitions=draw.choice([8, 16, 32]),
+        backups=draw.choice([1, 2, 2, 2]) if nodes > 2 else 1,
+        lock_lease_ms=draw.choice([1_000, 3_000]),
+        lock_timeout_ms=draw.choice([300, 1_500]),
+        in_doubt_ms=draw.choice([100, 1_000]),
+        checkpoint_ms=draw.choice([300, 2_000, 10_000]),
+        checkpoint_bytes=draw.choice([4 << 10, 64 << 10, 1 << 20]),
+        max_parallel_migrations=draw.choice([1, 3, 10]),
+        supply_batch_bytes=draw.choice([1 << 10, 16 << 10]),
+        supply_credit=draw.choice([1, 4]),
+        backlog_bytes_max=draw.choice([8 << 10, 1 << 20]),
+        prefer_history=draw.random() < 0.7,
+        wal_segment_bytes=draw.choice([64 << 10, 256 << 10]),
+        wal_total_bytes=draw.choice([256 << 10, 16 << 20]) * 4,
+        exchange_drain_ms=draw.choice([200, 2_000]),
+    )
+
+
+def run_seed(
+    seed: int,
+    *,
+    rates: Mapping[str, float] | None = None,
+    storm_ns: int = STORM_NS,
+    plant: Plant | None = None,
+    verbose: Callable[[str], None] | None = None,
+) -> Result:
+    """Run one seed. `rates` replaces what the seed would draw of `RATES`; `plant` is done to each node that starts."""
+    draws = Draws(seed)
+    draw = draws.of("options")
+    count = draw.choice([3, 3, 3, 4, 5])
+    settings = draw_settings(draw, count)
+    lmdb = draw.random() < LMDB_SHARE
+    swarm = {kind: rate for kind, rate in RATES.items() if draw.random() < 0.5}
+    while len(swarm) < 6:
+        kind = draw.choice(list(RATES))
+        swarm[kind] = RATES[kind]
+    used = dict(rates) if rates is not None else swarm
+    if lmdb:
+        used.pop("old-disk", None)
+    options = f"{count} nodes, {settings.partitions} partitions, {settings.backups} backups, {'LMDB' if lmdb else 'memory'}"
+    result = Result(seed, f"{options}; faults: {', '.join(sorted(used)) or 'none'}")
+    reached: Counter[str] = Counter()
+    deaf = listen(lambda name: reached.update((name,)))
+    try:
+        with World(draws, settings, affinity=assign, plant=plant) as world:
+            try:
+                _live(world, count, used, storm_ns, result, lmdb=lmdb, pause_ns=draw.choice([300, 800, 2_000]) * MS)
+            except Violation as violation:
+                result.violation = violation
+                result.story = world.trace.story(violation.about)
+            result.deliveries, result.events = world.network.delivered, world.events
+            result.simulated_s = world.now / SECOND
+            if verbose is not None:
+                for line in world.trace.lines(chatter=False):
+                    verbose(line)
+            result.digest = world.trace.digest()
+    finally:
+        deaf()
+    result.probes = reached
+    return result
+
+
+def _live(
+    world: World, count: int, rates: dict[str, float], storm_ns: int, result: Result, *, lmdb: bool, pause_ns: int
+) -> None:
+    draw = world.draws.of("live")
+    names = [f"n{i}" for i in range(1, count + 1)]
+    for name in names:
+        speed = Speed(sync=draw.choice([100_000, 1 * MS, 8 * MS]), jitter=draw.choice([0, 400_000]))
+        world.add_machine(name, speed=speed, lmdb=lmdb)
+    equal = watch(world)
+    world.form(names)
+    recorder = Recorder(world)
+    load, faults = Load(recorder), Faults(world, rates, pause_ns=pause_ns)
+    try:
+        first = world.add_client("c0")
+        begun = first.spawn(set_up(first))
+        if not world.run_while(lambda: not begun.done, at_most=60 * SECOND) or begun.failure:
+            raise Violation(
+                "liveness", f"a cluster of which nothing is wrong does not take the first write: {begun.failure}"
+            )
+        _spawn(world, load, draw)
+        faults.begin()
+        until = world.now + storm_ns
+        while world.now < until:
+            world.run_for(LOOK_NS)
+            equal.look(world)
+            _look_at_clients(world)
+        look_inside(world)
+        faults.calm()
+        _rest(world, load)
+        equal.look(world)
+        look_inside(world)
+        compare_copies(world)
+        quiet_from = world.now
+        last = world.add_client("last")
+        reading = last.spawn(read_everything(load, last))
+        if not world.run_while(lambda: not reading.done, at_most=REST_NS) or reading.failure:
+            raise Violation("liveness", f"what was written cannot be read: {reading.failure}")
+        for workload, anomalies in judge(recorder, quiet_from).items():
+            raise Violation(f"history-{workload}", "\n".join(map(str, anomalies[:5])))
+    finally:
+        result.faults, result.errors = dict(faults.happened), dict(recorder.errors)
+        result.operations = Counter({o: recorder.count(o) for o in ("ok", "fail", "info")})
+
+
+def _spawn(world: World, load: Load, draw: Random) -> None:
+    """Every workload on every client; one client may live on a node's machine."""
+    for number in range(1, 4):
+        host: Machine | None = world.machines["n1"] if number == 3 and draw.random() < 0.3 else None
+        client = world.add_client(f"c{number}", host=host)
+        client.wall_offset_ms = draw.choice([0, 0, -5_000, 60_000])
+        for name, workload in WORKLOADS.items():
+            rng = world.draws.of(f"{name} of c{number}")
+            pause = draw.choice([5, 40, 150]) * MS
+            client.spawn(load.repeat(client, rng, workload(load, client, rng), pause), f"{name} of c{number}")
+
+
+def _look_at_clients(world: World) -> None:
+    for client in world.clients.values():
+        for task in client.tasks:
+            if task.failure is not None:
+                raise Violation("client", f"{task.name} was told {task.failure!r}, which it does not expect")
+
+
+def _rest(world: World, load: Load) -> None:
+    """The load goes on for a while in the calm, ends, and then everything must come to rest."""
+    world.run_for(SECOND)
+    load.stopping = True
+
+    def busy() -> bool:
+        return any(not task.done for client in world.clients.values() for task in client.tasks)
+
+    if not world.run_while(busy, at_most=REST_NS, look_every=LOOK_NS):
+        stuck = [t.name for c in world.clients.values() for t in c.tasks if not t.done]
+        raise Violation("liveness", f"these still wait for an answer: {', '.join(stuck)}; {unsettled(world)}")
+    _look_at_clients(world)
+    if not world.run_while(lambda: bool(unsettled(world)), at_most=REST_NS, look_every=LOOK_NS):
+        raise Violation("liveness", f"the cluster does not come to rest: {unsettled(world)}")
