@@ -88,7 +88,7 @@ class OnePhase:
         coordinator = self._coordinator
         coordinator.one_phase.pop(self.tx, None)
         for session, request_id in self._asked:
-            coordinator.core.remap(session, request_id)
+            coordinator.core.remap(session, request_id, begun=True)
 
 
 class Decision:

@@ -388,7 +388,7 @@ class Coordinator:
                 probe("tx.coordinator_moved")
                 del self.active[transaction.tx]
                 for session, request_id, _ in transaction.asked:
-                    core.remap(session, request_id)
+                    core.remap(session, request_id, begun=True)
             elif transaction.phase is Phase.PREPARING:
                 self._ask_votes(transaction)
             elif transaction.phase is Phase.RECOVERING:

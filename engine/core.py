@@ -136,9 +136,9 @@ class Core:
         """Answer a client after this turn's log is durable."""
         self.effects.reply.append((session, reply))
 
-    def remap(self, session: SessionId, request_id: int) -> None:
-        """This node is not the one to ask."""
-        self.effects.reply.append((session, Remap(request_id, self.version)))
+    def remap(self, session: SessionId, request_id: int, *, begun: bool = False) -> None:
+        """This node is not the one to ask. `begun`: what was asked is logged here, and may yet come to count."""
+        self.effects.reply.append((session, Remap(request_id, self.version, begun)))
 
     def refuse(
         self,

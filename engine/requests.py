@@ -177,10 +177,11 @@ class Status(msgspec.Struct, frozen=True, array_like=True, tag="status", gc=Fals
 
 
 class Remap(msgspec.Struct, frozen=True, array_like=True, tag="remap", gc=False):
-    """This node is not primary of what was asked, at this version; nothing was done."""
+    """This node is not primary of what was asked, at this version. `begun`: it was, and the next one may finish it."""
 
     id: int
     version: Version
+    begun: bool = False
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=False):

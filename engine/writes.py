@@ -69,7 +69,7 @@ class _Single:
         if job.tx in writes.under_way:
             writes.end(job)
             for session, request_id in job.asked:
-                writes.core.remap(session, request_id)
+                writes.core.remap(session, request_id, begun=True)
 
 
 class Writes:

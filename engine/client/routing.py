@@ -13,6 +13,7 @@ from engine.client.calls import Call, Item
 from engine.requests import Code, Failed, GetTable, Remap, Reply, Request, Table
 from engine.topology import Topology, version_of
 from wal.ids import NO_VERSION, TxId
+from wal.probe import probe
 
 MS = 1_000_000
 BACKOFF_MS = (5, 10, 20, 50, 100, 200)
@@ -206,6 +207,9 @@ class Router:
         state.flights -= 1
         if isinstance(reply, Remap):
             state.last = f"{address} is not primary at version {reply.version}"
+            if reply.begun:
+                probe("client.remapped_under_way")
+                state.call.unanswered = True
             self._redo(state, flight.items, stale=reply.version >= version_of(self.topology))
         elif isinstance(reply, Failed):
             self._take_failure(state, flight, reply)
@@ -235,6 +239,10 @@ class Router:
                 self._redo(state, flight.items, stale=False)
             case Code.TOO_OLD:
                 self._fail(state, errors.CommitUnknown(reply.message))
+            case code if call.writes and call.unanswered and code != Code.CONFLICT:
+                # A conflict is recorded under the transaction's id. Any other refusal speaks of this attempt alone.
+                probe("client.refused_after_no_answer")
+                self._fail(state, errors.CommitUnknown(f"an earlier attempt was not answered; the last: {reply.message}"))
             case _:
                 kind = getattr(errors, reply.code, errors.Error)
                 error = kind(reply.message) if issubclass(kind, errors.Error) else errors.Error(reply.message)

@@ -184,6 +184,8 @@ class Speech:
                 return f"{code}{' (perhaps committed)' if maybe_committed else ''}: {self.names.shorten(message)}"
             case q.Status(_, outcome):
                 return outcome
+            case q.Remap(_, version, True):
+                return f"remap, at {version}, begun"
             case q.Remap(_, version):
                 return f"remap, at {version}"
             case q.Rows(_, keys, _, more):

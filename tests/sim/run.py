@@ -37,6 +37,7 @@ class Result:
 
     seed: int
     options: str
+    drawn: list[str] = field(default_factory=list)  # the kinds of faults that it may have
     violation: Violation | None = None
     digest: str = ""
     deliveries: int = 0
@@ -93,7 +94,7 @@ def run_seed(
     if lmdb:
         used.pop("old-disk", None)
     options = f"{count} nodes, {settings.partitions} partitions, {settings.backups} backups, {'LMDB' if lmdb else 'memory'}"
-    result = Result(seed, f"{options}; faults: {', '.join(sorted(used)) or 'none'}")
+    result = Result(seed, f"{options}; faults: {', '.join(sorted(used)) or 'none'}", list(used))
     reached: Counter[str] = Counter()
     deaf = listen(lambda name: reached.update((name,)))
     try:

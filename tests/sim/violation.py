@@ -38,10 +38,13 @@ class Violation(Exception):
     """An oracle says that a promise was broken. `oracle` is its name, as in `docs/planted.md` and the track record."""
 
     def __init__(self, oracle: str, message: str, about: About = NOTHING) -> None:
-        super().__init__(f"{oracle}: {message}")
+        super().__init__(oracle, message, about)
         self.oracle = oracle
         self.message = message
         self.about = about
+
+    def __str__(self) -> str:
+        return f"{self.oracle}: {self.message}"
 
 
 @dataclass

@@ -1,0 +1,163 @@
+"""`python -m tests.sim run`: seeds of the simulated world, on every core, with a report of what they found and missed.
+
+python -m tests.sim run --seeds 1-300           many seeds; exit code 1 if one of them found something
+python -m tests.sim run --seed 7 -v             one seed with its whole trace
+python -m tests.sim run --seed 7 --shrink       which of its faults it needs to fail
+python -m tests.sim run --seeds 1-50 --rate wipe=5 --rate weather=0
+python -m tests.sim long --seeds 1-10000        the same, and a line in docs/track-record.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from os import cpu_count
+from pathlib import Path
+
+from tests.sim.faults import RATES
+from tests.sim.run import Result, run_seed
+from tests.sim.shrink import shrink
+from tests.support.probes import declared
+
+RECORD = Path(__file__).parents[2] / "docs" / "track-record.md"
+DELIVERIES_MIN = 1_000
+KINDS_MIN = 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code: 0 nothing was found, 1 a promise was broken, 2 usage."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Seeds of the simulated world.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run seeds")
+    which = run.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int)
+    which.add_argument("--seeds", type=_range, metavar="A-B")
+    run.add_argument("--rate", action="append", default=[], type=_rate, metavar="FAULT=RATE", help=", ".join(RATES))
+    run.add_argument("--shrink", action="store_true", help="leave out the faults that a failing seed does not need")
+    run.add_argument("--jobs", type=int, default=cpu_count() or 1)
+    run.add_argument("-v", "--verbose", action="store_true", help="print the whole trace")
+    long = commands.add_parser("long", help="run many seeds and record it")
+    long.add_argument("--seeds", type=_range, metavar="A-B", default=range(1, 10_001))
+    long.add_argument("--jobs", type=int, default=cpu_count() or 1)
+    args = parser.parse_args(argv)
+    rates = dict(args.rate) if args.command == "run" and args.rate else None
+    if args.command == "run" and args.seed is not None:
+        return _one(args.seed, rates, verbose=args.verbose, smaller=args.shrink)
+    results = _many(args.seeds, rates, args.jobs)
+    if args.command == "long":
+        _record(args.seeds, results)
+    return 1 if any(result.violation for result in results) else 0
+
+
+def _range(text: str) -> range:
+    first, _, last = text.partition("-")
+    if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a range such as 1-300")
+    return range(int(first), int(last or first) + 1)
+
+
+def _rate(text: str) -> tuple[str, float]:
+    name, _, rate = text.partition("=")
+    if name not in RATES:
+        raise argparse.ArgumentTypeError(f"there is no fault {name!r}: expected one of {', '.join(RATES)}")
+    try:
+        return name, float(rate)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a rate such as {name}=2.0") from None
+
+
+def _one(seed: int, rates: dict[str, float] | None, *, verbose: bool, smaller: bool) -> int:
+    result = run_seed(seed, rates=rates, verbose=print if verbose else None)
+    if result.violation is None:
+        print(f"seed {seed}: nothing found; {_measure(result)}; trace {result.digest}")
+        return 0
+    _tell(result, rates)
+    if smaller:
+        needed = shrink(seed, rates)
+        print("\nit needs only:", " ".join(f"--rate {kind}={rate:g}" for kind, rate in needed.items()) or "no fault at all")
+    return 1
+
+
+def _many(seeds: range, rates: dict[str, float] | None, jobs: int) -> list[Result]:
+    results: list[Result] = []
+    with ProcessPoolExecutor(max_workers=max(1, jobs)) as pool:
+        for result in pool.map(partial(run_seed, rates=rates), seeds, chunksize=4):
+            results.append(result)
+            if result.violation is not None:
+                _tell(result, rates)
+            if sys.stdout.isatty():
+                print(f"\r{len(results)} of {len(seeds)}", end="", flush=True)
+    _sum_up(results)
+    return results
+
+
+def _tell(result: Result, rates: dict[str, float] | None) -> None:
+    assert result.violation is not None
+    more = "".join(f" --rate {kind}={rate:g}" for kind, rate in (rates or {}).items())
+    print(f"\nseed {result.seed} at commit {_commit()}: {result.options}")
+    print(f"  {result.violation}")
+    print(f"  about {result.violation.about}; its story:")
+    for line in result.story:
+        print(f"    {line[:240]}")
+    print(f"  again: python -m tests.sim run --seed {result.seed}{more} -v")
+
+
+def _measure(result: Result) -> str:
+    return (
+        f"{result.deliveries:,} deliveries, {result.simulated_s:.0f} simulated seconds, "
+        f"{sum(result.faults.values())} faults of {len(result.faults)} kinds, "
+        f"{result.operations['ok']} operations ok, {result.operations['fail']} refused, {result.operations['info']} unknown"
+    )
+
+
+def _sum_up(results: Iterable[Result]) -> None:
+    found = list(results)
+    probes: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    operations: Counter[str] = Counter()
+    for result in found:
+        probes += result.probes
+        faults += Counter(result.faults)
+        operations += result.operations
+    deliveries = sorted(result.deliveries for result in found)
+    print(f"\n{len(found)} seeds, {sum(deliveries):,} deliveries (median {deliveries[len(deliveries) // 2]:,} a seed)")
+    print("operations:", ", ".join(f"{count:,} {name}" for name, count in operations.items()))
+    print("faults:", ", ".join(f"{kind} {count:,}" for kind, count in faults.most_common()))
+    print("faults that never came:", ", ".join(kind for kind in RATES if kind not in faults) or "none")
+    small = [r.seed for r in found if r.deliveries < DELIVERIES_MIN or len(r.faults) < KINDS_MIN]
+    print(f"seeds with less than {DELIVERIES_MIN:,} deliveries or {KINDS_MIN} kinds of faults: {len(small)}")
+    known = declared()
+    print(f"rare paths: {sum(name in probes for name in known)} of {len(known)} reached; never reached:")
+    for name in known:
+        if name not in probes:
+            print(f"  {name}")
+    failed = [str(result.seed) for result in found if result.violation is not None]
+    print(f"failing seeds: {', '.join(failed) or 'none'}")
+
+
+def _record(seeds: range, results: Sequence[Result]) -> None:
+    failed = [result for result in results if result.violation is not None]
+    said = "; ".join(f"seed {r.seed}: {str(r.violation).splitlines()[0]}" for r in failed) or "nothing"
+    with RECORD.open("a", encoding="utf-8") as record:
+        record.write(f"| {datetime.now(UTC):%Y-%m-%d} | {seeds[0]}-{seeds[-1]} | {_commit()} | {said} |\n")
+
+
+def _commit() -> str:
+    told = subprocess.run(  # a fixed command
+        ["git", "rev-parse", "--short", "HEAD"],  # whichever git there is
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
+    return told.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
