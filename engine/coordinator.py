@@ -112,10 +112,10 @@ class Coordinator:
     def _commit_alone(self, session: SessionId, request: CommitTx, part: Part, hold: Hold) -> None:
         core, participant = self.core, self.participant
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
+        held = list(dict.fromkeys([*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]))
         stale = ""
         if request.optimistic:
-            wanted = [*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
-            blocked = participant.locks.try_all(request.owner, list(dict.fromkeys(wanted)))
+            blocked = participant.locks.try_all(request.owner, held)
             if blocked is not None:
                 stale = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
             else:
@@ -124,10 +124,10 @@ class Coordinator:
             stale = participant.conflict(request.owner, [*keys, *part.locks], part.reads)
         if stale:
             probe("tx.conflict")
-            participant.release_part(request.owner, hold.number)
+            participant.give_up_part(request.owner, hold.number)
             self._decide_unknown(request.tx, hold, [], stale).asked.append((session, request.id, False))
             return
-        participant.locks.lease.pop(request.owner, None)
+        participant.locks.pin(request.owner, held, in_doubt=False)
         writes: list[r.Write] = []
         for namespace, written, values in part.writes:
             counter = core.replica.fragment((namespace, hold.number)).counter

@@ -67,7 +67,8 @@ class Demander:
         self._sessions: dict[NodeId, _Session] = {}
         self._settling: dict[int, int] = {}  # partition -> when to say Settled again
         self._marks: dict[int, dict[str, int]] = {}
-        self._stuck: dict[int, tuple[tuple[int, ...], int]] = {}  # partition -> (where it stands, since when)
+        self._rounds: dict[int, int] = {}  # partition -> how often it was said to be settled
+        self._stuck: dict[Fragment, tuple[int, int]] = {}  # short of its mark -> (where it stands, since when)
         self._no_history: dict[Fragment, None] = {}
         self._number = core.run << 32
         self.wake_at: int | None = None
@@ -274,12 +275,15 @@ class Demander:
                 core.replica.fragment((ns, number)).counter.lwm < mark for ns, mark in marks.items()
             ):
                 continue
+            self._rounds[number] = self._rounds.get(number, 0) + 1
             core.send(
                 primary,
                 Settled(
                     core.version,
                     number,
                     [(ns, f.counter.lwm, f.recent_digests()) for ns, f in state.fragments.items()],
+                    [tx for tx, prepare in state.prepared.items() if not prepare.writes],
+                    self._rounds[number],
                 ),
             )
         self._plan_wake()
@@ -296,14 +300,35 @@ class Demander:
                 core.log(r.FragmentClear(namespace, number, "the digest differs from the primary's"))
             self._again(sender, number)
             return
+        taken = self._take_readers(message)
         marks = dict(message.marks)
         known, self._marks[number] = self._marks.get(number), marks
-        if known == marks:
+        if known == marks and not taken:
             return  # it waits for something that is on its way: ask again in time, not at once
         if any(core.replica.fragment((ns, number)).counter.lwm < mark for ns, mark in message.marks):
             return
         self._settling[number] = core.now
         self._settle()
+
+    def _take_readers(self, message: Settle) -> bool:
+        """Transactions that only read here leave no counter by which their end, or their beginning, could be missed.
+
+        Only the answer to what was said last counts: what an older one tells may have changed since. True if there was
+        something to take.
+        """
+        core, number = self.core, message.partition
+        if message.round != self._rounds.get(number):
+            return False
+        state = core.replica.partition(number)
+        ended = [tx for tx in message.ended if tx in state.prepared and not state.prepared[tx].writes]
+        if ended:
+            probe("demand.readers_had_ended")
+            core.log(r.EpochStart(number, state.epoch, [], ended))
+        for prepare in message.prepares:
+            if prepare.partition == number and not prepare.writes and prepare.tx not in state.prepared:
+                probe("demand.reader_was_lacking")
+                core.log(prepare)
+        return bool(message.ended or message.prepares)
 
     def _again(self, supplier: NodeId, number: int) -> None:
         self._settling.pop(number, None)
@@ -337,21 +362,30 @@ class Demander:
                 del self._sessions[supplier]
                 self._queue.setdefault(supplier, {}).update(session.partitions)
         for number in list(self._settling):
-            fragments = core.replica.partition(number).fragments
-            stands = tuple(f.counter.lwm for f in fragments.values())
-            before = self._stuck.get(number)
-            if before is None or before[0] != stands:
-                self._stuck[number] = (stands, core.now)
-            elif core.now >= before[1] + patience:
-                del self._stuck[number]
-                marks = self._marks.get(number, {})
+            if self._is_stuck(number, patience):
                 primary = core.holds[number].placement.primary
-                short = any(core.replica.fragment((ns, number)).counter.lwm < mark for ns, mark in marks.items())
-                if primary is not None and short:
+                if primary is not None:
                     probe("demand.gap_after_settling")
                     self._again(primary, number)
         self._settle()
         self._demand()
+
+    def _is_stuck(self, number: int, patience: int) -> bool:
+        """Whether a fragment has stood still for too long below its mark, whatever the others do."""
+        core, stuck = self.core, False
+        for namespace, mark in self._marks.get(number, {}).items():
+            name = (namespace, number)
+            stands = core.replica.fragment(name).counter.lwm
+            before = self._stuck.pop(name, None)
+            if stands >= mark:
+                continue
+            if before is None or before[0] != stands:
+                self._stuck[name] = (stands, core.now)
+            elif core.now < before[1] + patience:
+                self._stuck[name] = before
+            else:
+                stuck = True
+        return stuck
 
     def handle(self, sender: NodeId, message: Message) -> None:
         """Everything that a supplier says."""

@@ -1,8 +1,10 @@
 """Who may write which key of the partitions that this node is primary of.
 
-All locks are exclusive. A lock belongs to a transaction and lasts until the transaction ends, its lease runs out (its
-client died), or the partition changes its primary; a prepared transaction's locks last until its outcome is known,
-whatever happens. Whoever must wait is served in order.
+All locks are exclusive. A lock belongs to a transaction and lasts until the transaction ends, its client gives it up, its
+lease runs out (the client died), or the partition changes its primary. From the vote on, or from the moment that its one
+record is logged, a key is pinned: only the outcome releases it, whatever the client does. A transaction may be pinned in
+one partition and not in the others, so it is keys that are pinned and not transactions. Whoever must wait is served in
+order.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class LockTable:
         self._waiting: dict[Key, deque[Waiter]] = {}
         self._pending: dict[Key, int] = {}  # single writes under way; they hold a key together
         self._keys: dict[TxId, dict[Key, None]] = {}
-        self._prepared: dict[TxId, None] = {}
+        self._pinned: dict[Key, bool] = {}  # waits for an outcome; True: of a vote, so that nobody may be told its value
         self.lease: dict[TxId, int] = {}
         self._waiters: dict[Waiter, None] = {}
 
@@ -128,21 +130,24 @@ class LockTable:
             waiter.done = True
             granted()
 
-    def adopt(self, owner: TxId, keys: list[Key]) -> None:
-        """A prepared transaction holds these keys, come what may."""
+    def pin(self, owner: TxId, keys: list[Key], *, in_doubt: bool = True) -> None:
+        """Only an outcome releases these keys: take those that the transaction does not hold yet.
+
+        `in_doubt`: it voted, so that what the keys hold cannot be told before the outcome is known.
+        """
         for key in keys:
             self._take(owner, key)
-        self._prepared[owner] = None
+            self._pinned[key] = in_doubt
 
     def _take(self, owner: TxId, key: Key) -> None:
         assert self._owner.get(key, owner) == owner, f"{key} is taken twice: by {self._owner[key].hex()}, {owner.hex()}"
         self._owner[key] = owner
         self._keys.setdefault(owner, {})[key] = None
 
-    def prepared(self, owner: TxId) -> None:
-        """The transaction is prepared: its locks wait for the outcome and not for a lease."""
-        self._prepared[owner] = None
-        self.lease.pop(owner, None)
+    def give_up(self, owner: TxId, keys: list[Key] | None = None) -> None:
+        """The transaction is not wanted any more (or not these keys of it): release what does not wait for an outcome."""
+        mine = self.keys_of(owner) if keys is None else keys
+        self.release(owner, [key for key in mine if key not in self._pinned])
 
     def release(self, owner: TxId, keys: list[Key] | None = None) -> None:
         """The transaction is over (here, or for these keys)."""
@@ -151,12 +156,16 @@ class LockTable:
             return
         for key in list(mine) if keys is None else keys:
             if key in mine:
-                del mine[key]
-                del self._owner[key]
+                self._let_go(owner, key)
                 self._grant(key)
+
+    def _let_go(self, owner: TxId, key: Key) -> None:
+        mine = self._keys[owner]
+        del mine[key]
+        del self._owner[key]
+        self._pinned.pop(key, None)
         if not mine:
-            self._keys.pop(owner, None)
-            self._prepared.pop(owner, None)
+            del self._keys[owner]
             self.lease.pop(owner, None)
 
     def _grant(self, key: Key) -> None:
@@ -175,13 +184,13 @@ class LockTable:
         if queue is not None and not queue and self._waiting.get(key) is queue:
             del self._waiting[key]
 
-    def is_prepared(self, owner: TxId) -> bool:
-        """Whether the transaction voted and its outcome is open."""
-        return owner in self._prepared
+    def in_doubt(self, key: Key) -> bool:
+        """Whether a transaction that holds the key voted, and its outcome is open."""
+        return self._pinned.get(key, False)
 
-    def prepared_keys(self) -> list[Key]:
+    def keys_in_doubt(self) -> list[Key]:
         """The keys of all transactions that voted and whose outcome is open."""
-        return [key for owner in self._prepared for key in self._keys.get(owner, ())]
+        return [key for key, in_doubt in self._pinned.items() if in_doubt]
 
     # Time and topology.
 
@@ -194,9 +203,8 @@ class LockTable:
                 self._give_up(waiter, held)
         for owner, until in list(self.lease.items()):
             if now >= until:
-                self.lease.pop(owner, None)
-                if owner not in self._prepared:
-                    self.release(owner)
+                del self.lease[owner]
+                self.give_up(owner)
 
     def _in_the_way(self, waiter: Waiter) -> str:
         for key in waiter.keys:
@@ -223,13 +231,7 @@ class LockTable:
         for waiter in in_vain:
             waiter.done = True
         for key in [k for k in self._owner if gone(k)]:
-            owner = self._owner.pop(key)
-            mine = self._keys[owner]
-            del mine[key]
-            if not mine:
-                self._keys.pop(owner)
-                self._prepared.pop(owner, None)
-                self.lease.pop(owner, None)
+            self._let_go(self._owner[key], key)
         for key in [k for k in self._waiting if gone(k)]:
             del self._waiting[key]
         for key in [k for k in self._pending if gone(k)]:

@@ -387,20 +387,32 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled", gc=False):
-    """A MOVING copy to its primary: no gap is left; per fragment (namespace, lwm, digests it can vouch for)."""
+    """A MOVING copy to its primary: no gap is left; per fragment (namespace, lwm, digests it can vouch for).
+
+    `readers` are the transactions that are prepared here without a write: no counter tells how they end. `round` is
+    repeated by the answer.
+    """
 
     version: Version
     partition: int
     fragments: list[tuple[Namespace, int, list[tuple[int, int]]]]
+    readers: list[TxId]
+    round: int
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle", gc=False):
-    """The primary's answer: say it again when you have these counters; take the `wrong` fragments in full."""
+    """The primary's answer: say it again when you have these counters; take the `wrong` fragments in full.
+
+    Of the transactions that only read here, `ended` are over and `prepares` are what the copy lacks.
+    """
 
     version: Version
     partition: int
     marks: list[tuple[Namespace, int]]
     wrong: list[Namespace]
+    ended: list[TxId]
+    prepares: list[r.Prepare]
+    round: int
 
 
 Message: TypeAlias = (

@@ -312,7 +312,7 @@ class Node:
             if before != (hold.state, hold.epoch, placement.primary, mine):
                 changed.append(hold)
         core.note(f"topology {topology.version}: {', '.join(m.node for m in topology.members)}")
-        self.supply.switch(core.holds)
+        self.supply.switch()
         for hold in core.holds:
             self._group(hold)
         self._drop_locks()
@@ -390,10 +390,8 @@ class Node:
         assert core.topology is not None
         moving, partitions = frozenset(handover), core.topology.partitions
         for owner in self.locks.owners():
-            if self.locks.is_prepared(owner):
-                continue
             keys = [key for key in self.locks.keys_of(owner) if partition_of(key[1], partitions) in moving]
-            self.locks.release(owner, keys)
+            self.locks.give_up(owner, keys)
 
     # Who handles what.
 

@@ -137,8 +137,7 @@ class Participant:
 
     def on_unlock(self, session: SessionId, request: Unlock) -> None:
         """A transaction was given up by its client."""
-        if not self.locks.is_prepared(request.owner):
-            self.locks.release(request.owner)
+        self.locks.give_up(request.owner)
         self.core.reply(session, Done(request.id))
 
     def on_check(self, session: SessionId, request: Check) -> None:
@@ -155,7 +154,7 @@ class Participant:
 
         def answer() -> None:
             stale = self.conflict(request.owner, request.locks, request.reads)
-            self.locks.release(request.owner)
+            self.locks.give_up(request.owner)
             if stale:
                 core.refuse(session, request.id, Code.CONFLICT, stale, retryable=True)
             else:
@@ -220,7 +219,7 @@ class Participant:
             stale = self.conflict(owner, [*keys, *part.locks], part.reads)
         if stale:
             probe("tx.conflict")
-            self.release_part(owner, number)
+            self.give_up_part(owner, number)
             return stale
         writes: list[r.Write] = []
         for namespace, written, values in part.writes:
@@ -230,19 +229,22 @@ class Participant:
         locked = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
         prepare = r.Prepare(tx, number, hold.epoch, writes, locked, message.participants, message.decision)
         core.log(prepare)
-        self.locks.prepared(owner)
+        self.locks.pin(owner, keys_of(prepare))
         self.owner_of[tx] = owner
         self.voting[(tx, number)] = None
         self._doubt(tx, number, core.now)
         self.replication.ship(_Vote(self, prepare, sender), hold)
         return ""
 
-    def release_part(self, owner: TxId, number: int) -> None:
-        """Release a transaction's locks in one partition."""
+    def locked_in(self, owner: TxId, number: int) -> list[Key]:
+        """The keys of one partition that a transaction holds."""
         assert self.core.topology is not None
         partitions = self.core.topology.partitions
-        keys = [key for key in self.locks.keys_of(owner) if partition_of(key[1], partitions) == number]
-        self.locks.release(owner, keys)
+        return [key for key in self.locks.keys_of(owner) if partition_of(key[1], partitions) == number]
+
+    def give_up_part(self, owner: TxId, number: int) -> None:
+        """Release a transaction's locks in one partition, where it does not wait for an outcome."""
+        self.locks.give_up(owner, self.locked_in(owner, number))
 
     # Outcome.
 
@@ -267,9 +269,7 @@ class Participant:
         prepare = core.replica.partition(number).prepared.get(tx)
         if prepare is None:
             if not commit:
-                owner = self.owner_of.get(tx, tx)
-                if not self.locks.is_prepared(owner):
-                    self.release_part(owner, number)
+                self.give_up_part(self.owner_of.get(tx, tx), number)
             return True
         listeners = self.ending.get((tx, number))
         if listeners is not None:
@@ -291,9 +291,7 @@ class Participant:
         core.replica.apply(outcome)
         self._doubt_since.pop((tx, number), None)
         owner = self.owner_of.get(tx, tx)
-        assert core.topology is not None
-        partitions = core.topology.partitions
-        keys = [key for key in self.locks.keys_of(owner) if partition_of(key[1], partitions) == number]
+        keys = self.locked_in(owner, number)
         self.locks.release(owner, keys)
         self.reads.outcome_known(keys)
         if not self.locks.keys_of(owner):
@@ -318,8 +316,7 @@ class Participant:
     def activated(self, hold: Hold) -> None:
         """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt."""
         for tx, prepare in self.core.replica.partition(hold.number).prepared.items():
-            keys = [(w.namespace, key) for w in prepare.writes for key in w.keys]
-            self.locks.adopt(self.owner_of.get(tx, tx), [*keys, *prepare.locks])
+            self.locks.pin(self.owner_of.get(tx, tx), keys_of(prepare))
             self._doubt(tx, hold.number, 0)
 
     def switch(self) -> None:
@@ -354,3 +351,8 @@ class Participant:
                 self._doubt_since[(tx, number)] = core.now
                 due = core.now + overdue
             self.wake_at = due if self.wake_at is None else min(self.wake_at, due)
+
+
+def keys_of(prepare: r.Prepare) -> list[Key]:
+    """Every key that a prepared transaction holds in its partition."""
+    return [*((w.namespace, key) for w in prepare.writes for key in w.keys), *prepare.locks]

@@ -113,8 +113,7 @@ class Reads:
         assert core.topology is not None
         if not request.stale and len(self.locks):
             for key in request.keys:
-                owner = self.locks.owned((namespace, key))
-                if owner is not None and self.locks.is_prepared(owner):
+                if self.locks.in_doubt((namespace, key)):
                     probe("read.waited_for_outcome")
                     self._behind.setdefault((namespace, key), []).append((session, request))
                     return
@@ -138,7 +137,7 @@ class Reads:
     def _answer_scan(self, session: SessionId, request: Scan) -> None:
         core = self.core
         assert core.topology is not None
-        for namespace, key in self.locks.prepared_keys():
+        for namespace, key in self.locks.keys_in_doubt():
             if (
                 namespace == request.namespace
                 and key >= request.start

@@ -228,17 +228,15 @@ class Replica:
     def _outcome(self, record: r.Outcome) -> bool:
         state = self.partition(record.partition)
         prepared = state.prepared.pop(record.tx, None)
-        new = prepared is not None
+        outcome = COMMITTED if record.commit else ABORTED
+        new = prepared is not None or state.results.get(record.tx) != outcome
         self._dirty_partitions[record.partition] = None
-        if record.commit:
-            if prepared is None:
-                return False  # a MOVING copy that never saw the prepare: its supplier will give it the writes
-            for write in prepared.writes:
-                new = self.apply_write(write) or new
-            state.results.note(record.tx, COMMITTED)
-        else:
-            new = self._close(record.partition, record.epoch, record.ranges) or new
-            state.results.note(record.tx, ABORTED)
+        # Also where the prepare has yet to come (a MOVING copy may get them in any order): it is over then, not in doubt.
+        state.results.note(record.tx, outcome)
+        if not record.commit:
+            return self._close(record.partition, record.epoch, record.ranges) or new
+        for write in prepared.writes if prepared is not None else ():
+            self.apply_write(write)  # what a copy never saw prepared its supplier will give it
         return new
 
     def _close(self, partition: int, epoch: int, ranges: list[r.Range]) -> bool:

@@ -232,7 +232,7 @@ class Replication:
         """The records of a batch that this node takes, or None to have it sent again later.
 
         A copy that is in sync takes all or nothing. A MOVING copy passes over what concerns partitions whose epoch it
-        has not adopted: their supply will bring it; unless that supply is on its way, for then what comes now counts.
+        has not adopted: their supply will bring it. While the first batch of that supply is on its way it takes nothing.
         """
         core = self.core
         taken: list[r.Record] = []
@@ -252,9 +252,9 @@ class Replication:
                 if known is None:
                     known = core.replica.partition(partition).epoch
                 if hold.state is CopyState.MOVING:
+                    if self._demanded(partition):
+                        return None  # it may begin with a clearing, which would wipe what comes now
                     if known != hold.epoch:
-                        if self._demanded(partition):
-                            return None
                         passed = True
                     elif epoch != known and not isinstance(record, r.History):
                         passed = True  # an epoch that began before this copy adopted it

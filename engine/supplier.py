@@ -32,10 +32,11 @@ ROWS_COUNTED_MAX = 4096
 
 
 class _Session:
-    """One demander's demand."""
+    """One demander's demand. Its number orders the demands of one life; a wiped node counts from the beginning."""
 
-    def __init__(self, node: NodeId, number: int, credit: int) -> None:
+    def __init__(self, node: NodeId, life: tuple[str, int], number: int, credit: int) -> None:
         self.node = node
+        self.life = life
         self.number = number
         self.credit = credit
         self.batch = 0  # the last batch sent
@@ -62,9 +63,9 @@ class SupplySide:
         self.replication = replication
         self._regroup = regroup  # the hold's hardened copies changed
         self._sessions: dict[NodeId, _Session] = {}
+        self._lives: dict[NodeId, tuple[str, int]] = {}  # which life of each member the map lists
         self.hardened: dict[tuple[int, NodeId], dict[str, int]] = {}  # waited for since; the counters it must reach
         self.vouched: dict[tuple[int, NodeId], None] = {}
-        self._confirming: dict[tuple[int, NodeId], None] = {}
         self.supplied: dict[NodeId, int] = {}
 
     # Sessions.
@@ -74,18 +75,21 @@ class SupplySide:
         core = self.core
         if message.version != core.version or core.frozen or not core.serving:
             return
-        running = self._sessions.get(sender)
-        if running is not None:
-            if running.number == message.session:
-                self._resend(running, message.credit)
-                return
-            if running.number > message.session:
-                return
-            self._close(running)
-        session = self._sessions[sender] = _Session(sender, message.session, message.credit)
         assert core.topology is not None
         member = core.topology.member(sender)
-        returning = member is not None and member.incarnation >> INCARNATION_BITS > 1
+        if member is None:
+            return
+        life = (member.allocation, member.incarnation)
+        running = self._sessions.get(sender)
+        if running is not None:
+            if running.life == life and running.number == message.session:
+                self._resend(running, message.credit)
+                return
+            if running.life == life and running.number > message.session:
+                return
+            self._close(running)
+        session = self._sessions[sender] = _Session(sender, life, message.session, message.credit)
+        returning = member.incarnation >> INCARNATION_BITS > 1
         haves: dict[Fragment, Have] = {(have.namespace, have.partition): have for have in message.haves}
         epochs: list[tuple[int, int]] = []
         prepares: list[r.Prepare] = []
@@ -376,7 +380,7 @@ class SupplySide:
         if wrong:
             probe("supply.digest_differed")
             self._soften(hold, sender)
-            core.send(sender, Settle(core.version, number, [], wrong))
+            core.send(sender, Settle(core.version, number, [], wrong, [], [], message.round))
             return
         marks = self.hardened.get((number, sender))
         if marks is None:
@@ -384,11 +388,13 @@ class SupplySide:
             self.hardened[(number, sender)] = marks
             self._regroup(hold)
             self.replication.harden(sender, number)
+        ended = [tx for tx in message.readers if tx not in state.prepared]
+        lacking = [p for tx, p in state.prepared.items() if not p.writes and tx not in message.readers]
         reached = all(theirs.get(ns, (0, []))[0] >= mark for ns, mark in marks.items())
-        if reached and not self.replication.outstanding(sender, number):
+        if reached and not (ended or lacking or self.replication.outstanding(sender, number)):
             self.vouched[(number, sender)] = None
         else:
-            core.send(sender, Settle(core.version, number, list(marks.items()), []))
+            core.send(sender, Settle(core.version, number, list(marks.items()), [], ended, lacking, message.round))
 
     def _soften(self, hold: Hold, node: NodeId) -> None:
         """The copy begins again: do not wait for it."""
@@ -396,21 +402,24 @@ class SupplySide:
             self._regroup(hold)
         self.vouched.pop((hold.number, node), None)
 
-    def switch(self, changed: list[Hold]) -> None:
-        """A new topology: sessions go on for what did not change."""
+    def switch(self) -> None:
+        """A new topology: sessions go on for what did not change, and with copies whose node did not start again."""
         core = self.core
-        for hold in changed:
-            for key in [k for k in self.hardened if k[0] == hold.number]:
-                if not hold.mine or key[1] not in hold.placement.owners or key[1] in hold.placement.in_sync:
-                    self.hardened.pop(key, None)
-                    self.vouched.pop(key, None)
-        members = core.peers()
+        assert core.topology is not None
+        lives = {m.node: (m.allocation, m.incarnation) for m in core.topology.members}
+        for number, node in list(self.hardened):
+            hold = core.holds[number]
+            awaited = hold.mine and node in hold.placement.owners and node not in hold.placement.in_sync
+            if not awaited or self._lives.get(node) != lives.get(node):
+                del self.hardened[(number, node)]
+                self.vouched.pop((number, node), None)
+        self._lives = lives
         for node, session in list(self._sessions.items()):
             gone = any(
                 not core.holds[p].mine or not core.holds[p].active or node not in core.holds[p].placement.owners
                 for p in session.partitions
             )
-            if node not in members or gone:
+            if gone or lives.get(node) != session.life:
                 self._close(session)
 
     def handle(self, sender: NodeId, message: Message) -> None:

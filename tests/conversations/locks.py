@@ -3,8 +3,9 @@
 ```
 try t1 a b               take all of these keys at once, or none
 wait t1 a b for=5s       stand in line for them
-adopt t1 a               what a new primary does for a prepared transaction
-prepared t1              its locks wait for the outcome now
+pin t1 a b               it voted: these keys wait for the outcome (a new primary pins what it finds prepared)
+commit t1 a b            the same for its one record, which is being logged
+give-up t1 [a]           its client does not want it any more
 lease t1 10s             its client must renew within so long
 release t1 [a]           the transaction is over (for these keys)
 pend a, settle a         a single write of the key begins, counts
@@ -62,11 +63,14 @@ class LockStory(Interpreter):
         )
         return "" if len(self.told) > before else f"{name} waits"
 
-    def on_adopt(self, command: Command) -> None:
-        self.table.adopt(self._owner(command), self._keys(command))
+    def on_pin(self, command: Command) -> None:
+        self.table.pin(self._owner(command), self._keys(command))
 
-    def on_prepared(self, command: Command) -> None:
-        self.table.prepared(self._owner(command))
+    def on_commit(self, command: Command) -> None:
+        self.table.pin(self._owner(command), self._keys(command), in_doubt=False)
+
+    def on_give_up(self, command: Command) -> None:
+        self.table.give_up(self._owner(command), self._keys(command) or None)
 
     def on_lease(self, command: Command) -> None:
         owner = self._owner(command)
@@ -103,9 +107,10 @@ class LockStory(Interpreter):
     def on_show(self, _: Command) -> list[str]:
         lines = []
         for owner in self.table.owners():
-            keys = " ".join(sorted(map(_name, self.table.keys_of(owner))))
-            prepared = " prepared" if self.table.is_prepared(owner) else ""
-            lines.append(f"{self.names.tx_name(owner)} holds {keys}{prepared}")
+            held = sorted(self.table.keys_of(owner))
+            doubtful = [_name(key) for key in held if self.table.in_doubt(key)]
+            more = f", in doubt: {' '.join(doubtful)}" if doubtful else ""
+            lines.append(f"{self.names.tx_name(owner)} holds {' '.join(map(_name, held))}{more}")
         return lines or ["nobody holds anything"]
 
     def _owner(self, command: Command) -> TxId:

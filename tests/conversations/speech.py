@@ -163,11 +163,13 @@ class Speech:
                 return f"{_number(session)} batch={batch} credit={credit}"
             case m.Supply():
                 return self._supply(message)
-            case m.Settled(_, partition, fragments):
-                return f"p{partition}{''.join(f' {ns} lwm={lwm}' for ns, lwm, _ in fragments)}"
-            case m.Settle(_, partition, marks, wrong):
+            case m.Settled(_, partition, fragments, readers):
+                said = "".join(f" {ns} lwm={lwm}" for ns, lwm, _ in fragments)
+                return f"p{partition}{said}{''.join(f' {self._tx(tx)} reads' for tx in readers)}"
+            case m.Settle(_, partition, marks, wrong, ended, prepares):
                 said = "".join(f" {ns} at {mark}" for ns, mark in marks) + "".join(f" {ns} is wrong" for ns in wrong)
-                return f"p{partition}{said}"
+                said += "".join(f" {self._tx(tx)} has ended" for tx in ended)
+                return f"p{partition}{said}{''.join(f' {self._tx(p.tx)} reads' for p in prepares)}"
             case _:
                 assert_never(message)
 
