@@ -108,6 +108,11 @@ class Core:
         return self.incarnation >> INCARNATION_BITS
 
     @property
+    def claim_lsn(self) -> int:
+        """Where the log ends when this turn is paid: what a message that leaves after it may claim to be durable."""
+        return self.durable_lsn + len(self.effects.log)
+
+    @property
     def version(self) -> Version:
         """The committed topology version."""
         return version_of(self.topology) if self.topology else NO_VERSION

@@ -84,10 +84,22 @@ class Detector:
         """A node claims that its log is durable up to here."""
         key = (node, life.allocation, life.incarnation)
         if key not in self._peaks:
-            earlier = [k for k in self._peaks if k[0] == node]
-            for old in earlier[: len(earlier) - LIVES_KEPT + 1]:
+            known = [k for k in self._peaks if k[0] == node]
+            for old in known[: max(0, len(known) - LIVES_KEPT + 1)]:
                 del self._peaks[old]
         self._peaks[key] = max(self._peaks.get(key, 0), durable_lsn)
+
+    def note_claim(self, node: NodeId, durable_lsn: int) -> None:
+        """A member claims the same, in the life that the map lists."""
+        member = self.core.topology.member(node) if self.core.topology is not None else None
+        if member is not None:
+            self.note_peak(node, Life(member.allocation, member.incarnation, 0), durable_lsn)
+
+    def switch(self) -> None:
+        """A new map: what it says of a node rests on the life that it lists; what other lives claimed is settled."""
+        assert self.core.topology is not None
+        listed = {m.node: (m.node, m.allocation, m.incarnation) for m in self.core.topology.members}
+        self._peaks = {life: lsn for life, lsn in self._peaks.items() if listed.get(life[0], life) == life}
 
     def peaks(self) -> list[Peak]:
         """The most that each life was heard to claim."""

@@ -57,7 +57,8 @@ class Membership:
 
     def on_heartbeat(self, sender: NodeId, message: Heartbeat) -> None:
         """A member lives."""
-        self.detector.note_peak(sender, message.life, message.durable_lsn)
+        if message.version >= self.core.version:
+            self.detector.note_peak(sender, message.life, message.durable_lsn)
         if message.version < self.core.version:
             self.exchange.send_map(sender)
         elif message.version == self.core.version and message.frozen:
@@ -135,6 +136,7 @@ class Membership:
         """A new topology was committed."""
         core, topology = self.core, self.core.topology
         assert topology is not None
+        self.detector.switch()
         core.quorum = self.detector.has_quorum()
         self._look_at = core.now
         self._frozen = {}

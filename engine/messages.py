@@ -125,10 +125,11 @@ class Propose(msgspec.Struct, frozen=True, array_like=True, tag="full-map", gc=F
 
 
 class Accept(msgspec.Struct, frozen=True, array_like=True, tag="accept", gc=False):
-    """The proposed map is on my disk."""
+    """The proposed map is on my disk, which is durable up to `durable_lsn`."""
 
     after: Version
     ballot: Ballot
+    durable_lsn: int
 
 
 class Refuse(msgspec.Struct, frozen=True, array_like=True, tag="refuse", gc=False):
@@ -171,10 +172,11 @@ class Replicate(msgspec.Struct, frozen=True, array_like=True, tag="replicate", g
 
 
 class Replicated(msgspec.Struct, frozen=True, array_like=True, tag="replicated", gc=False):
-    """These batches are durable here."""
+    """These batches are durable here, as the log is up to `durable_lsn`: a disk that begins with less was set back."""
 
     version: Version
     sequences: list[int]
+    durable_lsn: int
 
 
 class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm", gc=False):

@@ -127,14 +127,14 @@ class Node:
         )
         self.locks = LockTable()
         self.demander = Demander(core)
-        self.replication = Replication(core, demanded=self.demander.demanded)
+        self.detector = Detector(core)
+        self.replication = Replication(core, self.detector, demanded=self.demander.demanded)
         self.supply = SupplySide(core, self.replication, regroup=self._group)
         self.writes = Writes(core, self.replication, self.locks)
         self.reads = Reads(core, self.locks, self.writes)
         self.participant = Participant(core, self.replication, self.locks, self.writes, self.reads)
         self.coordinator = Coordinator(core, self.replication, self.writes, self.participant)
         self.promotion = Promotion(core, self.replication, activated=self._activated)
-        self.detector = Detector(core)
         self.exchange = Exchange(
             core,
             self.detector,
