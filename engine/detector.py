@@ -90,7 +90,7 @@ class Detector:
         self._peaks[key] = max(self._peaks.get(key, 0), durable_lsn)
 
     def note_claim(self, node: NodeId, durable_lsn: int) -> None:
-        """A member claims the same, in the life that the map lists."""
+        """A node that serves under the same map claims it, so in the life that the map lists."""
         member = self.core.topology.member(node) if self.core.topology is not None else None
         if member is not None:
             self.note_peak(node, Life(member.allocation, member.incarnation, 0), durable_lsn)

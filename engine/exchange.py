@@ -210,7 +210,7 @@ class Exchange:
             core.log(r.Accepted(message.after, message.ballot, message.topology))
         self.draining = None
         core.frozen = True
-        core.send(sender, Accept(message.after, message.ballot, core.claim_lsn))
+        core.send(sender, Accept(message.after, message.ballot, core.life, core.claim_lsn))
 
     def on_commit(self, sender: NodeId, message: Commit) -> None:
         """Take a committed map that is newer than ours."""
@@ -361,7 +361,7 @@ class Exchange:
         if not attempt or (message.after, message.ballot) != (attempt.after, attempt.ballot):
             return
         attempt.accepts[sender] = None
-        self.detector.note_claim(sender, message.durable_lsn)
+        self.detector.note_peak(sender, message.life, message.durable_lsn)
         assert core.topology is not None
         assert attempt.proposed is not None, "an accept answers a proposal"
         if sum(n in attempt.accepts for n in core.topology.voters) >= core.topology.majority:

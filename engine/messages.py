@@ -125,10 +125,11 @@ class Propose(msgspec.Struct, frozen=True, array_like=True, tag="full-map", gc=F
 
 
 class Accept(msgspec.Struct, frozen=True, array_like=True, tag="accept", gc=False):
-    """The proposed map is on my disk, which is durable up to `durable_lsn`."""
+    """The proposed map is on my disk, which is durable up to `durable_lsn` in this life."""
 
     after: Version
     ballot: Ballot
+    life: Life
     durable_lsn: int
 
 
