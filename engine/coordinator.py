@@ -154,7 +154,7 @@ class Coordinator:
             core.reply(session, Status(request.id, "committed" if outcome == COMMITTED else "aborted"))
         elif running is not None:
             running.asked.append((session, request.id, True))
-        elif request.tx in self.one_phase or request.tx in self.writes.under_way:
+        elif request.tx in self.one_phase or (request.tx, request.partition) in self.writes.under_way:
             core.refuse(session, request.id, Code.BUSY, "the transaction is being committed: ask again", retryable=True)
         elif request.tx in state.prepared:
             self._recover(request.tx, state.prepared[request.tx]).asked.append((session, request.id, True))

@@ -216,7 +216,7 @@ class LockTable:
     def _give_up(self, waiter: Waiter, held: str) -> None:
         """A waiter that is marked as done gets nothing any more: it gives back what it took, and is told."""
         del self._waiters[waiter]
-        self.release(waiter.owner, waiter.taken)
+        self.give_up(waiter.owner, waiter.taken)
         waiter.expired(held)
 
     def next_expiry(self) -> int | None:

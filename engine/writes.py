@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from engine.core import MS, Core, Hold
 from engine.effects import SessionId
-from engine.locks import LockTable
+from engine.locks import Key, LockTable
 from engine.replication import Replication
 from engine.requests import Code, Done, Put, Request, Swap
 from engine.results import ABORTED
@@ -22,54 +22,58 @@ from wal.probe import probe
 
 
 class _Job:
-    """One request, over as many partitions as it has keys in. `locked`: it holds locks in the name of its id."""
+    """One request, answered when every share that it waits for counts. `over`: it was answered, one way or another."""
 
-    __slots__ = ("asked", "found", "left", "locked", "tx")
+    __slots__ = ("found", "left", "over", "request_id", "session")
 
-    def __init__(
-        self, session: SessionId, request_id: int, tx: TxId, left: int, *, locked: bool, found: bytes | None = None
-    ) -> None:
-        self.asked = [(session, request_id)]
-        self.tx = tx
-        self.left = left
+    def __init__(self, session: SessionId, request_id: int) -> None:
+        self.session = session
+        self.request_id = request_id
+        self.left = 0
+        self.over = False
+        self.found: bytes | None = None
+
+
+class _Share:
+    """One partition's share of a write, as an operation of replication. Each time it was asked for is a job that waits.
+
+    `locked`: its keys are pinned in the name of its id; else they are pending.
+    """
+
+    __slots__ = ("_writes", "epoch", "found", "jobs", "locked", "partition", "records", "write")
+
+    def __init__(self, writes: Writes, write: r.Write, *, locked: bool, found: bytes | None) -> None:
+        self._writes = writes
+        self.write = write
         self.locked = locked
         self.found = found
-
-
-class _Single:
-    """One partition's share of a request, as an operation of replication."""
-
-    __slots__ = ("_write", "_writes", "epoch", "job", "partition", "records")
-
-    def __init__(self, writes: Writes, job: _Job, write: r.Write) -> None:
-        self._writes = writes
-        self._write = write
-        self.job = job
+        self.jobs: list[_Job] = []
         self.partition = write.partition
         self.epoch = write.epoch
         self.records: list[r.Record] = [r.Update([write])]
 
     def counted(self) -> None:
         """Durable on every in-sync copy: apply, unlock, answer."""
-        writes, job = self._writes, self.job
-        writes.core.replica.apply_write(self._write)
-        writes.release(job, self._write)
-        job.left -= 1
-        if not job.left:
-            writes.end(job)
-            reply = writes.core.effects.reply
-            for session, request_id in job.asked:
-                reply.append((session, Done(request_id, True, job.found)))
+        writes = self._writes
+        writes.core.replica.apply_write(self.write)
+        writes.release(self)
+        reply = writes.core.effects.reply
+        for job in self.jobs:
+            job.left -= 1
+            job.found = self.found
+            if not job.left and not job.over:
+                job.over = True
+                reply.append((job.session, Done(job.request_id, True, job.found)))
 
     def abandoned(self) -> None:
         """Another primary has it or closes it; the client asks there."""
         probe("write.abandoned")
-        writes, job = self._writes, self.job
-        writes.release(job, self._write)
-        if job.tx in writes.under_way:
-            writes.end(job)
-            for session, request_id in job.asked:
-                writes.core.remap(session, request_id, begun=True)
+        writes = self._writes
+        writes.release(self)
+        for job in self.jobs:
+            if not job.over:
+                job.over = True
+                writes.core.remap(job.session, job.request_id, begun=True)
 
 
 class Writes:
@@ -79,20 +83,19 @@ class Writes:
         self.core = core
         self.replication = replication
         self.locks = locks
-        self.under_way: dict[TxId, _Job] = {}
+        self.under_way: dict[tuple[TxId, int], _Share] = {}  # by the partition, too: a request may be asked again in parts
 
-    def release(self, job: _Job, write: r.Write) -> None:
-        """A share of a job is no longer under way."""
-        if not job.locked:
-            settle, namespace = self.locks.settle, write.namespace
+    def release(self, share: _Share) -> None:
+        """A share is no longer under way."""
+        write, locks = share.write, self.locks
+        del self.under_way[(write.tx, write.partition)]
+        namespace = write.namespace
+        if share.locked:
+            locks.release(write.tx, [(namespace, key) for key in write.keys])
+        else:
+            settle = locks.settle
             for key in write.keys:
                 settle((namespace, key))
-
-    def end(self, job: _Job) -> None:
-        """A job is over."""
-        self.under_way.pop(job.tx, None)
-        if job.locked:
-            self.locks.release(job.tx)
 
     def problem(self, namespace: Namespace, keys: list[bytes], values: list[bytes | None]) -> str:
         """What is wrong with a write, or nothing."""
@@ -132,34 +135,44 @@ class Writes:
                 share = by_partition[number] = ([], [])
             share[0].append(key)
             share[1].append(value)
-        answered: list[int] = []
-        steady = core.quorum and not core.frozen and request.tx not in self.under_way
+        settled: list[int] = []  # answered already, or under way
+        steady = core.quorum and not core.frozen
         for number in by_partition:
             hold = core.holds[number]
-            if steady and hold.mine and hold.active and not hold.draining and self._is_new(number, request.tx):
+            if steady and hold.mine and hold.active and not hold.draining and self._is_new(request.tx, number):
                 continue  # how it nearly always is
             if not self.may_serve(session, request, hold, request.tx):
-                if granted:
-                    locks.release(request.tx)
+                locks.give_up(request.tx, [(namespace, key) for key in request.keys])
                 return
-            if self._answered(number, request.tx):
-                answered.append(number)
-        if not granted and not locks.idle:
-            busy = [(namespace, key) for key in request.keys if locks.busy((namespace, key))]
-            if busy:
-                self._wait(session, request, busy)
-                return
-        for number in answered:
-            del by_partition[number]
-        if not by_partition:
-            if granted:
-                locks.release(request.tx)
-            core.reply(session, Done(request.id))
+            if (request.tx, number) in self.under_way or self._answered(number, request.tx):
+                settled.append(number)
+        if not granted and not locks.idle and self._busy(namespace, by_partition, settled):
+            self._wait(session, request, [(namespace, key) for key in request.keys])
             return
-        job = _Job(session, request.id, request.tx, len(by_partition), locked=granted)
-        self.under_way[request.tx] = job
+        job = _Job(session, request.id)
+        for number in settled:
+            keys, _ = by_partition.pop(number)
+            locks.give_up(request.tx, [(namespace, key) for key in keys])
+            self._join(job, request.tx, number)
         for number, (keys, values) in by_partition.items():
-            self._issue(core.holds[number], job, namespace, keys, values)
+            self._issue(core.holds[number], job, request.tx, namespace, keys, values, locked=granted)
+        if not job.left:
+            core.reply(session, Done(request.id))
+
+    def _busy(
+        self, namespace: Namespace, shares: dict[int, tuple[list[bytes], list[bytes | None]]], settled: list[int]
+    ) -> bool:
+        """Whether a transaction holds or awaits a key of what is yet to be issued."""
+        busy = self.locks.busy
+        return any(busy((namespace, key)) for n, (keys, _) in shares.items() if n not in settled for key in keys)
+
+    def _join(self, job: _Job, tx: TxId, number: int) -> None:
+        """Wait with whoever asked for this share before, if it is under way."""
+        share = self.under_way.get((tx, number))
+        if share is not None:
+            probe("write.asked_again_while_under_way")
+            share.jobs.append(job)
+            job.left += 1
 
     def on_swap(self, session: SessionId, request: Swap, *, granted: bool = False) -> None:
         """Set one key if a condition holds."""
@@ -173,16 +186,17 @@ class Writes:
         assert core.topology is not None
         number = partition_of(request.key, core.topology.partitions)
         hold = core.holds[number]
-        if not self.may_serve(session, request, hold, request.tx):
-            if granted:
-                locks.release(request.tx)
-            return
-        if self._answered(number, request.tx):
-            if granted:
-                locks.release(request.tx)
-            core.reply(session, Done(request.id))
-            return
         key = (request.namespace, request.key)
+        if not self.may_serve(session, request, hold, request.tx):
+            locks.give_up(request.tx, [key])
+            return
+        job = _Job(session, request.id)
+        if (request.tx, number) in self.under_way or self._answered(number, request.tx):
+            locks.give_up(request.tx, [key])
+            self._join(job, request.tx, number)
+            if not job.left:
+                core.reply(session, Done(request.id))
+            return
         if not granted and locks.try_all(request.tx, [key]) is not None:
             self._wait(session, request, [key])
             return
@@ -194,15 +208,13 @@ class Writes:
             "equals": found is not None and found == request.old,
         }[request.when]
         if not holds:
-            locks.release(request.tx)
+            locks.give_up(request.tx, [key])
             core.reply(session, Done(request.id, False, found))
             return
-        job = _Job(session, request.id, request.tx, 1, locked=True, found=found)
-        self.under_way[request.tx] = job
-        self._issue(hold, job, request.namespace, [request.key], [request.new])
+        self._issue(hold, job, request.tx, request.namespace, [request.key], [request.new], locked=True, found=found)
 
-    def _wait(self, session: SessionId, request: Put | Swap, keys: list[tuple[Namespace, bytes]]) -> None:
-        """Stand in line behind the transactions that hold the keys, then go on holding them."""
+    def _wait(self, session: SessionId, request: Put | Swap, keys: list[Key]) -> None:
+        """Stand in line behind the transactions that hold some of the keys, then go on holding all of them."""
         core = self.core
 
         def granted() -> None:
@@ -212,7 +224,6 @@ class Writes:
                 self.on_swap(session, request, granted=True)
 
         def expired(held: str) -> None:
-            self.locks.release(request.tx)
             core.refuse(
                 session,
                 request.id,
@@ -224,17 +235,32 @@ class Writes:
         probe("write.waited_for_transaction")
         self.locks.wait_all(request.tx, keys, core.now + core.settings.lock_timeout_ms * MS, granted, expired)
 
-    def _issue(self, hold: Hold, job: _Job, namespace: Namespace, keys: list[bytes], values: list[bytes | None]) -> None:
+    def _issue(
+        self,
+        hold: Hold,
+        job: _Job,
+        tx: TxId,
+        namespace: Namespace,
+        keys: list[bytes],
+        values: list[bytes | None],
+        *,
+        locked: bool,
+        found: bytes | None = None,
+    ) -> None:
         core = self.core
         counter = core.replica.fragment((namespace, hold.number)).counter
-        write = r.Write(namespace, hold.number, hold.epoch, counter.reserve(len(keys)), keys, values, counter.lwm, job.tx)
-        operation = _Single(self, job, write)
-        core.effects.log.append(operation.records[0])
-        if not job.locked:
+        write = r.Write(namespace, hold.number, hold.epoch, counter.reserve(len(keys)), keys, values, counter.lwm, tx)
+        share = self.under_way[(tx, hold.number)] = _Share(self, write, locked=locked, found=found)
+        share.jobs.append(job)
+        job.left += 1
+        core.effects.log.append(share.records[0])
+        if locked:
+            self.locks.pin(tx, [(namespace, key) for key in keys], in_doubt=False)
+        else:
             pend = self.locks.pend
             for key in keys:
                 pend((namespace, key))
-        self.replication.ship(operation, hold)
+        self.replication.ship(share, hold)
 
     def may_serve(self, session: SessionId, request: Request, hold: Hold, tx: TxId | None, *, new: bool = True) -> bool:
         """Whether this node can take a request for a partition now; if not, it was answered or parked.
@@ -265,11 +291,6 @@ class Writes:
             return False
         if tx is None:
             return True
-        job = self.under_way.get(tx)
-        if job is not None:
-            probe("write.asked_again_while_under_way")
-            job.asked.append((session, request.id))
-            return False
         results = core.replica.partition(hold.number).results
         outcome = results.get(tx)
         if outcome == ABORTED:
@@ -286,8 +307,8 @@ class Writes:
             return False
         return True
 
-    def _is_new(self, partition: int, tx: TxId) -> bool:
-        return self.core.replica.partition(partition).results.is_new(tx)
+    def _is_new(self, tx: TxId, partition: int) -> bool:
+        return (tx, partition) not in self.under_way and self.core.replica.partition(partition).results.is_new(tx)
 
     def _answered(self, partition: int, tx: TxId) -> bool:
         if self.core.replica.partition(partition).results.get(tx) is None:
