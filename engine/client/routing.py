@@ -19,6 +19,8 @@ MS = 1_000_000
 BACKOFF_MS = (5, 10, 20, 50, 100, 200)
 TABLE_MS = 300
 """A table that was asked for and did not come is asked for again, of another node."""
+SILENCE_MS = 1_000
+"""A node that does not answer for so long may be gone without a word: others are asked for the table."""
 
 Address = str
 
@@ -42,12 +44,13 @@ class _State:
 class _Flight:
     """A request that was sent and not answered."""
 
-    __slots__ = ("address", "items", "state")
+    __slots__ = ("address", "items", "sent_at", "state")
 
-    def __init__(self, state: _State, items: list[Item], address: Address) -> None:
+    def __init__(self, state: _State, items: list[Item], address: Address, sent_at: int) -> None:
         self.state = state
         self.items = items
         self.address = address
+        self.sent_at = sent_at
 
 
 _ONLY = [0]
@@ -74,6 +77,7 @@ class Router:
         self._table_asked_at: int | None = None
         self._table_turn = 0
         self._table_id = 0
+        self._listen_at: int | None = None  # when to look whether the oldest flight was answered
         self.sends: list[tuple[Address, Request]] = []
         self.connects: list[Address] = list(seeds)
         self.done: list[Call] = []
@@ -113,7 +117,9 @@ class Router:
     def _send(self, state: _State, items: list[Item], address: Address) -> None:
         request_id = self._next_id
         self._next_id = request_id + 1
-        self._flights[request_id] = _Flight(state, items, address)
+        self._flights[request_id] = _Flight(state, items, address, self.now)
+        if self._listen_at is None:
+            self._listen_at = self.now + SILENCE_MS * MS
         state.flights += 1
         call = state.call
         call.ever_sent = True
@@ -296,9 +302,44 @@ class Router:
         for address in self._addresses.values():
             self._connect(address)
         self._reroute()
+        self._withdraw()
         for state in list(self._calls.values()):
             if (state.todo is None or state.todo) and not state.over:
                 self._push(state)
+
+    def _withdraw(self) -> None:
+        """What was asked of a node that is silent, and by the new table not the one to ask, is asked anew of the others."""
+        assert self.topology is not None
+        placements = self.topology.placements
+        for request_id, flight in list(self._flights.items()):
+            if self.now < flight.sent_at + SILENCE_MS * MS:
+                return  # those behind it were sent later
+            state = flight.state
+            if state.over:
+                continue
+            partitions = state.call.partitions(len(placements))
+            primaries = (placements[partitions[item]].primary for item in flight.items)
+            if any(self._addresses.get(primary or "") != flight.address for primary in primaries):
+                probe("client.withdrew_from_silent_node")
+                del self._flights[request_id]
+                state.flights -= 1
+                state.call.unanswered = True
+                state.last = f"{flight.address} does not answer"
+                self._redo(state, flight.items, stale=False)
+
+    def _listen(self) -> None:
+        """As long as the oldest request has no answer, see that the table is asked for, and whom else it names."""
+        if self.topology is not None:
+            self._withdraw()
+        self._flights = {i: flight for i, flight in self._flights.items() if not flight.state.over}
+        oldest = next(iter(self._flights.values()), None)
+        if oldest is None:
+            self._listen_at = None
+        elif self.now < oldest.sent_at + SILENCE_MS * MS:
+            self._listen_at = oldest.sent_at + SILENCE_MS * MS
+        else:
+            self._listen_at = self.now + TABLE_MS * MS
+            self._want_table()
 
     # Connections and time.
 
@@ -344,6 +385,8 @@ class Router:
             self._table_asked_at = None
             if any(s.todo is None or s.todo for s in self._calls.values()):
                 self._want_table()
+        if self._listen_at is not None and self.now >= self._listen_at:
+            self._listen()
         if self.now < self._due:
             return
         self._due = _NEVER
@@ -379,6 +422,8 @@ class Router:
         times.extend(s.retry_at for s in self._calls.values() if s.todo is None or s.todo)
         if self._table_asked_at is not None and times:
             times.append(self._table_asked_at + TABLE_MS * MS)
+        if self._listen_at is not None and times:
+            times.append(self._listen_at)
         return min(times, default=None)
 
     @property
