@@ -27,7 +27,7 @@ from engine.effects import SessionId
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.participant import Participant
 from engine.replication import Replication
-from engine.requests import Code, CommitTx, Done, GetStatus, Status
+from engine.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
 from engine.results import ABORTED, COMMITTED
 from engine.writes import Writes
 from wal import records as r
@@ -137,6 +137,14 @@ class Coordinator:
         self.one_phase[request.tx] = operation
         core.effects.log.append(operation.records[0])
         self.replication.ship(operation, hold)
+
+    def on_unlock(self, session: SessionId, request: Unlock) -> None:
+        """A transaction was given up by its client: one that it had prepared, and that is not decided yet, is aborted."""
+        prepared = self.active.get(request.owner)
+        if prepared is not None and prepared.prepare_only and prepared.phase in (Phase.PREPARING, Phase.PREPARED):
+            probe("tx.prepared_and_rolled_back")
+            self._no(prepared, "its client rolled it back")
+        self.participant.on_unlock(session, request)
 
     def on_status(self, session: SessionId, request: GetStatus) -> None:
         """How did a transaction end? One that did not begin to end is aborted, so that the answer stays true."""

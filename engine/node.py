@@ -442,7 +442,7 @@ class Node:
             Swap: self.writes.on_swap,
             Lock: self.participant.on_lock,
             KeepLocks: self.participant.on_keep_locks,
-            Unlock: self.participant.on_unlock,
+            Unlock: self.coordinator.on_unlock,
             CommitTx: self.coordinator.on_commit,
             Check: self.participant.on_check,
             GetStatus: self.coordinator.on_status,
