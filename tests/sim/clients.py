@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Coroutine, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from engine import errors
@@ -104,10 +105,25 @@ class Connection:
 
     def ask(self, requests: list[Request]) -> None:
         """Requests leave for the node."""
-        self._queue(self._up, frame(requests), self._arrive_up)
+        network, name = self.client.world.network, self.client.name
+        if network.rules:
+            requests = [
+                r for r in requests if not network.catches(name, self.machine.name, r, r, partial(self._send_up, [r]))
+            ]
+        if requests:
+            self._send_up(requests)
+
+    def _send_up(self, requests: list[Request]) -> None:
+        if self.open:
+            self._queue(self._up, frame(requests), self._arrive_up)
 
     def _answer(self, reply: object) -> None:
         """A reply leaves for the client."""
+        network, name = self.client.world.network, self.client.name
+        if not network.rules or not network.catches(self.machine.name, name, reply, reply, partial(self._send_down, reply)):
+            self._send_down(reply)
+
+    def _send_down(self, reply: object) -> None:
         if self.open:
             self._queue(self._down, frame([reply]), self._arrive_down)
 

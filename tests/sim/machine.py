@@ -42,6 +42,8 @@ from tests.sim.violation import About, Violation
 from tests.support.memory_disk import Keep, MemoryDisk, PowerCut, Unsynced
 from wal import DiskError, HistoryCursor, Log, LogError, LogSettings
 from wal.ids import NodeId
+from wal.index import touched_by
+from wal.log import SEGMENT_BYTES_MIN
 from wal.records import Accepted, Boot, Committed, EpochStart, Promised, Record
 
 if TYPE_CHECKING:
@@ -483,6 +485,22 @@ class Machine:
         for watcher in self.world.watchers.checkpoint:
             watcher.checkpoint(self, image)
         replica.store.base.write(image)
+
+    def rotate_log(self) -> None:
+        """The live segment is sealed, however little is in it, so that a trim can take all of it."""
+        assert self.log is not None
+        self.log._rotate(0, touched_by(()))
+
+    def truncate_log(self) -> None:
+        """The log is trimmed as if its cap were nothing: to what the last checkpoint does not hold."""
+        assert self.log is not None
+        assert self.node is not None
+        wanted = self.log._settings
+        self.log._settings = LogSettings(segment_bytes=SEGMENT_BYTES_MIN, total_bytes=3 * SEGMENT_BYTES_MIN)
+        trimmed = self.log.trimmable(self.node.core.replica.store.base.load().lsn, None)
+        self.log._settings = wanted
+        if trimmed is not None:
+            self.receive(LogGrew(trimmed))
 
     @property
     def busy(self) -> bool:

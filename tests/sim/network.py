@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.effects import PeerLost, PeerSeen, Received
@@ -65,7 +66,8 @@ class Link:
         self.last = 0  # when the last message arrives, for weather that keeps the order
 
 
-Matcher = Callable[[Side, Side, Message], bool]
+Matcher = Callable[[Side, Side, object], bool]
+"""Whether a story means what one side says to another: a message, a request or a reply."""
 
 
 class Rule:
@@ -80,14 +82,15 @@ class Rule:
 
 
 class Held:
-    """One message that waits for its release."""
+    """Something said that waits for its release. `about` is what the trace keeps of it; `go` sends it on."""
 
-    def __init__(self, rule: Rule, link: Link, boots: tuple[int, int], data: bytes, message: Message) -> None:
+    def __init__(self, rule: Rule, src: Side, dst: Side, said: object, about: object, go: Callable[[], None]) -> None:
         self.rule = rule
-        self.link = link
-        self.boots = boots
-        self.data = data
-        self.message = message
+        self.src = src
+        self.dst = dst
+        self.said = said
+        self.about = about
+        self.go = go
 
 
 class Network:
@@ -225,7 +228,9 @@ class Network:
                 or not self.passes(src.name, target)
             ):
                 self._lose(src.name, target, data)
-            elif not (self.rules and self._caught(link, data, message)):
+            elif not self.rules or not self.catches(
+                src.name, target, message, data, partial(self._post, link, link.boots, data)
+            ):
                 self._post(link, link.boots, data)
 
     def _post(self, link: Link, boots: tuple[int, int], data: bytes) -> None:
@@ -262,25 +267,25 @@ class Network:
                 self.said_at = self.world.now
             dst.receive(Received(src, message))
 
-    def _lose(self, src: Side, dst: Side, data: bytes) -> None:
+    def _lose(self, src: Side, dst: Side, about: object) -> None:
         self.lost += 1
-        self.world.trace.add(self.world.now, "lose", src, dst, data)
+        self.world.trace.add(self.world.now, "lose", src, dst, about)
 
     # What a story holds.
 
-    def _caught(self, link: Link, data: bytes, message: Message) -> bool:
+    def catches(self, src: Side, dst: Side, said: object, about: object, go: Callable[[], None]) -> bool:
+        """Whether a rule holds or loses this; what is held is sent on by `go` when it is released."""
         for rule in self.rules:
-            if rule.left == 0 or not rule.matches(link.src.name, link.dst.name, message):
+            if rule.left == 0 or not rule.matches(src, dst, said):
                 continue
             if rule.left is not None:
                 rule.left -= 1
             rule.caught += 1
-            assert link.boots is not None
             if rule.drop:
-                self._lose(link.src.name, link.dst.name, data)
-            elif not any(h.data == data and h.link is link for h in self.held):
-                self.world.trace.add(self.world.now, "hold", link.src.name, link.dst.name, data)
-                self.held.append(Held(rule, link, link.boots, data, message))
+                self._lose(src, dst, about)
+            elif not any((h.src, h.dst) == (src, dst) and h.about == about for h in self.held):
+                self.world.trace.add(self.world.now, "hold", src, dst, about)
+                self.held.append(Held(rule, src, dst, said, about, go))
             return True
         return False
 
@@ -289,13 +294,13 @@ class Network:
         self.rules = [rule for rule in self.rules if rule not in rules]
         self.held = [h for h in self.held if h not in held]
         for h in held:
-            self._post(h.link, h.boots, h.data)
+            h.go()
 
     def discard(self, held: Sequence[Held]) -> None:
         """What was held is lost."""
         self.held = [h for h in self.held if h not in held]
         for h in held:
-            self._lose(h.link.src.name, h.link.dst.name, h.data)
+            self._lose(h.src, h.dst, h.about)
 
 
 def _seen(machine: Machine) -> PeerSeen:
