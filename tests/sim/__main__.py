@@ -5,6 +5,7 @@ python -m tests.sim run --seed 7 -v             one seed with its whole trace
 python -m tests.sim run --seed 7 --shrink       which of its faults it needs to fail
 python -m tests.sim run --seeds 1-50 --rate wipe=5 --rate weather=0
 python -m tests.sim long --seeds 1-10000        the same, and a line in docs/track-record.md
+python -m tests.sim scenario FILE...            stories in the language of docs/scenarios.md
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from tests.sim.faults import RATES
 from tests.sim.run import Result, run_seed
+from tests.sim.scenario.interpreter import run_files
 from tests.sim.shrink import shrink
 from tests.support.probes import declared
 
@@ -45,7 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     long = commands.add_parser("long", help="run many seeds and record it")
     long.add_argument("--seeds", type=_range, metavar="A-B", default=range(1, 10_001))
     long.add_argument("--jobs", type=int, default=cpu_count() or 1)
+    scenario = commands.add_parser("scenario", help="run stories: docs/scenarios.md describes their language")
+    scenario.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    scenario.add_argument("-v", "--verbose", action="store_true", help="print the whole trace")
     args = parser.parse_args(argv)
+    if args.command == "scenario":
+        return run_files(args.files, verbose=args.verbose)
     rates = dict(args.rate) if args.command == "run" and args.rate else None
     if args.command == "run" and args.seed is not None:
         return _one(args.seed, rates, verbose=args.verbose, smaller=args.shrink)

@@ -8,8 +8,12 @@ Beside these there are the words in which people speak of a transaction or an ex
 * `finish` the outcome on its way: `finish` to a participant, and the `replicate` that carries the outcome record, or the
   one record of a transaction that needs no second phase. `finish-reply` is its answer.
 * `decision` the `replicate` that carries the decision record, and `decision-reply`.
+* `promotion` the `replicate` by which a new primary begins its epoch. What it issues again in it is nothing else: a held
+  `prepare t1` is the vote that the old primary asked for, and not this.
 
-An answer (`replicated`) says only which batches it is about, so the batches that were sent are remembered here.
+Between a client and a node there are `request` and `reply`, and each by its own tag in `engine.requests`.
+
+An answer says only which batches, or which request, it is about, so what was sent is remembered here.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ from dataclasses import dataclass
 
 from engine import messages as m
 from engine.messages import kind_of
-from engine.requests import REPLIES, REQUESTS, request_kind
+from engine.requests import REPLIES, REQUESTS, Reply, Request, request_kind
+from tests.sim.machine import Machine
 from tests.sim.observer import Observer
 from wal import records as r
 from wal.ids import DECISIONS, NodeId, TxId
@@ -44,6 +49,8 @@ FRIENDLY = (
     "update-reply",
     "outcome",
     "outcome-reply",
+    "promotion",
+    "promotion-reply",
     "request",
     "reply",
     "any",
@@ -51,7 +58,7 @@ FRIENDLY = (
 TAGS = tuple(kind.__struct_config__.tag for kind in m.KINDS)
 REQUEST_TAGS = tuple(kind.__struct_config__.tag for kind in REQUESTS)
 REPLY_TAGS = tuple(kind.__struct_config__.tag for kind in REPLIES)
-KINDS = tuple(dict.fromkeys([*FRIENDLY, *map(str, TAGS), *GROUPS]))
+KINDS = tuple(dict.fromkeys([*FRIENDLY, *map(str, TAGS), *GROUPS, *map(str, REQUEST_TAGS), *map(str, REPLY_TAGS)]))
 
 
 @dataclass(frozen=True)
@@ -67,15 +74,25 @@ class Wanted:
 
 
 class Batches(Observer):
-    """The batches that primaries sent, by sequence: what an answer to one is about."""
+    """What answers are about: the batches that primaries sent, by sequence, and the requests that clients made."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[NodeId, int], list[r.Record]] = {}
+        self._asked: dict[tuple[NodeId, int, int], Request] = {}
+        self.answering: Request | None = None  # the request that the reply which leaves now answers
 
-    def departs(self, machine: object, targets: tuple[NodeId, ...], message: m.Message, needed_lsn: int) -> None:
+    def departs(self, machine: Machine, targets: tuple[NodeId, ...], message: m.Message, needed_lsn: int) -> None:
         """Remember what is in a batch."""
         if isinstance(message, m.Replicate):
-            self._records[(machine.name, message.sequence)] = message.records  # type: ignore[attr-defined]  # a machine
+            self._records[(machine.name, message.sequence)] = message.records
+
+    def asked(self, machine: Machine, session: int, request: Request) -> None:
+        """Remember what was asked."""
+        self._asked[(machine.name, session, request.id)] = request
+
+    def answers(self, machine: Machine, session: int, reply: Reply, needed_lsn: int) -> None:
+        """A reply leaves; it is looked at next."""
+        self.answering = self._asked.pop((machine.name, session, reply.id), None)
 
     def answered(self, primary: NodeId, message: m.Replicated) -> list[r.Record]:
         """The records that an answer says are durable."""
@@ -91,16 +108,17 @@ def matches(wanted: Wanted, batches: Batches, sender: str, receiver: str, said: 
     if type(said) in REQUESTS:
         return _client_side(wanted, "request", request_kind(said), said)  # type: ignore[arg-type]  # just looked
     if type(said) in REPLIES:
-        return _client_side(wanted, "reply", str(said.__struct_config__.tag), said)  # type: ignore[attr-defined]  # a struct
+        return _client_side(wanted, "reply", str(said.__struct_config__.tag), batches.answering)  # type: ignore[attr-defined]  # a struct
     return _matches_message(wanted, batches, receiver, said)  # type: ignore[arg-type]  # nothing else is sent
 
 
-def _client_side(wanted: Wanted, group: str, tag: str, said: object) -> bool:
+def _client_side(wanted: Wanted, group: str, tag: str, request: Request | None) -> bool:
+    """Whether a request, or the reply to it, is meant."""
     if wanted.kind not in (group, tag):
         return False
     if wanted.tx is None:
         return True
-    return wanted.tx in (getattr(said, "tx", None), getattr(said, "owner", None))
+    return wanted.tx in (getattr(request, "tx", None), getattr(request, "owner", None))
 
 
 def _matches_message(wanted: Wanted, batches: Batches, receiver: NodeId, message: m.Message) -> bool:
@@ -136,14 +154,16 @@ def _matches_message(wanted: Wanted, batches: Batches, receiver: NodeId, message
 def _is(kind: str, record: r.Record, tx: TxId | None) -> bool:
     """Whether a record is what the friendly word means."""
     match record:
+        case r.EpochStart():
+            return kind == "promotion"
         case r.Prepare():
-            return kind == "prepare" and tx in (None, record.tx)
+            return kind == "prepare" and not record.origin and tx in (None, record.tx)
         case r.Outcome():
             return kind in ("finish", "outcome") and tx in (None, record.tx)
         case r.Update(writes):
             if any(w.namespace == DECISIONS for w in writes):
                 return kind == "decision" and (tx is None or any(tx in w.keys for w in writes))
-            return kind in ("update", "prepare", "finish") and (tx is None or any(w.tx == tx for w in writes))
+            return kind in ("update", "prepare", "finish") and any(not w.origin and tx in (None, w.tx) for w in writes)
         case _:
             return False
 

@@ -1,0 +1,256 @@
+"""What clients of a story do: transactions, single writes and reads, by name, with what they were told.
+
+Everything written is also kept in a ledger, so that in the end every copy can be asked whether what a client was told
+still holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine import errors
+from engine.client.calls import Call, GetCall, PutCall, ScanCall, StatusCall, SwapCall
+from tests.sim.clients import Client, Task
+from tests.sim.transactions import Key, SimTransaction
+from wal.ids import Namespace, TxId, partition_of
+
+PENDING, PREPARED, COMMITTED, ABORTED, UNKNOWN = "pending", "prepared", "committed", "aborted", "unknown"
+SCAN_LIMIT = 10_000
+STREAM_TIMEOUT_NS = 5_000_000_000
+
+
+@dataclass
+class Written:
+    """One value that somebody asked to write. `acked` is when it was promised; `refused`: it never happened."""
+
+    value: bytes | None
+    by: str
+    asked: int
+    acked: int | None = None
+    refused: bool = False
+
+
+class Ledger:
+    """Everything that clients asked to write, and what they were told, key by key."""
+
+    def __init__(self) -> None:
+        self.keys: dict[Key, list[Written]] = {}
+
+    def ask(self, by: str, writes: Mapping[Key, bytes | None], now: int) -> list[Written]:
+        """Somebody asks to write."""
+        asked: list[Written] = []
+        for key, value in writes.items():
+            written = Written(value, by, now)
+            self.keys.setdefault(key, []).append(written)
+            asked.append(written)
+        return asked
+
+    def possible(self, key: Key) -> list[bytes | None]:
+        """The values that a key may have now, given what clients were told."""
+        writes = [w for w in self.keys.get(key, []) if not w.refused]
+        last_asked = max((w.asked for w in writes if w.acked is not None), default=None)
+        found = [w.value for w in writes if w.acked is None or last_asked is None or w.acked >= last_asked]
+        if last_asked is None:
+            found.append(None)
+        return found
+
+
+@dataclass
+class Operation:
+    """One named thing that a client does. `answer` is what it was told: the words above, or what was read."""
+
+    name: str
+    client: Client
+    tx: TxId
+    transaction: SimTransaction | None = None
+    answer: str = PENDING
+    error: errors.Error | None = None
+    again: Call | None = None  # what a retry sends
+    tasks: list[Task] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
+    count: int = 0  # of acknowledged writes, for a stream
+    stopping: bool = False
+
+    @property
+    def busy(self) -> bool:
+        """Something of it is not answered yet."""
+        return any(not task.done for task in self.tasks)
+
+    def run(self, coroutine: Coroutine[Any, None, None]) -> Task:
+        """Begin a step of it."""
+        task = self.client.spawn(self._step(coroutine), self.name)
+        self.tasks.append(task)
+        return task
+
+    async def _step(self, coroutine: Coroutine[Any, None, None]) -> None:
+        try:
+            await coroutine
+        except errors.Error as error:
+            self.error = error
+            self.told(UNKNOWN if error.maybe_committed else ABORTED)
+
+    def told(self, answer: str) -> None:
+        """The client was told how it ended."""
+        self.answer = answer
+        now = self.client.world.now
+        for written in self.written:
+            if answer == COMMITTED and written.acked is None:
+                written.acked = now
+            elif answer == ABORTED and (self.transaction is not None or len(self.written) == 1):
+                written.refused = True  # of several single writes some may have been done before the refusal
+
+
+def _writes(namespace: Namespace, values: Mapping[bytes, bytes | None]) -> dict[Key, bytes | None]:
+    return {(namespace, key): value for key, value in values.items()}
+
+
+# Transactions.
+
+
+async def touch(op: Operation, namespace: Namespace, values: Mapping[bytes, bytes | None]) -> None:
+    """Enlist writes in a transaction: lock them, if it is pessimistic."""
+    assert op.transaction is not None
+    await op.transaction.put(namespace, values)
+
+
+async def read_in(op: Operation, namespace: Namespace, keys: list[bytes]) -> None:
+    """Read in a transaction."""
+    assert op.transaction is not None
+    found = await op.transaction.get(namespace, keys)
+    op.answer = text_of([found[key] for key in keys])
+
+
+async def prepare(op: Operation, ledger: Ledger) -> None:
+    """Ask for the votes, and stop before the decision."""
+    assert op.transaction is not None
+    _enter(op, ledger)
+    await op.transaction.prepare()
+    if op.answer == PENDING:
+        op.answer = PREPARED
+
+
+async def commit(op: Operation, ledger: Ledger) -> None:
+    """Make it so."""
+    assert op.transaction is not None
+    _enter(op, ledger)
+    op.answer = PENDING
+    await op.transaction.commit()
+    op.told(COMMITTED)
+
+
+async def roll_back(op: Operation) -> None:
+    """Give up."""
+    assert op.transaction is not None
+    await op.transaction.rollback()
+    op.told(ABORTED)
+
+
+def _enter(op: Operation, ledger: Ledger) -> None:
+    if op.transaction is not None and not op.written:
+        op.written = ledger.ask(op.name, op.transaction.written, op.client.world.now)
+
+
+# Single operations.
+
+
+async def write(
+    op: Operation, ledger: Ledger, namespace: Namespace, values: Mapping[bytes, bytes | None], timeout_ns: int
+) -> None:
+    """Set keys, each partition by itself."""
+    op.written = ledger.ask(op.name, _writes(namespace, values), op.client.world.now)
+    op.again = PutCall(op.tx, namespace, list(values), list(values.values()))
+    await op.client.call(op.again, timeout_ns=timeout_ns)
+    op.told(COMMITTED)
+
+
+async def swap(op: Operation, ledger: Ledger, call: SwapCall, timeout_ns: int) -> None:
+    """Set one key if a condition holds of it."""
+    op.written = ledger.ask(op.name, {(call.namespace, call.keys[0]): call.new}, op.client.world.now)
+    op.again = call
+    await op.client.call(call, timeout_ns=timeout_ns)
+    if call.applied:
+        op.told(COMMITTED)
+    else:
+        op.told(ABORTED)
+        op.answer = "not-applied"
+
+
+async def again(op: Operation, timeout_ns: int) -> None:
+    """The same once more, under the same transaction id, as a client does that lost the answer."""
+    if op.transaction is not None:
+        assert op.transaction.commit_call is not None
+        await op.client.call(op.transaction.request(), timeout_ns=timeout_ns)
+    else:
+        call = op.again
+        assert isinstance(call, PutCall | SwapCall)
+        if isinstance(call, PutCall):
+            await op.client.call(PutCall(op.tx, call.namespace, call.keys, call.values), timeout_ns=timeout_ns)
+        else:
+            repeated = SwapCall(op.tx, call.namespace, call.keys[0], call.when, call.old, call.new)
+            await op.client.call(repeated, timeout_ns=timeout_ns)
+            if not repeated.applied:
+                op.answer = "not-applied"
+                return
+    op.error = None
+    op.told(COMMITTED)
+
+
+async def ask_status(op: Operation, timeout_ns: int) -> None:
+    """Ask how it ended."""
+    topology = op.client.router.topology
+    assert topology is not None, "a client that wrote has seen a table"
+    if op.transaction is not None:
+        key = next(iter(op.transaction.written))[1]
+    else:
+        assert isinstance(op.again, PutCall | SwapCall)
+        key = op.again.keys[0]
+    call = StatusCall(op.tx, partition_of(key, topology.partitions))
+    await op.client.call(call, timeout_ns=timeout_ns)
+    op.error = None
+    op.told(call.outcome)
+
+
+async def read(op: Operation, namespace: Namespace, keys: list[bytes], timeout_ns: int, *, stale: bool) -> None:
+    """Read keys."""
+    call = GetCall(namespace, keys, stale=stale)
+    await op.client.call(call, timeout_ns=timeout_ns)
+    op.answer = text_of([value for _, _, value in call.values])
+
+
+async def scan(op: Operation, namespace: Namespace, timeout_ns: int) -> None:
+    """Count the rows of a namespace, as a client finds them."""
+    start: bytes | None = b""
+    rows = 0
+    while start is not None:
+        call = ScanCall(namespace, start, None, SCAN_LIMIT)
+        await op.client.call(call, timeout_ns=timeout_ns)
+        rows += len(call.rows)
+        start = call.next_start
+    op.answer = str(rows)
+
+
+async def stream(op: Operation, ledger: Ledger, namespace: Namespace, keys: list[bytes], every_ns: int) -> None:
+    """Write one key after the other, round and round, until it is told to stop; what is refused is tried again."""
+    number = 0
+    while not op.stopping:
+        key = keys[number % len(keys)]
+        number += 1
+        value = f"{op.name}:{number}".encode()
+        written = ledger.ask(op.name, {(namespace, key): value}, op.client.world.now)
+        try:
+            call = PutCall(op.client.new_tx(), namespace, [key], [value])
+            await op.client.call(call, timeout_ns=STREAM_TIMEOUT_NS)
+        except errors.Error as error:
+            written[0].refused = not error.maybe_committed
+        else:
+            written[0].acked = op.client.world.now
+            op.count += 1
+        await op.client.pause(every_ns)
+    op.answer = COMMITTED
+
+
+def text_of(values: list[bytes | None]) -> str:
+    """Values as a story speaks of them."""
+    return ",".join("none" if value is None else value.decode(errors="backslashreplace") for value in values)

@@ -1,0 +1,381 @@
+"""What happens to the world in a story: processes, power, disks, network, clocks, members, and time."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from engine.requests import Failed
+from tests.sim.machine import MS, PPM, Machine, all_of
+from tests.sim.network import Pair
+from tests.sim.scenario import holds
+from tests.sim.scenario.language import Statement
+from tests.sim.scenario.matching import KINDS, Wanted
+from tests.sim.scenario.registry import MANY, verb
+from tests.sim.scenario.stage import Stage, Unmet, time_of
+from tests.sim.violation import About
+from tests.sim.world import SECOND
+
+COMMAND_NS = 5 * SECOND
+SYNC_NS_MAX = 3_600 * SECOND
+
+# What is held.
+
+
+@verb("hold", "KIND [TX]", least=1, most=2, options="from to ns partition n")
+def hold(stage: Stage, statement: Statement) -> None:
+    """Messages of a kind wait, from now on, until they are released."""
+    _rule(stage, statement, drop=False)
+
+
+@verb("drop", "KIND [TX]", least=1, most=2, options="from to ns partition n")
+def drop(stage: Stage, statement: Statement) -> None:
+    """Messages of a kind are lost: those that are held now, and those that come."""
+    wanted = _wanted(stage, statement)
+    held = [h for h in stage.world.network.held if holds.is_meant(h, wanted, stage.batches)]
+    stage.world.network.discard(held)
+    _rule(stage, statement, drop=True)
+
+
+@verb("release", "[KIND [TX]]", most=2, options="from to ns partition")
+def release(stage: Stage, statement: Statement) -> None:
+    """End what was held or dropped by these words, and send on what waited; without words, all of it."""
+    wanted = _wanted(stage, statement) if statement.words or statement.options else holds.EVERYTHING
+    if not holds.release(stage.world.network, stage.batches, wanted) and wanted != holds.EVERYTHING:
+        rules = "; ".join(rule.text for rule in stage.world.network.rules) or "nothing"
+        raise statement.error(f"nothing of the kind is held. What is: {rules}")
+    stage.breathe()
+
+
+def _rule(stage: Stage, statement: Statement, *, drop: bool) -> None:
+    left = statement.number("n", 0) or None
+    stage.hold(statement.text, _wanted(stage, statement), drop=drop, left=left)
+
+
+def _wanted(stage: Stage, statement: Statement) -> Wanted:
+    words, options = statement.words, statement.options
+    kind = stage.known(statement, words[0], "kind of message", list(KINDS)) if words else ""
+    sides = [*stage.world.machines, *stage.world.clients]
+    for side in ("from", "to"):
+        if side in options:
+            stage.known(statement, options[side], "node or client", sides)
+    partition = stage.partition(statement, options["partition"]) if "partition" in options else None
+    tx = stage.tx(statement, words[1]) if len(words) > 1 else None
+    return Wanted(kind, tx, options.get("from", ""), options.get("to", ""), options.get("ns", ""), partition)
+
+
+# Processes and power.
+
+
+@verb("crash", "NODE...", least=1, most=MANY)
+def crash(stage: Stage, statement: Statement) -> None:
+    """Power is gone: what was not synced is lost."""
+    for machine in _up(stage, statement):
+        machine.stop("crashed", calls=0)
+
+
+@verb("kill", "NODE...", least=1, most=MANY)
+def kill(stage: Stage, statement: Statement) -> None:
+    """The process is killed; its system lives on, and keeps what was written to it."""
+    for machine in _up(stage, statement):
+        machine.stop("killed", process_only=True, calls=0)
+
+
+@verb("kill-clean", "NODE...", least=1, most=MANY)
+def kill_clean(stage: Stage, statement: Statement) -> None:
+    """A last checkpoint, then the process stops, without leaving the cluster."""
+    for machine in _up(stage, statement):
+        stage.world.run_while(lambda m=machine: m.busy, at_most=COMMAND_NS, look_every=MS)  # type: ignore[misc]  # m is bound
+        machine.checkpoint_now()
+        machine.stop("killed after a checkpoint", process_only=True)
+
+
+@verb("power-cut", "NODE... [torn|written]", least=1, most=MANY)
+def power_cut(stage: Stage, statement: Statement) -> None:
+    """Power is gone; `torn`: of what was not synced, and of what is being written, a random part survives."""
+    how = statement.words[-1] if statement.words[-1] in ("torn", "written") else ""
+    names = statement.words[:-1] if how else statement.words
+    draw = stage.world.draws.of("power cuts")
+    for name in names:
+        machine = stage.machine(statement, name)
+        _require_up(statement, machine)
+        if how == "torn":
+            kept = 0.25 + draw.random() / 2
+            machine.stop("power cut", torn=lambda _, kept=kept: draw.random() < kept)  # type: ignore[misc]  # kept is bound
+        else:
+            machine.stop("power cut", torn=all_of if how else None, calls=1_000 if how else 0)
+
+
+@verb("restart", "NODE...", least=1, most=MANY)
+def restart(stage: Stage, statement: Statement) -> None:
+    """The process starts again, from what its disk holds."""
+    for name in statement.words:
+        machine = stage.machine(statement, name)
+        if machine.up:
+            raise statement.error(f"{name} runs: crash, kill or stop it first")
+        machine.gone = False
+        machine.disk.repair()
+        if not machine.start():
+            raise Unmet(statement, f"{name} to start", machine.why, About(nodes=(name,)))
+    stage.breathe()
+
+
+@verb("pause", "NODE [TIME]", least=1, most=2)
+def pause(stage: Stage, statement: Statement) -> None:
+    """The process is stopped (SIGSTOP), for a time or until `resume`; the story goes on."""
+    machine = stage.machine(statement, statement.words[0])
+    _require_up(statement, machine)
+    machine.pause()
+    stage.world.say(f"{machine.name} is stopped")
+    if len(statement.words) > 1:
+        stage.world.after(time_of(statement, statement.words[1], "pause"), machine.resume)
+
+
+@verb("resume", "NODE...", least=1, most=MANY)
+def resume(stage: Stage, statement: Statement) -> None:
+    """The process goes on."""
+    for name in statement.words:
+        machine = stage.machine(statement, name)
+        if not machine.paused:
+            raise statement.error(f"{name} is not paused")
+        machine.resume()
+    stage.breathe()
+
+
+def _up(stage: Stage, statement: Statement) -> list[Machine]:
+    machines = [stage.machine(statement, name) for name in statement.words]
+    for machine in machines:
+        _require_up(statement, machine)
+    return machines
+
+
+def _require_up(statement: Statement, machine: Machine) -> None:
+    if not machine.up:
+        raise statement.error(f"{machine.name} does not run: {machine.why}")
+
+
+# Disks.
+
+
+@verb("wipe", "NODE...", least=1, most=MANY)
+def wipe(stage: Stage, statement: Statement) -> None:
+    """A new, empty disk; a node that runs loses its power first."""
+    for name in statement.words:
+        machine = stage.machine(statement, name)
+        if machine.up:
+            machine.stop("its disk broke", calls=0)
+        machine.wipe()
+        stage.world.destroyed(machine, "was wiped")
+
+
+@verb("image", "NODE...", least=1, most=MANY)
+def image(stage: Stage, statement: Statement) -> None:
+    """A copy of the disk is taken, to be set back to."""
+    for name in statement.words:
+        machine = stage.machine(statement, name)
+        if stage.shape.lmdb and machine.up:
+            raise statement.error(f"{name} runs on LMDB: stop it before an image of its disk is taken")
+        stage.images[name] = (machine.allocation, machine.disk.crash(all_of), machine.vault.copy())
+
+
+@verb("set-back", "NODE...", least=1, most=MANY)
+def set_back(stage: Stage, statement: Statement) -> None:
+    """The disk is what it was when its image was taken; a node that runs loses its power first."""
+    for name in statement.words:
+        machine = stage.machine(statement, name)
+        if name not in stage.images:
+            raise statement.error(f"there is no image of {name}: take one first with `image {name}`")
+        if machine.up:
+            machine.stop("it is set back", calls=0)
+        machine.allocation, disk, vault = stage.images[name]
+        machine.disk, machine.vault = disk.copy(), vault.copy()
+        stage.world.destroyed(machine, "was set back to an old image of its disk")
+
+
+@verb("disk", "NODE slow TIME | fail [sync|write] | full | repair", least=2, most=3)
+def disk(stage: Stage, statement: Statement) -> None:
+    """The disk becomes slow, fails once, is full, or works again."""
+    machine, how = stage.machine(statement, statement.words[0]), statement.words[1]
+    more = statement.words[2] if len(statement.words) > 2 else ""
+    match how:
+        case "slow":
+            machine.speed.sync = min(time_of(statement, more, "slow"), SYNC_NS_MAX)
+        case "fail":
+            operation = stage.known(statement, more or "sync", "disk operation", ["sync", "write"])
+            machine.disk.fail(operation, 1, "EIO")
+        case "full":
+            machine.disk.capacity = machine.disk.used
+        case "repair":
+            machine.disk.repair()
+            machine.speed.sync = stage.shape.fsync_ns
+        case _:
+            stage.known(statement, how, "state of a disk", ["slow", "fail", "full", "repair"])
+
+
+@verb("checkpoint", "NODE...", least=1, most=MANY)
+def checkpoint(stage: Stage, statement: Statement) -> None:
+    """A checkpoint is written, and is durable when the story goes on."""
+    for machine in _up(stage, statement):
+        node = machine.node
+        assert node is not None
+        before = stage.records.count(machine.name, "checkpoint", None)
+        _command(stage, statement, machine, "checkpoint", {})
+        stage.world.run_while(
+            lambda m=machine, b=before: m.up and stage.records.count(m.name, "checkpoint", None) == b,  # type: ignore[misc]  # both are bound
+            at_most=COMMAND_NS,
+        )
+    stage.breathe()
+
+
+@verb("truncate-wal", "NODE...", least=1, most=MANY)
+def truncate_wal(stage: Stage, statement: Statement) -> None:
+    """A checkpoint, and then the log goes up to there: it can serve no history of what was before."""
+    for machine in _up(stage, statement):
+        machine.rotate_log()
+    checkpoint(stage, statement)
+    for machine in _up(stage, statement):
+        machine.truncate_log()
+    stage.breathe()
+
+
+# The network.
+
+
+@verb("partition", "{NODE...} {NODE...} ...", least=2, most=MANY)
+def partition(stage: Stage, statement: Statement) -> None:
+    """The groups are cut off from each other, in both directions; who is in no group reaches everybody."""
+    groups = [_sides(stage, statement, group) for group in statement.groups]
+    if len(groups) != len(statement.words):
+        raise statement.error("partition is written `partition {n1} {n2 n3}`")
+    seen = [side for group in groups for side in group]
+    if len(seen) != len(set(seen)):
+        raise statement.error("somebody is in two groups")
+    _cut(stage, statement, [(a, b) for one, other in permutations(groups, 2) for a in one for b in other])
+
+
+@verb("cut", "{NODE...} {NODE...}", least=2)
+def cut(stage: Stage, statement: Statement) -> None:
+    """Nothing passes from the first group to the second; the other direction works."""
+    if len(statement.groups) != 2:
+        raise statement.error("cut is written `cut {n1} {n2 n3}`")
+    one, other = (_sides(stage, statement, group) for group in statement.groups)
+    _cut(stage, statement, [(a, b) for a in one for b in other])
+
+
+@verb("heal")
+def heal(stage: Stage, statement: Statement) -> None:
+    """Nobody is cut off from anybody."""
+    stage.world.say("healed")
+    stage.world.network.heal()
+
+
+@verb("reset", "NODE NODE", least=2)
+def reset(stage: Stage, statement: Statement) -> None:
+    """The connection that the first made to the second breaks, and it notices."""
+    first, second = (stage.machine(statement, name).name for name in statement.words)
+    stage.world.network.reset((first, second))
+    stage.breathe()
+
+
+@verb("weather", options="loss duplicate jitter reorder")
+def weather(stage: Stage, statement: Statement) -> None:
+    """Loss and duplicates in percent, jitter in time; without options, calm again."""
+    now = stage.world.network.weather
+    now.loss = statement.number("loss", 0) / 100
+    now.duplicate = statement.number("duplicate", 0) / 100
+    now.jitter = time_of(statement, statement.option("jitter", "0ms"), "jitter")
+    now.reorder = statement.option("reorder", "no") == "yes"
+
+
+def _sides(stage: Stage, statement: Statement, group: list[str]) -> list[str]:
+    sides = [*stage.world.machines, *stage.world.clients]
+    return [stage.known(statement, name, "node or client", sides) for name in group]
+
+
+def _cut(stage: Stage, statement: Statement, pairs: list[Pair]) -> None:
+    stage.cuts += 1
+    stage.world.say(statement.text)
+    stage.world.network.cut(f"cut {stage.cuts}", pairs)
+
+
+# Clocks.
+
+
+@verb("clock", "NODE|CLIENT [TIME]", least=1, most=2, options="wall rate")
+def clock(stage: Stage, statement: Statement) -> None:
+    """A clock jumps ahead; `wall=` sets the wall clock off, `rate=` makes the monotonic clock run fast or slow."""
+    name = statement.words[0]
+    wall = time_of(statement, statement.option("wall", "0ms"), "wall") // MS
+    jump = time_of(statement, statement.words[1], "clock") if len(statement.words) > 1 else 0
+    if name in stage.world.clients:
+        stage.world.clients[name].wall_offset_ms += wall + jump // MS
+        return
+    machine = stage.machine(statement, name)
+    if jump < 0:
+        raise statement.error("a monotonic clock does not go back: set the wall clock back with wall=-1h")
+    machine.wall_offset_ms += wall + jump // MS
+    rate = statement.option("rate")
+    if rate and not rate.replace(".", "", 1).isdigit():
+        raise statement.error(f"rate={rate}: expected a number such as 1.1")
+    if rate and not 0.1 <= float(rate) <= 10:
+        raise statement.error(f"rate={rate}: expected 0.1 to 10")
+    machine.set_clock(jump_ns=jump, rate=int(float(rate) * PPM) if rate else None)
+
+
+# Members.
+
+
+@verb("join", "NODE...", least=1, most=MANY)
+def join(stage: Stage, statement: Statement) -> None:
+    """New machines start and ask to be let in."""
+    for name in statement.words:
+        if name in stage.world.machines:
+            raise statement.error(f"{name} is there already: expected a new name")
+        stage.add_new(statement, name)
+        assert stage.world.machines[name].start(), "a new disk was refused"
+    stage.breathe()
+
+
+@verb("leave", "NODE...", least=1, most=MANY)
+def leave(stage: Stage, statement: Statement) -> None:
+    """Nodes are told to stop in good order: they hand their primaries over first."""
+    for machine in _up(stage, statement):
+        _command(stage, statement, machine, "stop", {})
+
+
+@verb("baseline", "NODE...", least=1, most=MANY)
+def baseline(stage: Stage, statement: Statement) -> None:
+    """The operator says which nodes are meant to hold data."""
+    names = [stage.machine(statement, name).name for name in statement.words]
+    machine = next((m for m in stage.world.running if m.node is not None and m.node.core.serving and not m.paused), None)
+    if machine is None:
+        raise statement.error("no node serves: nobody can be told")
+    _command(stage, statement, machine, "baseline", {"nodes": names})
+    stage.breathe()
+
+
+def _command(stage: Stage, statement: Statement, machine: Machine, command: str, arguments: dict[str, list[str]]) -> None:
+    """An operator's command; a refusal fails the story."""
+    console = stage.world.console
+    before = len(console)
+    stage.world.command(machine, command, arguments)
+    stage.world.run_while(lambda: len(console) == before and machine.up, at_most=COMMAND_NS, look_every=MS)
+    if len(console) > before and isinstance(console[-1], Failed):
+        raise Unmet(statement, f"{machine.name} to do it", console[-1].message, About(nodes=(machine.name,)))
+
+
+# Time.
+
+
+@verb("run", "TIME", least=1)
+def run(stage: Stage, statement: Statement) -> None:
+    """Time passes."""
+    text = statement.words[0]
+    stage.world.run_for(time_of(statement, statement.words[1] if text == "for" else text, "run"))
+    stage.equal.look(stage.world)
+
+
+@verb("settle")
+def settle(stage: Stage, statement: Statement) -> None:
+    """Run until nothing is left to happen."""
+    if not stage.settle():
+        raise Unmet(statement, "everything to come to rest", "something still happens after two simulated minutes")
