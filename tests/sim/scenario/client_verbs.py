@@ -164,14 +164,14 @@ def status(stage: Stage, statement: Statement) -> None:
     stage.perform(statement, op, do.ask_status(op, _timeout(statement)))
 
 
-@verb("stream", "NAME", least=1, options="ns partition keys n every from")
+@verb("stream", "NAME", least=1, options="ns partition keys n every bytes from")
 def stream(stage: Stage, statement: Statement) -> None:
     """Write one key after the other, round and round, until `stop`."""
     op = stage.begin(statement, statement.words[0], stage.client_for(statement))
     namespace, _ = stage.place(statement)
     keys = stage.new_keys(statement, f"{op.name}-")
     every = time_of(statement, statement.option("every", "10ms"), "every")
-    op.run(do.stream(op, stage.ledger, namespace, keys, max(every, MS)))
+    op.run(do.stream(op, stage.ledger, namespace, keys, max(every, MS), statement.number("bytes", 0)))
     stage.breathe()
 
 

@@ -71,6 +71,7 @@ class Operation:
     tasks: list[Task] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
     count: int = 0  # of acknowledged writes, for a stream
+    streams: bool = False
     stopping: bool = False
 
     @property
@@ -231,13 +232,13 @@ async def scan(op: Operation, namespace: Namespace, timeout_ns: int) -> None:
     op.answer = str(rows)
 
 
-async def stream(op: Operation, ledger: Ledger, namespace: Namespace, keys: list[bytes], every_ns: int) -> None:
+async def stream(op: Operation, ledger: Ledger, namespace: Namespace, keys: list[bytes], every_ns: int, size: int) -> None:
     """Write one key after the other, round and round, until it is told to stop; what is refused is tried again."""
-    number = 0
+    op.streams, number = True, 0
     while not op.stopping:
         key = keys[number % len(keys)]
         number += 1
-        value = f"{op.name}:{number}".encode()
+        value = f"{op.name}:{number}".encode().ljust(size, b".")
         written = ledger.ask(op.name, {(namespace, key): value}, op.client.world.now)
         try:
             call = PutCall(op.client.new_tx(), namespace, [key], [value])

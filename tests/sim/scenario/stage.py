@@ -336,8 +336,9 @@ class Stage:
         return True
 
     def _standing(self) -> list[object]:
-        """Where everything stands: what changes as long as something happens."""
-        found: list[object] = [[(op.name, op.answer, op.count, op.busy) for op in self.operations.values()]]
+        """Where everything stands: what changes as long as something happens, but for what streams write."""
+        found: list[object] = [[(op.name, op.answer, op.busy) for op in self.operations.values()]]
+        streaming = any(op.streams and op.busy for op in self.operations.values())
         for machine in self.world.machines.values():
             node = machine.node
             if not machine.up or node is None:
@@ -354,9 +355,9 @@ class Stage:
                     core.quorum,
                     node.demander.behind,
                     node.participant.in_doubt(),
-                    len(node.locks),
+                    0 if streaming else len(node.locks),
                     [(hold.state, hold.active) for hold in core.holds],
-                    [(name, str(f.counter), f.loading) for name, f in core.replica.fragments.items()],
+                    [(n, "" if streaming else str(f.counter), f.loading) for n, f in core.replica.fragments.items()],
                 )
             )
         return found

@@ -36,10 +36,11 @@ def drop(stage: Stage, statement: Statement) -> None:
     _rule(stage, statement, drop=True)
 
 
-@verb("release", "[KIND [TX]]", most=2, options="from to ns partition")
+@verb("release", "[all | KIND [TX]]", most=2, options="from to ns partition")
 def release(stage: Stage, statement: Statement) -> None:
     """End what was held or dropped by these words, and send on what waited; without words, all of it."""
-    wanted = _wanted(stage, statement) if statement.words or statement.options else holds.EVERYTHING
+    everything = not statement.options and statement.words in ([], ["all"])
+    wanted = holds.EVERYTHING if everything else _wanted(stage, statement)
     if not holds.release(stage.world.network, stage.batches, wanted) and wanted != holds.EVERYTHING:
         rules = "; ".join(rule.text for rule in stage.world.network.rules) or "nothing"
         raise statement.error(f"nothing of the kind is held. What is: {rules}")
@@ -366,11 +367,13 @@ def _command(stage: Stage, statement: Statement, machine: Machine, command: str,
 # Time.
 
 
-@verb("run", "TIME", least=1)
+@verb("run", "[for] TIME", least=1, most=2)
 def run(stage: Stage, statement: Statement) -> None:
     """Time passes."""
-    text = statement.words[0]
-    stage.world.run_for(time_of(statement, statement.words[1] if text == "for" else text, "run"))
+    words = statement.words[1:] if statement.words[0] == "for" else statement.words
+    if len(words) != 1:
+        raise statement.error("run is written `run 5s`")
+    stage.world.run_for(time_of(statement, words[0], "run"))
     stage.equal.look(stage.world)
 
 
