@@ -70,7 +70,7 @@ def environment(path: Path, map_bytes: int, *, read_only: bool = False, lock: bo
         readonly=read_only,
         # A commit writes the pages, syncs them, and only then writes the meta page that makes them the truth. With
         # sync=False and one sync of our own after it, the kernel may write the meta page first, and a power cut leaves
-        # half a checkpoint that looks whole. The safe order costs a quarter of a millisecond (tests.bench.store_bench).
+        # half a checkpoint that looks whole. The safe order costs a quarter of a millisecond (`foreshore bench store`).
         sync=True,
         metasync=True,
         # A writable map is open to stray pointers, and answers a full disk with SIGBUS.

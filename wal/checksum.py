@@ -2,7 +2,7 @@
 
 `crcmod` defines the polynomials: CRC-32C (Castagnoli) for everything in the log, CRC-16/XMODEM for slots. The hot path
 takes the same CRC-32C from `google_crc32c`, which uses the processor's instruction and is twenty times faster at 16 KiB
-(`python -m tests.bench.wal_bench` shows both). Without it the numbers are the same and the log is slower: a warning,
+(`foreshore bench log` shows both). Without it the numbers are the same and the log is slower: a warning,
 not another format.
 """
 

@@ -1,1 +1,0 @@
-"""Measurements: what a figure in a document was measured with."""

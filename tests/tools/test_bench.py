@@ -1,0 +1,99 @@
+"""`foreshore bench` measures what it says: shape, and that what it counts is there. Never how fast anything is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.commands import foreshore
+from tools.bench import FIGURES, app
+from tools.bench_cluster import memory_of
+from tools.bench_figures import Measured, Miscounted, count_is
+from tools.cli import app as foreshore_app
+
+UPDATES = 300
+
+
+def measured(stdout: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The figures and the machine, as `--json` prints them."""
+    *figures, last = map(msgspec.json.decode, stdout.splitlines())
+    for figure in figures:
+        msgspec.convert({name: value for name, value in figure.items() if name != "reached"}, Measured)
+        assert figure["value"] > 0
+        assert figure["counted"] > 0
+        assert (figure["reached"] is None) == (figure["goal"] is None)
+    return figures, last["machine"]
+
+
+def bench(directory: Path, *arguments: object) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Measure in this process, with sizes that say nothing about speed."""
+    options = ["--seconds", "0.05", "--updates", str(UPDATES), "--dir", str(directory), "--json"]
+    result = CliRunner().invoke(app, [*map(str, arguments), *options])
+    assert result.exit_code == 0, result.stderr
+    assert not list(directory.iterdir()), "nothing is left behind"
+    return measured(result.stdout)
+
+
+def test_the_log_is_replayed_and_supplied_whole(tmp_path: Path) -> None:
+    figures, machine = bench(tmp_path, "replay", "history", "history")
+    counted = {figure["figure"]: figure["counted"] for figure in figures}
+    assert counted["replay"] == counted["history"] == UPDATES
+    assert 0 < counted["history-end"] <= UPDATES
+    assert machine["cores"] >= 1
+    assert machine["fdatasync_us"] > 0
+
+
+def test_an_embedded_node_counts_what_it_acknowledged(tmp_path: Path) -> None:
+    figures, _ = bench(tmp_path, "embedded-puts", "embedded-batches")
+    puts, batches = figures
+    assert (puts["figure"], puts["unit"]) == ("embedded-puts", "puts/s")
+    assert batches["counted"] % 100 == 0
+
+
+def test_the_parts_of_log_and_store_are_measured(tmp_path: Path) -> None:
+    figures, _ = bench(tmp_path, "log", "store")
+    assert {figure["figure"] for figure in figures} == {"log", "store"}
+    assert len({figure["what"] for figure in figures}) == len(figures)
+
+
+@pytest.mark.processes
+def test_three_nodes_count_what_they_acknowledged(tmp_path: Path) -> None:
+    result = foreshore("bench", "transactions-64", "--seconds", "0.1", "--dir", tmp_path, "--json")
+    assert result.returncode == 0, result.stderr
+    figures, machine = measured(result.stdout)
+    assert [figure["figure"] for figure in figures] == ["transactions-64"]
+    assert machine["command"].startswith("foreshore bench transactions-64 ")
+    assert "three nodes form a cluster" in result.stderr
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_a_figure_that_is_not_known_names_those_that_are() -> None:
+    result = CliRunner().invoke(foreshore_app, ["bench", "put-64"])
+    assert result.exit_code == 2
+    assert all(name in result.stderr for name in FIGURES)
+
+
+def test_what_was_acknowledged_and_is_not_counted_is_an_error() -> None:
+    count_is("updates", 7, 7)
+    with pytest.raises(Miscounted, match=r"updates: 7 were acknowledged and 6 are counted"):
+        count_is("updates", 7, 6)
+
+
+def test_a_missed_goal_is_said_in_its_row() -> None:
+    slow = Measured(figure="x", what="it", value=1_999.5, unit="puts/s", goal=2_000, counted=9, seconds=1)
+    assert slow.row()["verdict"] == "MISSED"
+    assert slow.row()["goal"] == ">= 2,000 puts/s"
+    late = Measured(figure="x", what="it", value=1.25, unit="s", goal=2, at_most=True, counted=9, seconds=1)
+    assert late.row()["verdict"] == "reached"
+    assert late.row()["measured"] == "1.25 s"
+
+
+def test_the_memory_of_a_process_is_told_by_what_it_holds() -> None:
+    parts = memory_of("self")
+    assert parts["own"] > 0
+    assert parts["programs"] > 0
+    assert set(parts) == {"own", "LMDB's pages", "programs"}

@@ -1,0 +1,267 @@
+"""The figures of a cluster: three node processes on loopback, each with a directory of its own, and the load beside them.
+
+All of it is as a user gets it: default settings, durability FSYNC, two synchronous backups, clients over sockets. The
+load generator is this process; its tasks share one connection per node, as an application's do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from engine import aio
+from engine.client.admin import ask
+from tools import demo_flights
+from tools.bench_figures import VALUE_BYTES, Measured, Setting, count_is, per_second
+from tools.demo_load import Heart, Load
+from tools.local_cluster import LocalCluster, NodeProcess, until
+from wal.ids import partition_of
+
+NODES = ("n1", "n2", "n3")
+NAMESPACE = "bench"
+WARM_UP = 0.2
+"""The part of the measured time that goes before it, uncounted in the rate."""
+BEATS_BEFORE_SECONDS = 0.5
+BEATS_AFTER = 100
+LOAD_BESIDE = 16
+PATIENCE_SECONDS = 120.0
+
+Operation = Callable[[aio.Namespace, int], Awaitable[None]]
+"""Does the operation with a number of its own."""
+
+
+@asynccontextmanager
+async def three_nodes(setting: Setting, figure: str) -> AsyncIterator[tuple[LocalCluster, aio.Database]]:
+    """A new cluster and a client of it; both are gone afterwards."""
+    directory = setting.directory / figure
+    directory.mkdir()
+    with LocalCluster(directory, []) as cluster:
+        setting.say(f"{figure}: three nodes form a cluster")
+        await cluster.form(NODES)
+        async with await aio.connect(cluster.addresses) as database:
+            yield cluster, database
+
+
+async def puts(setting: Setting, figure: str, clients: int, goal: float) -> list[Measured]:
+    """Single-key puts of new keys."""
+    value = b"v" * VALUE_BYTES
+
+    async def put(namespace: aio.Namespace, number: int) -> None:
+        await namespace.put(b"key-%08d" % number, value)
+
+    what = f"durable replicated single-key puts, {clients:,} clients"
+    return [await _rate(setting, figure, clients, put, 1, what, "puts/s", goal)]
+
+
+async def transactions(setting: Setting, figure: str, clients: int, goal: float) -> list[Measured]:
+    """Transactions of two new keys in two partitions."""
+    value = b"v" * VALUE_BYTES
+
+    async def transact(namespace: aio.Namespace, number: int) -> None:
+        one, other = _two_partitions(namespace.database, number)
+        async with namespace.database.transaction() as tx:
+            inside = tx.namespace(namespace)
+            await inside.put(one, value)
+            await inside.put(other, value)
+
+    what = f"two-partition transactions, {clients:,} clients"
+    return [await _rate(setting, figure, clients, transact, 2, what, "tx/s", goal)]
+
+
+def _two_partitions(database: aio.Database, number: int) -> tuple[bytes, bytes]:
+    topology = database.session.router.topology
+    assert topology is not None, "a connected client has the table"
+    one, count = b"one-%08d" % number, topology.partitions
+    at = partition_of(one, count)
+    others = (b"other-%08d-%d" % (number, n) for n in itertools.count())
+    return one, next(other for other in others if partition_of(other, count) != at)
+
+
+async def _rate(
+    setting: Setting, figure: str, clients: int, operation: Operation, updates: int, what: str, unit: str, goal: float
+) -> Measured:
+    """Run an operation from so many tasks for the time; each makes `updates` updates, which the nodes must count."""
+    async with three_nodes(setting, figure) as (cluster, database):
+        setting.say(f"{figure}: {clients:,} clients for {setting.seconds:g} s")
+        done = await _drive(database.namespace(NAMESPACE), clients, operation, setting.seconds * WARM_UP)
+        before, began = _processor_seconds(cluster), time.perf_counter()
+        own = time.process_time()
+        found = await _drive(database.namespace(NAMESPACE), clients, operation, setting.seconds, first=done)
+        seconds, own = time.perf_counter() - began, time.process_time() - own
+        nodes = _processor_seconds(cluster) - before
+        await _counted(cluster, updates * (done + found))
+        return Measured(
+            figure=figure,
+            what=what,
+            value=per_second(found, seconds),
+            unit=unit,
+            goal=goal,
+            counted=done + found,
+            seconds=round(seconds, 3),
+            parts={"node processor us each": round(1e6 * nodes / found, 1), "client's": round(1e6 * own / found, 1)},
+        )
+
+
+async def _drive(namespace: aio.Namespace, clients: int, operation: Operation, seconds: float, first: int = 0) -> int:
+    """Operations one after another from each of the clients, until the time is over; how many were acknowledged."""
+    numbers, end = itertools.count(first), time.perf_counter() + seconds
+    acknowledged = 0
+
+    async def client() -> None:
+        nonlocal acknowledged
+        while time.perf_counter() < end:
+            await operation(namespace, next(numbers))
+            acknowledged += 1
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(clients):
+            tasks.create_task(client())
+    return acknowledged
+
+
+async def _counted(cluster: LocalCluster, updates: int) -> None:
+    """Every node's copies come to count exactly what was acknowledged. Raises Miscounted."""
+
+    async def lwms(node: NodeProcess) -> int:
+        counters = await ask(node.address, "counters", namespace=[NAMESPACE])
+        return sum(int(fragment["lwm"]) for fragment in counters.values())
+
+    for node in cluster.running:
+        patience = time.monotonic() + PATIENCE_SECONDS
+        while (found := await lwms(node)) < updates and time.monotonic() < patience:
+            await asyncio.sleep(0.1)
+        count_is(f"updates on {node.name}", updates, found)
+
+
+def _processor_seconds(cluster: LocalCluster) -> float:
+    return sum(node.cpu_seconds() for node in cluster.running)
+
+
+async def blocked(setting: Setting, figure: str, goal: float) -> list[Measured]:
+    """How long a write waits when its primary is killed, beside other load."""
+    async with three_nodes(setting, figure) as (cluster, database):
+        status = await cluster.status()
+        primaries = {m["node"]: m["primary"] for m in status["members"]}
+        others = {node: count for node, count in primaries.items() if node != status["coordinator"]}
+        victim = max(others, key=lambda node: others[node])
+        heart = Heart(database, victim)
+        stop = asyncio.Event()
+
+        async def beside(number: int) -> int:
+            namespace, written = database.namespace(NAMESPACE), 0
+            while not stop.is_set():
+                await namespace.put(b"key-%d-%d" % (number, written), b"v" * VALUE_BYTES)
+                written += 1
+            return written
+
+        loading = [asyncio.create_task(beside(n)) for n in range(LOAD_BESIDE)]
+        beating = asyncio.create_task(heart.beat())
+        try:
+            await asyncio.sleep(BEATS_BEFORE_SECONDS)
+            calm, beats = heart.longest, heart.beats
+            setting.say(f"{figure}: kill -9 of {victim}, primary of {primaries[victim]} partitions")
+            cluster.nodes[victim].kill()
+            began = time.monotonic()
+
+            async def goes_on() -> bool:
+                for task in (beating, *loading):
+                    if task.done():
+                        await task
+                return heart.beats >= beats + BEATS_AFTER
+
+            await until(goes_on, PATIENCE_SECONDS, "writes did not go on after the kill")
+            seconds = time.monotonic() - began
+            stop.set()
+            written = sum(await asyncio.gather(*loading))
+        finally:
+            for task in (beating, *loading):
+                task.cancel()
+            await asyncio.gather(beating, *loading, return_exceptions=True)
+        rows = sum([1 async for _ in database.namespace(NAMESPACE).scan()])  # a failover may close gaps, which count too
+        count_is("keys put while a primary died", written, rows)
+    return [
+        Measured(
+            figure=figure,
+            what="longest that a put is held up by a kill -9 of its primary",
+            value=round(heart.longest, 3),
+            unit="s",
+            goal=goal,
+            at_most=True,
+            counted=written,
+            seconds=round(seconds, 3),
+            parts={"before the kill s": round(calm, 4)},
+        )
+    ]
+
+
+async def year(setting: Setting, figure: str, keys_goal: float, memory_goal: float) -> list[Measured]:
+    """The demo's load, undisturbed, and what a node's memory is afterwards."""
+    setting.say(f"{figure}: reading the flights of the year")
+    flights = demo_flights.data_file("flights.csv.zip")
+    hours = demo_flights.hours_of(demo_flights.read_departures(flights))
+    hours = hours[: setting.hours] if setting.hours else hours
+    async with three_nodes(setting, figure) as (cluster, database):
+        load = Load(database, hours, setting.directory / figure / "acknowledged.jsonl")
+        setting.say(f"{figure}: {load.total:,} hours, a transaction each")
+        await load.run()
+        seconds = load.seconds
+        keys = sum(entry.keys for entry in load.acknowledged)
+        count_is("transactions of the load", len(hours), load.done)
+        spaces = demo_flights.TOTALS
+        rows = [row async for row in database.namespace(demo_flights.FLIGHTS).scan()]
+        totals = [row for space in spaces for row in [r async for r in database.namespace(space).scan()]]
+        count_is("flights", sum(len(hour.flights) for hour in hours), len(rows))
+        count_is("totals", len({(s, key) for hour in hours for s in spaces for key in hour.adds[s]}), len(totals))
+        memory = {node.name: memory_of(node.pid) for node in cluster.running}
+    worst = max(memory.values(), key=lambda parts: sum(parts.values()))
+    return [
+        Measured(
+            figure=figure,
+            what="keys in the demo's load: a hundred keys in four partitions per transaction",
+            value=per_second(keys, seconds),
+            unit="keys/s",
+            goal=keys_goal,
+            counted=keys,
+            seconds=round(seconds, 3),
+        ),
+        Measured(
+            figure="memory",
+            what=f"resident memory of a node with {len(rows):,} flights loaded, the largest of {len(memory)}",
+            value=round(sum(worst.values()) / (1 << 20), 1),
+            unit="MB",
+            goal=memory_goal,
+            at_most=True,
+            counted=len(rows) + len(totals),
+            seconds=round(seconds, 3),
+            parts={f"{name} MB": round(part / (1 << 20), 1) for name, part in worst.items()},
+        ),
+    ]
+
+
+def memory_of(pid: int | str) -> dict[str, int]:
+    """What a process has in memory, in bytes: its own, LMDB's mapped pages, and the files of its programs.
+
+    LMDB's pages are the kernel's page cache, mapped: they are counted, and given up when memory is short.
+    """
+    parts = {"own": 0, "LMDB's pages": 0, "programs": 0}
+    kind = "own"
+    for kind_of, kilobytes in _mappings(Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8", errors="replace")):
+        kind = kind_of
+        parts[kind] += kilobytes << 10
+    return parts
+
+
+def _mappings(smaps: str) -> Iterator[tuple[str, int]]:
+    """(what it is, resident kB) of each mapping."""
+    kind = "own"
+    for line in smaps.splitlines():
+        word, *rest = line.split(maxsplit=5)
+        if not word.endswith(":"):
+            path = rest[4] if len(rest) > 4 else ""
+            kind = "LMDB's pages" if path.endswith("/data.mdb") else "programs" if path.startswith("/") else "own"
+        elif word == "Rss:":
+            yield kind, int(rest[0])

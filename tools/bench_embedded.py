@@ -1,0 +1,77 @@
+"""The figures of a node in the application's own process: durable puts, and puts in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from pathlib import Path
+
+from engine import aio
+from engine.offline import read_directory
+from tools.bench_figures import VALUE_BYTES, Measured, Setting, count_is, per_second
+
+NAMESPACE = "bench"
+WARM_UP = 0.2
+
+
+async def embedded_puts(setting: Setting, figure: str, tasks: int, goal: float) -> list[Measured]:
+    """Single-key puts of new keys, each durable when it is answered."""
+    what = f"embedded: durable single-key puts, {tasks} tasks"
+    return [await _rate(setting, figure, tasks, 1, what, "puts/s", goal)]
+
+
+async def embedded_batches(setting: Setting, figure: str, tasks: int, batch: int, goal: float) -> list[Measured]:
+    """The same in batches."""
+    what = f"embedded: durable keys in batches of {batch}, {tasks} tasks"
+    return [await _rate(setting, figure, tasks, batch, what, "keys/s", goal)]
+
+
+async def _rate(setting: Setting, figure: str, tasks: int, batch: int, what: str, unit: str, goal: float) -> Measured:
+    directory = setting.directory / figure
+    setting.say(f"{figure}: {tasks} tasks for {setting.seconds:g} s")
+    async with await aio.open(directory) as database:
+        namespace = database.namespace(NAMESPACE)
+        done = await _drive(namespace, tasks, batch, setting.seconds * WARM_UP, 0)
+        began, processor = time.perf_counter(), time.process_time()
+        found = await _drive(namespace, tasks, batch, setting.seconds, done)
+        seconds, processor = time.perf_counter() - began, time.process_time() - processor
+    count_is("updates in the directory", done + found, _counted(directory))
+    return Measured(
+        figure=figure,
+        what=what,
+        value=per_second(found, seconds),
+        unit=unit,
+        goal=goal,
+        counted=done + found,
+        seconds=round(seconds, 3),
+        parts={"processor us each": round(1e6 * processor / found, 2)},
+    )
+
+
+async def _drive(namespace: aio.Namespace, tasks: int, batch: int, seconds: float, first: int) -> int:
+    """Puts from each of the tasks until the time is over; how many keys were acknowledged."""
+    value = b"v" * VALUE_BYTES
+    numbers, end = itertools.count(first), time.perf_counter() + seconds
+    acknowledged = 0
+
+    async def task() -> None:
+        nonlocal acknowledged
+        while time.perf_counter() < end:
+            keys = [b"key-%08d" % number for number in itertools.islice(numbers, batch)]
+            if batch == 1:
+                await namespace.put(keys[0], value)
+            else:
+                await namespace.put_many(dict.fromkeys(keys, value))
+            acknowledged += batch
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(tasks):
+            group.create_task(task())
+    return acknowledged
+
+
+def _counted(directory: Path) -> int:
+    """The updates that the directory counts, read as a tool reads it."""
+    with read_directory(directory) as state:
+        return sum(view.counter.lwm for name, view in state.fragments.items() if name[0] == NAMESPACE)

@@ -1,0 +1,200 @@
+"""The figures of the log: what a restart replays, what a supplier reads, and what their parts cost.
+
+The log is what a busy primary or backup writes: blocks of 50 one-key updates with 100-byte values over 1,024 partitions,
+each with its transaction's id, in each of which everything older is known to be on every copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from engine.home import open_home
+from engine.recover import recover
+from engine.settings import Settings
+from engine.store import LayeredStore, MemoryStore
+from tools.bench_figures import VALUE_BYTES, Measured, Setting, count_is, per_second
+from wal import DirectoryDisk, Log, LogSettings, PartitionCounter, Want, crc32c, reference_crc32c
+from wal.checksum import Checksum
+from wal.ids import partition_of
+from wal.index import touched_by
+from wal.records import Record, Update, Write
+
+UPDATES_PER_BLOCK = 50
+PARTITIONS = 1024
+CLUSTER, NODE, NAMESPACE = "bench", "n1", "bench"
+SETTINGS = Settings(cluster=CLUSTER)
+
+T = TypeVar("T")
+
+
+def blocks_of(updates: int) -> Iterator[list[Record]]:
+    """Blocks of one-key updates of new keys, which fall on the partitions as they like."""
+    value = b"v" * VALUE_BYTES
+    counters = [0] * PARTITIONS
+    for first in range(0, updates, UPDATES_PER_BLOCK):
+        block: list[Record] = []
+        for n in range(first, min(first + UPDATES_PER_BLOCK, updates)):
+            key = b"key-%08d" % n
+            at = partition_of(key, PARTITIONS)
+            start = counters[at]
+            counters[at] += 1
+            block.append(Update([Write(NAMESPACE, at, 1, start, [key], [value], start, n.to_bytes(16, "big"))]))
+        yield block
+
+
+async def replay(setting: Setting, figure: str, goal: float) -> list[Measured]:
+    """A restart after a `kill -9` before the first checkpoint: open the directory, and fold all of its log."""
+    path = setting.directory / figure
+    setting.say(f"{figure}: writing a log of {setting.updates:,} updates")
+    with closing(open_home(path, cluster=CLUSTER, node=NODE, settings=SETTINGS)) as home:
+        _append(home.log, blocks_of(setting.updates), durable=False)
+    setting.say(f"{figure}: opening the directory")
+    began, processor = time.perf_counter(), time.process_time()
+    home = open_home(path, cluster=CLUSTER, node=None, settings=SETTINGS)
+    seconds, processor = time.perf_counter() - began, time.process_time() - processor
+    with closing(home):
+        found = sum(f.counter.lwm for f in home.replica.fragments.values())
+        count_is("updates replayed", setting.updates, found)
+        read, decoding = _timed(lambda: sum(len(block.records) for block in home.log.replay(1)))
+        count_is("updates read", setting.updates, read)
+        _, folding = _timed(lambda: recover(LayeredStore(MemoryStore()), home.log))
+    each = 1e6 / setting.updates
+    return [
+        Measured(
+            figure=figure,
+            what="updates replayed when a node starts again, from opening its directory on",
+            value=per_second(found, seconds),
+            unit="updates/s",
+            goal=goal,
+            counted=found,
+            seconds=round(seconds, 3),
+            parts={
+                "processor us each": round(processor * each, 2),
+                "of which verifying": round((seconds - folding) * each, 2),
+                "reading": round(decoding * each, 2),
+                "folding": round((folding - decoding) * each, 2),
+            },
+        )
+    ]
+
+
+async def history(setting: Setting, figure: str, goal: float) -> list[Measured]:
+    """What a supplier reads for a copy that misses everything, and for one that misses the end."""
+    path = setting.directory / figure
+    setting.say(f"{figure}: writing a log of {setting.updates:,} updates")
+    log = open_log(path)
+    ends = dict.fromkeys(range(PARTITIONS), 0)
+    with closing(log):
+        for block in blocks_of(setting.updates):
+            _append(log, [block], durable=False)
+            for record in block:
+                assert isinstance(record, Update)
+                ends[record.writes[0].partition] = record.writes[0].end
+        log.sync()
+        return [
+            _history(log, figure, ends, 1.0, "a copy that misses everything", goal),
+            _history(log, f"{figure}-end", ends, 0.01, "a copy that misses a hundredth", None),
+        ]
+
+
+def _history(log: Log, figure: str, ends: dict[int, int], missing: float, what: str, goal: float | None) -> Measured:
+    wants = []
+    expected = 0
+    for partition, end in ends.items():
+        have = end - min(end, max(1, round(end * missing)))
+        expected += end - have
+        wants.append(Want((NAMESPACE, partition), PartitionCounter(have), end, [(1, 1)]))
+    began = time.perf_counter()
+    cursor = log.history(wants)
+    found = 0
+    while batch := cursor.read(SETTINGS.supply_batch_bytes):
+        found += sum(write.delta for write in batch)
+    seconds = time.perf_counter() - began
+    assert cursor.done, "the cursor ended early"
+    assert not cursor.missed, f"history was missed: {cursor.missed[:3]}"
+    count_is("updates supplied", expected, found)
+    return Measured(
+        figure=figure,
+        what=f"updates read from the log for {what}",
+        value=per_second(found, seconds),
+        unit="updates/s",
+        goal=goal,
+        counted=found,
+        seconds=round(seconds, 3),
+        parts={"log bytes read per update": round(cursor.bytes_read / found, 1)} if found else {},
+    )
+
+
+async def log_parts(setting: Setting, figure: str) -> list[Measured]:
+    """Checksums, the index, appending with and without a sync, opening, reading."""
+    setting.say(f"{figure}: checksums, appending, opening, reading")
+    path, updates = setting.directory / figure, setting.updates
+    found = list(_checksums(figure))
+    block = next(blocks_of(UPDATES_PER_BLOCK))
+    rounds = max(1, updates // UPDATES_PER_BLOCK)
+    _, seconds = _timed(lambda: [touched_by(block) for _ in range(rounds)])
+    found.append(_part(figure, "index pass over a block's records", rounds * UPDATES_PER_BLOCK, seconds))
+    for name, count, durable in (("fdatasync per block", -(-updates // 10), True), ("no sync", updates, False)):
+        blocks = list(blocks_of(count))
+        log = open_log(path / name.replace(" ", "-"))
+        with closing(log):
+            seconds = _append(log, blocks, durable=durable)
+            count_is("updates appended", count, log.next_lsn - 1)
+        found.append(_part(figure, f"append, {name}", count, seconds))
+    log, seconds = _timed(lambda: open_log(path / "no-sync"))
+    found.append(_part(figure, "open, verifying everything", updates, seconds))
+    with closing(log):
+        read, seconds = _timed(lambda: sum(len(block.records) for block in log.replay(1)))
+    count_is("updates read", updates, read)
+    return [*found, _part(figure, "read and decode", updates, seconds)]
+
+
+def _checksums(figure: str) -> Iterator[Measured]:
+    data = bytes(16 << 10)
+    for name, checksum, rounds in (("hot path", crc32c, 5_000), ("crcmod", reference_crc32c, 200)):
+        _, seconds = _timed(partial(_again, checksum, data, rounds))
+        yield _part(figure, f"CRC-32C of 16 KiB, {name}", rounds, seconds, "blocks")
+
+
+def _again(checksum: Checksum, data: bytes, rounds: int) -> None:
+    for _ in range(rounds):
+        checksum(data, 0)
+
+
+def _part(figure: str, what: str, count: int, seconds: float, unit: str = "updates") -> Measured:
+    return Measured(
+        figure=figure,
+        what=what,
+        value=per_second(count, seconds),
+        unit=f"{unit}/s",
+        counted=count,
+        seconds=round(seconds, 3),
+    )
+
+
+def open_log(path: Path) -> Log:
+    """A log with the default settings."""
+    return Log.open(DirectoryDisk(path), cluster=CLUSTER, node=NODE, settings=LogSettings())
+
+
+def _append(log: Log, blocks: Iterable[list[Record]], *, durable: bool) -> float:
+    """Append; how long that took. The next segment is prepared outside of it, as the node's background thread does it."""
+    seconds = 0.0
+    for block in blocks:
+        if log.wants_next:
+            log.prepare_next()
+        began = time.perf_counter()
+        log.append(block, now_ms=1, durable=durable)
+        seconds += time.perf_counter() - began
+    return seconds
+
+
+def _timed(do: Callable[[], T]) -> tuple[T, float]:
+    began = time.perf_counter()
+    done = do()
+    return done, time.perf_counter() - began
