@@ -17,12 +17,13 @@ from collections.abc import Iterator, Mapping
 from heapq import merge
 from typing import NamedTuple, Protocol, TypeAlias
 
+from msgspec import Struct
 from sortedcontainers import SortedDict
 
 from wal.ids import Fragment
 
 
-class Entry(NamedTuple):
+class Entry(Struct, frozen=True, gc=False):
     """A key's newest version. A value of None is a tombstone: the key was deleted by this update."""
 
     epoch: int

@@ -80,8 +80,8 @@ def test_a_later_checkpoint_replaces_what_it_names_and_keeps_the_rest(store: Bas
 
 def test_a_tombstone_is_an_entry_and_an_empty_value_is_not_a_tombstone(store: BaseStore) -> None:
     checkpoint(store, image(1, {ACC: {b"deleted": entry(1, None), b"empty": entry(2, b"")}}))
-    assert store.get(ACC, b"deleted") == (1, 1, None)
-    assert store.get(ACC, b"empty") == (1, 2, b"")
+    assert store.get(ACC, b"deleted") == Entry(1, 1, None)
+    assert store.get(ACC, b"empty") == Entry(1, 2, b"")
     assert store.scan(ACC, b"", 10) == [(b"deleted", entry(1, None)), (b"empty", entry(2, b""))]
 
 
@@ -118,7 +118,7 @@ def test_large_values_and_large_numbers_come_back(store: BaseStore) -> None:
     value = bytes(range(256)) * 4096
     checkpoint(store, image((1 << 64) - 1, {ACC: {b"k": Entry((1 << 64) - 1, (1 << 64) - 1, value)}}))
     assert store.load().lsn == (1 << 64) - 1
-    assert store.get(ACC, b"k") == ((1 << 64) - 1, (1 << 64) - 1, value)
+    assert store.get(ACC, b"k") == Entry((1 << 64) - 1, (1 << 64) - 1, value)
 
 
 def test_many_rows_of_one_fragment_arrive_in_order(store: BaseStore) -> None:

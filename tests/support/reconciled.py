@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from engine import aio
 from engine.offline import read_directory
 from engine.store import Entry
@@ -74,13 +76,13 @@ def _flip(root: Path) -> None:
 
 
 def _forge(root: Path) -> None:
-    _replace(root / "n1", b"k302", _entry(root / "n1", b"k302")._replace(value=b"forged"))
+    _replace(root / "n1", b"k302", msgspec.structs.replace(_entry(root / "n1", b"k302"), value=b"forged"))
 
 
 def _several(root: Path) -> None:
     _replace(root / "n1", b"k310", None)
     _replace(root / "n2", b"k311", Entry(1, 1, b"older"))
-    _replace(root / "n3", b"k312", _entry(root / "n3", b"k312")._replace(value=None))
+    _replace(root / "n3", b"k312", msgspec.structs.replace(_entry(root / "n3", b"k312"), value=None))
     _replace(root / "n3", b"nowhere", Entry(1, 1, b"else"))
 
 
