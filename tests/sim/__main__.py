@@ -22,14 +22,12 @@ from os import cpu_count
 from pathlib import Path
 
 from tests.sim.faults import RATES
-from tests.sim.run import Result, run_seed
+from tests.sim.run import DELIVERIES_MIN, KINDS_MIN, Result, run_seed
 from tests.sim.scenario.interpreter import run_files
 from tests.sim.shrink import shrink
 from tests.support.probes import declared
 
 RECORD = Path(__file__).parents[2] / "docs" / "track-record.md"
-DELIVERIES_MIN = 1_000
-KINDS_MIN = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:

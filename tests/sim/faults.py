@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.sim.machine import Speed
 from tests.sim.network import MS, Pair, Weather
 from tests.sim.vault import MemoryVault
 from tests.sim.violation import About, Violation
+from tests.support.memory_disk import SECTOR
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine
@@ -29,18 +31,32 @@ RATES = {
     "clog": 2.0,  # what one node sends to another arrives late, and all at once
     "reset": 2.0,  # a connection breaks
     "slow-disk": 1.0,
-    "disk-error": 1.0,  # the disk refuses once; the node stops
-    "disk-full": 0.5,
-    "clock-jump": 1.0,  # a monotonic clock jumps ahead
-    "clock-rate": 1.0,  # a monotonic clock runs up to a tenth fast or slow
-    "wall-clock": 1.0,  # a wall clock is set to any time
+    "disk-error": 1.0,  # a write or a sync is refused once; the node stops
+    "read-error": 1.0,  # a read is refused: of a node that supplies history, or that starts
+    "disk-full": 1.0,
+    "damage": 1.0,  # a machine comes back with sectors that rotted, or that hold what was meant for others
     "wipe": 1.0,  # a machine comes back with an empty disk
     "old-disk": 1.0,  # a machine comes back with an old image of its disk
-    "client": 1.0,  # a client dies with what it holds
-    "everybody": 0.3,  # all machines lose power at once
-    "weather": 3.0,  # loss, duplicates, delay, reordering; for the whole storm
+    "clock-jump": 1.0,  # a monotonic clock jumps ahead, by up to an hour
+    "clock-rate": 1.0,  # a monotonic clock runs up to a tenth fast or slow
+    "wall-clock": 1.0,  # a wall clock is set to any time
+    "client": 1.0,  # a client dies with what it holds; another one comes
+    "join": 0.7,  # a new node comes
+    "leave": 1.0,  # a node leaves on purpose, and comes back
+    "baseline": 1.0,  # an operator changes who is meant to hold data
+    "checkpoint": 2.0,  # an operator asks for a checkpoint
+    "everybody": 0.4,  # all machines lose power at once
+    "weather": 3.0,  # loss, duplicates, delay, reordering; another one every few seconds
 }
 """How often each kind comes, relative to the others, in a seed that has it."""
+
+
+DESTRUCTIVE = ("wipe", "old-disk", "damage")
+"""These take a copy away for good. They wait until every other copy is whole, for a while."""
+FORGETFUL = ("power", "kill", "everybody", "leave", "disk-error", "read-error", "disk-full", *DESTRUCTIVE)
+"""What makes a node forget how far it heard that others had got."""
+NODES_MAX = 6
+PATIENCE = 40
 
 
 class Faults:
@@ -55,6 +71,8 @@ class Faults:
         self._draw = world.draws.of("faults")
         self._cuts = 0
         self._images: dict[str, tuple[str, MemoryDisk, Vault]] = {}
+        self._patience = 0  # how often a destructive fault still looks whether it may
+        self._set_back: Machine | None = None  # it claims less than it had, and nobody may forget that yet
         self._kinds: dict[str, Callable[[Machine], bool]] = {
             "power": self._power,
             "kill": self._kill,
@@ -69,8 +87,14 @@ class Faults:
             "clock-jump": self._clock_jump,
             "clock-rate": self._clock_rate,
             "wall-clock": self._wall_clock,
+            "read-error": self._read_error,
+            "damage": self._damage,
             "wipe": self._wipe,
             "old-disk": self._old_disk,
+            "join": self._join,
+            "leave": self._leave,
+            "baseline": self._baseline,
+            "checkpoint": self._checkpoint,
             "client": self._client,
             "everybody": self._everybody,
         }
@@ -79,17 +103,26 @@ class Faults:
     def begin(self) -> None:
         """From now on things go wrong."""
         if "weather" in self.rates:
-            self.happened["weather"] = 1
-            draw = self._draw
-            self.world.network.weather = Weather(
-                loss=draw.choice([0.0, 0.01, 0.05, 0.15]),
-                duplicate=draw.choice([0.0, 0.02, 0.1]),
-                jitter=draw.choice([0, 300_000, 3 * MS]),
-                spike=draw.choice([0.0, 0.01, 0.05]),
-                reorder=draw.random() < 0.5,
-                refuse=draw.choice([0.0, 0.1]),
-            )
+            self._change_weather()
         self._next()
+
+    def _change_weather(self) -> None:
+        if self.over:
+            return
+        self._count("weather")
+        draw = self._draw
+        self.world.network.weather = Weather(
+            loss=draw.choice([0.0, 0.01, 0.05, 0.15, 0.3]),
+            duplicate=draw.choice([0.0, 0.02, 0.1, 0.5]),
+            jitter=draw.choice([0, 300_000, 3 * MS]),
+            spike=draw.choice([0.0, 0.01, 0.05]),
+            reorder=draw.random() < 0.5,
+            refuse=draw.choice([0.0, 0.1]),
+        )
+        self.world.after(draw.randrange(1, 10) * 1_000 * MS, self._change_weather)
+
+    def _count(self, kind: str) -> None:
+        self.happened[kind] = self.happened.get(kind, 0) + 1
 
     def _next(self) -> None:
         self.world.after(self._draw.randrange(self._pause_ns // 4, self._pause_ns), self._strike)
@@ -101,9 +134,35 @@ class Faults:
         if kinds:
             kind = self._draw.choices(kinds, [self.rates[k] for k in kinds])[0]
             machine = self._draw.choice(list(self.world.machines.values()))
-            if self._kinds[kind](machine):
-                self.happened[kind] = self.happened.get(kind, 0) + 1
+            if kind in DESTRUCTIVE:
+                self._patience = PATIENCE
+                self._destroy(kind, machine)
+                return
+            if not (kind in FORGETFUL and self._being_set_back()) and self._kinds[kind](machine):
+                self._count(kind)
         self._next()
+
+    def _destroy(self, kind: str, machine: Machine) -> None:
+        """As soon as every copy is whole; nothing else happens before."""
+        if self.over:
+            return
+        if not self._being_set_back() and self._destroyable(machine) and self._kinds[kind](machine):
+            self._count(kind)
+        elif self._patience:
+            self._patience -= 1
+            self.world.after(100 * MS, self._destroy, kind, machine)
+            return
+        self._next()
+
+    def _being_set_back(self) -> bool:
+        """Whether a machine that lost what it had promised is not yet known by its new life."""
+        machine, newest = self._set_back, self.world.newest()
+        if machine is None:
+            return False
+        member = newest.member(machine.name) if newest is not None else None
+        if machine.up and machine.node is not None and member is not None:
+            self._set_back = None if member.incarnation == machine.node.core.incarnation else machine
+        return self._set_back is not None
 
     # Processes and power.
 
@@ -134,9 +193,15 @@ class Faults:
         if machine.up or machine.gone:
             return
         machine.disk.repair()
-        if self._draw.random() < 0.3 and isinstance(machine.vault, MemoryVault):
+        if self._draw.random() < 0.5 and machine.name not in self._images and isinstance(machine.vault, MemoryVault):
             self._images[machine.name] = (machine.allocation, machine.disk.copy(), machine.vault.copy())
-        if not machine.start():
+        if "read-error" in self.rates and not self.over and self._draw.random() < 0.1:
+            machine.disk.fail("read", self._draw.randrange(1, 10))
+            if not machine.start():
+                self._count("read-error")
+                self._start_later(machine)
+            machine.disk.repair()
+        elif not machine.start():
             raise Violation("recovery", f"{machine.name} does not start: {machine.why}", About(nodes=(machine.name,)))
 
     def _stop(self, machine: Machine) -> bool:
@@ -201,6 +266,13 @@ class Faults:
         self._repair_later(machine)
         return True
 
+    def _read_error(self, machine: Machine) -> bool:
+        if not machine.up:
+            return False
+        machine.disk.fail("read", self._draw.randrange(1, 5), "EIO")
+        self._repair_later(machine)
+        return True
+
     def _repair_later(self, machine: Machine) -> None:
         def repair() -> None:
             machine.disk.repair()
@@ -215,6 +287,8 @@ class Faults:
         if newest is None or len(newest.voters) < 3 or machine.paused or not machine.up:
             return False
         for other in self.world.machines.values():
+            if other.gone:
+                continue
             if not other.up or other.node is None or not other.node.core.serving:
                 return False
             if other.node.core.topology is None or other.node.core.version != newest.version:
@@ -222,30 +296,110 @@ class Faults:
         return all(len(placement.in_sync) > 1 and not placement.lost for placement in newest.placements)
 
     def _wipe(self, machine: Machine) -> bool:
-        if not self._destroyable(machine):
-            return False
         machine.stop("its disk broke")
-        machine.wipe()
-        self._images.pop(machine.name, None)
-        self.world.destroyed(machine, "was wiped")
+        self._replace_disk(machine)
         self._start_later(machine)
         return True
 
+    def _replace_disk(self, machine: Machine) -> None:
+        machine.wipe()
+        self._images.pop(machine.name, None)
+        self.world.destroyed(machine, "was wiped")
+
     def _old_disk(self, machine: Machine) -> bool:
-        image = self._images.get(machine.name)
-        if image is None or image[0] != machine.allocation or not self._destroyable(machine):
+        image = self._images.pop(machine.name, None)
+        if image is None or image[0] != machine.allocation:
             return False
         machine.stop("it is set back")
         machine.vault.close()
         machine.disk, machine.vault = image[1].copy(), image[2].copy()
-        self.world.destroyed(machine, "was set back to an old image of its disk")
+        self._lose_promises(machine, "was set back to an old image of its disk")
         self._start_later(machine)
+        return True
+
+    def _damage(self, machine: Machine) -> bool:
+        """It must refuse to start, unless what rotted is nothing that it needs, or looks like the end of its log."""
+        machine.stop("its power fails and its disk rots")
+        self._rot(machine.disk)
+        self._lose_promises(machine, "has damaged sectors")
+        if not machine.start():
+            self._replace_disk(machine)
+            self._start_later(machine)
+        return True
+
+    def _rot(self, disk: MemoryDisk) -> None:
+        """Some sectors of the log lose their contents, or take those of another sector."""
+        draw = self._draw
+        for _ in range(draw.randrange(1, 4)):
+            name, other = draw.choice(disk.names()), draw.choice(disk.names())
+            at = SECTOR * draw.randrange(max(1, len(disk.image(name)) // SECTOR))
+            if draw.random() < 0.5:
+                data = draw.randbytes(SECTOR)
+            else:
+                source = SECTOR * draw.randrange(max(1, len(disk.image(other)) // SECTOR))
+                data = disk.image(other)[source : source + SECTOR]
+            disk.overwrite(name, at, data)
+
+    def _lose_promises(self, machine: Machine, how: str) -> None:
+        """Only the others know now how far it had got: they must live until the next map knows it, too."""
+        self._set_back = machine
+        for other in self.world.machines.values():
+            other.disk.repair()
+        self.world.destroyed(machine, how)
+
+    # The operator.
+
+    def _join(self, _: Machine) -> bool:
+        machines = self.world.machines
+        if len(machines) >= NODES_MAX:
+            return False
+        like = next(iter(machines.values()))
+        lmdb = not isinstance(like.vault, MemoryVault)
+        machine = self.world.add_machine(f"n{len(machines) + 1}", speed=Speed(sync=like.speed.sync), lmdb=lmdb)
+        self._start(machine)
+        return True
+
+    def _leave(self, machine: Machine) -> bool:
+        newest = self.world.newest()
+        if not machine.up or machine.paused or newest is None or len(newest.members) < 4 or self._any_gone():
+            return False
+        self.world.command(machine, "stop")
+        self.world.after(self._draw.choice([3_000, 8_000]) * MS, self._return, machine)
+        return True
+
+    def _any_gone(self) -> bool:
+        return any(machine.gone for machine in self.world.machines.values())
+
+    def _return(self, machine: Machine) -> None:
+        if machine.gone:
+            machine.gone = False
+            self._start(machine)
+        elif machine.up and machine.node is not None and machine.node.membership.leaving_self:
+            self.world.after(1_000 * MS, self._return, machine)
+
+    def _baseline(self, machine: Machine) -> bool:
+        """Somebody is taken out, or everybody in."""
+        newest = self.world.newest()
+        if not machine.up or machine.paused or newest is None:
+            return False
+        nodes = sorted({*newest.baseline, *newest.voters})
+        if len(nodes) > 3 and self._draw.random() < 0.6:
+            nodes.remove(self._draw.choice(nodes))
+        if nodes == sorted(newest.baseline):
+            return False
+        self.world.command(machine, "baseline", {"nodes": nodes})
+        return True
+
+    def _checkpoint(self, machine: Machine) -> bool:
+        if not machine.up:
+            return False
+        self.world.command(machine, "checkpoint")
         return True
 
     # Clocks and clients.
 
     def _clock_jump(self, machine: Machine) -> bool:
-        machine.set_clock(jump_ns=self._draw.choice([100 * MS, 2_000 * MS, 60_000 * MS]))
+        machine.set_clock(jump_ns=self._draw.choice([100 * MS, 2_000 * MS, 60_000 * MS, 3_600_000 * MS]))
         return True
 
     def _clock_rate(self, machine: Machine) -> bool:
@@ -258,7 +412,7 @@ class Faults:
 
     def _client(self, _: Machine) -> bool:
         alive = [c for c in self.world.clients.values() if c.alive]
-        if len(alive) < 2:
+        if not alive:
             return False
         self._draw.choice(alive).die()
         return True
@@ -277,5 +431,5 @@ class Faults:
             machine.speed.slow_until = 0
             machine.set_clock(rate=1_000_000)
             machine.resume()
-            if not machine.up and not machine.gone:
-                self._start(machine)
+            self._return(machine)
+            self._start(machine)

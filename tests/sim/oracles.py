@@ -118,8 +118,8 @@ def look_inside(world: World) -> None:
             raise Violation("replica", f"{machine.name}: {error}", About(nodes=(machine.name,))) from error
 
 
-def unsettled(world: World) -> str:
-    """Why the cluster has not come to rest yet; empty if it has."""
+def out_of_sync(world: World) -> str:
+    """Which copy is not where it belongs, or not in sync; empty if all are."""
     newest = world.newest()
     if newest is None:
         return "there is no map"
@@ -132,11 +132,25 @@ def unsettled(world: World) -> str:
         status = node.admin.status()
         if status["version"] != str(newest.version):
             return f"{machine.name} is at {status['version']}, the newest map is {newest.version}"
-        for what in ("under_replicated", "lost", "in_doubt", "behind", "locks", "frozen"):
+        for what in ("under_replicated", "lost", "behind", "frozen"):
             if status[what]:
                 return f"{machine.name}: {what} is {status[what]}"
         if any(hold.mine and not hold.active for hold in node.core.holds):
             return f"{machine.name} has not promoted everything it is primary of"
+    return ""
+
+
+def unsettled(world: World) -> str:
+    """Why the cluster has not come to rest yet; empty if it has."""
+    reason = out_of_sync(world)
+    if reason:
+        return reason
+    for machine in world.running:
+        assert machine.node is not None
+        status = machine.node.admin.status()
+        for what in ("in_doubt", "locks"):
+            if status[what]:
+                return f"{machine.name}: {what} is {status[what]}"
     return ""
 
 

@@ -46,15 +46,23 @@ class Recorder:
 
     def failed(self, process: int, error: errors.Error) -> int:
         """A process was told an error; the process to go on as."""
-        name = type(error).__name__
-        self.errors[name] = self.errors.get(name, 0) + 1
+        self.told(error)
         self.end(process, "info" if error.maybe_committed else "fail")
         return self.process() if error.maybe_committed else process
+
+    def told(self, error: errors.Error) -> None:
+        """Count an error by its name."""
+        name = type(error).__name__
+        self.errors[name] = self.errors.get(name, 0) + 1
 
     def history(self, workload: str, keep: Callable[[Operation], bool] = lambda _: True) -> list[Operation]:
         """All operations of a workload, those without an answer last."""
         ended = self._ended.get(workload, [])
         return [o for o in (*ended, *(o for w, o in self._open.values() if w == workload)) if keep(o)]
+
+    def workloads(self) -> list[str]:
+        """All workloads of which something was asked."""
+        return list(dict.fromkeys([*self._ended, *(workload for workload, _ in self._open.values())]))
 
     def count(self, outcome: Outcome) -> int:
         """How many operations ended so."""

@@ -15,16 +15,21 @@ from engine.settings import Settings
 from rebalance.affinity import assign
 from tests.sim.draws import Draws
 from tests.sim.faults import RATES, Faults
-from tests.sim.machine import Machine, Speed
+from tests.sim.machine import Speed
 from tests.sim.network import MS
-from tests.sim.oracles import compare_copies, look_inside, unsettled, watch
+from tests.sim.oracles import compare_copies, look_inside, out_of_sync, unsettled, watch
 from tests.sim.recorder import Recorder
 from tests.sim.violation import Violation
 from tests.sim.workloads import WORKLOADS, Load, judge, read_everything, set_up
 from tests.sim.world import SECOND, Plant, World
 from wal.probe import listen
 
-STORM_NS = 30 * SECOND
+STORM_NS = 20 * SECOND
+STORMS_MAX = 10
+"""A storm in which too little happened goes on for up to so many times as long."""
+DELIVERIES_MIN, DELIVERIES_MAX = 3_000, 14_000
+KINDS_MIN = 5
+CLIENTS = 4
 REST_NS = 120 * SECOND
 """A cluster of which nothing is wrong any more comes to rest within so much simulated time."""
 LOOK_NS = 250 * MS
@@ -52,22 +57,30 @@ class Result:
 
 def draw_settings(draw: Random, nodes: int) -> Settings:
     """Settings that make rare things happen soon."""
+    segment = draw.choice([1 << 10, 2 << 10, 4 << 10, 64 << 10])
+    patient = draw.random() < 0.3
     return Settings(
         cluster="sim",
         partitions=draw.choice([8, 16, 32]),
         backups=draw.choice([1, 2, 2, 2]) if nodes > 2 else 1,
-        lock_lease_ms=draw.choice([1_000, 3_000]),
+        heartbeat_ms=250 if patient else 60,
+        suspicion_ms=1_500 if patient else 400,
+        connection_lost_ms=500 if patient else 120,
+        exchange_delay_ms=150 if patient else 40,
+        exchange_retry_ms=1_000 if patient else 200,
+        retransmit_ms=400 if patient else 100,
+        lock_lease_ms=draw.choice([300, 1_000, 3_000]),
         lock_timeout_ms=draw.choice([300, 1_500]),
         in_doubt_ms=draw.choice([100, 1_000]),
-        checkpoint_ms=draw.choice([300, 2_000, 10_000]),
-        checkpoint_bytes=draw.choice([4 << 10, 64 << 10, 1 << 20]),
+        checkpoint_ms=draw.choice([100, 300, 2_000]),
+        checkpoint_bytes=draw.choice([1 << 10, 4 << 10, 1 << 20]),
         max_parallel_migrations=draw.choice([1, 3, 10]),
         supply_batch_bytes=draw.choice([1 << 10, 16 << 10]),
         supply_credit=draw.choice([1, 4]),
-        backlog_bytes_max=draw.choice([8 << 10, 1 << 20]),
+        backlog_bytes_max=draw.choice([1 << 10, 8 << 10, 1 << 20]),
         prefer_history=draw.random() < 0.7,
-        wal_segment_bytes=draw.choice([64 << 10, 256 << 10]),
-        wal_total_bytes=draw.choice([256 << 10, 16 << 20]) * 4,
+        wal_segment_bytes=segment,
+        wal_total_bytes=segment * draw.choice([3, 3, 12, 300]),
         exchange_drain_ms=draw.choice([200, 2_000]),
     )
 
@@ -135,13 +148,16 @@ def _live(
             raise Violation(
                 "liveness", f"a cluster of which nothing is wrong does not take the first write: {begun.failure}"
             )
-        _spawn(world, load, draw)
+        for _ in range(CLIENTS):
+            _spawn(world, load, draw)
         faults.begin()
-        until = world.now + storm_ns
-        while world.now < until:
+        begun = world.now
+        while not _over(world, faults, world.now - begun, storm_ns):
             world.run_for(LOOK_NS)
             equal.look(world)
             _look_at_clients(world)
+            while sum(client.alive for client in world.clients.values()) < CLIENTS:
+                _spawn(world, load, draw)
         look_inside(world)
         faults.calm()
         _rest(world, load)
@@ -160,16 +176,24 @@ def _live(
         result.operations = Counter({o: recorder.count(o) for o in ("ok", "fail", "info")})
 
 
+def _over(world: World, faults: Faults, lasted_ns: int, storm_ns: int) -> bool:
+    """A storm is over at its time, or earlier if so much happened, or later if so little did."""
+    kinds = len(faults.happened) >= min(KINDS_MIN, len(faults.rates))
+    if lasted_ns < storm_ns:
+        return kinds and lasted_ns > storm_ns // 2 and world.network.delivered > DELIVERIES_MAX
+    return lasted_ns >= STORMS_MAX * storm_ns or (kinds and world.network.delivered >= DELIVERIES_MIN)
+
+
 def _spawn(world: World, load: Load, draw: Random) -> None:
-    """Every workload on every client; one client may live on a node's machine."""
-    for number in range(1, 4):
-        host: Machine | None = world.machines["n1"] if number == 3 and draw.random() < 0.3 else None
-        client = world.add_client(f"c{number}", host=host)
-        client.wall_offset_ms = draw.choice([0, 0, -5_000, 60_000])
-        for name, workload in WORKLOADS.items():
-            rng = world.draws.of(f"{name} of c{number}")
-            pause = draw.choice([5, 40, 150]) * MS
-            client.spawn(load.repeat(client, rng, workload(load, client, rng), pause), f"{name} of c{number}")
+    """A client with every workload; it may live on a node's machine."""
+    machines = [machine for machine in world.machines.values() if machine.up]
+    host = draw.choice(machines) if machines and draw.random() < 0.1 else None
+    client = world.add_client(f"c{len(world.clients)}", host=host)
+    client.wall_offset_ms = draw.choice([0, 0, -5_000, 60_000])
+    for name, workload in WORKLOADS.items():
+        rng = world.draws.of(f"{name} of {client.name}")
+        pause = draw.choice([100, 400, 1_200]) * MS
+        client.spawn(load.repeat(client, rng, workload(load, client, rng), pause), f"{name} of {client.name}")
 
 
 def _look_at_clients(world: World) -> None:
@@ -180,7 +204,9 @@ def _look_at_clients(world: World) -> None:
 
 
 def _rest(world: World, load: Load) -> None:
-    """The load goes on for a while in the calm, ends, and then everything must come to rest."""
+    """The load goes on in the calm until every copy is in sync, ends, and then everything must come to rest."""
+    if not world.run_while(lambda: bool(out_of_sync(world)), at_most=REST_NS, look_every=LOOK_NS):
+        raise Violation("liveness", f"not every copy comes to be in sync: {out_of_sync(world)}")
     world.run_for(SECOND)
     load.stopping = True
 

@@ -1,0 +1,29 @@
+"""What clients do while a world goes wrong, and how their histories are judged.
+
+Each workload is chosen for what it would notice; see there. All run at once, over the same few nodes, and on few keys,
+so that they meet.
+"""
+
+from __future__ import annotations
+
+from tests.sim.workloads.load import Load, set_up
+from tests.sim.workloads.retry import retry_of
+from tests.sim.workloads.rows import rows_of
+from tests.sim.workloads.single import batches_of, registers_of, set_of
+from tests.sim.workloads.strays import strays_of
+from tests.sim.workloads.transactions import bank_of, lists_of, ring_of
+from tests.sim.workloads.verdict import judge, read_everything
+
+WORKLOADS = {
+    "bank": bank_of,
+    "lists": lists_of,
+    "ring": ring_of,
+    "registers": registers_of,
+    "set": set_of,
+    "batches": batches_of,
+    "retry": retry_of,
+    "rows": rows_of,
+    "strays": strays_of,
+}
+
+__all__ = ["WORKLOADS", "Load", "judge", "read_everything", "set_up"]

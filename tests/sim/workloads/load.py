@@ -1,0 +1,76 @@
+"""What all workloads share: the loop around a step, names and sizes, and what must be there before anything goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from engine import errors
+from tests.sim.clients import Client
+from tests.sim.network import MS
+from tests.sim.recorder import Recorder
+from tests.sim.transactions import SimTransaction
+
+ACCOUNTS = tuple(f"a{i}" for i in range(6))
+BALANCE = 100
+NODES_OF_RING = tuple(f"r{i}" for i in range(6))
+TIMEOUT_NS = 4_000 * MS
+
+Step = Callable[[int], Awaitable[int]]
+"""One thing that a process does; the process to go on as."""
+
+
+class Load:
+    """The clients' doings of one run. `stopping` ends every loop after what it is at."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.stopping = False
+        self.done = 0
+        self._element = 0
+
+    def element(self) -> int:
+        """A value that is used once."""
+        self._element += 1
+        return self._element
+
+    async def repeat(self, client: Client, rng: Random, step: Step, pause_ns: int) -> None:
+        """Do something again and again, as one process after the other."""
+        process = self.recorder.process()
+        while not self.stopping:
+            process = await step(process)
+            self.done += 1
+            await client.pause(rng.randrange(pause_ns))
+
+
+def begin(client: Client, rng: Random) -> SimTransaction:
+    """A transaction of any kind, more or less patient."""
+    return SimTransaction(
+        client,
+        optimistic=rng.random() < 0.5,
+        timeout_ns=rng.choice([TIMEOUT_NS, TIMEOUT_NS // 8]),
+        lock_timeout_ms=rng.choice([5_000, 1_000, 100]),
+    )
+
+
+async def give_up(tx: SimTransaction, rng: Random) -> None:
+    """Roll back: mostly at once, sometimes when the locks are somebody else's already."""
+    if rng.random() < 0.2:
+        await tx.client.pause(rng.choice([50, 1_500, 4_000]) * MS)
+    await tx.rollback()
+
+
+async def set_up(client: Client) -> None:
+    """What must be there before anything goes wrong: the accounts and the ring."""
+    tx = SimTransaction(client, timeout_ns=60_000 * MS)
+    await tx.put("bank", {a.encode(): str(BALANCE).encode() for a in ACCOUNTS})
+    following = (*NODES_OF_RING[1:], NODES_OF_RING[0])
+    await tx.put("ring", {a.encode(): b.encode() for a, b in zip(NODES_OF_RING, following, strict=True)})
+    await tx.commit()
+
+
+async def failed(tx: SimTransaction, load: Load, process: int, rng: Random, error: errors.Error) -> int:
+    """A transaction was told an error: record it and give up; the process to go on as."""
+    process = load.recorder.failed(process, error)
+    await give_up(tx, rng)
+    return process

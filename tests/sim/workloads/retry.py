@@ -1,0 +1,113 @@
+"""Writes that are asked for again under their transaction id: before an answer, after it, and long after.
+
+Each client has lists of its own, to which nobody else writes, and each list holds the names of the transactions that
+appended to it. One that is executed again takes the list back to what it was, or appends its name twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import NamedTuple
+
+from engine import errors
+from engine.client.calls import Call, CommitCall, GetCall, PutCall, SwapCall
+from tests.sim.checkers.history import Apply, ReadApplied
+from tests.sim.clients import Client
+from tests.sim.network import MS
+from tests.sim.workloads.load import TIMEOUT_NS, Load, Step
+from wal.ids import TxId
+
+ATTEMPTS_MAX = 6
+NAMES_MAX = 20
+PREFIX = "retry "
+"""What the histories of these lists begin with: each list has its own."""
+
+
+class _Asked(NamedTuple):
+    """An append: the same each time that it is asked for."""
+
+    name: str
+    tx: TxId
+    how: str
+    before: bytes
+    after: bytes
+
+
+class _Lists:
+    """One client's lists, one after the other."""
+
+    def __init__(self, load: Load, client: Client, rng: Random) -> None:
+        self.load = load
+        self.client = client
+        self.rng = rng
+        self.begin()
+
+    def begin(self) -> None:
+        """The last one is long, or it is not known what became of it: take another."""
+        self.key = f"{self.client.name}-{self.load.element()}".encode()
+        self.history = PREFIX + self.key.decode()
+        self.asked: list[_Asked] = []
+
+    async def step(self, process: int) -> int:
+        """Append, read, or ask again for something that was answered."""
+        choice = self.rng.random()
+        if choice < 0.2:
+            return await self._read(process)
+        if choice < 0.45 and self.asked:
+            process, _ = await self._attempt(process, self.rng.choice(self.asked), again=True)
+            return process
+        if len(self.asked) >= NAMES_MAX:
+            self.begin()
+        before = self.asked[-1].after if self.asked else b""
+        name = f"t{self.load.element()}"
+        how = self.rng.choice(["put", "swap", "commit"])
+        asked = _Asked(name, self.client.new_tx(), how, before, b" ".join(filter(None, (before, name.encode()))))
+        for number in range(ATTEMPTS_MAX):
+            process, done = await self._attempt(process, asked, again=number > 0)
+            if done:
+                self.asked.append(asked)
+                return process
+            await self.client.pause(self.rng.randrange(600 * MS))
+        self.begin()
+        return process
+
+    async def _attempt(self, process: int, asked: _Asked, *, again: bool) -> tuple[int, bool]:
+        """Ask, patiently or not; the process to go on as, and whether it is done."""
+        recorder = self.load.recorder
+        call = self._call(asked)
+        call.unanswered = again  # an earlier attempt may have been executed
+        recorder.begin(self.history, process, Apply(asked.name))
+        try:
+            await self.client.call(call, timeout_ns=self.rng.choice([20 * MS, 400 * MS, TIMEOUT_NS]))
+        except errors.Error as error:
+            return recorder.failed(process, error), False
+        answer = f"applied {call.applied}" if isinstance(call, SwapCall) else "done"
+        recorder.end(process, "ok", Apply(asked.name, answer))
+        return process, True
+
+    def _call(self, asked: _Asked) -> Call:
+        if asked.how == "put":
+            return PutCall(asked.tx, "retry", [self.key], [asked.after])
+        if asked.how == "swap":
+            when, old = ("equals", asked.before) if asked.before else ("absent", None)
+            return SwapCall(asked.tx, "retry", self.key, when, old, asked.after)
+        writes: list[tuple[str, list[bytes], list[bytes | None]]]
+        writes = [("retry", [self.key, b"mirror of " + self.key], [asked.after, asked.after])]
+        return CommitCall(asked.tx, asked.tx, optimistic=True, writes=writes, locks=[], reads=[])
+
+    async def _read(self, process: int) -> int:
+        recorder = self.load.recorder
+        recorder.begin(self.history, process, ReadApplied())
+        try:
+            call = await self.client.call(GetCall("retry", [self.key]), timeout_ns=TIMEOUT_NS)
+        except errors.Error as error:
+            return recorder.failed(process, error)
+        held = call.values[0][2] or b""
+        recorder.end(process, "ok", ReadApplied(dict(Counter(held.decode().split()))))
+        return process
+
+
+def retry_of(load: Load, client: Client, rng: Random) -> Step:
+    """Appends that are asked for more than once."""
+    return _Lists(load, client, rng).step

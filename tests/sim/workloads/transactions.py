@@ -1,0 +1,140 @@
+"""Transactions over several keys, nodes and partitions: the bank, the lists and the ring.
+
+The bank would notice half a transfer, the lists an order that no serial execution explains, the ring half a rotation.
+Some transfers stop after the votes: the client asks what became of them, or goes on, or is never heard of again.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from engine import errors
+from tests.sim.checkers.history import Append, Read, ReadBalances, ReadRing, Rotate, Transaction, Transfer
+from tests.sim.clients import Client
+from tests.sim.network import MS
+from tests.sim.transactions import SimTransaction
+from tests.sim.workloads.load import ACCOUNTS, NODES_OF_RING, Load, Step, begin, failed
+
+STOPPING = 0.08
+"""So many transfers stop after the votes."""
+LISTS = 5
+LIST_MAX = 25
+"""A list that is so long is retired, for the history grows with the square of its length."""
+
+
+def bank_of(load: Load, client: Client, rng: Random) -> Step:
+    """Transfers between accounts, and reads of all of them."""
+    keys = [a.encode() for a in ACCOUNTS]
+
+    async def step(process: int) -> int:
+        recorder, tx = load.recorder, begin(client, rng)
+        try:
+            if rng.random() < 0.3:
+                recorder.begin("bank", process, ReadBalances())
+                found = await tx.get("bank", keys)
+                await tx.commit()
+                recorder.end(process, "ok", ReadBalances({k.decode(): int(v) for k, v in found.items() if v is not None}))
+                return process
+            source, target = rng.sample(ACCOUNTS, 2)
+            amount = rng.randrange(1, 30)
+            recorder.begin("bank", process, Transfer(source, target, amount))
+            found = await tx.get("bank", [source.encode(), target.encode()])
+            left = int(found[source.encode()] or b"0") - amount
+            if left < 0:
+                await tx.rollback()
+                recorder.end(process, "fail")
+                return process
+            gained = int(found[target.encode()] or b"0") + amount
+            await tx.put("bank", {source.encode(): str(left).encode(), target.encode(): str(gained).encode()})
+            if rng.random() < STOPPING:
+                return await _stop_after_the_votes(tx, load, process, rng)
+            await tx.commit()
+            recorder.end(process, "ok")
+        except errors.Error as error:
+            process = await failed(tx, load, process, rng, error)
+        return process
+
+    return step
+
+
+async def _stop_after_the_votes(tx: SimTransaction, load: Load, process: int, rng: Random) -> int:
+    """Prepare only; then go on, ask, or leave it to the engine to find out that nobody will come."""
+    recorder = load.recorder
+    await tx.prepare()
+    await tx.client.pause(rng.choice([1, 300, 3_000]) * MS)
+    then = rng.random()
+    try:
+        if then < 0.3:
+            await tx.commit()
+            recorder.end(process, "ok")
+            return process
+        if then < 0.6:
+            outcome = await tx.status()
+            recorder.end(process, "ok" if outcome == "committed" else "fail")
+            return process
+    except errors.Conflict:
+        recorder.end(process, "fail")
+        return process
+    except errors.Error:
+        pass  # whatever this attempt was told: the votes were given, and recovery may have committed
+    recorder.end(process, "info")
+    return recorder.process()
+
+
+def lists_of(load: Load, client: Client, rng: Random) -> Step:
+    """Appends to lists and reads of them, several in a transaction."""
+
+    async def step(process: int) -> int:
+        recorder, tx = load.recorder, begin(client, rng)
+        generation = load.done // (LISTS * LIST_MAX * 4)
+        keys = [f"l{generation}-{i}" for i in rng.sample(range(LISTS), rng.randrange(1, 4))]
+        ops: list[Append | Read] = [Append(k, load.element()) if rng.random() < 0.6 else Read(k) for k in keys]
+        recorder.begin("lists", process, Transaction(tuple(ops)))
+        try:
+            found = await tx.get("lists", [k.encode() for k in keys])
+            told: list[Append | Read] = []
+            for op in ops:
+                held = found[op.key.encode()]
+                if isinstance(op, Append):
+                    more = str(op.value).encode()
+                    await tx.put("lists", {op.key.encode(): held + b" " + more if held else more})
+                    told.append(op)
+                else:
+                    told.append(Read(op.key, tuple(int(v) for v in held.split()) if held else ()))
+            await tx.commit()
+            recorder.end(process, "ok", Transaction(tuple(told)))
+        except errors.Error as error:
+            process = await failed(tx, load, process, rng, error)
+        return process
+
+    return step
+
+
+def ring_of(load: Load, client: Client, rng: Random) -> Step:
+    """Rotations of three neighbours of a ring, and reads of the whole ring."""
+
+    async def step(process: int) -> int:
+        recorder, tx = load.recorder, begin(client, rng)
+        try:
+            if rng.random() < 0.3:
+                recorder.begin("ring", process, ReadRing())
+                found = await tx.get("ring", [n.encode() for n in NODES_OF_RING])
+                await tx.commit()
+                told = {k.decode(): v.decode() for k, v in found.items() if v is not None}
+                recorder.end(process, "ok", ReadRing(told))
+                return process
+            first = rng.choice(NODES_OF_RING).encode()
+            recorder.begin("ring", process, Rotate((first.decode(),)))
+            chain = [first]
+            for _ in range(3):
+                found = await tx.get("ring", [chain[-1]])
+                chain.append(found[chain[-1]] or b"")
+            a, b, c, d = chain
+            await tx.put("ring", {a: c, c: b, b: d})  # a > b > c > d becomes a > c > b > d
+            await tx.commit()
+            recorder.end(process, "ok", Rotate((a.decode(), b.decode(), c.decode())))
+        except errors.Error as error:
+            process = await failed(tx, load, process, rng, error)
+        return process
+
+    return step
