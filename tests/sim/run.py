@@ -30,7 +30,9 @@ STORMS_MAX = 10
 DELIVERIES_MIN, DELIVERIES_MAX = 3_000, 14_000
 KINDS_MIN = 5
 CLIENTS = 4
-REST_NS = 120 * SECOND
+CALM_PACE = 4
+"""In the calm there is less to do for clients: they pause for so much longer."""
+REST_NS = 60 * SECOND
 """A cluster of which nothing is wrong any more comes to rest within so much simulated time."""
 LOOK_NS = 250 * MS
 LMDB_SHARE = 0.06
@@ -151,8 +153,8 @@ def _live(
         for _ in range(CLIENTS):
             _spawn(world, load, draw)
         faults.begin()
-        begun = world.now
-        while not _over(world, faults, world.now - begun, storm_ns):
+        storm_from = world.now
+        while not _over(world, faults, world.now - storm_from, storm_ns):
             world.run_for(LOOK_NS)
             equal.look(world)
             _look_at_clients(world)
@@ -160,6 +162,7 @@ def _live(
                 _spawn(world, load, draw)
         look_inside(world)
         faults.calm()
+        load.pace = CALM_PACE
         _rest(world, load)
         equal.look(world)
         look_inside(world)

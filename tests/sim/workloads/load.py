@@ -21,11 +21,12 @@ Step = Callable[[int], Awaitable[int]]
 
 
 class Load:
-    """The clients' doings of one run. `stopping` ends every loop after what it is at."""
+    """The clients' doings of one run. `pace` stretches all pauses; `stopping` ends every loop after what it is at."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.stopping = False
+        self.pace = 1
         self.done = 0
         self._element = 0
 
@@ -40,7 +41,7 @@ class Load:
         while not self.stopping:
             process = await step(process)
             self.done += 1
-            await client.pause(rng.randrange(pause_ns))
+            await client.pause(self.pace * rng.randrange(pause_ns))
 
 
 def begin(client: Client, rng: Random) -> SimTransaction:
