@@ -12,9 +12,9 @@ from engine.core import MS, Core, Hold
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
-from engine.reads import Reads
+from engine.reads import Reads, values_of
 from engine.replication import Replication
-from engine.requests import Check, Code, Done, KeepLocks, Lock, Unlock, Values
+from engine.requests import Check, Code, Done, KeepLocks, Lock, Unlock
 from engine.writes import Writes
 from wal import records as r
 from wal.ids import NodeId, TxId, partition_of
@@ -118,14 +118,7 @@ class Participant:
         self.locks.wait_all(request.owner, keys, core.now + timeout * MS, granted, expired)
 
     def _read_locked(self, session: SessionId, request: Lock) -> None:
-        core = self.core
-        assert core.topology is not None
-        values: list[tuple[int, int, bytes | None]] = []
-        for key in request.keys:
-            number = partition_of(key, core.topology.partitions)
-            held = core.replica.store.get((request.namespace, number), key)
-            values.append((held.epoch, held.counter, held.value) if held is not None else (0, 0, None))
-        core.reply(session, Values(request.id, values))
+        self.core.reply(session, values_of(self.core, request))
 
     def on_keep_locks(self, session: SessionId, request: KeepLocks) -> None:
         """Renew leases."""

@@ -16,7 +16,7 @@ from engine.core import MS, Core
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
 from engine.messages import AskMap, Confirm, Confirmed, Message
-from engine.requests import Code, Get, Request, Rows, Scan, Values
+from engine.requests import Code, Get, Lock, Request, Rows, Scan, Values
 from engine.topology import CopyState
 from engine.writes import Writes
 from wal.ids import NodeId, partition_of
@@ -25,6 +25,8 @@ from wal.probe import probe
 SCAN_ROWS_MAX = 2_000
 SCAN_BYTES_MAX = 4 << 20
 SCAN_CHUNK_ROWS = 4
+VALUES_BYTES_MAX = 32 << 20
+"""Of values in one answer, unless the first alone is larger; so that every answer fits into a frame."""
 
 
 class _Round:
@@ -36,6 +38,25 @@ class _Round:
         self.waiting = dict.fromkeys(waiting)
         self.then = then
         self.asked_at = 0
+
+
+def values_of(core: Core, request: Get | Lock) -> Values:
+    """The values of the keys, or of as many of the first ones as one answer can carry."""
+    assert core.topology is not None
+    namespace, partitions, get = request.namespace, core.topology.partitions, core.replica.store.get
+    values: list[tuple[int, int, bytes | None]] = []
+    size = 0
+    for key in request.keys:
+        held = get((namespace, partition_of(key, partitions)), key)
+        if held is None:
+            values.append((0, 0, None))
+            continue
+        size += len(held.value or b"")
+        if size > VALUES_BYTES_MAX and values:
+            probe("read.answered_in_part")
+            break
+        values.append((held.epoch, held.counter, held.value))
+    return Values(request.id, values)
 
 
 class Reads:
@@ -117,13 +138,7 @@ class Reads:
                     probe("read.waited_for_outcome")
                     self._behind.setdefault((namespace, key), []).append((session, request))
                     return
-        partitions = core.topology.partitions
-        get = core.replica.store.get
-        values: list[tuple[int, int, bytes | None]] = []
-        for key in request.keys:
-            held = get((namespace, partition_of(key, partitions)), key)
-            values.append((held.epoch, held.counter, held.value) if held is not None else (0, 0, None))
-        core.effects.reply.append((session, Values(request.id, values)))
+        core.effects.reply.append((session, values_of(core, request)))
 
     def outcome_known(self, keys: list[Key]) -> None:
         """Prepared keys have their outcome: whoever waited to read them may."""

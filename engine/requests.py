@@ -145,7 +145,10 @@ class Table(msgspec.Struct, frozen=True, array_like=True, tag="table", gc=False)
 
 
 class Values(msgspec.Struct, frozen=True, array_like=True, tag="values", gc=False):
-    """For each key asked: (epoch, counter, value); value None: there is no such key. Answers Get and Lock."""
+    """For each key asked: (epoch, counter, value); value None: there is no such key. Answers Get and Lock.
+
+    Values that do not fit into one answer are cut off at the end, never all of them: they are asked for again.
+    """
 
     id: int
     values: list[tuple[int, int, bytes | None]]

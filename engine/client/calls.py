@@ -7,6 +7,7 @@ hold requests: it holds what is still to be done, makes a request for whatever l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from engine import errors
 from engine.requests import (
@@ -46,6 +47,7 @@ class Call(ABC):
     finished = False
     ever_sent = False
     unanswered = False  # a request was sent whose fate is unknown
+    rest: Sequence[Item] = ()  # what the last answer did not reach
     waiter: object = None  # whoever waits for it; nothing here touches it
 
     def only_partition(self, count: int) -> int | None:
@@ -109,14 +111,15 @@ class GetCall(KeysCall):
         return Get(request_id, self.namespace, self.keys_of(items), self.stale)
 
     def take(self, items: list[Item], reply: Reply) -> None:
-        """Note their values."""
-        if not isinstance(reply, Values) or len(reply.values) != len(items):
+        """Note their values; of those that did not fit into the answer, that they are to be asked for again."""
+        if not isinstance(reply, Values) or not 0 < len(reply.values) <= len(items):
             raise _unexpected(reply)
-        if len(items) == len(self.keys):
+        if len(reply.values) == len(self.keys):
             self.values = reply.values
             return
-        for item, value in zip(items, reply.values, strict=True):
+        for item, value in zip(items, reply.values, strict=False):
             self.values[item] = value
+        self.rest = items[len(reply.values) :]
 
 
 class LockCall(GetCall):

@@ -225,6 +225,11 @@ class Router:
             except errors.ProtocolError as error:
                 self._fail(state, error)
                 return
+            if state.call.rest:
+                assert state.todo is not None
+                state.todo.extend(state.call.rest)
+                state.call.rest = ()
+                self._push(state)
             if not state.flights and not state.todo:
                 self._finish(state)
 
@@ -239,7 +244,7 @@ class Router:
             case Code.BUSY | Code.NOT_FORMED | Code.NO_QUORUM:
                 state.last = reply.code + ": " + reply.message
                 self._redo(state, flight.items, stale=True)
-            case Code.TOO_OLD if not call.unanswered and state.attempts == 0:
+            case Code.TOO_OLD if call.writes and not call.unanswered and state.attempts == 0:
                 floor = int.from_bytes(bytes.fromhex(reply.message.rsplit(" ", 1)[-1])[:8], "big")
                 call.renew(self.new_tx(max(floor, self._hybrid_us) + 1))
                 self._redo(state, flight.items, stale=False)
