@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,11 +19,13 @@ from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall, SwapCall
 from engine.client.session import Session, SocketLinks
 from engine.client.transaction import Concurrency, Isolation, check_mode
 from engine.client.transaction import Transaction as RawTransaction
-from engine.codecs import Codec, codec_of
+from engine.codecs import Codec, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.transport import split_address
-from wal.ids import check_name
+from wal.ids import check_name, partition_of
 
 T = TypeVar("T")
+_Writer = TypeVar("_Writer", PutCall, SwapCall)
+_MISSING = object()
 
 PAGE_ROWS = 1000
 BATCH_KEYS = 10_000
@@ -31,67 +35,47 @@ RETRY_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 __all__ = ["Concurrency", "Database", "Isolation", "Namespace", "Transaction", "connect", "open"]
 
 
-def _range(codec: Codec, prefix: Any, start: Any, end: Any) -> tuple[bytes, bytes | None]:
-    """The key range of a scan, as bytes: start <= key < end."""
-    low = codec.encode_key(start) if start is not None else b""
-    high = codec.encode_key(end) if end is not None else None
-    if prefix is not None:
-        head = codec.encode_key(prefix)
-        low = max(low, head)
-        stem = head.rstrip(b"\xff")
-        after = stem[:-1] + bytes([stem[-1] + 1]) if stem else None
-        if after is not None and (high is None or after < high):
-            high = after
-    return low, high
-
-
 class Namespace:
     """A named map of a cluster. Single operations are linearizable; a batch is atomic within each partition."""
 
-    def __init__(self, database: Database, name: str, codec: Codec, backups: int | None) -> None:
+    def __init__(self, database: Database, name: str, codec: Codec) -> None:
         self.database = database
         self.name = name
         self.codec = codec
-        self._backups = backups
         self._session = database.session
 
     async def get(self, key: Any, default: Any = None, *, stale: bool = False) -> Any:
         """The value of a key, or `default`. `stale`: from any in-sync copy, perhaps a moment old."""
-        call = await self._session.call(GetCall(self.name, [self.codec.encode_key(key)], stale=stale))
-        self._check_backups()
+        call = await self._session.call(GetCall(self.name, [key_of(self.codec, key)], stale=stale))
         value = call.values[0][2]
         return default if value is None else self.codec.decode(value)
 
     async def get_many(self, keys: Iterable[Any], *, stale: bool = False) -> dict[Any, Any]:
         """The values of the keys that exist."""
-        wanted = list(dict.fromkeys(keys))
+        wanted = keys_of(self.codec, keys)
         if not wanted:
             return {}
-        call = await self._session.call(GetCall(self.name, [self.codec.encode_key(k) for k in wanted], stale=stale))
+        call = await self._session.call(GetCall(self.name, list(wanted), stale=stale))
         decode = self.codec.decode
-        return {key: decode(value) for key, (_, _, value) in zip(wanted, call.values, strict=True) if value is not None}
+        found = zip(wanted.values(), call.values, strict=True)
+        return {key: decode(value) for key, (_, _, value) in found if value is not None}
 
     async def put(self, key: Any, value: Any) -> None:
         """Set a key; durable on every in-sync copy when it returns."""
-        session = self._session
-        keys: list[bytes] = [self.codec.encode_key(key)]
-        values: list[bytes | None] = [self.codec.encode(value)]
-        await session.call(PutCall(session.new_tx(), self.name, keys, values))
-        if self._backups is not None:
-            self._check_backups()
+        keys: list[bytes] = [key_of(self.codec, key)]
+        values: list[bytes | None] = [value_of(self.codec, value)]
+        await self._write(PutCall(self._session.new_tx(), self.name, keys, values))
 
     async def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set keys; atomic within each partition only (use a transaction for more)."""
-        pairs = items.items() if isinstance(items, Mapping) else items
-        encode_key, encode = self.codec.encode_key, self.codec.encode
-        await self._write_many({encode_key(key): encode(value) for key, value in pairs})
+        await self._write_many(pairs_of(self.codec, items))
 
     async def delete_many(self, keys: Iterable[Any]) -> None:
         """Delete keys, whether or not they exist."""
-        await self._write_many({self.codec.encode_key(key): None for key in keys})
+        await self._write_many(dict.fromkeys(keys_of(self.codec, keys)))
 
     async def _write_many(self, writes: Mapping[bytes, bytes | None]) -> None:
-        session = self._session
+        new_tx = self._session.new_tx
         keys: list[bytes] = []
         values: list[bytes | None] = []
         size = 0
@@ -100,11 +84,10 @@ class Namespace:
             values.append(value)
             size += len(key) + len(value or b"")
             if len(keys) >= BATCH_KEYS or size >= BATCH_BYTES:
-                await session.call(PutCall(session.new_tx(), self.name, keys, values))
+                await self._write(PutCall(new_tx(), self.name, keys, values))
                 keys, values, size = [], [], 0
         if keys:
-            await session.call(PutCall(session.new_tx(), self.name, keys, values))
-        self._check_backups()
+            await self._write(PutCall(new_tx(), self.name, keys, values))
 
     async def delete(self, key: Any) -> bool:
         """Delete a key; whether it existed."""
@@ -112,30 +95,42 @@ class Namespace:
 
     async def put_if_absent(self, key: Any, value: Any) -> bool:
         """Set a key that has no value; whether it was set."""
-        return (await self._swap(key, "absent", None, self.codec.encode(value))).applied
+        return (await self._swap(key, "absent", None, value_of(self.codec, value))).applied
 
     async def replace(self, key: Any, old: Any, new: Any) -> bool:
-        """Set a key to `new` if its value is `old`; whether it was."""
-        return (await self._swap(key, "equals", self.codec.encode(old), self.codec.encode(new))).applied
+        """Set a key to `new` if its value is `old`; whether it was. Values are equal if their bytes are."""
+        return (await self._swap(key, "equals", value_of(self.codec, old), value_of(self.codec, new))).applied
 
-    async def pop(self, key: Any, default: Any = None) -> Any:
-        """Delete a key and return its value, or `default`."""
+    async def pop(self, key: Any, default: Any = _MISSING) -> Any:
+        """Delete a key and return its value; KeyError, or `default`, if there is none."""
         call = await self._swap(key, "present", None, None)
-        return self.codec.decode(call.found) if call.found is not None else default
+        if call.found is not None:
+            return self.codec.decode(call.found)
+        if default is _MISSING:
+            raise KeyError(key)
+        return default
 
     async def _swap(self, key: Any, when: str, old: bytes | None, new: bytes | None) -> SwapCall:
-        session = self._session
-        encoded = self.codec.encode_key(key)
-        call = await session.call(SwapCall(session.new_tx(), self.name, encoded, when, old, new))
-        self._check_backups()
-        return call
+        return await self._write(SwapCall(self._session.new_tx(), self.name, key_of(self.codec, key), when, old, new))
+
+    async def _write(self, call: _Writer) -> _Writer:
+        """Do a write. If its answer is lost, the error names whom to ask, as far as that is one partition."""
+        try:
+            return await self._session.call(call)
+        except errors.CommitUnknown as error:
+            topology = self._session.router.topology
+            assert topology is not None, "a write was sent by it"
+            numbers = {partition_of(key, topology.partitions) for key in call.keys}
+            if len(numbers) == 1:
+                error.tx_id = f"{call.tx.hex()}@{numbers.pop()}"
+            raise
 
     async def scan(
         self, *, prefix: Any = None, start: Any = None, end: Any = None, limit: int | None = None
     ) -> AsyncIterator[tuple[Any, Any]]:
         """(key, value) pairs with start <= key < end, ascending. Not a snapshot: pages are read one after another."""
-        low, high = _range(self.codec, prefix, start, end)
-        left = limit
+        low, high = range_of(self.codec, prefix, start, end)
+        left = limit_of(limit)
         decode_key, decode = self.codec.decode_key, self.codec.decode
         async for page in self._pages(low, high, limit):
             for key, value in page:
@@ -155,16 +150,6 @@ class Namespace:
             yield call.rows
             at = call.next_start
 
-    def _check_backups(self) -> None:
-        topology = self._session.router.topology
-        if self._backups is None or topology is None:
-            return
-        if self._backups != topology.backups:
-            raise errors.UsageError(
-                f"namespace {self.name!r} was asked for with backups={self._backups}; this cluster keeps "
-                f"{topology.backups} synchronous backups of every namespace, and settings of their own come later"
-            )
-
 
 class TransactionNamespace:
     """A namespace inside a transaction."""
@@ -177,7 +162,7 @@ class TransactionNamespace:
 
     async def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key, or `default`; it stays what it is until the transaction ends."""
-        encoded = self.codec.encode_key(key)
+        encoded = key_of(self.codec, key)
         found = await self._raw.get_many(self.name, [encoded])
         return self.codec.decode(found[encoded]) if encoded in found else default
 
@@ -187,35 +172,34 @@ class TransactionNamespace:
 
     async def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """The values of the keys that exist."""
-        wanted = {self.codec.encode_key(key): key for key in keys}
+        wanted = keys_of(self.codec, keys)
         found = await self._raw.get_many(self.name, wanted)
         return {wanted[key]: self.codec.decode(value) for key, value in found.items()}
 
     async def put(self, key: Any, value: Any) -> None:
         """Set a key when the transaction commits."""
-        await self._raw.put_many(self.name, {self.codec.encode_key(key): self.codec.encode(value)})
+        await self._raw.put_many(self.name, {key_of(self.codec, key): value_of(self.codec, value)})
 
     async def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set keys when the transaction commits."""
-        pairs = items.items() if isinstance(items, Mapping) else items
-        encode_key, encode = self.codec.encode_key, self.codec.encode
-        await self._raw.put_many(self.name, {encode_key(key): encode(value) for key, value in pairs})
+        await self._raw.put_many(self.name, pairs_of(self.codec, items))
 
     async def delete(self, key: Any) -> None:
         """Delete a key when the transaction commits."""
-        await self._raw.put_many(self.name, {self.codec.encode_key(key): None})
+        await self._raw.put_many(self.name, {key_of(self.codec, key): None})
 
     async def scan(
         self, *, prefix: Any = None, start: Any = None, end: Any = None, limit: int | None = None
     ) -> AsyncIterator[tuple[Any, Any]]:
         """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes."""
-        low, high = _range(self.codec, prefix, start, end)
+        low, high = range_of(self.codec, prefix, start, end)
+        last = limit_of(limit)
         rows = await self._raw.scan(
             self.name,
             self._namespace._pages(low, high),
             lambda key: low <= key and (high is None or key < high),
         )
-        for key, value in rows[:limit]:
+        for key, value in rows[:last]:
             yield self.codec.decode_key(key), self.codec.decode(value)
 
 
@@ -225,6 +209,7 @@ class Transaction:
     def __init__(self, database: Database, raw: RawTransaction) -> None:
         self.database = database
         self._raw = raw
+        self._entered = False
 
     @property
     def id(self) -> str:
@@ -234,7 +219,15 @@ class Transaction:
     def namespace(self, namespace: Namespace | str, *, codec: str | Codec | None = None) -> TransactionNamespace:
         """A namespace inside this transaction; given as an object, with that one's codec."""
         if isinstance(namespace, str):
-            namespace = self.database.namespace(namespace, codec=codec)
+            return TransactionNamespace(self._raw, self.database.namespace(namespace, codec=codec))
+        if not isinstance(namespace, Namespace):
+            raise errors.UsageError(f"expected a namespace of engine.aio, or its name, found {type(namespace).__name__}")
+        if namespace.database is not self.database:
+            raise errors.UsageError(
+                f"namespace {namespace.name!r} is of another database than the transaction: a transaction is within one"
+            )
+        if codec is not None:
+            raise errors.UsageError(f"namespace {namespace.name!r} has its codec: name one with a namespace's name only")
         return TransactionNamespace(self._raw, namespace)
 
     async def commit(self) -> None:
@@ -246,6 +239,9 @@ class Transaction:
         await self._raw.rollback()
 
     async def __aenter__(self) -> Self:
+        if self._entered or self._raw.over:
+            raise errors.UsageError(f"transaction {self.id} was used already: begin another one, or join it without `with`")
+        self._entered = True
         return self
 
     async def __aexit__(
@@ -265,11 +261,19 @@ class Database:
 
     def namespace(self, name: str, *, codec: str | Codec | None = None, backups: int | None = None) -> Namespace:
         """A named map; it exists as soon as it is written to. `backups` must be what the cluster keeps."""
+        if not isinstance(name, str):
+            raise errors.UsageError(f"the name of a namespace is {name!r}: expected a str")
         try:
             check_name("namespace", name)
         except ValueError as error:
             raise errors.UsageError(str(error)) from None
-        return Namespace(self, name, codec_of(codec), backups)
+        topology = self.session.router.topology
+        if backups is not None and topology is not None and backups != topology.backups:
+            raise errors.UsageError(
+                f"namespace {name!r} was asked for with backups={backups}; this cluster keeps {topology.backups} "
+                "synchronous backups of every namespace, and settings of their own come later"
+            )
+        return Namespace(self, name, codec_of(codec))
 
     def transaction(
         self,
@@ -282,6 +286,9 @@ class Database:
     ) -> Transaction:
         """Begin a transaction: PESSIMISTIC + REPEATABLE_READ, or OPTIMISTIC + SERIALIZABLE. Times in seconds."""
         chosen, _ = check_mode(concurrency, isolation)
+        for what, seconds in (("timeout", timeout), ("lock_timeout", lock_timeout)):
+            if not 0 < seconds < math.inf:
+                raise errors.UsageError(f"{what} is {seconds!r}: expected a number of seconds above 0")
         raw = RawTransaction(self.session, concurrency=chosen, timeout=timeout, label=label, lock_timeout=lock_timeout)
         return Transaction(self, raw)
 
@@ -292,40 +299,49 @@ class Database:
         """
         if attempts < 1:
             raise errors.UsageError(f"attempts is {attempts}: expected at least 1")
-        for attempt in range(attempts):
+        for attempt in itertools.count(1):
+            transaction, returned = self.transaction(**options), False
             try:
-                async with self.transaction(**options) as transaction:
-                    return_value = await function(transaction)
-            except errors.CommitUnknown as error:
-                if error.tx_id is not None and await self.transaction_status(error.tx_id) == "committed":
-                    return return_value
-                if attempt + 1 == attempts:
-                    raise
+                async with transaction:
+                    result = await function(transaction)
+                    returned = True
             except errors.Error as error:
-                if not error.retryable or attempt + 1 == attempts:
-                    raise
-            else:
-                return return_value
-            pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  # spreads retries, hides no secret
+                if not await self.did_commit(error, transaction, returned=returned, last=attempt >= attempts):
+                    await self.pause(attempt)
+                    continue
+            return result
         raise AssertionError("the last attempt returns or raises")
+
+    async def did_commit(self, error: errors.Error, transaction: Transaction, *, returned: bool, last: bool) -> bool:
+        """What `run` does about an error: True if the transaction is committed all the same, False if it is to be run
+        again; or raises the error. `returned`: the function came to its end; `last`: there is no other attempt."""
+        if isinstance(error, errors.CommitUnknown) and error.tx_id == transaction.id and returned:
+            try:
+                if await self.transaction_status(transaction.id) == "committed":
+                    return True
+            except errors.Error as unanswered:
+                raise error from unanswered
+        elif not error.retryable:
+            raise error
+        if last:
+            raise error
+        return False
+
+    async def pause(self, attempt: int) -> None:
+        """The pause after a failed attempt: longer after later ones, and never the same for two that met."""
+        pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS)) - 1]
+        await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  # spreads retries, hides no secret
 
     async def transaction_status(self, tx_id: str) -> str:
         """How a transaction ended: `committed` or `aborted`. One that has not begun to end is aborted."""
-        name, at, partition = tx_id.partition("@")
+        name, at, partition = str(tx_id).partition("@")
         try:
             tx, number = bytes.fromhex(name), int(partition)
         except ValueError:
             at = ""
         if not at or len(tx) != 16:
             raise errors.UsageError(f"{tx_id!r} is not a transaction id: expected 32 hex digits, '@' and a partition")
-        while True:
-            try:
-                return (await self.session.call(StatusCall(tx, number))).outcome
-            except errors.Error as error:
-                if not error.retryable or error.maybe_committed:
-                    raise
-                await asyncio.sleep(0.05)
+        return (await self.session.call(StatusCall(tx, number))).outcome
 
     async def close(self) -> None:
         """End everything that is under way and hang up."""

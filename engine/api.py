@@ -15,8 +15,17 @@ with engine.open("/tmp/accounts") as db:
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping
+import itertools
+from collections.abc import (
+    Callable,
+    Coroutine,
+    ItemsView,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    ValuesView,
+)
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
@@ -25,46 +34,10 @@ from typing import Any, Self, TypeVar
 from engine import aio, errors
 from engine.client.transaction import Concurrency
 from engine.codecs import Codec
+from engine.loop import Loop, iterate
 
 T = TypeVar("T")
 _MISSING = object()
-
-
-class _Loop:
-    """A thread that runs an event loop, for the calls of one database."""
-
-    def __init__(self) -> None:
-        self.loop = _new_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="foreshore-client", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work` on the loop, and wait for it."""
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise errors.UsageError("a blocking call was made on the database's own thread: use engine.aio there")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def stop(self) -> None:
-        """End the thread."""
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
-            self.loop.close()
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop  # noqa: PLC0415  # optional: where it is not there, asyncio's own loop serves as well
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
 
 
 class Namespace(MutableMapping[Any, Any]):
@@ -75,6 +48,7 @@ class Namespace(MutableMapping[Any, Any]):
         self._run = database._loop.run
         self.database = database
         self.name = native.name
+        self.codec = native.codec
 
     def __getitem__(self, key: Any) -> Any:
         value = self._run(self._native.get(key, _MISSING))
@@ -100,6 +74,14 @@ class Namespace(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         """How many keys there are. O(n): they are counted."""
         return sum(1 for _ in self.scan())
+
+    def items(self) -> ItemsView[Any, Any]:
+        """(key, value) pairs, ascending, read in pages."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        """The values in the order of their keys, read in pages."""
+        return _Values(self)
 
     def get(self, key: Any, default: Any = None, *, stale: bool = False) -> Any:
         """The value of a key, or `default`. `stale`: from any in-sync copy, perhaps a moment old."""
@@ -135,21 +117,65 @@ class Namespace(MutableMapping[Any, Any]):
 
     def pop(self, key: Any, default: Any = _MISSING) -> Any:
         """Delete a key and return its value; KeyError, or `default`, if there is none."""
-        value = self._run(self._native.pop(key, _MISSING))
-        if value is not _MISSING:
-            return value
         if default is _MISSING:
-            raise KeyError(key)
+            return self._run(self._native.pop(key))
+        return self._run(self._native.pop(key, default))
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Delete the first key and return it with its value; KeyError if there is none."""
+        while first := next(self.scan(limit=1), None):
+            value = self.pop(first[0], _MISSING)
+            if value is not _MISSING:
+                return first[0], value
+        raise KeyError(f"namespace {self.name} is empty")
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, which is set to `default` first if it has none; of several callers, one sets it."""
+        while not self.put_if_absent(key, default):
+            value = self.get(key, _MISSING)
+            if value is not _MISSING:
+                return value
         return default
+
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """Set keys, as `put_many` does."""
+        self.put_many(dict(other, **more))
+
+    def clear(self) -> None:
+        """Delete all keys there are, page by page."""
+        rows = self.scan()
+        while page := [key for key, _ in itertools.islice(rows, aio.PAGE_ROWS)]:
+            self.delete_many(page)
 
     def scan(
         self, *, prefix: Any = None, start: Any = None, end: Any = None, limit: int | None = None
     ) -> Iterator[tuple[Any, Any]]:
         """(key, value) pairs with start <= key < end, ascending. Not a snapshot."""
-        return _iterate(self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit))
+        return iterate(self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit))
 
     def __repr__(self) -> str:
         return f"<Namespace {self.name}>"
+
+
+class _Items(ItemsView[Any, Any]):
+    """`dict.items` of a namespace: a scan, and not a question for each key."""
+
+    _mapping: Namespace
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return self._mapping.scan()
+
+
+class _Values(ValuesView[Any]):
+    """`dict.values` of a namespace."""
+
+    _mapping: Namespace
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in self._mapping.scan())
+
+    def __contains__(self, value: object) -> bool:
+        return any(value == found for found in self)
 
 
 class TransactionNamespace:
@@ -158,6 +184,8 @@ class TransactionNamespace:
     def __init__(self, run: Callable[[Coroutine[Any, Any, Any]], Any], native: aio.TransactionNamespace) -> None:
         self._run = run
         self._native = native
+        self.name = native.name
+        self.codec = native.codec
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key, or `default`; it stays what it is until the transaction ends."""
@@ -188,7 +216,7 @@ class TransactionNamespace:
         self, *, prefix: Any = None, start: Any = None, end: Any = None, limit: int | None = None
     ) -> Iterator[tuple[Any, Any]]:
         """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes."""
-        return _iterate(self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit))
+        return iterate(self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit))
 
 
 class Transaction:
@@ -206,7 +234,9 @@ class Transaction:
 
     def namespace(self, namespace: Namespace | str, *, codec: str | Codec | None = None) -> TransactionNamespace:
         """A namespace inside this transaction; given as an object, with that one's codec."""
-        given = namespace._native if isinstance(namespace, Namespace) else namespace
+        if not isinstance(namespace, Namespace | str):
+            raise errors.UsageError(f"expected a namespace of engine, or its name, found {type(namespace).__name__}")
+        given = namespace if isinstance(namespace, str) else namespace._native
         return TransactionNamespace(self._run, self._native.namespace(given, codec=codec))
 
     def commit(self) -> None:
@@ -218,6 +248,7 @@ class Transaction:
         self._run(self._native.rollback())
 
     def __enter__(self) -> Self:
+        self._run(self._native.__aenter__())
         return self
 
     def __exit__(
@@ -229,7 +260,7 @@ class Transaction:
 class Database:
     """A cluster, or an embedded node, as an application sees it."""
 
-    def __init__(self, loop: _Loop, native: aio.Database) -> None:
+    def __init__(self, loop: Loop, native: aio.Database) -> None:
         self._loop = loop
         self._native = native
 
@@ -256,13 +287,26 @@ class Database:
         return Transaction(self, self._loop.run(begin()))
 
     def run(self, function: Callable[[Transaction], T], *, attempts: int = 10, **options: Any) -> T:
-        """Run `function` in a transaction, again while it fails for reasons that pass, `attempts` times at most."""
+        """Run `function` in a transaction, again while it fails for reasons that pass, `attempts` times at most.
 
-        async def inside(native: aio.Transaction) -> T:
-            transaction = Transaction(self, native)
-            return await asyncio.get_running_loop().run_in_executor(None, function, transaction)
-
-        return self._loop.run(self._native.run(inside, attempts=attempts, **options))
+        It runs in the caller's thread. A commit whose answer was lost is asked about before anything is done again, so
+        it is never done twice.
+        """
+        if attempts < 1:
+            raise errors.UsageError(f"attempts is {attempts}: expected at least 1")
+        for attempt in itertools.count(1):
+            transaction, returned = self.transaction(**options), False
+            try:
+                with transaction:
+                    result = function(transaction)
+                    returned = True
+            except errors.Error as error:
+                asked = self._native.did_commit(error, transaction._native, returned=returned, last=attempt >= attempts)
+                if not self._loop.run(asked):
+                    self._loop.run(self._native.pause(attempt))
+                    continue
+            return result
+        raise AssertionError("the last attempt returns or raises")
 
     def transaction_status(self, tx_id: str) -> str:
         """How a transaction ended: `committed` or `aborted`. One that has not begun to end is aborted."""
@@ -270,7 +314,7 @@ class Database:
 
     def close(self) -> None:
         """End everything that is under way and hang up."""
-        if not self._loop.loop.is_closed():
+        if self._loop.open:
             try:
                 self._loop.run(self._native.close())
             finally:
@@ -281,21 +325,6 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _iterate(run: Callable[[Coroutine[Any, Any, Any]], Any], rows: AsyncIterator[T]) -> Iterator[T]:
-    """An asynchronous iterator, a chunk at a time."""
-
-    async def chunk() -> list[T]:
-        taken: list[T] = []
-        async for row in rows:
-            taken.append(row)
-            if len(taken) >= aio.PAGE_ROWS:
-                break
-        return taken
-
-    while page := run(chunk()):
-        yield from page
 
 
 def connect(addresses: str, *, timeout: float = 10.0) -> Database:
@@ -309,7 +338,7 @@ def open(path: str | Path, **settings: Any) -> Database:  # noqa: A001  # named 
 
 
 def _start(begin: Callable[[], Coroutine[Any, Any, aio.Database]]) -> Database:
-    loop = _Loop()
+    loop = Loop()
     try:
         return Database(loop, loop.run(begin()))
     except BaseException:

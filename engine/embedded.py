@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 import secrets
 from pathlib import Path
@@ -19,7 +20,7 @@ from engine.effects import Asked, SessionId
 from engine.home import as_engine_error, open_home
 from engine.node import Node
 from engine.requests import Admin, Reply
-from engine.settings import Settings
+from engine.settings import Settings, check_settings
 
 ADDRESS = "embedded:0"
 _log = logging.getLogger("foreshore")
@@ -58,13 +59,17 @@ class _Inside:
 
 async def open_embedded(path: Path, options: dict[str, Any]) -> Database:
     """Open a directory as a cluster of one."""
+    known = Settings.__struct_fields__
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            expected = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+            raise errors.UsageError(f"unknown setting {name!r}: {expected}")
     try:
         settings = msgspec.convert({"backups": 0, "connection_lost_ms": 0, **options}, Settings)
     except msgspec.ValidationError as error:
         raise errors.UsageError(f"a setting is wrong: {error}") from None
-    unknown = [name for name in options if name not in Settings.__struct_fields__]
-    if unknown:
-        raise errors.UsageError(f"unknown setting {unknown[0]!r}: expected one of {', '.join(Settings.__struct_fields__)}")
+    check_settings(settings)
     home = await asyncio.get_running_loop().run_in_executor(
         None, lambda: open_home(path, cluster=settings.cluster, node=None, settings=settings)
     )

@@ -20,7 +20,7 @@ from engine.effects import Event, PeerSeen
 from engine.errors import Error, UsageError
 from engine.home import Home, as_engine_error, open_home
 from engine.node import Node
-from engine.settings import Settings
+from engine.settings import Settings, check_settings
 from engine.transport import Transport, split_address
 
 _log = logging.getLogger("foreshore")
@@ -61,21 +61,7 @@ def check_config(config: ServerConfig) -> None:
         )
     if host in {"0.0.0.0", "::"} and not config.advertise:  # noqa: S104  # it is refused here
         raise UsageError(f"listen is {config.listen}, which nobody can dial: say with --advertise where this node is found")
-    partitions = settings.partitions
-    if partitions & (partitions - 1) or not 1 <= partitions <= 16384:
-        raise UsageError(f"partitions is {partitions}: expected a power of two up to 16384")
-    if not 0 <= settings.backups <= 6:
-        raise UsageError(f"backups is {settings.backups}: expected 0 to 6")
-    if settings.suspicion_ms < 2 * settings.heartbeat_ms:
-        raise UsageError(
-            f"suspicion_ms is {settings.suspicion_ms} and heartbeat_ms is {settings.heartbeat_ms}: expected two "
-            "heartbeats or more before a suspicion, or members would be suspected between two of them"
-        )
-    if settings.wal_total_bytes < 3 * settings.wal_segment_bytes:
-        raise UsageError(
-            f"wal_total_bytes is {settings.wal_total_bytes} and wal_segment_bytes is {settings.wal_segment_bytes}: "
-            "expected room for three segments, the one that is written, the next, and one of history"
-        )
+    check_settings(settings)
 
 
 def _split(name: str, address: str) -> tuple[str, int]:

@@ -12,6 +12,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from engine.errors import UsageError
+
 
 class Durability(StrEnum):
     """What an acknowledged write has reached on each in-sync copy; Ignite's names."""
@@ -65,3 +67,22 @@ class Settings(Struct, frozen=True, kw_only=True):
     wal_segment_bytes: Annotated[int, _is("size of a segment of the log", _KIB, 4 * _GIB - 8)] = 64 << 20
     wal_total_bytes: Annotated[int, _is("the log is kept up to this size, for history", 3 * _KIB, 1 << 44)] = 1 << 30
     sync_interval_ms: Annotated[int, _is("time between syncs, with LOG_ONLY and BACKGROUND", 1, _MINUTE)] = 1_000
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse settings that contradict each other, or what a type cannot say. Raises UsageError."""
+    partitions = settings.partitions
+    if partitions & (partitions - 1) or not 1 <= partitions <= 16384:
+        raise UsageError(f"partitions is {partitions}: expected a power of two up to 16384")
+    if not 0 <= settings.backups <= 6:
+        raise UsageError(f"backups is {settings.backups}: expected 0 to 6")
+    if settings.suspicion_ms < 2 * settings.heartbeat_ms:
+        raise UsageError(
+            f"suspicion_ms is {settings.suspicion_ms} and heartbeat_ms is {settings.heartbeat_ms}: expected two "
+            "heartbeats or more before a suspicion, or members would be suspected between two of them"
+        )
+    if settings.wal_total_bytes < 3 * settings.wal_segment_bytes:
+        raise UsageError(
+            f"wal_total_bytes is {settings.wal_total_bytes} and wal_segment_bytes is {settings.wal_segment_bytes}: "
+            "expected room for three segments, the one that is written, the next, and one of history"
+        )

@@ -75,8 +75,13 @@ class Session:
     def fail(self, error: errors.Error) -> None:
         """The node is gone for good: every call ends with this."""
         self.failure = error
+        self._end_calls(error)
+
+    def _end_calls(self, why: errors.Error) -> None:
+        """Nobody will answer any more: a write that was sent may have been done all the same."""
         for call in self.router.abandon():
-            call.error = error
+            call.error = type(why)(str(why))  # each has a traceback of its own
+            call.error.maybe_committed = call.writes and call.ever_sent
             if isinstance(call.waiter, asyncio.Future) and not call.waiter.done():
                 call.waiter.set_result(None)
 
@@ -171,7 +176,9 @@ class Session:
 
     async def close(self) -> None:
         """End every call and hang up."""
-        self.closed = True
+        if not self.closed:
+            self.closed = True
+            self._end_calls(errors.UsageError("the database was closed"))
         if self.links is not None:
             await self.links.close()
 

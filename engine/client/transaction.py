@@ -45,7 +45,10 @@ SUPPORTED = (
 Seen = tuple[int, int, bytes | None]
 """What was read of a key: (epoch, counter, value)."""
 
-_UNREAD: Seen = (0, 0, None)
+TRANSACTION_BYTES_MAX = 32 << 20
+"""Of keys and values that one transaction writes: they are one message, and in each partition one record."""
+KEEP_SECONDS = 2.0
+"""Between two renewals of a transaction's locks; a small part of their lease."""
 
 
 def check_mode(concurrency: str, isolation: str | None) -> tuple[Concurrency, Isolation]:
@@ -60,7 +63,7 @@ def check_mode(concurrency: str, isolation: str | None) -> tuple[Concurrency, Is
         ) from None
     if (chosen, level) not in SUPPORTED:
         there = ", ".join(f"{c}+{i}" for c, i in SUPPORTED)
-        raise errors.UsageError(f"{chosen}+{level} is not there yet: expected one of {there}")
+        raise errors.UsageError(f"{chosen}+{level} comes later: expected one of {there}")
     return chosen, level
 
 
@@ -73,13 +76,16 @@ class Transaction:
         self.session = session
         self.concurrency = concurrency
         self.label = label
-        self.tx = session.new_tx()
+        self.tx = self._owner = session.new_tx()  # what it commits under, and what its locks are held under
         self._ends_at = time.monotonic() + timeout
         self._timeout = timeout
         self._lock_timeout = lock_timeout
         self._read: dict[NamespaceName, dict[bytes, Seen]] = {}
         self._written: dict[NamespaceName, dict[bytes, bytes | None]] = {}
-        self._state = "new"
+        self._bytes = 0  # of what is written
+        self._asked_for: dict[bytes, None] = {}  # keys that may be locked for it somewhere
+        self._in_turn = asyncio.Lock()  # tasks that share a transaction touch keys one after the other
+        self._state = "open"
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -113,11 +119,20 @@ class Transaction:
 
     async def put_many(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> None:
         """Set (or, with None, delete) keys, when the transaction commits."""
+        before = self._written.get(namespace, {})
+        size = self._bytes + sum(len(key) + len(value or b"") for key, value in values.items())
+        size -= sum(len(key) + len(before[key] or b"") for key in values if key in before)
+        if size > TRANSACTION_BYTES_MAX:
+            raise errors.UsageError(
+                f"the writes of transaction {self.label or self.id} would have {size} bytes: expected at most "
+                f"{TRANSACTION_BYTES_MAX} in one transaction"
+            )
         if self.concurrency is Concurrency.PESSIMISTIC:
             await self._touch(namespace, list(values))
         else:
             self._check_open()
         if values:
+            self._bytes = size
             self._written.setdefault(namespace, {}).update(values)
 
     async def scan(
@@ -133,22 +148,24 @@ class Transaction:
 
     async def _touch(self, namespace: NamespaceName, keys: list[bytes]) -> None:
         """Read keys that were not touched before; lock them, if pessimistic."""
+        async with self._in_turn:
+            await self._touch_new(namespace, keys)
+
+    async def _touch_new(self, namespace: NamespaceName, keys: list[bytes]) -> None:
         self._check_open()
-        read = self._read.get(namespace, {})
+        read = self._read.setdefault(namespace, {})
         new = [key for key in keys if key not in read]
         if self.concurrency is Concurrency.OPTIMISTIC:
             written = self._written.get(namespace, {})
             new = [key for key in new if key not in written]
         if not new:
             return
-        self._read[namespace] = read
         left = self._ends_at - time.monotonic()
         call: GetCall
         if self.concurrency is Concurrency.PESSIMISTIC:
             wait = min(self._lock_timeout, left)
-            call = LockCall(self.tx, namespace, new, max(1, int(wait * 1000)))
-            self._state = "locking"
-            read.update(dict.fromkeys(new, _UNREAD))  # so that a failure releases them
+            call = LockCall(self._owner, namespace, new, max(1, int(wait * 1000)))
+            self._asked_for |= dict.fromkeys(new)
             if self._keeper is None:
                 self._keeper = asyncio.get_running_loop().create_task(self._keep())
         else:
@@ -172,22 +189,24 @@ class Transaction:
             f"the transaction {self.label or self.id} took longer than its timeout of {self._timeout} s"
         )
 
-    def _keys(self) -> list[bytes]:
-        return [key for read in self._read.values() for key in read]
-
     async def _keep(self) -> None:
-        """Renew the locks' leases for as long as the transaction is open."""
-        while True:
-            await asyncio.sleep(2.0)
+        """Renew the locks' leases for as long as the transaction is open, and give them back when its time is over."""
+        while (left := self._ends_at - time.monotonic()) > 0:
+            await asyncio.sleep(min(KEEP_SECONDS, left))
             try:
-                await self.session.call(KeepLocksCall(self.tx, self._keys()), timeout=2.0)
+                await self.session.call(KeepLocksCall(self._owner, list(self._asked_for)), timeout=KEEP_SECONDS)
             except errors.Error:
                 continue  # the commit will tell if a lock was lost
+        await self._release()
 
     # The end.
 
     async def commit(self) -> None:
         """Make it so, or raise: Conflict (nothing of it happened) or CommitUnknown (ask for its status)."""
+        async with self._in_turn:
+            await self._commit()
+
+    async def _commit(self) -> None:
         self._check_open()
         self._stop_keeping()
         optimistic = self.concurrency is Concurrency.OPTIMISTIC
@@ -201,28 +220,36 @@ class Transaction:
             else:
                 written = self._written.get(namespace, {})
                 locks.extend((namespace, key) for key in read if key not in written)
-        if not self._written:
-            self._state = "committed"
-            if locks or reads:
-                await self.session.call(CheckCall(self.tx, locks, reads))
-            return
+        self._state = "committed"
+        try:
+            if self._written:
+                await self._decide(locks, reads)
+            elif locks or reads:
+                await self.session.call(CheckCall(self._owner, locks, reads))
+        except errors.Error as error:
+            self._state = "rolled back"
+            if not error.maybe_committed:
+                await self._release()
+            raise
+
+    async def _decide(
+        self, locks: list[tuple[NamespaceName, bytes]], reads: list[tuple[NamespaceName, bytes, int, int]]
+    ) -> None:
         call = CommitCall(
             self.tx,
-            self.tx,
-            optimistic=optimistic,
+            self._owner,
+            optimistic=self.concurrency is Concurrency.OPTIMISTIC,
             writes=[(ns, list(written), list(written.values())) for ns, written in self._written.items()],
             locks=locks,
             reads=reads,
         )
-        self._state = "committed"
         try:
             await self.session.call(call)
         except errors.Error as error:
-            self._state = "rolled back"
             error.tx_id = f"{call.tx.hex()}@{self._decision()}"
-            if not error.maybe_committed:
-                await self._release()
             raise
+        finally:
+            self.tx = call.tx  # another one than before, if that was older than any result that is kept
 
     async def rollback(self) -> None:
         """Forget the writes and release the locks."""
@@ -233,9 +260,9 @@ class Transaction:
         await self._release()
 
     async def _release(self) -> None:
-        if self.concurrency is Concurrency.PESSIMISTIC and self._read:
+        if self._asked_for:
             try:
-                await self.session.call(UnlockCall(self.tx, self._keys()), timeout=2.0)
+                await self.session.call(UnlockCall(self._owner, list(self._asked_for)), timeout=KEEP_SECONDS)
             except errors.Error:
                 return  # the locks' leases run out
 

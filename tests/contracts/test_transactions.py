@@ -1,0 +1,411 @@
+"""Transactions behind every door: what they see, how they end, what they are protected from, and who tries again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import engine
+
+Name = Callable[[], str]
+MODES = ("PESSIMISTIC", "OPTIMISTIC")
+both_modes = pytest.mark.parametrize("mode", MODES)
+
+
+class OurOwn(Exception):
+    """Something that happens in an application."""
+
+
+# What they see.
+
+
+@both_modes
+def test_a_transaction_reads_what_it_wrote(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+    ns.put_many({b"a": b"1", b"b": b"2", b"c": b"3"})
+    with db.transaction(concurrency=mode) as tx:
+        inside = tx.namespace(ns)
+        inside.put(b"a", b"10")
+        inside.delete(b"b")
+        inside.put_many([(b"d", b"4"), (b"d", b"5")])
+        assert inside.get(b"a") == b"10"
+        assert inside.get(b"b") is None
+        assert inside.get(b"b", b"gone") == b"gone"
+        assert inside.get_for_update(b"c") == b"3"
+        assert inside.get_many([b"a", b"b", b"d", b"nope", b"a"]) == {b"a": b"10", b"d": b"5"}
+        assert list(inside.scan()) == [(b"a", b"10"), (b"c", b"3"), (b"d", b"5")]
+        assert list(inside.scan(start=b"b", end=b"d")) == [(b"c", b"3")]
+        assert list(inside.scan(prefix=b"d")) == [(b"d", b"5")]
+        assert list(inside.scan(limit=2)) == [(b"a", b"10"), (b"c", b"3")]
+        assert list(inside.scan(limit=0)) == []
+    assert list(ns.scan()) == [(b"a", b"10"), (b"c", b"3"), (b"d", b"5")]
+
+
+@both_modes
+def test_nobody_sees_a_transaction_before_its_end(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+    with db.transaction(concurrency=mode) as tx:
+        tx.namespace(ns).put(b"a", b"1")
+        assert ns.get(b"a") is None
+    assert ns.get(b"a") == b"1"
+
+
+def test_a_namespace_inside_is_named_or_given(db: engine.Database, fresh: Name) -> None:
+    accounts = db.namespace(fresh(), codec="json")
+    with db.transaction() as tx:
+        tx.namespace(accounts).put("ann", [1])
+        tx.namespace(accounts.name, codec="json").put("bob", [2])
+        assert tx.namespace(accounts.name).get(b"bob") == b"[2]"
+        assert (tx.namespace(accounts).name, tx.namespace(accounts).codec) == (accounts.name, accounts.codec)
+    assert dict(accounts.scan()) == {"ann": [1], "bob": [2]}
+
+
+# How they end.
+
+
+@both_modes
+def test_a_transaction_over_many_partitions_and_namespaces_is_one(db: engine.Database, fresh: Name, mode: str) -> None:
+    one, other = db.namespace(fresh()), db.namespace(fresh())
+    keys = [b"k%d" % at for at in range(40)]
+    with db.transaction(concurrency=mode) as tx:
+        tx.namespace(one).put_many(dict.fromkeys(keys, b"1"))
+        tx.namespace(other).put_many(dict.fromkeys(keys, b"2"))
+    assert (len(one.get_many(keys)), len(other.get_many(keys))) == (40, 40)
+    assert db.transaction_status(tx.id) == "committed"
+
+
+@both_modes
+@pytest.mark.parametrize("error", [OurOwn, KeyboardInterrupt, engine.UsageError])
+def test_an_exception_rolls_back(db: engine.Database, ns: engine.Namespace, mode: str, error: type[BaseException]) -> None:
+    ns.put(b"a", b"1")
+    with pytest.raises(error), db.transaction(concurrency=mode) as tx:
+        tx.namespace(ns).put(b"a", b"2")
+        tx.namespace(ns).put(b"b", b"2")
+        raise error("no")
+    assert list(ns.scan()) == [(b"a", b"1")]
+    assert db.transaction_status(tx.id) == "aborted"
+    ns.put(b"a", b"3")  # and its locks are gone
+
+
+@both_modes
+def test_what_was_ended_by_hand_is_left_alone_by_the_with(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+    with db.transaction(concurrency=mode) as tx:
+        tx.namespace(ns).put(b"a", b"1")
+        tx.commit()
+        assert ns.get(b"a") == b"1"
+    with db.transaction(concurrency=mode) as tx:
+        tx.namespace(ns).put(b"a", b"2")
+        tx.rollback()
+        tx.rollback()
+    assert ns.get(b"a") == b"1"
+
+
+@both_modes
+def test_after_its_end_a_transaction_is_over(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+    for end in ("commit", "rollback"):
+        with db.transaction(concurrency=mode, label="mine") as tx:
+            inside = tx.namespace(ns)
+            inside.put(b"a", b"1")
+            getattr(tx, end)()
+        calls: list[Callable[[], object]] = [
+            lambda inside=inside: inside.get(b"a"),  # type: ignore[misc]  # mypy infers no lambda with a default
+            lambda inside=inside: inside.put(b"a", b""),  # type: ignore[misc]
+            lambda inside=inside: inside.delete(b"a"),  # type: ignore[misc]
+            lambda inside=inside: list(inside.scan()),  # type: ignore[misc]
+            tx.commit,
+        ]
+        for call in calls:
+            with pytest.raises(engine.UsageError, match="the transaction mine is over: it was "):
+                call()
+        with pytest.raises(engine.UsageError, match="was used already"), tx:
+            pass
+
+
+def test_a_transaction_is_entered_once(db: engine.Database, ns: engine.Namespace) -> None:
+    with pytest.raises(engine.UsageError, match="was used already"), db.transaction() as tx:
+        tx.namespace(ns).put(b"a", b"1")
+        with tx:
+            pass
+    assert ns.get(b"a") is None
+
+
+def test_a_transaction_that_did_nothing_ends_quietly(db: engine.Database, ns: engine.Namespace) -> None:
+    with db.transaction():
+        pass
+    with db.transaction() as tx:
+        tx.namespace(ns).put_many({})
+        assert tx.namespace(ns).get_many([]) == {}
+
+
+def test_a_transaction_has_a_largest_size(db: engine.Database, ns: engine.Namespace) -> None:
+    half = bytes(16 << 20)
+    with db.transaction(label="large") as tx:
+        inside = tx.namespace(ns)
+        inside.put(b"a", half)
+        with pytest.raises(
+            engine.UsageError, match="the writes of transaction large would have 33554434 bytes: expected at"
+        ):
+            inside.put(b"b", half)
+        inside.put(b"a", b"small")
+        inside.put(b"b", b"small")
+    assert dict(ns.scan()) == {b"a": b"small", b"b": b"small"}
+
+
+# What they are protected from.
+
+
+def test_a_pessimistic_transaction_keeps_others_from_what_it_touched(db: engine.Database, ns: engine.Namespace) -> None:
+    ns.put_many({b"a": b"1", b"b": b"1"})
+    with db.transaction() as tx:
+        inside = tx.namespace(ns)
+        inside.get(b"a")
+        inside.put(b"b", b"2")
+        for key in (b"a", b"b"):
+            for read in ("get", "get_for_update"):
+                with db.transaction(lock_timeout=0.05) as other:
+                    with pytest.raises(engine.LockTimeout) as caught:
+                        getattr(other.namespace(ns), read)(key)
+                    assert caught.value.retryable
+                    assert not caught.value.maybe_committed
+        assert inside.get(b"a") == b"1"
+    with db.transaction(lock_timeout=0.05) as other:
+        assert other.namespace(ns).get(b"b") == b"2"
+
+
+def test_a_lock_that_was_not_got_can_be_asked_for_again(db: engine.Database, ns: engine.Namespace) -> None:
+    ns.put(b"a", b"1")
+    with db.transaction(lock_timeout=0.05) as tx:
+        inside = tx.namespace(ns)
+        with db.transaction() as other:
+            other.namespace(ns).put(b"a", b"2")
+            with pytest.raises(engine.LockTimeout):
+                inside.get(b"a")
+        assert inside.get(b"a") == b"2"
+        inside.put(b"a", b"3")
+    assert ns.get(b"a") == b"3"
+
+
+def test_an_optimistic_transaction_fails_if_what_it_read_has_changed(db: engine.Database, ns: engine.Namespace) -> None:
+    ns.put_many({b"a": b"1", b"b": b"1"})
+    for meanwhile in (lambda: ns.put(b"a", b"9"), lambda: ns.delete(b"a"), lambda: ns.put(b"new", b"9")):
+        ns.put(b"a", b"1")
+        ns.delete(b"new")
+        with pytest.raises(engine.Conflict) as caught, db.transaction(concurrency="OPTIMISTIC") as tx:
+            inside = tx.namespace(ns)
+            inside.get_many([b"a", b"new"])
+            meanwhile()
+            inside.put(b"b", b"2")
+        assert caught.value.retryable
+        assert not caught.value.maybe_committed
+        assert caught.value.tx_id == tx.id
+        assert ns.get(b"b") == b"1", "nothing of it happened"
+
+
+def test_an_optimistic_transaction_that_only_read_is_checked_too(db: engine.Database, ns: engine.Namespace) -> None:
+    ns.put_many({b"a": b"1", b"b": b"1"})
+    with pytest.raises(engine.Conflict), db.transaction(concurrency="OPTIMISTIC") as tx:
+        inside = tx.namespace(ns)
+        before = inside.get(b"a")
+        with db.transaction() as other:
+            other.namespace(ns).put_many({b"a": b"2", b"b": b"2"})
+        assert (before, inside.get(b"b"), inside.get(b"a")) == (b"1", b"2", b"1"), "two halves that never were"
+
+
+def test_what_an_optimistic_transaction_writes_unread_conflicts_with_nobody(
+    db: engine.Database, ns: engine.Namespace
+) -> None:
+    with db.transaction(concurrency="OPTIMISTIC") as tx:
+        tx.namespace(ns).put(b"a", b"1")
+        ns.put(b"a", b"9")
+    assert ns.get(b"a") == b"1"
+
+
+@both_modes
+def test_a_transaction_may_be_shared_by_threads(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+    ns.put_many({b"k%d" % at: b"v%d" % at for at in range(8)})
+    with db.transaction(concurrency=mode) as tx, ThreadPoolExecutor(8) as threads:
+        inside = tx.namespace(ns)
+        found = list(threads.map(lambda at: inside.get(b"k%d" % (at % 8)), range(32)))
+        list(threads.map(lambda at: inside.put(b"k%d" % at, b"w"), range(8)))
+    assert found == [b"v%d" % (at % 8) for at in range(32)]
+    assert [value for _, value in ns.scan()] == [b"w"] * 8
+
+
+# Time.
+
+
+@both_modes
+def test_a_transaction_that_takes_too_long_is_rolled_back(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+    ns.put(b"a", b"1")
+    with pytest.raises(engine.TransactionTimeout, match=r"slow took longer than its timeout of 0\.1 s") as caught:
+        with db.transaction(concurrency=mode, timeout=0.1, label="slow") as tx:
+            tx.namespace(ns).put(b"a", b"2")
+            time.sleep(0.12)
+            tx.namespace(ns).put(b"b", b"2")
+    assert caught.value.retryable
+    with pytest.raises(engine.TransactionTimeout), db.transaction(concurrency=mode, timeout=0.1) as tx:
+        tx.namespace(ns).put(b"a", b"2")
+        time.sleep(0.12)
+    assert list(ns.scan()) == [(b"a", b"1")]
+
+
+def test_a_transaction_that_is_never_ended_gives_its_locks_back_at_its_time(
+    db: engine.Database, ns: engine.Namespace
+) -> None:
+    forgotten = db.transaction(timeout=0.2)
+    forgotten.namespace(ns).put(b"a", b"1")
+    with db.transaction(lock_timeout=20) as tx:
+        tx.namespace(ns).put(b"a", b"2")
+    assert ns.get(b"a") == b"2"
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+def test_times_are_above_nothing(db: engine.Database, seconds: float) -> None:
+    for name in ("timeout", "lock_timeout"):
+        with pytest.raises(engine.UsageError, match=rf"^{name} is .*: expected a number of seconds above 0"):
+            db.transaction(**{name: seconds})  # type: ignore[arg-type]  # a name of a number
+
+
+# Modes.
+
+
+@pytest.mark.parametrize("concurrency", list(engine.Concurrency))
+@pytest.mark.parametrize("isolation", list(engine.Isolation))
+def test_two_modes_are_there_and_the_others_are_said_to_come(
+    db: engine.Database, ns: engine.Namespace, concurrency: engine.Concurrency, isolation: engine.Isolation
+) -> None:
+    there = {("PESSIMISTIC", "REPEATABLE_READ"), ("OPTIMISTIC", "SERIALIZABLE")}
+    if (concurrency, isolation) in there:
+        for given in ((concurrency, isolation), (str(concurrency), str(isolation)), (concurrency, None)):
+            with db.transaction(concurrency=given[0], isolation=given[1]) as tx:
+                tx.namespace(ns).put(b"a", b"1")
+        return
+    with pytest.raises(engine.UsageError, match=rf"^{concurrency}\+{isolation} comes later: expected one of "):
+        db.transaction(concurrency=concurrency, isolation=isolation)
+
+
+@pytest.mark.parametrize("mode", [{"concurrency": "HOPEFUL"}, {"isolation": "SNAPSHOT"}])
+def test_a_mode_that_was_never_heard_of_is_refused(db: engine.Database, mode: dict[str, str]) -> None:
+    with pytest.raises(engine.UsageError, match="expected PESSIMISTIC or OPTIMISTIC, and REPEATABLE_READ or SERIALIZABLE"):
+        db.transaction(**mode)  # type: ignore[arg-type]  # names of texts
+
+
+# Ids.
+
+
+@pytest.mark.parametrize("id_", ["", "0" * 32, "zz@1", "00@1", "0" * 32 + "@", "0" * 32 + "@x", None])
+def test_an_id_has_a_form(db: engine.Database, id_: Any) -> None:
+    with pytest.raises(engine.UsageError, match="is not a transaction id: expected 32 hex digits, '@' and a partition"):
+        db.transaction_status(id_)
+
+
+def test_a_transaction_nobody_heard_of_is_aborted_and_stays_so(db: engine.Database, ns: engine.Namespace) -> None:
+    with pytest.raises(engine.Conflict), db.transaction() as tx:
+        tx.namespace(ns).put(b"a", b"1")
+        assert db.transaction_status(tx.id) == "aborted"
+    assert ns.get(b"a") is None
+    with pytest.raises(engine.UsageError, match="partition 99999 does not exist"):
+        db.transaction_status("0" * 32 + "@99999")
+
+
+# Mistakes.
+
+
+def test_a_namespace_of_another_database_is_refused(
+    db: engine.Database, ns: engine.Namespace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with engine.open(tmp_path_factory.mktemp("other"), partitions=1) as other, db.transaction() as tx:
+        for wrong in (other.namespace("x"), other.namespace("x")._native, 7, None):
+            with pytest.raises(engine.UsageError, match=r"of another database|expected a namespace of engine"):
+                tx.namespace(wrong)  # type: ignore[arg-type]  # the mistake
+        with pytest.raises(engine.UsageError, match="has its codec"):
+            tx.namespace(ns, codec="json")
+
+
+# Trying again.
+
+
+def test_run_returns_what_the_function_does_and_commits(db: engine.Database, ns: engine.Namespace) -> None:
+    def work(tx: engine.Transaction) -> str:
+        tx.namespace(ns).put(b"a", b"1")
+        return "done"
+
+    assert db.run(work) == "done"
+    assert ns.get(b"a") == b"1"
+
+
+@both_modes
+def test_run_tries_again_what_may_succeed_and_not_for_ever(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+    tried: list[str] = []
+
+    def in_vain(tx: engine.Transaction) -> None:
+        tried.append(tx.id)
+        tx.namespace(ns).put(b"a", b"%d" % len(tried))
+        raise engine.Conflict("once more")
+
+    def at_last(tx: engine.Transaction) -> int:
+        tried.append(tx.id)
+        tx.namespace(ns).put(b"a", b"%d" % len(tried))
+        if len(tried) < 4:
+            raise engine.LockTimeout("once more")
+        return len(tried)
+
+    with pytest.raises(engine.Conflict):
+        db.run(in_vain, attempts=3, concurrency=mode)
+    assert (len(tried), len(set(tried)), ns.get(b"a")) == (3, 3, None), "each try is a transaction of its own"
+    tried.clear()
+    assert db.run(at_last, concurrency=mode) == 4
+    assert ns.get(b"a") == b"4"
+
+
+def test_run_does_not_try_again_what_cannot_succeed(db: engine.Database, ns: engine.Namespace) -> None:
+    for error in (OurOwn, engine.UsageError, engine.CommitUnknown):
+        tried: list[str] = []
+
+        def work(tx: engine.Transaction, tried: list[str] = tried, error: type[BaseException] = error) -> None:
+            tried.append(tx.id)
+            tx.namespace(ns).put(b"a", b"1")
+            raise error("no")
+
+        with pytest.raises(error):
+            db.run(work)
+        assert (len(tried), ns.get(b"a")) == (1, None)
+
+
+def test_run_refuses_what_it_cannot_do(db: engine.Database) -> None:
+    with pytest.raises(engine.UsageError, match="attempts is 0: expected at least 1"):
+        db.run(lambda tx: None, attempts=0)
+    with pytest.raises(engine.UsageError, match="comes later"):
+        db.run(lambda tx: None, isolation="READ_COMMITTED")
+
+
+@both_modes
+def test_counters_that_many_increment_count_everything(db: engine.Database, fresh: Name, mode: str) -> None:
+    ns = db.namespace(fresh(), codec="json")
+
+    def add(tx: engine.Transaction) -> None:
+        inside = tx.namespace(ns)
+        for key in ("a", "b"):
+            inside.put(key, inside.get_for_update(key, 0) + 1)
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(db.run, add, attempts=1000, concurrency=mode) for _ in range(40)]:
+            done.result()
+    assert dict(ns.scan()) == {"a": 40, "b": 40}
+
+
+def test_run_within_run_is_another_transaction(db: engine.Database, ns: engine.Namespace) -> None:
+    def deep(tx: engine.Transaction, depth: int = 12) -> int:
+        tx.namespace(ns).put(b"k%d" % depth, b"")
+        return 1 + db.run(lambda inner: deep(inner, depth - 1)) if depth else 1
+
+    assert db.run(deep) == 13
+    assert len(list(ns.scan())) == 13
+
+
+def test_a_blocking_function_runs_where_it_was_called(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with engine.open(tmp_path_factory.mktemp("thread"), partitions=1) as db:
+        assert db.run(lambda _: threading.current_thread()) is threading.current_thread()
