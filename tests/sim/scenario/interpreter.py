@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.sim.oracles import look_inside
-from tests.sim.scenario import client_verbs, expects, world_verbs
+from tests.sim.scenario import client_verbs, expects, questions, world_verbs
 from tests.sim.scenario.knobs import shape_of
 from tests.sim.scenario.language import ScenarioError, Statement, parse
 from tests.sim.scenario.registry import VERBS
@@ -20,8 +20,8 @@ from tests.sim.scenario.stage import Stage, Unmet, unknown
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND
 
-VERB_MODULES = (client_verbs, world_verbs)
-"""Each registers its verbs when it is imported."""
+VOCABULARY = (client_verbs, world_verbs, questions)
+"""Each registers its words when it is imported."""
 STORY_LINES_MAX = 80
 LINE_MAX = 220
 
