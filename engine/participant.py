@@ -199,6 +199,10 @@ class Participant:
         known = state.results.get(tx)
         if known is not None:
             return "it ended here already"
+        if message.optimistic and state.results.too_old(tx):
+            # It may have ended here and been forgotten, and no lock that it lost would tell: it must not begin once more.
+            probe("tx.too_old_to_vote")
+            return f"it is older than the oldest result that partition {number} keeps: begin a new transaction"
         owner = message.owner
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
         if message.optimistic:
