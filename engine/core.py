@@ -7,6 +7,7 @@ here. Nothing in this module decides a protocol question.
 from __future__ import annotations
 
 from engine.effects import Effects, SessionId
+from engine.limits import weight_of
 from engine.messages import Life, Message
 from engine.replica import Replica
 from engine.requests import Code, Failed, Remap, Reply, Request
@@ -18,6 +19,9 @@ from wal.records import Record
 
 MS = 1_000_000
 """Nanoseconds in a millisecond: settings are in one, the node's clock in the other."""
+
+PARKED_BYTES_MAX = 64 << 20
+"""All that may wait for the exchange in one node: when it is over, it fits into one turn."""
 
 INCARNATION_BITS = 20
 """An incarnation is a count of starts and, below it, bits drawn at random: a disk that was set back counts again."""
@@ -96,6 +100,7 @@ class Core:
         self.serving = False  # the committed map lists this incarnation
         self.quorum = False  # a majority of the voters was heard of lately
         self.to_self: list[Message] = []
+        self.parked_bytes = 0
 
     @property
     def life(self) -> Life:
@@ -157,6 +162,17 @@ class Core:
     ) -> None:
         """Refuse a request, saying why."""
         self.effects.reply.append((session, Failed(request_id, code, message, retryable, maybe_committed)))
+
+    def park(self, hold: Hold, session: SessionId, request: Request) -> None:
+        """Keep a request until the partition serves, here or elsewhere."""
+        self.parked_bytes += weight_of(request)
+        hold.parked.append((session, request))
+
+    def unpark(self, hold: Hold) -> list[tuple[SessionId, Request]]:
+        """What waited for the partition, to be asked again."""
+        parked, hold.parked = hold.parked, []
+        self.parked_bytes -= sum(weight_of(request) for _, request in parked)
+        return parked
 
     def note(self, text: str) -> None:
         """Tell the operator."""

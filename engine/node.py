@@ -31,6 +31,7 @@ from engine.effects import (
     WriteCheckpoint,
 )
 from engine.exchange import Exchange
+from engine.limits import problem_with
 from engine.locks import LockTable
 from engine.membership import Membership
 from engine.messages import KINDS as MESSAGES
@@ -96,7 +97,7 @@ from engine.topology import CopyState, Topology
 from engine.writes import Writes
 from rebalance.affinity import Affinity, assign
 from wal import records as r
-from wal.ids import NodeId, partition_of
+from wal.ids import PARTITIONS_MAX, NodeId, partition_of
 
 
 class Node:
@@ -215,7 +216,10 @@ class Node:
 
     def _ask(self, session: SessionId, request: Request) -> None:
         core = self.core
-        if isinstance(request, GetTable):
+        problem = problem_with(request, core.topology.partitions if core.topology is not None else PARTITIONS_MAX)
+        if problem:
+            core.refuse(session, request.id, Code.USAGE, problem)
+        elif isinstance(request, GetTable):
             version, topology = core.replica.committed
             core.reply(session, Table(request.id, version, topology))
         elif isinstance(request, Admin):
@@ -326,8 +330,7 @@ class Node:
         again = self.reads.switch()
         for hold in core.holds:
             if hold.parked and (hold.active or not hold.mine):
-                again.extend(hold.parked)
-                hold.parked = []
+                again.extend(core.unpark(hold))
         for session, request in again:
             self._ask(session, request)
 
@@ -363,8 +366,7 @@ class Node:
         hold.active = True
         self.participant.activated(hold)
         self.coordinator.activated(hold)
-        parked, hold.parked = hold.parked, []
-        for session, request in parked:
+        for session, request in self.core.unpark(hold):
             self._ask(session, request)
 
     # What the exchange asks.

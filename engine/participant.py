@@ -88,7 +88,7 @@ class Participant:
     def on_lock(self, session: SessionId, request: Lock) -> None:
         """Lock keys and read them."""
         core = self.core
-        problem = self.writes.problem(request.namespace, request.keys, [None] * len(request.keys))
+        problem = self.writes.crowded_out(request.namespace)
         if problem:
             core.refuse(session, request.id, Code.USAGE, problem)
             return

@@ -16,7 +16,7 @@ from engine.core import MS, Core
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
 from engine.messages import AskMap, Confirm, Confirmed, Message
-from engine.requests import Code, Get, Lock, Request, Rows, Scan, Values
+from engine.requests import Get, Lock, Request, Rows, Scan, Values
 from engine.topology import CopyState
 from engine.writes import Writes
 from wal.ids import NodeId, partition_of
@@ -99,9 +99,6 @@ class Reads:
         core = self.core
         needed: dict[NodeId, None] = {}
         for number in request.partitions:
-            if not 0 <= number < len(core.holds):
-                core.refuse(session, request.id, Code.USAGE, f"partition {number} does not exist")
-                return
             hold = core.holds[number]
             if not self.writes.may_serve(session, request, hold, None, new=False):
                 return

@@ -10,14 +10,14 @@ waits with the first. So a client may ask again, here or at the next primary, an
 
 from __future__ import annotations
 
-from engine.core import MS, Core, Hold
+from engine.core import MS, PARKED_BYTES_MAX, Core, Hold
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
 from engine.replication import Replication
 from engine.requests import Code, Done, Put, Request, Swap
 from engine.results import ABORTED
 from wal import records as r
-from wal.ids import DECISIONS, KEY_BYTES_MAX, NAME, VALUE_BYTES_MAX, Namespace, TxId, partition_of, partitions_of
+from wal.ids import DECISIONS, NAME, Namespace, TxId, partition_of, partitions_of
 from wal.probe import probe
 
 
@@ -97,31 +97,17 @@ class Writes:
             for key in write.keys:
                 settle((namespace, key))
 
-    def problem(self, namespace: Namespace, keys: list[bytes], values: list[bytes | None]) -> str:
-        """What is wrong with a write, or nothing."""
+    def crowded_out(self, namespace: Namespace) -> str:
+        """Why there can be no such namespace, or nothing."""
         known, most = self.core.replica.namespaces, self.core.settings.namespaces_max
-        if namespace not in known and len(known) - (DECISIONS in known) >= most and NAME.fullmatch(namespace):
+        if namespace not in known and len(known) - (DECISIONS in known) >= most:
             return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
-        if not NAME.fullmatch(namespace):
-            return f"namespace {namespace!r} is not a legal name: expected 1 to 64 letters, digits, '.', '_' or '-'"
-        if len(keys) != len(values):
-            return f"{len(keys)} keys came with {len(values)} values"
-        if not keys:
-            return "no key was given"
-        if len(set(keys)) != len(keys):
-            return "a key was given twice in one batch"
-        for size in map(len, keys):
-            if not 0 < size <= KEY_BYTES_MAX:
-                return f"a key has {size} bytes: expected 1 to {KEY_BYTES_MAX}"
-        for value in values:
-            if value is not None and len(value) > VALUE_BYTES_MAX:
-                return f"a value has {len(value)} bytes: expected at most {VALUE_BYTES_MAX}"
         return ""
 
     def on_put(self, session: SessionId, request: Put, *, granted: bool = False) -> None:
         """Set keys, blindly. `granted`: it had to wait for transactions and holds the locks now."""
         core, namespace, locks = self.core, request.namespace, self.locks
-        problem = self.problem(namespace, request.keys, request.values)
+        problem = self.crowded_out(namespace)
         if problem:
             core.refuse(session, request.id, Code.USAGE, problem)
             return
@@ -177,9 +163,7 @@ class Writes:
     def on_swap(self, session: SessionId, request: Swap, *, granted: bool = False) -> None:
         """Set one key if a condition holds."""
         core, locks = self.core, self.locks
-        problem = self.problem(request.namespace, [request.key], [request.new])
-        if request.when not in {"absent", "present", "equals"}:
-            problem = f"condition {request.when!r} is not known: expected absent, present or equals"
+        problem = self.crowded_out(request.namespace)
         if problem:
             core.refuse(session, request.id, Code.USAGE, problem)
             return
@@ -284,10 +268,10 @@ class Writes:
             )
             return False
         if not hold.active or core.frozen or (hold.draining and new):
-            if len(hold.parked) >= core.settings.parked_max:
+            if len(hold.parked) >= core.settings.parked_max or core.parked_bytes >= PARKED_BYTES_MAX:
                 core.refuse(session, request.id, Code.BUSY, "too many requests wait for the exchange", retryable=True)
             else:
-                hold.parked.append((session, request))
+                core.park(hold, session, request)
             return False
         if tx is None:
             return True
