@@ -23,6 +23,12 @@ from wal.counters import CounterError
 from wal.ids import NodeId
 from wal.probe import probe
 
+BATCH_BYTES_MAX = 16 << 20
+"""Of what is sent again after a change of topology; a turn's batch is as large as the turn."""
+PATIENCE_MAX = 16
+"""A batch is sent again after `retransmit_ms`, then after twice that, and so on, up to so many times as much: sending
+large batches again while they are in transit would leave no room for anything else."""
+
 Group = tuple[tuple[NodeId, ...], tuple[NodeId, ...]]
 """(copies that are waited for, copies that are not)"""
 
@@ -46,7 +52,18 @@ class Operation(Protocol):
 class Batch:
     """Operations that went to the same copies together."""
 
-    __slots__ = ("acked", "bytes", "counts", "lagging", "operations", "records", "sent_at", "sequence", "waiting")
+    __slots__ = (
+        "acked",
+        "bytes",
+        "counts",
+        "due",
+        "lagging",
+        "operations",
+        "patience",
+        "records",
+        "sequence",
+        "waiting",
+    )
 
     def __init__(self, sequence: int, operations: list[Operation], group: Group, acked: dict[NodeId, None]) -> None:
         self.sequence = sequence
@@ -56,7 +73,8 @@ class Batch:
         self.waiting = {n: None for n in group[0] if n not in acked}
         self.lagging = {n: None for n in group[1] if n not in acked}  # MOVING copies that have not answered
         self.counts = False
-        self.sent_at = 0
+        self.due = 0  # when it is sent again
+        self.patience = 0  # from one sending to the next
         self.bytes = 0
 
 
@@ -97,13 +115,13 @@ class Replication:
         core = self.core
         self._sequence += 1
         batch = Batch(self._sequence, operations, group, acked)
-        batch.sent_at = core.now
         targets = (*batch.waiting, *batch.lagging)
         if targets:
             self._batches[batch.sequence] = batch
             core.effects.early.append((targets, Replicate(core.version, batch.sequence, batch.records)))
-            wake = core.now + core.settings.retransmit_ms * MS
-            self.wake_at = wake if self.wake_at is None else min(self.wake_at, wake)
+            batch.patience = core.settings.retransmit_ms * MS
+            batch.due = core.now + batch.patience
+            self.wake_at = batch.due if self.wake_at is None else min(self.wake_at, batch.due)
             if batch.lagging:
                 self._count_backlog(batch)
         if counts:
@@ -167,14 +185,17 @@ class Replication:
                 batch.waiting[node] = None
 
     def lag(self, node: NodeId, partition: int) -> None:
-        """A MOVING copy begins to take the partition's writes: what is under way goes to it, whatever it said before."""
-        for batch in self._batches.values():
-            if not batch.counts and any(o.partition == partition for o in batch.operations):
+        """A MOVING copy begins to take the partition's writes: what is under way goes to it, whatever it said before.
+
+        It goes under a number of its own: what the copy answered to the first, when it passed over it or before it was
+        emptied, may still be on its way, and says nothing about what it has from now on.
+        """
+        for batch in list(self._batches.values()):
+            if not batch.counts:
+                operations = [o for o in batch.operations if o.partition == partition]
                 batch.acked.pop(node, None)
-                if node not in batch.waiting:
-                    batch.lagging[node] = None
-                    batch.sent_at = 0
-                    self.wake_at = self.core.now
+                if operations:
+                    self._dispatch(operations, ((), (node,)), {}, counts=True)
 
     def open_records(self) -> list[r.Record]:
         """What is logged here and does not count yet, oldest first: a checkpoint must carry it along."""
@@ -205,7 +226,8 @@ class Replication:
                         core.replica.apply(record)
                     operation.abandoned()
         for (group, acked_by, counts), operations in regrouped.items():
-            self._dispatch(operations, group, dict.fromkeys(acked_by), counts=counts)
+            for share in _shares(operations):
+                self._dispatch(share, group, dict.fromkeys(acked_by), counts=counts)
 
     # Copies.
 
@@ -276,15 +298,17 @@ class Replication:
     def tick(self) -> None:
         """Send again what was not answered."""
         core = self.core
-        after = core.settings.retransmit_ms * MS
+        longest = PATIENCE_MAX * core.settings.retransmit_ms * MS
         self.wake_at = None
         for batch in self._batches.values():
-            if core.now >= batch.sent_at + after:
-                batch.sent_at = core.now
+            patience = batch.patience
+            if core.now >= batch.due:
                 targets = (*batch.waiting, *batch.lagging)
                 core.effects.early.append((targets, Replicate(core.version, batch.sequence, batch.records)))
-            due = batch.sent_at + after
-            self.wake_at = due if self.wake_at is None else min(self.wake_at, due)
+                patience = min(2 * patience, longest)
+                batch.due = core.now + patience
+                batch.patience = patience
+            self.wake_at = batch.due if self.wake_at is None else min(self.wake_at, batch.due)
 
     def handle(self, sender: NodeId, message: Message) -> None:
         """Everything that is said about replication."""
@@ -314,6 +338,20 @@ def _claims(record: r.Record) -> list[tuple[int, int]]:
             return [(partition, epoch)]
         case _:
             return []
+
+
+def _shares(operations: list[Operation]) -> list[list[Operation]]:
+    """Operations of many turns, in batches that are as large as one turn's may be."""
+    shares: list[list[Operation]] = []
+    left = 0
+    for operation in operations:
+        size = _size(operation.records)
+        if not shares or size > left:
+            shares.append([])
+            left = BATCH_BYTES_MAX
+        shares[-1].append(operation)
+        left -= size
+    return shares
 
 
 def _size(records: list[r.Record]) -> int:

@@ -13,11 +13,12 @@ from typing import cast
 
 from engine.effects import Asked, Event, PeerLost, PeerSeen, Received, SessionId
 from engine.errors import ProtocolError
-from engine.messages import Message
-from engine.requests import Reply
+from engine.messages import Message, kind_of
+from engine.requests import Code, Failed, Reply
 from engine.wire import (
     FRAME_BYTES_MAX,
     MAGIC,
+    PEER_FRAME_BYTES_MAX,
     PROTOCOL,
     FrameReader,
     Hello,
@@ -25,6 +26,7 @@ from engine.wire import (
     decode_messages,
     decode_requests,
     frame,
+    frames,
 )
 from wal.ids import NodeId
 
@@ -89,17 +91,20 @@ class _Incoming(asyncio.Protocol):
         if problem:
             self._refuse(problem)
             return
-        self.reader.limit = FRAME_BYTES_MAX
         self.socket.write(frame(owner.hello("node")))
         if hello.role == "peer":
+            self.reader.limit = PEER_FRAME_BYTES_MAX
             self.peer = hello.node
             owner.inbox(_seen(hello), 0)
         else:
+            self.reader.limit = FRAME_BYTES_MAX
             self.session = owner.new_session(self)
 
     def _refuse(self, reason: str) -> None:
         if self.socket is not None and not self.socket.is_closing():
-            if self.session is None and self.peer is None:
+            if self.session is not None:
+                self.socket.write(frame([Failed(0, Code.USAGE, reason)]))
+            elif self.peer is None:
                 self.socket.write(frame(Hello(MAGIC, PROTOCOL, "node", refused=reason)))
             self.owner.note(f"a connection was refused: {reason}")
             self.socket.close()
@@ -309,10 +314,15 @@ class Transport:
             by_targets.setdefault(targets, []).append(message)
         for targets, messages in by_targets.items():
             links = [link for t in targets if (link := self.links_by_node.get(t)) is not None]
-            if links:
-                data = frame(messages)
+            if not links:
+                continue
+            ready, too_large = frames(messages, PEER_FRAME_BYTES_MAX)
+            for data in ready:
                 for link in links:
                     link.send(data)
+            if too_large:
+                told = ", ".join(dict.fromkeys(kind_of(message) for message in too_large))
+                self.note(f"{told} for {', '.join(targets)}: more than {PEER_FRAME_BYTES_MAX} bytes at once, not sent")
 
     def reply(self, replies: list[tuple[SessionId, Reply]]) -> None:
         """Answer clients."""
@@ -327,8 +337,12 @@ class Transport:
                 self.note(f"a client does not read its answers ({CLIENT_BACKLOG_BYTES_MAX} bytes wait): cut off")
                 connection.socket.abort()
                 continue
-            for data in _frames(answers):
+            ready, too_large = frames(answers)
+            for data in ready:
                 connection.socket.write(data)
+            for refused in too_large:
+                reason = f"the answer has more than {FRAME_BYTES_MAX} bytes: ask for less at once"
+                connection.socket.write(frame([Failed(refused.id, Code.USAGE, reason)]))
 
     async def close(self) -> None:
         """Hang up on everyone."""
@@ -344,11 +358,3 @@ class Transport:
 
 def _seen(hello: Hello) -> PeerSeen:
     return PeerSeen(hello.node, hello.allocation, hello.incarnation, hello.address, hello.domain, hello.cluster)
-
-
-def _frames(answers: list[Reply]) -> list[bytes]:
-    """The answers in one frame, or in one each if they are too large together."""
-    try:
-        return [frame(answers)]
-    except ProtocolError:
-        return [frame([answer]) for answer in answers]
