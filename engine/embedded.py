@@ -17,10 +17,12 @@ from engine.client.session import Session
 from engine.core import INCARNATION_BITS
 from engine.driver import Driver
 from engine.effects import Asked, SessionId
-from engine.home import as_engine_error, open_home
+from engine.home import MakeDisk, as_engine_error, open_home
+from engine.limits import weight_of
 from engine.node import Node
 from engine.requests import Admin, Reply
 from engine.settings import Settings, check_settings
+from wal import DirectoryDisk
 
 ADDRESS = "embedded:0"
 _log = logging.getLogger("foreshore")
@@ -45,7 +47,7 @@ class _Inside:
         if requests is not None:
             inbox = self.driver.inbox
             for request in requests:
-                inbox(Asked(1, request))
+                inbox(Asked(1, request), weight_of(request))
 
     async def close(self) -> None:
         """Nothing to hang up."""
@@ -57,8 +59,8 @@ class _Inside:
         self.session.on_replies(ADDRESS, [reply for _, reply in replies])
 
 
-async def open_embedded(path: Path, options: dict[str, Any]) -> Database:
-    """Open a directory as a cluster of one."""
+async def open_embedded(path: Path, options: dict[str, Any], *, disk: MakeDisk = DirectoryDisk) -> Database:
+    """Open a directory as a cluster of one. `disk` holds the log."""
     known = Settings.__struct_fields__
     for name in options:
         if name not in known:
@@ -71,7 +73,7 @@ async def open_embedded(path: Path, options: dict[str, Any]) -> Database:
         raise errors.UsageError(f"a setting is wrong: {error}") from None
     check_settings(settings)
     home = await asyncio.get_running_loop().run_in_executor(
-        None, lambda: open_home(path, cluster=settings.cluster, node=None, settings=settings)
+        None, lambda: open_home(path, cluster=settings.cluster, node=None, settings=settings, disk=disk)
     )
     node = Node(
         settings,
@@ -101,13 +103,17 @@ async def open_embedded(path: Path, options: dict[str, Any]) -> Database:
         driver.inbox(Asked(0, Admin(0, "init", {"cluster": [secrets.token_hex(8)]})))
 
     async def close() -> None:
+        failed = driver.stopped.done() and driver.stopped.exception() is not None
         try:
-            if not driver.stopped.done():
+            if not failed:
                 await driver.checkpoint()
                 driver.stop("closed")
         finally:
             driver.close()
-            home.close()
+            if failed:
+                home.abandon()
+            else:
+                home.close()
 
     session.begin()
     if not await session.wait_for_table(30.0):

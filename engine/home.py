@@ -16,7 +16,9 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -27,11 +29,23 @@ from engine.settings import Settings
 from engine.store import LayeredStore
 from engine.store_errors import StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreFull, StoreInUse, StoreTooNew
 from engine.store_lmdb import LmdbStore
-from wal import DirectoryDisk, DiskError, Log, LogBehindStore, LogDamaged, LogError, LogForeign, LogSettings, LogTooNew
+from wal import (
+    DirectoryDisk,
+    Disk,
+    DiskError,
+    Log,
+    LogBehindStore,
+    LogDamaged,
+    LogError,
+    LogForeign,
+    LogSettings,
+    LogTooNew,
+)
 from wal import DiskFull as LogDiskFull
 from wal.ids import NodeId, check_name
 
 FORMAT = 1
+MakeDisk: TypeAlias = Callable[[Path], Disk]
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,11 +100,19 @@ def read_identity(path: Path) -> Identity | None:
     return identity
 
 
-def open_home(path: Path, *, cluster: str, node: NodeId | None, settings: Settings, accept_loss: bool = False) -> Home:
+def open_home(
+    path: Path,
+    *,
+    cluster: str,
+    node: NodeId | None,
+    settings: Settings,
+    accept_loss: bool = False,
+    disk: MakeDisk = DirectoryDisk,
+) -> Home:
     """Open a data directory, or make it; recover what it holds.
 
-    `node`: None takes the directory's own id, or draws one for a new directory. Raises UsageError, CorruptionError and
-    DiskFull, each with what to do next.
+    `node`: None takes the directory's own id, or draws one for a new directory. `disk` holds the log. Raises UsageError,
+    CorruptionError and DiskFull, each with what to do next.
     """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -103,7 +125,7 @@ def open_home(path: Path, *, cluster: str, node: NodeId | None, settings: Settin
         lock = _take_lock(path)
         try:
             identity = _identify(path, cluster, node)
-            return _open(path, identity, settings, lock, accept_loss=accept_loss)
+            return _open(path, identity, settings, lock, accept_loss=accept_loss, disk=disk)
         except BaseException:
             os.close(lock)
             raise
@@ -156,12 +178,12 @@ def _identify(path: Path, cluster: str, node: NodeId | None) -> Identity:
     return identity
 
 
-def _open(path: Path, identity: Identity, settings: Settings, lock: int, *, accept_loss: bool) -> Home:
+def _open(path: Path, identity: Identity, settings: Settings, lock: int, *, accept_loss: bool, disk: MakeDisk) -> Home:
     try:
         base = LmdbStore(path / "store")
         try:
             log = Log.open(
-                DirectoryDisk(path / "wal"),
+                disk(path / "wal"),
                 cluster=identity.cluster,
                 node=identity.node,
                 settings=LogSettings(segment_bytes=settings.wal_segment_bytes, total_bytes=settings.wal_total_bytes),
@@ -202,6 +224,10 @@ def as_engine_error(error: BaseException) -> Error | None:
     """The error of a log or a store as an application sees it, if it is one."""
     if isinstance(error, LogDiskFull | StoreFull):
         return DiskFull(str(error))
-    if isinstance(error, LogError | StoreError | DiskError):
+    if isinstance(error, StoreFailed | DiskError):
+        return Error(
+            f"{error}; the node stopped, as nobody knows what the disk holds: see to the disk, then start it again"
+        )
+    if isinstance(error, LogError | StoreError):
         return CorruptionError(str(error))
     return None

@@ -18,10 +18,11 @@ from engine.core import INCARNATION_BITS, next_incarnation
 from engine.driver import Driver
 from engine.effects import Event, PeerSeen
 from engine.errors import Error, UsageError
-from engine.home import Home, as_engine_error, open_home
+from engine.home import Home, MakeDisk, as_engine_error, open_home
 from engine.node import Node
 from engine.settings import Settings, check_settings
 from engine.transport import Transport, split_address
+from wal import DirectoryDisk
 
 _log = logging.getLogger("foreshore")
 
@@ -90,8 +91,13 @@ class Server:
         self.transport = transport
 
     @classmethod
-    async def start(cls, config: ServerConfig, *, note: Callable[[str], None] = _log.info) -> Server:
-        """Recover the directory, listen, and take part. Raises UsageError, CorruptionError, DiskFull."""
+    async def start(
+        cls, config: ServerConfig, *, note: Callable[[str], None] = _log.info, disk: MakeDisk = DirectoryDisk
+    ) -> Server:
+        """Recover the directory, listen, and take part. `disk` holds the log.
+
+        Raises UsageError, CorruptionError and DiskFull.
+        """
         check_config(config)
         settings = config.settings
         began = time.monotonic()
@@ -101,6 +107,7 @@ class Server:
             node=config.node or None,
             settings=settings,
             accept_loss=config.accept_loss,
+            disk=disk,
         )
         if home.log.torn is not None:
             note(f"set aside a torn tail of the log: {home.log.torn}")

@@ -52,6 +52,8 @@ def spawn(command: Sequence[str], *, output: int, errors: int) -> subprocess.Pop
 class NodeProcess:
     """One node: its directory, its process while it has one, and where it listens."""
 
+    program: Sequence[str] = ("-m", "tools.cli", "node", "start")
+
     def __init__(self, name: str, directory: Path, options: Sequence[str]) -> None:
         self.name = name
         self.data = directory / name
@@ -71,11 +73,16 @@ class NodeProcess:
         """Whether the process lives."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """How the process ended; None if it runs, or never did."""
+        return self._process.poll() if self._process is not None else None
+
     def start(self, seeds: Sequence[str]) -> None:
         """Start the process; `ready` says when it listens."""
         assert not self.running, f"{self.name} runs already"
         self._ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "tools.cli", "node", "start", "--data", str(self.data), "--node", self.name]
+        command = [sys.executable, *self.program, "--data", str(self.data), "--node", self.name]
         command += ["--listen", "127.0.0.1:0", "--ready-file", str(self._ready), *self._options]
         if seeds:
             command += ["--seeds", ",".join(seeds)]

@@ -17,11 +17,12 @@ import typer
 import uvloop
 
 from engine.errors import Error, UsageError
+from engine.home import MakeDisk
 from engine.server import Server, ServerConfig
 from tools.asking import Refused, listens, question, run, wait_for
 from tools.config import KEYS, Key, load, toml_line
 from tools.terminal import ExitCode, emit, plain, show, to_json
-from wal import DiskError, LogError
+from wal import DirectoryDisk, DiskError, LogError
 
 LEAVE_SECONDS = 30.0
 LEAVE_LOOK_SECONDS = 1.0
@@ -96,9 +97,9 @@ start.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what t
 app.command()(start)
 
 
-async def serve(config: ServerConfig, ready_file: Path | None = None) -> None:
-    """Run one node until it stops, or is told to by a signal. Raises what stopped it."""
-    server = await Server.start(config)
+async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: MakeDisk = DirectoryDisk) -> None:
+    """Run one node until it stops, or is told to by a signal. `disk` holds its log. Raises what stopped it."""
+    server = await Server.start(config, disk=disk)
     loop = asyncio.get_running_loop()
     leaving: list[asyncio.Task[None]] = []
 

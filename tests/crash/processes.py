@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -85,7 +85,7 @@ class Cluster:
         """The process of a node, before it is started."""
         return NodeProcess(name, self.directory, options)
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

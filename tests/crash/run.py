@@ -89,7 +89,7 @@ def crash_run(
                 raise Broken(str(error)) from error
             for name in names:
                 cluster.kill(name)
-            _check_directories([cluster.node(name).data for name in names])
+            check_directories([cluster.node(name).data for name in names])
     except Broken as error:
         again = f"--seed {seed} --cycles {cycles} --nodes {nodes} --backups {backups}"
         raise Broken(
@@ -129,7 +129,7 @@ async def _story(cluster: Cluster, journal: Journal, report: Report, cycles: int
                 raise Broken("\n".join(problems))
 
 
-def _check_directories(directories: list[Path]) -> None:
+def check_directories(directories: list[Path]) -> None:
     """What the dead nodes left: whole logs, and copies that agree to the last byte."""
     verified = foreshore("wal", "verify", *directories)
     if verified.returncode:
