@@ -13,7 +13,8 @@ but the structs of `engine.messages` and `engine.requests` can come out of it, a
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -25,8 +26,11 @@ from wal.checksum import crc32c
 PROTOCOL = 1
 HELLO_BYTES_MAX = 16 << 10
 FRAME_BYTES_MAX = 64 << 20
-"""Large enough for a value of 16 MiB in any message that may carry one, and for a batch of smaller ones."""
+"""What a client and a node may say to each other at once: a value of 16 MiB, and a batch of smaller ones."""
+PEER_FRAME_BYTES_MAX = 256 << 20
+"""What a peer may say at once: whatever a client asked for in one frame, with what is said about it beside."""
 
+T = TypeVar("T")
 _HEADER = struct.Struct(">II")
 _pack_header = _HEADER.pack
 
@@ -57,12 +61,28 @@ _replies = msgspec.msgpack.Decoder(list[Reply])
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
-def frame(payload: object) -> bytes:
-    """A frame around a Hello or a list of messages. Raises ProtocolError if it would be too large to be taken."""
+class FrameTooLarge(ProtocolError):
+    """What was to be said does not fit in a frame; nothing was sent."""
+
+
+def frame(payload: object, limit: int = FRAME_BYTES_MAX) -> bytes:
+    """A frame around a Hello or a list of messages. Raises FrameTooLarge if it would not be taken."""
     data = _encoder.encode(payload)
-    if len(data) > FRAME_BYTES_MAX:
-        raise ProtocolError(f"a frame of {len(data)} bytes was to be sent: expected at most {FRAME_BYTES_MAX}")
+    if len(data) > limit:
+        raise FrameTooLarge(f"{len(data)} bytes were to be sent at once: expected at most {limit}")
     return _pack_header(len(data), crc32c(data)) + data
+
+
+def frames(said: Sequence[T], limit: int = FRAME_BYTES_MAX) -> tuple[list[bytes], list[T]]:
+    """The messages in one frame, or in several if they are too large together; and those that are too large alone."""
+    try:
+        return ([frame(said, limit)] if said else []), []
+    except FrameTooLarge:
+        if len(said) == 1:
+            return [], list(said)
+    middle = len(said) // 2
+    first, second = frames(said[:middle], limit), frames(said[middle:], limit)
+    return first[0] + second[0], first[1] + second[1]
 
 
 class FrameReader:

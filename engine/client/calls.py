@@ -47,6 +47,7 @@ class Call(ABC):
     finished = False
     ever_sent = False
     unanswered = False  # a request was sent whose fate is unknown
+    begun = False  # some of its items were done
     rest: Sequence[Item] = ()  # what the last answer did not reach
     waiter: object = None  # whoever waits for it; nothing here touches it
 

@@ -232,6 +232,8 @@ class Router:
                 self._push(state)
             if not state.flights and not state.todo:
                 self._finish(state)
+            else:
+                state.call.begun = True
 
     def _redo(self, state: _State, items: list[Item], *, stale: bool) -> None:
         assert state.todo is not None
@@ -254,6 +256,9 @@ class Router:
                 # A conflict is recorded under the transaction's id. Any other refusal speaks of this attempt alone.
                 probe("client.refused_after_no_answer")
                 self._fail(state, errors.CommitUnknown(f"an earlier attempt was not answered; the last: {reply.message}"))
+            case _ if call.writes and call.begun:
+                probe("client.refused_in_part")
+                self._fail(state, errors.CommitUnknown(f"some partitions have it, one refused: {reply.message}"))
             case _:
                 kind = getattr(errors, reply.code, errors.Error)
                 error = kind(reply.message) if issubclass(kind, errors.Error) else errors.Error(reply.message)
@@ -268,13 +273,22 @@ class Router:
             self._table_asked_at = None
         self._want_table()
 
-    def abandon(self) -> list[Call]:
-        """Forget every call; they are returned unfinished."""
-        states = list(self._calls.values())
-        for state in states:
-            state.over = True
-        self._calls, self._flights = {}, {}
-        return [state.call for state in states]
+    def end(self, why: errors.Error) -> None:
+        """No answer will come any more: every call ends with this, or as unknown if it may have been done."""
+        for state in list(self._calls.values()):
+            if self._may_be_done(state):
+                self._fail(state, errors.CommitUnknown(f"{why}; it may have been done"))
+            else:
+                self._fail(state, type(why)(str(why)))  # a new one each: an error belongs to who is told it
+        self._flights = {}
+
+    def on_unsendable(self, request: Request, reason: str) -> None:
+        """A request is larger than a frame may be: it was not sent."""
+        flight = self._flights.pop(request.id, None)
+        if flight is not None and not flight.state.over:
+            flight.state.flights -= 1
+            kind = errors.CommitUnknown if self._may_be_done(flight.state) else errors.UsageError
+            self._fail(flight.state, kind(f"too much for one request, do it in smaller pieces: {reason}"))
 
     def _want_table(self) -> None:
         if self._table_asked_at is not None:
@@ -408,10 +422,15 @@ class Router:
                     self._due = min(self._due, state.retry_at)
             self._due = min(self._due, state.deadline)
 
-    def _expire(self, state: _State) -> None:
+    @staticmethod
+    def _may_be_done(state: _State) -> bool:
+        """Whether a call that ends without an answer may have taken effect, or some of it."""
         call = state.call
+        return call.writes and bool(state.flights or call.unanswered or call.begun)
+
+    def _expire(self, state: _State) -> None:
         why = state.last or "no answer came"
-        if call.writes and (state.flights or call.unanswered):
+        if self._may_be_done(state):
             self._fail(state, errors.CommitUnknown(f"no answer within the timeout ({why}); it may have been done"))
         elif why.startswith(Code.NO_QUORUM):
             self._fail(state, errors.NoQuorum(why))

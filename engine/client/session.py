@@ -17,7 +17,7 @@ from engine.client.routing import Address, Router
 from engine.errors import ProtocolError
 from engine.requests import Reply, Request
 from engine.transport import HELLO_SECONDS, REDIAL_SECONDS, split_address
-from engine.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
+from engine.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame, frames
 from wal.ids import TxId
 
 TICK_SECONDS = 0.01
@@ -62,28 +62,23 @@ class Session:
     async def wait_for_table(self, seconds: float) -> bool:
         """Wait until the cluster's table is known; False if it did not come in time."""
         until = self.loop.time() + seconds
-        while self.router.topology is None and self.failure is None:
+        while self.router.topology is None:
+            self._check_open()
             if self.loop.time() >= until:
                 return False
             self.router.want_table(time.monotonic_ns())
             self._flush()
             await asyncio.sleep(TICK_SECONDS)
-        if self.failure is not None:
-            raise self.failure
         return True
 
     def fail(self, error: errors.Error) -> None:
-        """The node is gone for good: every call ends with this."""
+        """The node is gone for good: every call ends with this, or as unknown if it may have been done."""
         self.failure = error
         self._end_calls(error)
 
     def _end_calls(self, why: errors.Error) -> None:
-        """Nobody will answer any more: a write that was sent may have been done all the same."""
-        for call in self.router.abandon():
-            call.error = type(why)(str(why))  # each has a traceback of its own
-            call.error.maybe_committed = call.writes and call.ever_sent
-            if isinstance(call.waiter, asyncio.Future) and not call.waiter.done():
-                call.waiter.set_result(None)
+        self.router.end(why)
+        self._wake()
 
     def new_tx(self) -> TxId:
         """A new transaction id."""
@@ -91,10 +86,7 @@ class Session:
 
     async def call(self, call: C, *, timeout: float | None = None) -> C:
         """Do a call; raise its error."""
-        if self.closed:
-            raise errors.UsageError("the database was closed")
-        if self.failure is not None:
-            raise self.failure
+        self._check_open()
         future: asyncio.Future[None] = self.loop.create_future()
         call.waiter = future
         now = time.monotonic_ns()
@@ -117,8 +109,16 @@ class Session:
             raise call.error
         return call
 
+    def _check_open(self) -> None:
+        if self.closed:
+            raise errors.UsageError("the database was closed")
+        if self.failure is not None:
+            raise type(self.failure)(str(self.failure))
+
     def _flush(self) -> None:
         self._flushing = False
+        if self.closed or self.failure is not None:
+            return
         router, links = self.router, self.links
         assert links is not None
         if router.connects:
@@ -135,13 +135,16 @@ class Session:
                 requests.append(request)
             for address, requests in by_address.items():
                 links.send(address, requests)
-        if router.done:
-            done, router.done = router.done, []
-            for call in done:
-                future = call.waiter
-                assert isinstance(future, asyncio.Future)
-                if not future.done():
-                    future.set_result(None)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Tell whoever waits for the calls that are over."""
+        done, self.router.done = self.router.done, []
+        for call in done:
+            future = call.waiter
+            assert isinstance(future, asyncio.Future)
+            if not future.done():
+                future.set_result(None)
 
     def _tick(self) -> None:
         if self.closed or not self._waiting:
@@ -173,6 +176,11 @@ class Session:
             self.refusals[address] = reason
         self.router.on_disconnected(address, time.monotonic_ns())
         self._flush()
+
+    def on_unsendable(self, request: Request) -> None:
+        """A request could not be sent, for its size."""
+        self.router.on_unsendable(request, f"expected at most {FRAME_BYTES_MAX} bytes")
+        self._wake()
 
     async def close(self) -> None:
         """End every call and hang up."""
@@ -253,15 +261,15 @@ class SocketLinks:
             self._dialing.pop(address, None)
 
     def send(self, address: Address, requests: list[Request]) -> None:
-        """Write a frame; if they are too large together, one each."""
+        """Write a frame, or several if they are too large together; the session hears of one that is too large alone."""
         connection = self.open.get(address)
         if connection is None or connection.socket is None:
             return
-        try:
-            connection.socket.write(frame(requests))
-        except ProtocolError:
-            for request in requests:
-                connection.socket.write(frame([request]))
+        ready, too_large = frames(requests)
+        for data in ready:
+            connection.socket.write(data)
+        for request in too_large:
+            self.session.on_unsendable(request)
 
     async def close(self) -> None:
         """Hang up."""

@@ -1,0 +1,1 @@
+"""What the client decides, without a loop and without a network."""

@@ -1,0 +1,193 @@
+"""The router when answers come in pieces, too late, from the wrong node, or not at all."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+
+from engine import errors, topology
+from engine.client.calls import GetCall, PutCall
+from engine.client.routing import SILENCE_MS, Router
+from engine.core import MS
+from engine.requests import Code, Done, Failed, Get, GetTable, Put, Remap, Request, Table, Values
+from engine.topology import Member, Placement, Topology
+from wal.ids import Version, partition_of
+
+A, B = "127.0.0.1:1", "127.0.0.1:2"
+PARTITIONS = 4
+KEYS = {partition_of(key, PARTITIONS): key for key in (b"k%d" % at for at in range(40))}
+SECOND = 1000 * MS
+R = TypeVar("R")
+
+
+def table(version: Version, primaries: str) -> Table:
+    """A map of two nodes, a and b, with these primaries."""
+    made = Topology(
+        version,
+        "c1",
+        "foreshore",
+        PARTITIONS,
+        1,
+        (Member("a", "x", 1, A, 1), Member("b", "y", 1, B, 2)),
+        ("a", "b"),
+        tuple(Placement(1, 1, (p, "b" if p == "a" else "a"), (p,)) for p in primaries),
+        {},
+        {},
+        3,
+    )
+    return Table(0, version, topology.encode(made))
+
+
+class Story:
+    """A router that knows both nodes, and what it sent."""
+
+    def __init__(self) -> None:
+        self.router = Router([A, B], clock_us=1, draw=1)
+        self.router.connects.clear()
+        self.now = SECOND
+        for address in (A, B):
+            self.router.on_connected(address, self.now)
+        self.router.on_reply(A, table(Version(1, 0), "aabb"), self.now)
+        self.sent()
+
+    def sent(self) -> list[tuple[str, Request]]:
+        """What was sent since this was asked last."""
+        sends, self.router.sends = self.router.sends, []
+        return sends
+
+    def of(self, address: str, kind: type[R]) -> list[R]:
+        """The requests of one kind that were sent to one node since."""
+        return [request for to, request in self.sent() if to == address and isinstance(request, kind)]
+
+    def put(self, *partitions: int) -> PutCall:
+        """Begin to write one key in each partition."""
+        keys = [KEYS[number] for number in partitions]
+        call = PutCall(self.router.new_tx(1), "acc", keys, [b"v"] * len(keys))
+        self.router.begin(call, self.now, self.now + 10 * SECOND)
+        return call
+
+    def wait(self, ms: int) -> None:
+        """Time passes, in ticks."""
+        for _ in range(ms // 10):
+            self.now += 10 * MS
+            self.router.tick(self.now)
+
+
+def test_a_primary_that_falls_silent_is_left_for_the_one_that_another_node_names() -> None:
+    story = Story()
+    call = story.put(0)
+    (put,) = story.of(A, Put)
+    story.wait(SILENCE_MS + 1_000)
+    sent = story.sent()
+    assert B in {to for to, request in sent if isinstance(request, GetTable)}, "another one is asked"
+    assert not any(isinstance(request, Put) for _, request in sent), "nothing is sent again before it is known where to"
+    story.router.on_reply(B, table(Version(2, 0), "bbbb"), story.now)
+    story.wait(50)
+    (again,) = story.of(B, Put)
+    assert (again.tx, again.keys) == (put.tx, put.keys), "a write is the same write wherever it is sent"
+    assert call.unanswered
+    story.router.on_reply(A, Done(put.id), story.now)
+    assert not call.finished, "what the zombie says comes too late"
+    story.router.on_reply(B, Done(again.id), story.now)
+    assert (call.finished, call.error) == (True, None)
+
+
+def test_a_refusal_after_a_silent_primary_does_not_say_that_nothing_happened() -> None:
+    story = Story()
+    call = story.put(0)
+    story.wait(SILENCE_MS + 500)
+    story.sent()
+    story.router.on_reply(B, table(Version(2, 0), "bbbb"), story.now)
+    story.wait(50)
+    (again,) = story.of(B, Put)
+    story.router.on_reply(B, Failed(again.id, Code.LOCK_TIMEOUT, "waited"), story.now)
+    assert isinstance(call.error, errors.CommitUnknown)
+
+
+def test_a_primary_that_takes_its_time_is_not_left() -> None:
+    story = Story()
+    call = story.put(0)
+    (put,) = story.of(A, Put)
+    for _ in range(6):
+        story.wait(SILENCE_MS + 300)
+        for to, asked in story.sent():
+            assert isinstance(asked, GetTable)
+            same = table(Version(1, 0), "aabb")
+            story.router.on_reply(to, Table(asked.id, same.version, same.topology), story.now)
+    story.router.on_reply(A, Done(put.id), story.now)
+    assert (call.finished, call.error, call.unanswered) == (True, None, False)
+
+
+def test_a_silent_node_that_the_table_still_names_is_waited_for_until_the_deadline() -> None:
+    story = Story()
+    call = story.put(0)
+    story.wait(9_000)
+    assert not call.finished
+    story.wait(1_100)
+    assert isinstance(call.error, errors.CommitUnknown)
+
+
+def test_a_batch_of_which_a_part_was_done_is_never_called_undone() -> None:
+    for last in (Failed(0, Code.LOCK_TIMEOUT, "waited"), Failed(0, Code.CONFLICT, "aborted"), None):
+        story = Story()
+        call = story.put(0, 2)
+        (first,), (second,) = (
+            [r for to, r in story.router.sends if to == address and isinstance(r, Put)] for address in (A, B)
+        )
+        story.router.on_reply(A, Done(first.id), story.now)
+        if last is not None:
+            story.router.on_reply(B, Failed(second.id, last.code, last.message), story.now)
+        else:
+            story.router.on_reply(B, Remap(second.id, Version(1, 0)), story.now)
+            story.router.on_disconnected(B, story.now)
+            story.wait(11_000)
+        assert isinstance(call.error, errors.CommitUnknown), call.error
+
+
+def test_values_that_come_in_pieces_are_asked_for_until_all_are_there() -> None:
+    story = Story()
+    call = GetCall("acc", [KEYS[0], KEYS[1], b"none{" + KEYS[0] + b"}"])
+    story.router.begin(call, story.now, story.now + SECOND)
+    (first,) = story.of(A, Get)
+    assert len(first.keys) == 3
+    story.router.on_reply(A, Values(first.id, [(1, 1, b"x")]), story.now)
+    (rest,) = story.of(A, Get)
+    assert rest.keys == first.keys[1:]
+    story.router.on_reply(A, Values(rest.id, [(1, 2, b"y"), (0, 0, None)]), story.now)
+    assert (call.finished, call.error) == (True, None)
+    assert [value for _, _, value in call.values] == [b"x", b"y", None]
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_an_answer_with_too_many_values_or_none_is_none(count: int) -> None:
+    story = Story()
+    call = GetCall("acc", [KEYS[0], KEYS[1]])
+    story.router.begin(call, story.now, story.now + SECOND)
+    (first,) = story.of(A, Get)
+    story.router.on_reply(A, Values(first.id, [(1, 1, b"x")] * count), story.now)
+    assert isinstance(call.error, errors.ProtocolError)
+
+
+def test_the_end_tells_every_call_what_is_true_of_it() -> None:
+    story = Story()
+    write, read = story.put(0), GetCall("acc", [KEYS[1]])
+    story.router.begin(read, story.now, story.now + SECOND)
+    unsent = PutCall(bytes(16), "acc", [KEYS[2]], [b"v"])
+    story.router.on_disconnected(B, story.now)
+    story.router.begin(unsent, story.now, story.now + SECOND)
+    story.router.end(errors.DiskFull("no room"))
+    assert [type(call.error) for call in (write, read, unsent)] == [errors.CommitUnknown, errors.DiskFull, errors.DiskFull]
+    assert len({id(call.error) for call in (read, unsent)}) == 2, "an error belongs to who is told it"
+    assert {id(call) for call in story.router.done} == {id(call) for call in (write, read, unsent)}
+
+
+def test_a_request_that_is_too_large_is_refused_to_its_caller_alone() -> None:
+    story = Story()
+    large, small = story.put(0), story.put(1)
+    sent = story.of(A, Put)
+    story.router.on_unsendable(sent[0], "70000000 bytes were to be sent at once: expected at most 67108864")
+    assert isinstance(large.error, errors.UsageError)
+    assert "expected at most 67108864" in str(large.error)
+    story.router.on_reply(A, Done(sent[1].id), story.now)
+    assert (small.finished, small.error) == (True, None)
