@@ -217,6 +217,16 @@ class LayeredStore:
                 return None
         return self.base.get(fragment, key)
 
+    def put(self, fragment: Fragment, key: bytes, entry: Entry) -> None:
+        """Give a key its newest entry, with a value."""
+        active = self._active
+        rows = active.rows.get(fragment)
+        if rows is None:
+            rows = active.rows[fragment] = {}
+        rows[key] = entry
+        value = entry.value
+        active.bytes += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
+
     def layer_of(self, fragment: Fragment) -> dict[bytes, Entry]:
         """The fragment's active rows, to be changed by whoever applies; account for them with `weigh`."""
         rows = self._active.rows.get(fragment)
