@@ -26,6 +26,7 @@ import uvloop
 from rich.console import Console
 
 from engine.errors import Error, UsageError
+from engine.settings import Settings, check_settings
 from tools.demo_screen import Screen, summary_rows, summary_table
 from tools.demo_story import Options, Story
 from tools.demo_summary import Summary
@@ -68,6 +69,7 @@ def demo(
     """Load a year of flights into three nodes, kill one, bring it back, replace another, and compare everything."""
     screen, summary = Screen(), Summary()
     try:
+        check_settings(Settings(partitions=partitions))
         with _workplace(directory, months, keep=keep) as place, screen:
             options = Options(
                 directory=place, months=months, hours=hours, partitions=partitions, kill=kill.value, engine=engine.value
@@ -135,7 +137,10 @@ def _print(summary: Summary) -> None:
 def _workplace(directory: Path | None, months: int, *, keep: bool) -> Iterator[Path]:
     """An empty directory with enough room, removed afterwards unless it is to be kept."""
     if directory is not None:
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make {directory}: {error.strerror}; name another --dir") from None
         if any(directory.iterdir()):
             raise UsageError(f"{directory} is not empty: name another --dir, or empty it")
         place = directory

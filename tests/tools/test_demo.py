@@ -1,0 +1,118 @@
+"""The demo as a stranger runs it, on the first weeks of the year: real processes, a kill, a return, a replacement."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.commands import FORESHORE, environment
+from tools.cli import app
+from tools.demo_summary import Summary
+from tools.local_cluster import spawn
+
+SMALL = ("demo", "--partitions", "32", "--engine", "local")
+PATIENCE_SECONDS = 200.0
+
+
+def processes_about(directory: Path) -> list[str]:
+    """The command lines, but for our own, that name a directory."""
+    found: list[str] = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it ended
+        if str(directory) in line and file.parent.name != str(os.getpid()):
+            found.append(line)
+    return found
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_the_whole_story_in_small(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [*FORESHORE, *SMALL, "--hours", "400", "--json", "--dir", str(tmp_path / "demo")],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        env=environment(),
+    )
+    assert result.returncode == 0, result.stderr
+    summary = msgspec.json.decode(result.stdout, type=Summary)
+    assert set(msgspec.json.decode(result.stdout)) == set(Summary.__struct_fields__)
+    assert (summary.verdict, summary.failed) == ("ok", [])
+    assert len(summary.checks) >= 24, "a check got lost"
+    killed, back, replaced, reconciled = summary.kill, summary.back, summary.replacement, summary.reconciliation
+    assert killed is not None
+    assert back is not None
+    assert replaced is not None
+    assert reconciled is not None
+    assert (summary.load.transactions, killed.coordinator) == (400, False)
+    assert killed.primary_of >= 32 // 3 - 1
+    assert killed.node == back.node
+    assert back.fragments["historical"] > 0
+    assert "full" not in back.fragments
+    assert back.supplied > 0
+    assert back.transactions_meanwhile > 0, "the load went on while it caught up"
+    assert set(replaced.fragments) == {"full"}
+    assert replaced.rows["full"] > 0
+    assert summary.load.sent_again > 0, "acknowledged commits were sent again, and applied once"
+    assert (reconciled.differences, reconciled.engine, len(reconciled.found)) == (0, "local", 1)
+    assert "\x1b" not in result.stderr, "a pipe gets plain lines"
+    assert not list((tmp_path / "demo").rglob("*")), "nothing is left"
+    assert not processes_about(tmp_path)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_an_interrupt_half_way_leaves_no_process(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("ab") as said:
+        process = spawn(
+            [*FORESHORE, *SMALL, "--months", "2", "--kill", "coordinator", "--dir", str(tmp_path / "demo")],
+            output=said.fileno(),
+            errors=said.fileno(),
+        )
+    try:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while " is dead: primary of " not in log.read_text(encoding="utf-8"):
+            assert process.poll() is None, log.read_text(encoding="utf-8")
+            assert time.monotonic() < until, log.read_text(encoding="utf-8")
+            time.sleep(0.05)
+        assert len(processes_about(tmp_path / "demo" / "n")) >= 2, "the other nodes go on"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, log.read_text(encoding="utf-8")
+    finally:
+        process.kill()
+        process.wait()
+    told = log.read_text(encoding="utf-8")
+    assert "partitions, the coordinator" in told
+    assert "interrupted: every node is gone" in told
+    assert told.splitlines()[-1].startswith("verdict: interrupted in ")
+    assert not processes_about(tmp_path)
+
+
+def test_what_cannot_be_meant_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for arguments, says in (
+        (("--dir", tmp_path), f"{tmp_path} is not empty: name another --dir, or empty it"),
+        (("--dir", tmp_path / "file"), f"cannot make {tmp_path / 'file'}: File exists"),
+        (("--months", 13), "Invalid value for '--months'"),
+        (("--kill", "everybody"), "Invalid value for '--kill'"),
+        (("--monhts", 1), "--months"),
+        (("--partitions", 3, "--dir", tmp_path / "new"), "partitions is 3: expected a power of two"),
+        (("--hours", 2, "--dir", tmp_path / "new"), "2 hours are too few for this story: expected at least 6"),
+    ):
+        result = CliRunner().invoke(app, ["demo", *map(str, arguments)])
+        assert (result.exit_code, result.stdout) == (2, ""), (arguments, result.stderr)
+        assert says in " ".join(result.stderr.replace("│", "").split()), arguments
+        assert "Traceback" not in result.stderr
+    assert (tmp_path / "file").read_text() == "mine"
