@@ -280,7 +280,7 @@ class FragmentState:
             self.base, self.base_digest, self.digest = lwm, digest, digest
             self.digests = [(lwm, digest)]
             self.epochs = list(epochs)
-            self.history_from = lwm
+            self.history_from = max(lwm, self.history_from)  # the log may have lost live writes since
             self.loading = False
             self._pass(lwm)
         assert not self.loading, f"{self}: a fragment that was cleared needs a full transfer"
