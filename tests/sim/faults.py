@@ -293,7 +293,8 @@ class Faults:
                 return False
             if other.node.core.topology is None or other.node.core.version != newest.version:
                 return False
-        return all(len(placement.in_sync) > 1 and not placement.lost for placement in newest.placements)
+        here = self.world.machines
+        return all(sum(n in here for n in p.in_sync) > 1 and not p.lost for p in newest.placements)
 
     def _wipe(self, machine: Machine) -> bool:
         machine.stop("its disk broke")

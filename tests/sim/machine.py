@@ -98,6 +98,7 @@ class Machine:
         self._session = 0
         self._inbox: list[Event] = []
         self._unpaid: Effects | None = None
+        self._left_over: list[Record] = []  # what the log refused
         self._resume: list[Callable[[], None]] = []  # what came due while the process was stopped
         self._waking: int | None = None  # when the heap will wake the node
         self._wanted: int | None = None  # when the node wants to be woken, which may be later
@@ -173,6 +174,7 @@ class Machine:
         )
         self.up, self.paused, self.why = True, False, ""
         self._inbox, self._unpaid, self._resume = [], None, []
+        self._left_over = []
         self._waking = self._wanted = None
         self._cursors, self._kept, self._preparing = {}, [], False
         self.sessions = {}
@@ -366,6 +368,8 @@ class Machine:
         self.world.say(f"{self.name} stops: {error}")
         if not isinstance(error, DiskError | StoreError):
             raise error
+        if self._unpaid is not None:
+            self._left_over = self._unpaid.log
         self._unpaid = None  # it was written as far as it was, and nothing of it is owed any more
         self._preparing = False
         self.stop(f"{type(error).__name__}: {error}", process_only=True)
@@ -501,6 +505,11 @@ class Machine:
         self.log._settings = wanted
         if trimmed is not None:
             self.receive(LogGrew(trimmed))
+
+    @property
+    def unwritten(self) -> list[Record]:
+        """What the node has decided and its disk may not hold."""
+        return self._unpaid.log if self._unpaid is not None else self._left_over
 
     @property
     def busy(self) -> bool:

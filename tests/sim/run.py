@@ -17,7 +17,7 @@ from tests.sim.draws import Draws
 from tests.sim.faults import RATES, Faults
 from tests.sim.machine import Speed
 from tests.sim.network import MS
-from tests.sim.oracles import compare_copies, look_inside, out_of_sync, unsettled, watch
+from tests.sim.oracles import look_inside, out_of_sync, unsettled, watch
 from tests.sim.recorder import Recorder
 from tests.sim.violation import Violation
 from tests.sim.workloads import WORKLOADS, Load, judge, read_everything, set_up
@@ -139,7 +139,7 @@ def _live(
     for name in names:
         speed = Speed(sync=draw.choice([100_000, 1 * MS, 8 * MS]), jitter=draw.choice([0, 400_000]))
         world.add_machine(name, speed=speed, lmdb=lmdb)
-    equal = watch(world)
+    oracles = watch(world)
     world.form(names)
     recorder = Recorder(world)
     load, faults = Load(recorder), Faults(world, rates, pause_ns=pause_ns)
@@ -156,7 +156,7 @@ def _live(
         storm_from = world.now
         while not _over(world, faults, world.now - storm_from, storm_ns):
             world.run_for(LOOK_NS)
-            equal.look(world)
+            oracles.look(world)
             _look_at_clients(world)
             while sum(client.alive for client in world.clients.values()) < CLIENTS:
                 _spawn(world, load, draw)
@@ -164,9 +164,8 @@ def _live(
         faults.calm()
         load.pace = CALM_PACE
         _rest(world, load)
-        equal.look(world)
-        look_inside(world)
-        compare_copies(world)
+        oracles.look(world)
+        oracles.finish(world)
         quiet_from = world.now
         last = world.add_client("last")
         reading = last.spawn(read_everything(load, last))

@@ -1,0 +1,146 @@
+"""Invariant 1: an acknowledged update is on the disk of every member of the in-sync set; and it is never lost again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from engine.requests import CommitTx, Done, Put, Reply, Request, Swap
+from tests.sim.machine import Machine
+from tests.sim.oracles.ledger import Fact, Ledger, Span
+from tests.sim.oracles.oracle import Oracle
+from tests.sim.violation import About, Violation
+from tests.sim.world import World
+from wal.ids import Fragment, NodeId, TxId, fragment_name, partition_of
+from wal.records import History, Prepare, Record, Update, Write
+
+Asked = tuple[NodeId, int, int, int]
+"""(node, its life, session, request)"""
+
+
+class Acknowledged(Oracle):
+    """When a node says `Done`, the write is durable on every in-sync copy; at the end it is still there."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._asked: dict[Asked, Request] = {}
+        self._kept: dict[TxId, dict[Fragment, list[Fact]]] = {}
+        self._ruined: dict[NodeId, None] = {}  # lost what they had, and are not known by their new life yet
+        self._synced: dict[NodeId, dict[tuple[Fragment, int], None]] = {}
+
+    def logged(self, machine: Machine, records: Sequence[Record], last_lsn: int) -> None:
+        """What is durable stays so, even while it is issued again in another epoch."""
+        synced = self._synced.setdefault(machine.name, {})
+        for record in records:
+            for write in _writes(record):
+                synced[write.fragment, write.start] = None
+
+    def started(self, machine: Machine) -> None:
+        """Whatever it recovered is durable."""
+        assert machine.node is not None
+        replica = machine.node.core.replica
+        synced = self._synced[machine.name] = {}
+        for copy in replica.fragments.values():
+            synced |= {(copy.name, write.start): None for write in copy.tail()}
+        for partition in replica.partitions.values():
+            synced |= {(w.fragment, w.start): None for prepare in partition.prepared.values() for w in prepare.writes}
+
+    def destroyed(self, machine: Machine, how: str) -> None:
+        """Whatever it had said counts for nothing until a map knows its next life."""
+        self._ruined[machine.name] = None
+
+    def asked(self, machine: Machine, session: int, request: Request) -> None:
+        """A write came."""
+        if isinstance(request, Put | Swap | CommitTx):
+            self._asked[machine.name, machine.boot, session, request.id] = request
+
+    def answers(self, machine: Machine, session: int, reply: Reply, needed_lsn: int) -> None:
+        """A write is acknowledged."""
+        request = self._asked.pop((machine.name, machine.boot, session, reply.id), None)
+        if request is None or not isinstance(reply, Done) or not reply.applied:
+            return
+        if isinstance(request, CommitTx) and request.prepare_only:
+            return
+        assert isinstance(request, Put | Swap | CommitTx)
+        self._judge(machine, request)
+
+    def _judge(self, machine: Machine, request: Put | Swap | CommitTx) -> None:
+        newest = self._ledger.newest
+        assert newest is not None, "nobody answers before there is a map"
+        spans = self._ledger.spans.get(request.tx, {})
+        kept = self._kept.setdefault(request.tx, {})
+        lives = {member.node: member.incarnation for member in newest.members}
+        for name, keys in _keys(request, newest.partitions).items():
+            span = spans.get(name)
+            if span is None:
+                raise Violation(
+                    "acknowledged",
+                    f"{machine.name} says done to {request.tx.hex()}, which nobody ever wrote in {fragment_name(name)}",
+                    About(txs=(request.tx,), fragments=(name,)),
+                )
+            facts = [self._ledger.facts[name][counter][span.epoch] for counter in counters(span)]
+            if [fact.key for fact in facts] != keys:
+                raise Violation("acknowledged", f"{request.tx.hex()} wrote {facts}, not {keys}", About(txs=(request.tx,)))
+            kept[name] = facts
+            for node in newest.placements[name[1]].in_sync:
+                holder = machine.world.machines.get(node)
+                if holder is None:
+                    continue  # a disk that is gone, of which the map remembers the name
+                if node in self._ruined:
+                    if holder.node is None or lives.get(node) != holder.node.core.incarnation:
+                        continue
+                    del self._ruined[node]
+                if not self._durable_on(holder, name, span, request.tx):
+                    raise Violation(
+                        "acknowledged",
+                        f"{machine.name} says done to {request.tx.hex()}; {node} is in sync at {newest.version} and has "
+                        f"{fragment_name(name)} {span.start + 1}-{span.start + span.delta} not on its disk",
+                        About(txs=(request.tx,), fragments=(name,)),
+                    )
+
+    def _durable_on(self, machine: Machine, name: Fragment, span: Span, tx: TxId) -> bool:
+        """Whether a machine's disk holds these counters, applied or voted for; it may be down."""
+        if machine.node is None:
+            return False
+        replica = machine.node.core.replica
+        copy = replica.fragments.get(name)
+        there = copy is not None and copy.counter.covers(span.start, span.delta)
+        if not there and tx not in replica.partition(name[1]).prepared:
+            return False
+        if (name, span.start) in self._synced.get(machine.name, {}):
+            return True
+        unwritten = [write for record in machine.unwritten for write in _writes(record)]
+        return not any(write.fragment == name and write.start == span.start for write in unwritten)
+
+    def finish(self, world: World) -> None:
+        """Everything that was acknowledged is part of the history that was continued."""
+        for tx, fragments in self._kept.items():
+            for name, facts in fragments.items():
+                span = self._ledger.spans[tx][name]
+                now = [self._ledger.settled(name, counter) for counter in counters(span)]
+                for was, is_now in zip(facts, now, strict=True):
+                    if is_now is None or is_now[:3] != was[:3]:
+                        raise Violation(
+                            "acknowledged-lost",
+                            f"{tx.hex()} was acknowledged in {fragment_name(name)}; its counters are {now} now",
+                            About(txs=(tx,), fragments=(name,)),
+                        )
+
+
+def counters(span: Span) -> Iterable[int]:
+    """The counters of a span."""
+    return range(span.start + 1, span.start + span.delta + 1)
+
+
+def _keys(request: Put | Swap | CommitTx, partitions: int) -> dict[Fragment, list[bytes]]:
+    found: dict[Fragment, list[bytes]] = {}
+    if isinstance(request, CommitTx):
+        written = [(ns, key) for ns, keys, _ in request.writes for key in keys]
+    else:
+        written = [(request.namespace, key) for key in ([request.key] if isinstance(request, Swap) else request.keys)]
+    for namespace, key in written:
+        found.setdefault((namespace, partition_of(key, partitions)), []).append(key)
+    return found
+
+
+def _writes(record: Record) -> Sequence[Write]:
+    return record.writes if isinstance(record, Update | History | Prepare) else ()

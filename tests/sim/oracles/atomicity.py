@@ -1,0 +1,73 @@
+"""Invariant 5: a transaction is all or nothing on every copy, and every copy agrees which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.effects import Effects, Event
+from engine.results import ABORTED, COMMITTED
+from tests.sim.machine import Machine
+from tests.sim.oracles.ledger import Ledger
+from tests.sim.oracles.oracle import Oracle
+from tests.sim.violation import About, Violation
+from tests.sim.world import World
+from wal.ids import TxId
+from wal.records import Outcome
+
+
+class Atomicity(Oracle):
+    """One outcome for everybody, in every partition that took part."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """A node learnt an outcome."""
+        for record in effects.log:
+            if isinstance(record, Outcome):
+                commit, by = self._ledger.outcomes.get(record.tx, (record.commit, machine.name))
+                if commit != record.commit:
+                    raise Violation(
+                        "atomicity",
+                        f"{record.tx.hex()} is {_said(commit)} for {by} and {_said(record.commit)} for {machine.name}",
+                        About(txs=(record.tx,)),
+                    )
+
+    def finish(self, world: World) -> None:
+        """Each transaction that was voted for, in all its partitions, on all copies."""
+        newest = self._ledger.newest
+        assert newest is not None
+        for tx, votes in self._ledger.votes.items():
+            ends = {number: self._end(tx, number) for number in votes}
+            known = {end for end in ends.values() if end is not None}
+            if len(known) > 1:
+                raise Violation("atomicity", f"{tx.hex()} ended in two ways: {ends}", About(txs=(tx,)))
+            for number in votes:
+                for node in newest.placements[number].owners:
+                    self._judge_copy(world.machines[node], tx, number, next(iter(known), None))
+
+    def _end(self, tx: TxId, number: int) -> bool | None:
+        """Whether it took effect in a partition; None: it wrote nothing there, or never got so far."""
+        for write in self._ledger.votes[tx][number].writes:
+            span = self._ledger.spans[tx][write.fragment]
+            fact = self._ledger.settled(write.fragment, span.start + 1)
+            return fact is not None and fact.tx == tx
+        return None
+
+    def _judge_copy(self, machine: Machine, tx: TxId, number: int, commit: bool | None) -> None:
+        assert machine.node is not None
+        state = machine.node.core.replica.partition(number)
+        if tx in state.prepared:
+            raise Violation("atomicity", f"{tx.hex()} is in doubt on {machine.name} for ever", About(txs=(tx,)))
+        outcome = state.results.get(tx)
+        wanted = {True: COMMITTED, False: ABORTED}
+        if commit is not None and outcome is not None and outcome != wanted[commit]:
+            raise Violation(
+                "atomicity",
+                f"{tx.hex()} is {_said(commit)}, but {machine.name} answers {outcome} in partition {number}",
+                About(txs=(tx,), partitions=(number,)),
+            )
+
+
+def _said(commit: bool) -> str:
+    return "committed" if commit else "aborted"

@@ -1,0 +1,54 @@
+"""Invariant 9: no step lowers the number of copies below min(before, after), and what counts as a copy is one."""
+
+from __future__ import annotations
+
+from engine.topology import CopyState, Topology
+from tests.sim.oracles.ledger import Ledger, version_before
+from tests.sim.oracles.oracle import Oracle
+from tests.sim.violation import About, Violation
+from tests.sim.world import World
+from wal.ids import NO_VERSION, Version
+
+
+class Copies(Oracle):
+    """From map to map, in-sync copies of nodes that live on are given up only for others that are in sync already."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._judged: Version = NO_VERSION
+
+    def look(self, world: World) -> None:
+        """Every map that came since the last look, and every copy that serves."""
+        maps = self._ledger.maps
+        for version in sorted(v for v in maps if v > self._judged):
+            before = version_before(maps, version)
+            if before != NO_VERSION:
+                compare_maps(maps[before], maps[version])
+            self._judged = version
+        for machine in world.running:
+            assert machine.node is not None
+            core = machine.node.core
+            for name, copy in core.replica.fragments.items():
+                if copy.loading and core.holds and core.holds[name[1]].state is CopyState.OWNING:
+                    raise Violation(
+                        "copies", f"{machine.name} is in sync, and its copy {copy} is not whole", About(fragments=(name,))
+                    )
+
+
+def compare_maps(before: Topology, after: Topology) -> None:
+    """One step from map to map. A node that began another life may have been left out for what it lost."""
+    lives = {member.node: member.incarnation for member in before.members}
+    going_on = {m.node for m in after.members if lives.get(m.node) == m.incarnation}
+    for number, (old, new) in enumerate(zip(before.placements, after.placements, strict=True)):
+        if old.lost or new.lost:
+            continue
+        had = [node for node in old.in_sync if node in going_on]
+        wanted = min(after.backups + 1, len(new.owners))
+        here = [node for node in new.in_sync if after.member(node) is not None]
+        if len(here) < min(len(had), wanted):
+            raise Violation(
+                "copies",
+                f"partition {number} had {', '.join(had)} in sync at {before.version}; "
+                f"at {after.version} it has {', '.join(new.in_sync)}",
+                About(partitions=(number,)),
+            )

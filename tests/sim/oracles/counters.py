@@ -1,0 +1,75 @@
+"""Invariant 2: `hwm >= lwm`, a version is one map, and an epoch has one primary. The rest of it is the ledger's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.effects import Effects, Event
+from tests.sim.machine import Machine
+from tests.sim.oracles.oracle import Oracle
+from tests.sim.violation import About, Violation
+from tests.sim.world import World
+from wal.ids import NodeId, Version
+from wal.records import Committed, Record
+
+
+class Watermarks(Oracle):
+    """On every copy `hwm >= highest applied >= lwm >= base`, and whatever else a copy knows of itself."""
+
+    def look(self, world: World) -> None:
+        """All copies of running nodes."""
+        for machine in world.running:
+            assert machine.node is not None
+            for name, copy in machine.node.core.replica.fragments.items():
+                counter = copy.counter
+                if not counter.hwm >= counter.highest_applied >= counter.lwm >= copy.base:
+                    raise Violation("watermarks", f"{machine.name}: {copy} base={copy.base}", About(fragments=(name,)))
+
+    def finish(self, world: World) -> None:
+        """The whole of it."""
+        look_inside(world)
+
+
+class OneMap(Oracle):
+    """A version is one map, everywhere and for ever; no node goes back in one life."""
+
+    def __init__(self) -> None:
+        self._maps: dict[Version, tuple[bytes, NodeId]] = {}
+
+    def logged(self, machine: Machine, records: Sequence[Record], last_lsn: int) -> None:
+        """A node has a new map on disk."""
+        for record in records:
+            if isinstance(record, Committed):
+                known, by = self._maps.setdefault(record.version, (record.topology, machine.name))
+                if known != record.topology:
+                    raise Violation("one-map", f"version {record.version} is one map for {by}, another for {machine.name}")
+
+
+class OnePrimary(Oracle):
+    """In an epoch of a partition only one node ever serves as its primary."""
+
+    def __init__(self) -> None:
+        self._served: dict[tuple[int, int], NodeId] = {}
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """A node took a turn."""
+        assert machine.node is not None
+        for hold in machine.node.core.holds:
+            if hold.mine and hold.active:
+                first = self._served.setdefault((hold.number, hold.epoch), machine.name)
+                if first != machine.name:
+                    raise Violation(
+                        "one-primary",
+                        f"{first} and {machine.name} both served partition {hold.number} in epoch {hold.epoch}",
+                        About(partitions=(hold.number,)),
+                    )
+
+
+def look_inside(world: World) -> None:
+    """The invariants that a node knows of itself."""
+    for machine in world.running:
+        assert machine.node is not None
+        try:
+            machine.node.core.replica.check()
+        except AssertionError as error:
+            raise Violation("replica", f"{machine.name}: {error}", About(nodes=(machine.name,))) from error

@@ -1,0 +1,95 @@
+"""Invariant 8: a deleted key does not come back; and nothing else is there that the history does not say.
+
+A tombstone may go once every in-sync copy has passed it: that is what `base` stands for, so it is compared with them at
+every look. In the end the rows of every copy must be what its counters say, replayed from the ledger.
+"""
+
+from __future__ import annotations
+
+from tests.sim.machine import Machine
+from tests.sim.oracles.equality import ROWS_AT_ONCE
+from tests.sim.oracles.ledger import Ledger
+from tests.sim.oracles.oracle import Oracle
+from tests.sim.violation import About, Violation
+from tests.sim.world import World
+from wal.ids import Fragment, NodeId, fragment_name
+
+
+class Deletions(Oracle):
+    """Tombstones wait for every in-sync copy; rows are what the history says."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._ruined: dict[NodeId, None] = {}
+
+    def destroyed(self, machine: Machine, how: str) -> None:
+        """What it had passed, it has not any more, until a map knows its next life."""
+        self._ruined[machine.name] = None
+
+    def look(self, world: World) -> None:
+        """No copy forgets what another in-sync one still lacks."""
+        newest = self._ledger.newest
+        if newest is None:
+            return
+        lives = {member.node: member.incarnation for member in newest.members}
+        for node in list(self._ruined):
+            ruined = world.machines[node].node
+            if ruined is not None and world.machines[node].up and lives.get(node) == ruined.core.incarnation:
+                del self._ruined[node]
+        for machine in world.running:
+            assert machine.node is not None
+            for name, copy in machine.node.core.replica.fragments.items():
+                if copy.loading:
+                    continue
+                for node in newest.placements[name[1]].in_sync:
+                    holder = world.machines.get(node)  # none: a disk that is gone, of which the map remembers the name
+                    other = holder.node if holder is not None else None
+                    if other is None or node in self._ruined:
+                        continue
+                    theirs = other.core.replica.fragments.get(name)
+                    if copy.base > (theirs.counter.lwm if theirs is not None else 0):
+                        raise Violation(
+                            "tombstones",
+                            f"{machine.name} has forgotten what it had up to {copy.base} of {copy}; {node}, in sync, has "
+                            f"{theirs or 'nothing'}",
+                            About(fragments=(name,)),
+                        )
+
+    def finish(self, world: World) -> None:
+        """The rows of every copy."""
+        newest = self._ledger.newest
+        assert newest is not None
+        for number, placement in enumerate(newest.placements):
+            for node in placement.owners:
+                machine = world.machines[node]
+                assert machine.node is not None
+                for name in machine.node.core.replica.fragments:
+                    if name[1] == number:
+                        self._judge(machine, name)
+
+    def _judge(self, machine: Machine, name: Fragment) -> None:
+        assert machine.node is not None
+        replica = machine.node.core.replica
+        told: dict[bytes, tuple[int, bytes | None]] = {}
+        for counter, fact in self._ledger.history(name, replica.fragments[name].counter.lwm):
+            if fact is None:
+                raise Violation("history", f"counter {counter} of {fragment_name(name)} came from nowhere", _about(name))
+            if fact.key is not None:
+                told[fact.key] = (counter, fact.value)
+        rows = {key: entry for key, entry in replica.store.scan(name, b"", ROWS_AT_ONCE) if entry.value is not None}
+        for key, (counter, value) in told.items():
+            row = rows.pop(key, None)
+            if value is None and row is not None:
+                raise Violation(
+                    "deleted-key", f"{machine.name}: {key!r} was deleted at {counter}, and is {row}", _about(name, key)
+                )
+            if value is not None and (row is None or (row.counter, row.value) != (counter, value)):
+                raise Violation(
+                    "rows", f"{machine.name}: {key!r} is {row}, the history says {value!r} at {counter}", _about(name, key)
+                )
+        if rows:
+            raise Violation("rows", f"{machine.name} has rows that nobody wrote: {rows}", _about(name))
+
+
+def _about(name: Fragment, *keys: bytes) -> About:
+    return About(fragments=(name,), keys=keys)

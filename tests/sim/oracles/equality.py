@@ -1,0 +1,109 @@
+"""Invariant 4: equal epoch tables and equal LWMs mean equal digests and equal contents."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from engine.topology import CopyState
+from tests.sim.machine import Machine
+from tests.sim.oracles.oracle import Oracle
+from tests.sim.violation import About, Violation
+from tests.sim.world import World
+from wal.ids import Fragment, NodeId
+
+ROWS_AT_ONCE = 10_000
+CONTENTS_EVERY = 8
+"""Contents are compared at each so many looks."""
+
+Rows = list[tuple[bytes, int, bytes]]
+State = tuple[Fragment, int, tuple[tuple[int, int], ...]]
+"""A fragment, its LWM and its epoch table."""
+
+
+class EqualCounters(Oracle):
+    """Over the whole run: who stands where another one ever stood has what that one had."""
+
+    def __init__(self) -> None:
+        self._digests: dict[State, tuple[int, NodeId]] = {}
+        self._contents: dict[State, tuple[Rows, NodeId]] = {}
+        self._looks = 0
+
+    def look(self, world: World) -> None:
+        """All copies of running nodes, now."""
+        self._looks += 1
+        for machine in world.running:
+            assert machine.node is not None
+            for name, copy in machine.node.core.replica.fragments.items():
+                if copy.loading or not copy.counter.lwm:
+                    continue
+                state = (name, copy.counter.lwm, tuple(copy.history))
+                digest, by = self._digests.setdefault(state, (copy.digest, machine.name))
+                if digest != copy.digest:
+                    raise Violation(
+                        "equal-counters",
+                        f"at {copy.counter} with epochs {copy.history}, {by} and {machine.name} have different digests",
+                        About(fragments=(name,)),
+                    )
+                if self._looks % CONTENTS_EVERY == 0 and _whole(machine, name):
+                    self._compare(machine, state)
+
+    def _compare(self, machine: Machine, state: State) -> None:
+        assert machine.node is not None
+        name = state[0]
+        found = machine.node.core.replica.store.scan(name, b"", ROWS_AT_ONCE)
+        rows = [(key, entry.counter, entry.value) for key, entry in found if entry.value is not None]
+        first, by = self._contents.setdefault(state, (rows, machine.name))
+        if first != rows:
+            differing = [row for row in (*first, *rows) if (row in first) != (row in rows)]
+            raise Violation(
+                "equal-counters",
+                f"at lwm={state[1]} with epochs {state[2]}, {by} and {machine.name} differ in {differing[:4]}",
+                About(fragments=(name,)),
+            )
+
+    def finish(self, world: World) -> None:
+        """In every respect, on every owner."""
+        compare_copies(world)
+
+
+def _whole(machine: Machine, name: Fragment) -> bool:
+    """In sync, without gaps: a copy that is still supplied may have rows that are newer than its counters."""
+    assert machine.node is not None
+    core = machine.node.core
+    copy = core.replica.fragments[name]
+    serves = core.serving and core.holds[name[1]].state is CopyState.OWNING
+    return serves and not copy.counter.ranges and not copy.suspects
+
+
+def compare_copies(world: World) -> None:
+    """At rest: every copy of a fragment is where the map says, has no gap, and equals the others in every respect."""
+    newest = world.newest()
+    assert newest is not None
+    names = sorted({n for m in world.running if m.node is not None for n in m.node.core.replica.fragments})
+    for name in names:
+        owners = newest.placements[name[1]].owners
+        copies = [_copy(world.machines[owner], name) for owner in owners]
+        for (first, mine), (second, theirs) in pairwise(zip(owners, copies, strict=True)):
+            if mine != theirs:
+                wrong = next(k for k in mine if mine[k] != theirs[k])
+                raise Violation(
+                    "equal-contents",
+                    f"{wrong} on {first}: {mine[wrong]}; on {second}: {theirs[wrong]}",
+                    About(fragments=(name,)),
+                )
+
+
+def _copy(machine: Machine, name: Fragment) -> dict[str, object]:
+    assert machine.node is not None
+    replica = machine.node.core.replica
+    copy = replica.fragments.get(name)
+    rows = replica.store.scan(name, b"", ROWS_AT_ONCE)
+    if copy is None:
+        return {"counter": "lwm=0 hwm=0", "digest": 0, "epochs": [], "suspects": [], "rows": []}
+    return {
+        "counter": str(copy.counter),
+        "digest": copy.digest,
+        "epochs": copy.history,
+        "suspects": list(copy.suspects),
+        "rows": [(key, entry) for key, entry in rows if entry.value is not None],
+    }

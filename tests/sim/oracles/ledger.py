@@ -1,0 +1,152 @@
+"""What all nodes ever decided, as one book that several oracles read: writes by counter, votes, outcomes and maps.
+
+The book is kept from the turns, before anything is written or sent: what a node decided and lost in a crash is in it,
+too, because it may have told others before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from engine import topology as topologies
+from engine.effects import Effects, Event
+from engine.topology import Topology
+from tests.sim.machine import Machine
+from tests.sim.oracles.oracle import Oracle
+from tests.sim.violation import About, Violation
+from wal.ids import NO_VERSION, Fragment, NodeId, TxId, Version
+from wal.records import Committed, History, NoOp, Outcome, Prepare, Record, Update, Write
+
+
+class Fact(NamedTuple):
+    """What one counter was given to, in one epoch. Without a key it is a closed gap."""
+
+    tx: TxId
+    key: bytes | None
+    value: bytes | None
+    prepared: bool  # whether it counts depends on the transaction
+
+
+class Span(NamedTuple):
+    """The counters that a transaction took of one fragment."""
+
+    epoch: int
+    start: int
+    delta: int
+
+
+CLOSED = Fact(b"", None, None, False)
+
+
+class Ledger(Oracle):
+    """Invariant 2: a counter is given away once in an epoch; whoever has it has the same. The book is made on the way."""
+
+    def __init__(self) -> None:
+        self.facts: dict[Fragment, dict[int, dict[int, Fact]]] = {}  # fragment -> counter -> epoch
+        self.spans: dict[TxId, dict[Fragment, Span]] = {}  # of the newest epoch
+        self.votes: dict[TxId, dict[int, Prepare]] = {}  # by partition
+        self.outcomes: dict[TxId, tuple[bool, NodeId]] = {}
+        self.maps: dict[Version, Topology] = {}
+        self._writes: dict[tuple[Fragment, int, int, bool], tuple[Write, NodeId]] = {}
+
+    @property
+    def newest(self) -> Topology | None:
+        """The newest map that anybody ever had on disk."""
+        return self.maps[max(self.maps)] if self.maps else None
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """A node decided something."""
+        for record in effects.log:
+            self._note(machine, record)
+
+    def logged(self, machine: Machine, records: Sequence[Record], last_lsn: int) -> None:
+        """A map counts when it is on a disk."""
+        for record in records:
+            if isinstance(record, Committed) and record.version not in self.maps:
+                self.maps[record.version] = topologies.decode(record.topology)
+
+    def _note(self, machine: Machine, record: Record) -> None:
+        match record:
+            case Update(writes) | History(writes):
+                for write in writes:
+                    self._write(machine, write, prepared=False)
+            case Prepare():
+                self.votes.setdefault(record.tx, {})[record.partition] = record
+                for write in record.writes:
+                    self._write(machine, write, prepared=True)
+            case Outcome(tx, partition, epoch, commit, ranges):
+                self.outcomes.setdefault(tx, (commit, machine.name))
+                if not commit:
+                    for namespace, start, delta in ranges:
+                        self._close(machine, (namespace, partition), epoch, start, delta)
+            case NoOp(partition, epoch, gaps):
+                for namespace, start, delta in gaps:
+                    self._close(machine, (namespace, partition), epoch, start, delta)
+            case _:
+                pass
+
+    def _write(self, machine: Machine, write: Write, *, prepared: bool) -> None:
+        name = write.fragment
+        if write.closed:
+            self._close(machine, name, write.epoch, write.start, write.closed)
+            return
+        known = self._writes.setdefault((name, write.epoch, write.start, prepared), (write, machine.name))
+        first, by = known
+        if first is not write and by is not machine.name:
+            if (first.keys, first.values, first.tx) != (write.keys, write.values, write.tx):
+                raise self._twice(name, write.epoch, write.start + 1, by, machine.name)
+            return
+        if write.tx:
+            spans = self.spans.setdefault(write.tx, {})
+            span = Span(write.epoch, write.start, write.delta)
+            if name not in spans or spans[name] < span:
+                spans[name] = span
+        for at, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
+            self._fact(machine, name, write.epoch, at, Fact(write.tx, key, value, prepared))
+
+    def _close(self, machine: Machine, name: Fragment, epoch: int, start: int, delta: int) -> None:
+        for at in range(start + 1, start + delta + 1):
+            self._fact(machine, name, epoch, at, CLOSED)
+
+    def _fact(self, machine: Machine, name: Fragment, epoch: int, counter: int, fact: Fact) -> None:
+        facts = self.facts.setdefault(name, {}).setdefault(counter, {})
+        known = facts.get(epoch)
+        if known is None or known.prepared:
+            if known is not None and fact is not CLOSED and known[:3] != fact[:3]:
+                raise self._twice(name, epoch, counter, "an earlier vote", machine.name)
+            facts[epoch] = fact
+        elif not fact.prepared and known != fact:
+            raise self._twice(name, epoch, counter, "an earlier turn", machine.name)
+
+    def _twice(self, name: Fragment, epoch: int, counter: int, first: NodeId, second: NodeId) -> Violation:
+        return Violation(
+            "counter-twice",
+            f"counter {counter} of {name[0]}/{name[1]} is one thing in epoch {epoch} for {first}, another for {second}",
+            About(fragments=(name,)),
+        )
+
+    # What came of it.
+
+    def settled(self, name: Fragment, counter: int) -> Fact | None:
+        """What a counter is in the history that was continued; None: not known, or in doubt."""
+        facts = self.facts.get(name, {}).get(counter)
+        if not facts:
+            return None
+        fact = facts[max(facts)]
+        if not fact.prepared:
+            return fact
+        outcome = self.outcomes.get(fact.tx)
+        if outcome is None:
+            return None
+        return fact if outcome[0] else CLOSED
+
+    def history(self, name: Fragment, lwm: int) -> Iterator[tuple[int, Fact | None]]:
+        """Every counter up to `lwm`, with what it is."""
+        for counter in range(1, lwm + 1):
+            yield counter, self.settled(name, counter)
+
+
+def version_before(maps: dict[Version, Topology], version: Version) -> Version:
+    """The newest version below this one, or 0.0."""
+    return max((known for known in maps if known < version), default=NO_VERSION)
