@@ -20,7 +20,7 @@ from tests.sim.clients import Client
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine, Speed
 from tests.sim.network import MS, Weather
-from tests.sim.oracles import EqualCounters, watch
+from tests.sim.oracles import watch
 from tests.sim.scenario.holds import Hold
 from tests.sim.scenario.knobs import Shape, ring
 from tests.sim.scenario.language import ScenarioError, Statement, duration
@@ -74,7 +74,7 @@ class Stage:
         self._made: Counter[tuple[Namespace, int, str]] = Counter()
         self._caught: list[tuple[int, object]] = []
         self._deaf: Callable[[], None] | None = None
-        self.equal: EqualCounters = watch(self.world)
+        self.equal = watch(self.world)
         self.world.watch([self.batches, self.supplies, self.records])
         for name in shape.nodes:
             self.add_machine(name)
