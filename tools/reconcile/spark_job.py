@@ -34,12 +34,13 @@ class OnSpark:
     def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
         """One task an item; results in the order of the list. Raises JobFailed."""
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  # there where Spark is
+        from pyspark.errors import PySparkException  # noqa: PLC0415  # as above
 
         if not items:
             return []
         try:
             return self._context.parallelize(items, len(items)).map(function).collect()
-        except Py4JError as error:
+        except (Py4JError, PySparkException) as error:
             raise JobFailed(f"Spark gave up: {_last_words(str(error))}") from error
 
     @property

@@ -1,0 +1,92 @@
+"""Reconciliation on Spark says what it says in one process, to the byte; in a session, and under `spark-submit`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from engine.settings import Settings
+from tests.support.directories import SEGMENT_BYTES, build, copies
+from tests.support.reconciled import DAMAGES, PARTITIONS, story
+from tools.reconcile import Report, Values, check
+from tools.reconcile import spark_job as job
+from tools.reconcile.cli import app
+from tools.reconcile.session import find_java, session
+
+SPARK_JOB = Path(job.__file__)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The directories of three nodes that were stopped."""
+    settings = Settings(partitions=PARTITIONS, wal_segment_bytes=SEGMENT_BYTES)
+    return build(tmp_path_factory.mktemp("stopped"), story, settings=settings, stop=True)
+
+
+def damaged(name: str, stopped: list[Path], to: Path) -> list[str]:
+    """Copies of the directories, after something was done to them."""
+    directories = copies(stopped, to)
+    DAMAGES[name].do(to)
+    return [str(path) for path in directories if path.exists()]
+
+
+def in_bytes(report: Report) -> tuple[bytes, bytes]:
+    return report.findings_bytes(), report.summary_bytes()
+
+
+def fails_on_two(number: int) -> int:
+    """A task with a mistake."""
+    return 1 // (2 - number)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -> None:
+    """One test, because there is one session: what is said of every damage, the engine by itself, and the command."""
+    spark = session("local[2]", name="tests")
+    try:
+        on_spark = job.OnSpark(spark)
+        for name, damage in DAMAGES.items():
+            directories = damaged(name, stopped, tmp_path / name)
+            here = check(directories, values=Values.FULL)
+            there = check(directories, values=Values.FULL, engine=on_spark, shares=3)
+            assert in_bytes(there) == in_bytes(here), name
+            assert there.exit_code == damage.exit_code, name
+        several = damaged("several rows", stopped, tmp_path / "limited")
+        assert in_bytes(check(several, engine=on_spark, shares=4, limit=2)) == in_bytes(check(several, limit=2))
+
+        assert on_spark.processors == 2
+        assert on_spark(abs, []) == []
+        assert on_spark(abs, [-3, 2, -1]) == [3, 2, 1]
+        with pytest.raises(job.JobFailed, match=r"Spark gave up: .*ZeroDivisionError"):
+            on_spark(fails_on_two, [1, 2, 3])
+
+        local = CliRunner().invoke(app, ["check", *several, "--json"])
+        remote = CliRunner().invoke(app, ["check", *several, "--json", "--engine", "spark"])
+        assert (remote.exit_code, remote.stdout) == (1, local.stdout), remote.stderr
+    finally:
+        spark.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_submit_runs_the_job(stopped: list[Path], tmp_path: Path) -> None:
+    directories = damaged("a forged value", stopped, tmp_path / "submitted")
+    submit = Path(sys.executable).with_name("spark-submit")
+    result = subprocess.run(
+        [submit, "--master", "local[1]", SPARK_JOB, *directories, "--json", "--out", tmp_path / "report"],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=200,
+        check=False,
+        env=os.environ | {"JAVA_HOME": str(find_java(os.environ)), "PYSPARK_PYTHON": sys.executable},
+    )
+    local = CliRunner().invoke(app, ["check", *directories, "--json"])
+    assert (result.returncode, result.stdout) == (1, local.stdout), result.stderr
+    assert (tmp_path / "report" / "findings.jsonl").read_bytes() == check(directories).findings_bytes()
+    assert (tmp_path / "report" / "summary.json").read_bytes() == check(directories).summary_bytes()
