@@ -13,9 +13,9 @@ import msgspec
 from engine.messages import Message
 from engine.requests import Reply, Request
 from engine.store import CheckpointImage
-from wal.history import Want
 from wal.ids import NodeId
 from wal.records import Record, Trimmed, Write
+from wal.want import Want
 
 SessionId: TypeAlias = int
 """One client connection, numbered by the driver."""

@@ -114,6 +114,8 @@ def open_home(
     `node`: None takes the directory's own id, or draws one for a new directory. `disk` holds the log. Raises UsageError,
     CorruptionError and DiskFull, each with what to do next.
     """
+    if not __debug__:  # an assertion would not be here to say so
+        raise UsageError("assertions are part of a node: run Python without -O, and without PYTHONOPTIMIZE")
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:

@@ -115,7 +115,6 @@ class Node:
         draw: int = 0,
         affinity: Affinity = assign,
     ) -> None:
-        assert __debug__, "the node refuses to run under python -O: its assertions are part of it"
         core = self.core = Core(
             settings,
             replica,

@@ -23,9 +23,9 @@ from engine.topology import CopyState
 from rebalance.choice import Choice, Joiner, Kind, Supplier, choose
 from wal import records as r
 from wal.counters import PartitionCounter
-from wal.history import Want
 from wal.ids import Fragment, NodeId, Version
 from wal.probe import probe
+from wal.want import Want
 
 ROWS_COUNTED_MAX = 4096
 """Rows are counted up to here to compare a full transfer with the missing updates; more than this is many."""

@@ -2,18 +2,19 @@
 
 This is the public face; the modules behind it, from the bottom up: `ids`, `counters`, `records` (what is said),
 `checksum`, `disk`, `codec` (bytes), `index`, `segment`, `scan` (one segment), `recovery`, `repair`, `retention`,
-`segments`, `log` (a node's log), `history` (what a supplier reads), `walk`, `reader` (what tools read).
+`segments`, `log` (a node's log), `want` and `history` (what a supplier reads), `walk`, `reader` (what tools read).
 """
 
 from wal.checksum import crc32c, reference_crc32c, reference_xmodem
 from wal.counters import CounterAhead, CounterError, CounterOverlap, PartitionCounter, TooManyRanges
 from wal.disk import DirectoryDisk, Disk, DiskError, DiskFull, DiskMissing, File
 from wal.errors import Finding, LogBehindStore, LogClosed, LogDamaged, LogError, LogForeign, LogTooNew
-from wal.history import HistoryCursor, Want
+from wal.history import HistoryCursor
 from wal.log import Log, LogSettings
 from wal.reader import Report, Source, follow, inspect, list_segments, read, verify
 from wal.repair import Torn
 from wal.segment import Block, SegmentInfo
+from wal.want import Want
 
 __all__ = [
     "Block",

@@ -20,10 +20,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-import msgspec
-
 from wal.codec import FormatError, SegmentHeader, check_block, decode_block_header
-from wal.counters import COUNTER_MAX, CounterError, PartitionCounter
+from wal.counters import COUNTER_MAX, CounterError
 from wal.disk import DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogTooNew
 from wal.ids import Fragment, TxId
@@ -33,6 +31,7 @@ from wal.records import History, NoOp, Outcome, Prepare, Record, Update, Write
 from wal.scan import RawBlock
 from wal.segment import segment_name
 from wal.segment_file import decode
+from wal.want import Want
 
 WRITE_OVERHEAD_BYTES = 48
 _RUN_BYTES_MAX = 1 << 20
@@ -41,18 +40,6 @@ _GAP_BYTES_MAX = 4096
 
 Wanted = Mapping[Fragment, tuple[int, int]]
 """fragment -> (above, up_to): the counters that may still be missing."""
-
-
-class Want(msgspec.Struct):
-    """The counters up to `up_to` that a copy of `fragment` lacks: those that `have`, its counter, does not cover.
-
-    `epochs` is the supplier's table of (epoch, first counter), ascending. A cursor changes `have`: give it a copy.
-    """
-
-    fragment: Fragment
-    have: PartitionCounter
-    up_to: int
-    epochs: list[tuple[int, int]]
 
 
 class SegmentView(Protocol):

@@ -26,7 +26,7 @@ from wal import retention
 from wal.codec import CAPACITY_MAX, EMPTY_BODY, SegmentHeader, decode_header, encode_body, encode_header
 from wal.disk import Disk, DiskError, DiskFull, File
 from wal.errors import LogClosed
-from wal.history import HistoryCursor, SegmentView, Want
+from wal.history import HistoryCursor, SegmentView
 from wal.ids import Fragment, Namespace, check_name
 from wal.index import Touched, touched_by
 from wal.probe import probe
@@ -35,6 +35,7 @@ from wal.recovery import examine, require
 from wal.repair import Torn, accept, repair
 from wal.segment import PREPARED, Block, SegmentBuilder, SegmentInfo, capacity_for, next_header, segment_name
 from wal.segments import Segments
+from wal.want import Want
 
 SEGMENT_BYTES_MIN = 1024
 

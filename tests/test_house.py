@@ -1,0 +1,235 @@
+"""The house keeps its rules: who may import what, no iteration over sets where things are decided, no run without
+assertions. Each rule is shown a breach of it, so that it is known to notice."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("wal", "rebalance", "engine", "tools")
+
+DOING = {
+    "wal": {"checksum", "disk", "errors", "history", "index", "log", "probe", "reader", "recovery", "repair"}
+    | {"scan", "segment_file", "segments", "walk"},
+    "engine": {"aio", "api", "codecs", "driver", "embedded", "errors", "home", "loop", "offline", "offline_share"}
+    | {"recover", "server", "store_errors", "store_file", "store_lmdb", "transport"},
+    "engine.client": {"admin", "session", "transaction"},
+}
+"""Modules that do, or that neither do nor decide; every other one decides, and stands in the contract."""
+
+
+def contract() -> dict[str, list[str]]:
+    """The contract about deciding modules, as pyproject.toml has it."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    found: dict[str, list[str]] = next(c for c in contracts if c["name"].startswith("what decides "))
+    return found
+
+
+def deciding() -> list[Path]:
+    """The files of the deciding modules."""
+    files: list[Path] = []
+    for module in contract()["source_modules"]:
+        path = ROOT / module.replace(".", "/")
+        files += sorted(path.glob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    return files
+
+
+def test_every_module_either_decides_or_does() -> None:
+    names = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in deciding()}
+    for package in ("wal", "rebalance", "engine", "engine.client"):
+        for file in (ROOT / package.replace(".", "/")).glob("*.py"):
+            name = f"{package}.{file.stem}"
+            if file.stem != "__init__":
+                does = file.stem in DOING.get(package, set())
+                assert does != (name in names), f"{name}: say in the contract that it decides, or here that it does"
+
+
+# Imports.
+
+
+def broken(root: Path) -> str:
+    """What the import contracts say of a tree."""
+    result = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache"],
+        cwd=root,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        env={"PYTHONPATH": str(root)},
+    )
+    assert (result.returncode == 0) == (" 0 broken" in result.stdout), result.stderr
+    return result.stdout
+
+
+def test_the_import_contracts_notice_a_breach(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for module, line in (
+        ("engine/locks.py", "import time"),
+        ("wal/counters.py", "import engine.errors"),
+        ("rebalance/choice.py", "from engine.driver import Driver"),
+        ("engine/codecs.py", "import rich"),
+        ("tools/config.py", "import tests.support"),
+    ):
+        with (tmp_path / module).open("a", encoding="utf-8") as file:
+            file.write(f"\n{line}\n")
+    said = broken(tmp_path)
+    assert "0 kept, 4 broken" in said.replace("\n", " "), said
+    for breach in (
+        "engine.locks -> time",
+        "wal.counters -> engine.errors",
+        "rebalance.choice -> engine.driver",
+        "engine.codecs -> rich",
+        "tools.config -> tests",
+    ):
+        assert breach in said
+
+
+# Sets: their order differs from run to run.
+
+_ORDERED_BY = {"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "fromkeys", "extend", "join", "reversed"}
+_MAKES_SETS = {"set", "frozenset", "union", "intersection", "difference", "symmetric_difference"}
+_FORGETS_ORDER = {"sorted", "set", "frozenset", "any", "all", "sum", "min", "max", "len", "update"}
+
+
+class _Sets(ast.NodeVisitor):
+    """Finds where a module takes things out of a set in the set's own order."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        self.found: list[int] = []
+        self._names: set[str] = set()
+        self._forgiven: set[ast.AST] = set()
+        for node in ast.walk(tree):
+            match node:
+                case ast.AnnAssign(target=target, annotation=annotation) if _is_set_type(annotation):
+                    self._names.add(_name(target))
+                case ast.arg(arg=name, annotation=annotation) if annotation is not None and _is_set_type(annotation):
+                    self._names.add(name)
+                case ast.Assign(targets=targets, value=value) if self._is_set(value):
+                    self._names |= {_name(target) for target in targets}
+        self._names.discard("")
+        self.visit(tree)
+
+    def _is_set(self, node: ast.AST) -> bool:
+        match node:
+            case ast.Set() | ast.SetComp():
+                return True
+            case ast.Call(func=func):
+                return _name(func) in _MAKES_SETS
+            case ast.BinOp(left=left, op=ast.BitOr() | ast.BitAnd() | ast.BitXor() | ast.Sub(), right=right):
+                return any(self._is_set(side) or _is_keys(side) for side in (left, right))
+            case ast.Name() | ast.Attribute():
+                return _name(node) in self._names
+        return False
+
+    def _take(self, node: ast.AST) -> None:
+        if self._is_set(node):
+            self.found.append(node.lineno)  # type: ignore[attr-defined]  # every expression has a line
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if _name(node.func) in _FORGETS_ORDER:
+            self._forgiven |= set(node.args)
+        elif _name(node.func) in _ORDERED_BY:
+            for argument in node.args:
+                self._take(argument)
+        self.generic_visit(node)
+
+    def visit_For(self, node: ast.For) -> None:
+        self._take(node.iter)
+        self.generic_visit(node)
+
+    def visit_Starred(self, node: ast.Starred) -> None:
+        self._take(node.value)
+        self.generic_visit(node)
+
+    def generic_visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.ListComp | ast.DictComp | ast.GeneratorExp) and node not in self._forgiven:
+            for generator in node.generators:
+                self._take(generator.iter)
+        super().generic_visit(node)
+
+
+def _is_set_type(annotation: ast.AST) -> bool:
+    return ast.unparse(annotation).partition("[")[0] in {"set", "frozenset", "AbstractSet"}
+
+
+def _is_keys(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _name(node.func) in {"keys", "items"}
+
+
+def _name(node: ast.AST) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def sets_walked(text: str) -> list[int]:
+    """The lines on which a module depends on the order of a set."""
+    return _Sets(ast.parse(text)).found
+
+
+@pytest.mark.parametrize("file", deciding(), ids=lambda file: f"{file.parent.name}.{file.stem}")
+def test_what_decides_walks_no_set(file: Path) -> None:
+    assert sets_walked(file.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for x in {1, 2}: pass",
+        "[x for x in set(y)]",
+        "{x: 1 for x in frozenset(y)}",
+        "list({x for x in y})",
+        "a: set[int] = make()\nfor x in a: pass",
+        "self.a = set()\ntuple(self.a)",
+        "def f(a: set[int]):\n    return [*a]",
+        "for x in a.keys() - b: pass",
+        "next(iter(a.union(b)))",
+        "dict.fromkeys({1} | b)",
+    ],
+)
+def test_a_walk_over_a_set_is_noticed(line: str) -> None:
+    assert sets_walked(line)
+
+
+@pytest.mark.parametrize(
+    "line", ["sorted({1, 2})", "any(x for x in {1})", "1 in {1}", "for x in (1, 2): pass", "len(set(y))"]
+)
+def test_what_does_not_depend_on_the_order_is_let_be(line: str) -> None:
+    assert sets_walked(line) == []
+
+
+# Assertions.
+
+
+def _refusals() -> Iterator[tuple[str, ...]]:
+    yield "-m", "tools.cli", "node", "start", "--data", "data"
+    yield "-c", "import engine; engine.open('data')"
+    yield "-c", "import asyncio, engine.aio; asyncio.run(engine.aio.open('data'))"
+
+
+@pytest.mark.parametrize("program", list(_refusals()))
+def test_no_node_runs_without_its_assertions(program: tuple[str, ...], tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-O", *program],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert result.returncode != 0
+    assert "assertions are part of a node: run Python without -O" in result.stderr
+    assert not (tmp_path / "data").exists()
