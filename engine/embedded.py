@@ -25,6 +25,9 @@ from engine.settings import Settings, check_settings
 from wal import DirectoryDisk
 
 ADDRESS = "embedded:0"
+ALONE: dict[str, Any] = {"partitions": 64, "backups": 0, "connection_lost_ms": 0}
+"""What a new node by itself has, unless it is told otherwise. Partitions spread work over nodes, and here is only one:
+with fewer of them more of a batch lies in each, and a batch costs what its partitions cost."""
 _log = logging.getLogger("foreshore")
 
 
@@ -68,7 +71,7 @@ async def open_embedded(path: Path, options: dict[str, Any], *, disk: MakeDisk =
             expected = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
             raise errors.UsageError(f"unknown setting {name!r}: {expected}")
     try:
-        settings = msgspec.convert({"backups": 0, "connection_lost_ms": 0, **options}, Settings)
+        settings = msgspec.convert(ALONE | options, Settings)
     except msgspec.ValidationError as error:
         raise errors.UsageError(f"a setting is wrong: {error}") from None
     check_settings(settings)

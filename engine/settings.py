@@ -1,7 +1,8 @@
 """Every setting of a node, with its meaning, default and bounds; times are in milliseconds, sizes in bytes.
 
 A cluster-wide setting (`partitions`, `backups`) is fixed when the cluster is formed and lives in its topology from then
-on; the others may differ from node to node, though there is rarely a reason. A name says the unit; `foreshore node
+on; the others may differ from node to node, though there is rarely a reason. `engine.open` forms a cluster of one, with
+defaults of its own for these (`engine.embedded.ALONE`). A name says the unit; `foreshore node
 config` prints what is written here, and `tools.config` checks what an operator gives against it.
 """
 
