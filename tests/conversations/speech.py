@@ -48,7 +48,7 @@ class Speech:
                 at += "".join(f" without {self.names.tx_name(tx) or tx.hex()}" for tx in ended)
                 about = f"p{partition} e{epoch}{at}"
             case r.Preload(namespace, partition):
-                keys = " ".join(map(key_name, record.keys[:8]))
+                keys = " ".join(self._key(namespace, key) for key in record.keys[:8])
                 about = f"{namespace}/{partition} {len(record.keys)} rows{': ' if keys else ''}{keys}"
             case r.Results(partition, txs):
                 about = f"p{partition} {len(txs)}"
@@ -57,7 +57,9 @@ class Speech:
             case r.FragmentReady(namespace, partition, lwm):
                 about = f"{namespace}/{partition} whole up to {lwm}"
             case r.Undo(namespace, partition, above, keys):
-                about = f"{namespace}/{partition} above {above}: {' '.join(map(key_name, keys)) or 'no keys'}"
+                about = (
+                    f"{namespace}/{partition} above {above}: {' '.join(self._key(namespace, k) for k in keys) or 'no keys'}"
+                )
             case r.Promised(after, ballot):
                 about = f"{ballot} after {after}"
             case r.Accepted(_, ballot, topology):
@@ -92,6 +94,10 @@ class Speech:
 
     def _writes(self, writes: Iterable[r.Write]) -> str:
         return " ".join(map(self.write, writes))
+
+    def _key(self, namespace: str, key: bytes) -> str:
+        """A key; in the engine's own namespace it is a transaction."""
+        return self._tx(key) if namespace == DECISIONS else key_name(key)
 
     def _tx(self, tx: TxId) -> str:
         return self.names.tx_name(tx) or tx.hex()

@@ -69,6 +69,7 @@ class Stage:
         self.coming: list[str] = []  # names that later statements will give
         self.images: dict[NodeId, tuple[str, MemoryDisk, Vault]] = {}
         self.cuts = 0
+        self.due = 0  # when the last thing happens that the story has set a time for
         self._reserved: dict[str, TxId] = {}
         self._keys: dict[Fragment, list[str]] = {}  # what the story calls the keys that it wrote, and did not delete
         self._made: Counter[tuple[Namespace, int, str]] = Counter()
@@ -323,9 +324,9 @@ class Stage:
         """Run until nothing has changed for longer than anybody waits before doing something; False if it never ends."""
         settings = self.shape.settings
         quiet = SECOND + 2 * max(*(getattr(settings, n) for n in PATIENCE), 5 * settings.retransmit_ms) * MS
-        end = self.world.now + max(SETTLE_NS, 4 * quiet)
+        end = max(self.world.now, self.due) + max(SETTLE_NS, 4 * quiet)
         seen, since = self._standing(), self.world.now
-        while self.world.now < since + quiet:
+        while self.world.now < max(since + quiet, self.due):
             if self.world.now >= end:
                 return False
             self.world.run_for(50 * MS)

@@ -128,7 +128,9 @@ def pause(stage: Stage, statement: Statement) -> None:
     machine.pause()
     stage.world.say(f"{machine.name} is stopped")
     if len(statement.words) > 1:
-        stage.world.after(time_of(statement, statement.words[1], "pause"), machine.resume)
+        length = time_of(statement, statement.words[1], "pause")
+        stage.world.after(length, machine.resume)
+        stage.due = max(stage.due, stage.world.now + length)
 
 
 @verb("resume", "NODE...", least=1, most=MANY)
