@@ -127,6 +127,7 @@ async def prepare(op: Operation, ledger: Ledger) -> None:
     """Ask for the votes, and stop before the decision."""
     assert op.transaction is not None
     _enter(op, ledger)
+    op.answer = PENDING
     await op.transaction.prepare()
     if op.answer == PENDING:
         op.answer = PREPARED

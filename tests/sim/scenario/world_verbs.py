@@ -84,7 +84,7 @@ def kill(stage: Stage, statement: Statement) -> None:
 @verb("kill-clean", "NODE...", least=1, most=MANY)
 def kill_clean(stage: Stage, statement: Statement) -> None:
     """A last checkpoint, then the process stops, without leaving the cluster."""
-    for machine in _up(stage, statement):
+    for machine in _listening(stage, statement):
         stage.world.run_while(lambda m=machine: m.busy, at_most=COMMAND_NS, look_every=MS)  # type: ignore[misc]  # m is bound
         machine.checkpoint_now()
         machine.stop("killed after a checkpoint", process_only=True)
@@ -148,6 +148,15 @@ def _up(stage: Stage, statement: Statement) -> list[Machine]:
     machines = [stage.machine(statement, name) for name in statement.words]
     for machine in machines:
         _require_up(statement, machine)
+    return machines
+
+
+def _listening(stage: Stage, statement: Statement) -> list[Machine]:
+    """Nodes that can be told something."""
+    machines = _up(stage, statement)
+    for machine in machines:
+        if machine.paused:
+            raise statement.error(f"{machine.name} is paused: resume it first")
     return machines
 
 
@@ -217,7 +226,7 @@ def disk(stage: Stage, statement: Statement) -> None:
 @verb("checkpoint", "NODE...", least=1, most=MANY)
 def checkpoint(stage: Stage, statement: Statement) -> None:
     """A checkpoint is written, and is durable when the story goes on."""
-    for machine in _up(stage, statement):
+    for machine in _listening(stage, statement):
         node = machine.node
         assert node is not None
         before = stage.records.count(machine.name, "checkpoint", None)
@@ -232,10 +241,10 @@ def checkpoint(stage: Stage, statement: Statement) -> None:
 @verb("truncate-wal", "NODE...", least=1, most=MANY)
 def truncate_wal(stage: Stage, statement: Statement) -> None:
     """A checkpoint, and then the log goes up to there: it can serve no history of what was before."""
-    for machine in _up(stage, statement):
+    for machine in _listening(stage, statement):
         machine.rotate_log()
     checkpoint(stage, statement)
-    for machine in _up(stage, statement):
+    for machine in _listening(stage, statement):
         machine.truncate_log()
     stage.breathe()
 
@@ -341,7 +350,7 @@ def join(stage: Stage, statement: Statement) -> None:
 @verb("leave", "NODE...", least=1, most=MANY)
 def leave(stage: Stage, statement: Statement) -> None:
     """Nodes are told to stop in good order: they hand their primaries over first."""
-    for machine in _up(stage, statement):
+    for machine in _listening(stage, statement):
         _command(stage, statement, machine, "stop", {})
 
 
