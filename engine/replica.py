@@ -168,7 +168,7 @@ class Replica:
         self.store.put(fragment.name, write.keys[0], Entry(write.epoch, write.start + 1, write.values[0]))
         tx = write.tx
         if tx:
-            partition.results.note(tx, COMMITTED)
+            partition.results.note_committed(tx)
             self._dirty_partitions[number] = None
         return True
 
