@@ -292,10 +292,14 @@ class Replica:
         # A counter that only an older epoch promised is free again; a stale promise would leave a gap for ever.
         for fragment in state.fragments.values():
             fragment.counter.withdraw()
-        for prepare in state.prepared.values():
+        self._promise_again(record.partition)
+        return True
+
+    def _promise_again(self, number: int) -> None:
+        """What prepared transactions hold stays promised, whatever became of the counters."""
+        for prepare in self.partition(number).prepared.values():
             for write in prepare.writes:
                 self.fragment(write.fragment).counter.promise(write.end)
-        return True
 
     def _undo(self, fragment: FragmentState, above: int) -> None:
         self._touch(fragment)
@@ -303,6 +307,7 @@ class Replica:
             self._forget_results(fragment.cut(above))
         except CannotUndo:
             self._clear(fragment.name, gone=False)
+        self._promise_again(fragment.name[1])
 
     def _forget_results(self, undone: list[r.Write]) -> None:
         for write in undone:
@@ -344,17 +349,21 @@ class Replica:
 
     def _clear(self, name: Fragment, *, gone: bool) -> None:
         self.store.clear(name)
+        state = self.partition(name[1])
         # What this copy answered rested on what it had. The supplier's answers come with its data.
-        self.partition(name[1]).results = Results()
+        state.results = Results()
         self._dirty_partitions[name[1]] = None
         if gone:
             self._dirty_fragments[name] = None
             self.fragments.pop(name, None)
-            self.partition(name[1]).fragments.pop(name[0], None)
+            state.fragments.pop(name[0], None)
+            for tx in [tx for tx, p in state.prepared.items() if any(w.fragment == name for w in p.writes)]:
+                del state.prepared[tx]  # it is in doubt elsewhere
         else:
             fragment = self.fragment(name)
             fragment.clear(loading=True)
             self._touch(fragment)
+            self._promise_again(name[1])
 
     def _touch(self, fragment: FragmentState) -> None:
         """The fragment changed: the next checkpoint stores it."""
@@ -410,10 +419,8 @@ class Replica:
                 partition.epoch = image.epoch
                 partition.prepared = {p.tx: p for p in image.prepared}
                 partition.results = Results(image.results, image.floor)
-            for partition in self.partitions.values():
-                for prepare in partition.prepared.values():
-                    for write in prepare.writes:
-                        self.fragment(write.fragment).counter.promise(write.end)
+            for number in list(self.partitions):
+                self._promise_again(number)
             if "node" not in loaded.node:
                 return []
             node = decode(loaded.node["node"], type=NodeImage)
