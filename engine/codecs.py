@@ -139,4 +139,9 @@ def range_of(codec: Codec, prefix: Any, start: Any, end: Any) -> tuple[bytes, by
         after = stem[:-1] + bytes([stem[-1] + 1]) if stem else None
         if after is not None and (high is None or after < high):
             high = after
-    return low, high
+    return _edge(low), None if high is None else _edge(high)
+
+
+def _edge(edge: bytes) -> bytes:
+    """The end of a range that lies between the same keys, in the bytes that a request may have."""
+    return edge if len(edge) <= KEY_BYTES_MAX else edge[:KEY_BYTES_MAX] + b"\0"

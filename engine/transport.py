@@ -8,6 +8,7 @@ that does not read its answers is cut off, and whoever does not speak the protoc
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import cast
 
@@ -61,6 +62,7 @@ class _Incoming(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self.socket = transport
+        _keep_alive(transport)
         self.owner.incoming[self] = None
         self._patience = self.owner.loop.call_later(HELLO_SECONDS, transport.close)
 
@@ -354,6 +356,15 @@ class Transport:
             if connection.socket is not None:
                 connection.socket.close()
         await asyncio.sleep(0)
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Let the kernel find out when the other machine is gone without a word: nothing that is said here would."""
+    found = transport.get_extra_info("socket")
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):  # not on every system
+            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _seen(hello: Hello) -> PeerSeen:

@@ -60,7 +60,7 @@ async def _story(cluster: Cluster, journal: Journal) -> None:
             await asyncio.sleep(1.0)
         finally:
             await load.stop()
-        zombie.close()
+        await zombie.close()
         assert await marks.get(MARK) == b"new"
         await load.read_everything()
         assert load.judge() == []

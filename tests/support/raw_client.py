@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from engine.requests import Reply, Request
 from engine.transport import split_address
@@ -55,16 +56,17 @@ class RawClient:
     async def hung_up(self) -> bool:
         """Wait until the node has hung up; what it says before is left unread."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            try:
+            with suppress(ConnectionError):
                 while await self._reader.read(1 << 16):
                     pass
-            except ConnectionError:
-                pass
+        await self.close()
         return True
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Hang up."""
         self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
 
     async def _payload(self) -> bytes:
         while not self._payloads:

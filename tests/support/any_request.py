@@ -1,0 +1,84 @@
+"""Requests of the right types and nearly any content, for hypothesis: mostly good, to come past the first check."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from hypothesis import strategies as st
+
+from engine.requests import (
+    Admin,
+    Check,
+    CommitTx,
+    Get,
+    GetStatus,
+    GetTable,
+    KeepLocks,
+    Lock,
+    Put,
+    Request,
+    Scan,
+    Swap,
+    Unlock,
+)
+from wal.ids import DECISIONS, KEY_BYTES_MAX
+
+T = TypeVar("T")
+
+NAMES = st.sampled_from(["acc", "bank", "a", "A.b-c_9", "x" * 64, "b", "c", "d"])
+BAD_NAMES = st.sampled_from(["", "~tx", "~", "x" * 65, "x" * 100_000, "ä", "a/b", "a b", "\0", "-a", DECISIONS])
+TXS = st.sampled_from([bytes([n]) * 16 for n in (0, 1, 2, 127, 255)])
+BAD_TXS = st.sampled_from([b"", b"x", bytes(15), bytes(17), bytes(1000)])
+KEYS = st.sampled_from([b"a", b"b", b"{a}1", b"{a}2", b"\0", b"\xff" * KEY_BYTES_MAX, b"{}", b"c", b"d"])
+BAD_KEYS = st.sampled_from([b"", b"x" * 401, b"x" * 100_000])
+VALUES = st.none() | st.sampled_from([b"", b"v", b"w" * 1000])
+INTS = st.sampled_from([0, 1, 2, 7, 8, -1, 16_384, 1 << 31, -(1 << 31), (1 << 62), (1 << 63) - 1, -(1 << 63)])
+SMALL = st.integers(0, 12)
+
+
+def odd(good: st.SearchStrategy[T], bad: st.SearchStrategy[T]) -> st.SearchStrategy[T]:
+    """Mostly good: nonsense at every turn would never come past the first check."""
+    return st.integers(0, 19).flatmap(lambda n: bad if n == 0 else good)
+
+
+NAME, TX, KEY = odd(NAMES, BAD_NAMES), odd(TXS, BAD_TXS), odd(KEYS, BAD_KEYS)
+NUMBER, COUNT = odd(SMALL, INTS), odd(st.integers(0, 40), INTS)
+KEY_LISTS = odd(st.lists(KEY, min_size=1, max_size=5, unique=True), st.lists(KEY, max_size=6))
+LOCKED = st.lists(st.tuples(NAME, KEY), max_size=4)
+READ = st.lists(st.tuples(NAME, KEY, NUMBER, NUMBER), max_size=4)
+BATCH = KEY_LISTS.flatmap(
+    lambda keys: st.tuples(
+        st.just(keys), odd(st.lists(VALUES, min_size=len(keys), max_size=len(keys)), st.lists(VALUES, max_size=6))
+    )
+)
+ID = odd(st.integers(1, 1000), INTS)
+WORDS = st.sampled_from(["cluster", "nodes", "namespace", "", "x" * 500])
+ADMIN = st.sampled_from(["status", "counters", "progress", "init", "baseline", "checkpoint", "", "x" * 1000])
+WHEN = odd(st.sampled_from(["absent", "present", "equals"]), st.sampled_from(["", "always", "x" * 1000]))
+ARGUMENTS = st.dictionaries(WORDS, st.lists(st.sampled_from(["n1", "n2", "", "x" * 70, "~"]), max_size=3), max_size=3)
+
+KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
+    GetTable: st.builds(GetTable, ID),
+    Get: st.builds(Get, ID, NAME, KEY_LISTS, st.booleans()),
+    Put: st.tuples(ID, TX, NAME, BATCH).map(lambda p: Put(p[0], p[1], p[2], *p[3])),
+    Swap: st.builds(Swap, ID, TX, NAME, KEY, WHEN, VALUES, VALUES),
+    Lock: st.builds(Lock, ID, TX, NAME, KEY_LISTS, odd(st.integers(0, 300), INTS)),
+    KeepLocks: st.builds(KeepLocks, ID, st.lists(TX, max_size=4)),
+    Unlock: st.builds(Unlock, ID, TX),
+    CommitTx: st.builds(
+        CommitTx,
+        ID,
+        TX,
+        TX,
+        st.booleans(),
+        st.lists(st.tuples(NAME, BATCH).map(lambda p: (p[0], *p[1])), max_size=3),
+        LOCKED,
+        READ,
+        odd(st.just(value=False), st.booleans()),
+    ),
+    Check: st.builds(Check, ID, TX, LOCKED, READ),
+    GetStatus: st.builds(GetStatus, ID, TX, NUMBER),
+    Scan: st.builds(Scan, ID, NAME, st.lists(NUMBER, max_size=9), KEY, st.none() | KEY, COUNT),
+    Admin: st.builds(Admin, ID, ADMIN, ARGUMENTS),
+}
+ANY = st.one_of(*KINDS.values())
