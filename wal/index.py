@@ -67,7 +67,7 @@ class SegmentIndex:
 
     def add(self, offset: int, touched: Touched) -> None:
         """The next block begins at `offset` and touches these. O(touched)."""
-        self.bytes_max += self.growth(touched)
+        self.bytes_max += 4 + 12 * len(touched)
         ordinal = len(self.starts)
         self.starts.append(offset)
         fragments = self.fragments
@@ -75,6 +75,7 @@ class SegmentIndex:
             entry = fragments.get(fragment)
             if entry is None:
                 entry = fragments[fragment] = FragmentIndex(low, high)
+                self.bytes_max += 64 + len(fragment[0].encode())
             else:
                 if low < entry.low:
                     entry.low = low
