@@ -21,8 +21,9 @@ an old page that came back whole, is for the digests that copies compare.
 
 Threads: reads come from one thread and `write` from another. Reads go through one read transaction that is replaced at
 each checkpoint (`renew`), so none pins old pages for longer. `_lock` is held for each read, and for a change of the
-map's size, which LMDB allows only while the process has no transaction. LMDB gives up the interpreter at each operation
-and Python gives it back late (`sys.getswitchinterval`): beside a busy node a checkpoint takes a multiple of its time.
+map's size, which LMDB allows only while the process has no transaction; `_writing` while a checkpoint is written. LMDB
+gives up the interpreter at each operation and Python gives it back late (`sys.getswitchinterval`): beside a busy node a
+checkpoint takes a multiple of its time.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class LmdbStore:
         self.path = path
         self.read_only = read_only
         self._lock = Lock()
+        self._writing = Lock()
         self._failed: StoreError | None = None
         self._prefixes: dict[Fragment, tuple[bytes, bytes, int]] = {}
         self._guard: int | None = None
@@ -381,12 +383,13 @@ class LmdbStore:
                 "remove the cause and restart the node"
             ) from self._failed
         try:
-            env.reader_check()  # a tool that was killed while it read would hold old pages for ever
-            info = env.info()
-            if (info["last_pgno"] + 1) * env.stat()["psize"] > info["map_size"] * 3 // 4:
-                self._grow(env)
-            while not self._apply(env, image):
-                self._grow(env)
+            with self._writing:
+                env.reader_check()  # a tool that was killed while it read would hold old pages for ever
+                info = env.info()
+                if (info["last_pgno"] + 1) * env.stat()["psize"] > info["map_size"] * 3 // 4:
+                    self._grow(env)
+                while not self._apply(env, image):
+                    self._grow(env)
         except (lmdb.Error, OSError) as error:
             self._failed = trouble(self.path, f"writing the checkpoint up to lsn {image.lsn}", error)
             raise self._failed from error
@@ -437,13 +440,31 @@ class LmdbStore:
     # Between checkpoints, and the end.
 
     def renew(self) -> None:
-        """A checkpoint was written: let reads see it. Beside a live node: see its last one."""
+        """A checkpoint was written: let reads see it. Beside a live node: see its last one.
+
+        The node opens the environment anew for that. LMDB keeps every page that it ever wrote at once, and the mapping
+        every page that was ever touched: after a checkpoint that is most of the file, twice.
+        """
         try:
             with self._lock:
                 self._txn.abort()
+                if not self.read_only and self._writing.acquire(blocking=False):
+                    try:
+                        self._reopen()
+                    finally:
+                        self._writing.release()
                 self._begin()
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError) as error:
             raise trouble(self.path, "renewing the read transaction", error) from error
+
+    def _reopen(self) -> None:
+        """Give memory back. Nothing is read or written meanwhile."""
+        old = self._environment()
+        map_bytes = old.info()["map_size"]
+        self._env = None
+        old.close()
+        self._env = environment(self.path, map_bytes)
+        self._rows, self._fragments, self._partitions, self._node = self._databases(self._env)
 
     def close(self) -> None:
         """Release the files. Closing twice is harmless."""

@@ -280,6 +280,44 @@ def test_the_map_grows_ahead_of_need(path: Path) -> None:
     assert rare["store.map_full"] == 0
 
 
+def resident(path: Path) -> int:
+    """The bytes of the store's file that are mapped into this process and in memory."""
+    _, _, mapping = Path("/proc/self/smaps").read_text(encoding="utf-8").partition(f"{path}/data.mdb\n")
+    return int(mapping.partition("Rss:")[2].split()[0]) << 10 if mapping else 0
+
+
+def test_renewing_gives_back_the_memory_that_a_checkpoint_and_reads_took(path: Path) -> None:
+    store = LmdbStore(path, map_bytes=4 << 20)
+    wide = {b"%06d" % n: Entry(1, n + 1, b"x" * 1000) for n in range(4000)}
+    store.write(story(1)._replace(rows={ACC: {**wide}}))
+    store.renew()
+    assert dict(store.scan(ACC, b"", 5000)) == wide
+    taken, grown = resident(path), store._environment().info()["map_size"]
+    assert taken > 4_000_000, "all rows were read"
+    store.renew()
+    assert resident(path) < taken // 10
+    assert store._environment().info()["map_size"] == grown > 4 << 20
+    assert dict(store.scan(ACC, b"", 5000)) == wide
+    store.write(story(2))
+    store.renew()
+    assert store.load() == states(2)
+    store.close()
+
+
+def test_renewing_beside_a_checkpoint_that_is_being_written_only_renews_what_is_read(path: Path) -> None:
+    store = LmdbStore(path)
+    store.write(story(1))
+    written_with = store._environment()
+    with store._writing:
+        store.renew()
+        assert store._environment() is written_with
+        assert (store.load(), held(store)) == (states(1), contents(1))
+    store.renew()
+    assert store._environment() is not written_with
+    assert (store.load(), held(store)) == (states(1), contents(1))
+    store.close()
+
+
 def test_a_full_disk_stops_the_store_and_costs_nothing_that_was_there(path: Path) -> None:
     store = LmdbStore(path)
     store.write(story(1))
