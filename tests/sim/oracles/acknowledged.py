@@ -8,6 +8,7 @@ from engine.requests import CommitTx, Done, Put, Reply, Request, Swap
 from tests.sim.machine import Machine
 from tests.sim.oracles.ledger import Fact, Ledger, Span
 from tests.sim.oracles.oracle import Oracle
+from tests.sim.oracles.ruined import Ruined
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
 from wal.ids import Fragment, NodeId, TxId, fragment_name, partition_of
@@ -24,7 +25,7 @@ class Acknowledged(Oracle):
         self._ledger = ledger
         self._asked: dict[Asked, Request] = {}
         self._kept: dict[TxId, dict[Fragment, list[Fact]]] = {}
-        self._ruined: dict[NodeId, None] = {}  # lost what they had, and are not known by their new life yet
+        self._ruined = Ruined()
         self._synced: dict[NodeId, dict[tuple[Fragment, int], None]] = {}
 
     def logged(self, machine: Machine, records: Sequence[Record], last_lsn: int) -> None:
@@ -46,7 +47,7 @@ class Acknowledged(Oracle):
 
     def destroyed(self, machine: Machine, how: str) -> None:
         """Whatever it had said counts for nothing until a map knows its next life."""
-        self._ruined[machine.name] = None
+        self._ruined.add(machine)
 
     def asked(self, machine: Machine, session: int, request: Request) -> None:
         """A write came."""
@@ -68,7 +69,6 @@ class Acknowledged(Oracle):
         assert newest is not None, "nobody answers before there is a map"
         spans = self._ledger.spans.get(request.tx, {})
         kept = self._kept.setdefault(request.tx, {})
-        lives = {member.node: member.incarnation for member in newest.members}
         for name, keys in _keys(request, newest.partitions).items():
             span = spans.get(name)
             if span is None:
@@ -85,10 +85,8 @@ class Acknowledged(Oracle):
                 holder = machine.world.machines.get(node)
                 if holder is None:
                     continue  # a disk that is gone, of which the map remembers the name
-                if node in self._ruined:
-                    if holder.node is None or lives.get(node) != holder.node.core.incarnation:
-                        continue
-                    del self._ruined[node]
+                if not self._ruined.forgive(holder, newest):
+                    continue
                 if not self._durable_on(holder, name, span, request.tx):
                     raise Violation(
                         "acknowledged",

@@ -10,9 +10,10 @@ from tests.sim.machine import Machine
 from tests.sim.oracles.equality import ROWS_AT_ONCE
 from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.oracle import Oracle
+from tests.sim.oracles.ruined import Ruined
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
-from wal.ids import Fragment, NodeId, fragment_name
+from wal.ids import Fragment, fragment_name
 
 
 class Deletions(Oracle):
@@ -20,22 +21,17 @@ class Deletions(Oracle):
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._ruined: dict[NodeId, None] = {}
+        self._ruined = Ruined()
 
     def destroyed(self, machine: Machine, how: str) -> None:
         """What it had passed, it has not any more, until a map knows its next life."""
-        self._ruined[machine.name] = None
+        self._ruined.add(machine)
 
     def look(self, world: World) -> None:
         """No copy forgets what another in-sync one still lacks."""
         newest = self._ledger.newest
         if newest is None:
             return
-        lives = {member.node: member.incarnation for member in newest.members}
-        for node in list(self._ruined):
-            ruined = world.machines[node].node
-            if ruined is not None and world.machines[node].up and lives.get(node) == ruined.core.incarnation:
-                del self._ruined[node]
         for machine in world.running:
             assert machine.node is not None
             for name, copy in machine.node.core.replica.fragments.items():
@@ -44,7 +40,7 @@ class Deletions(Oracle):
                 for node in newest.placements[name[1]].in_sync:
                     holder = world.machines.get(node)  # none: a disk that is gone, of which the map remembers the name
                     other = holder.node if holder is not None else None
-                    if other is None or node in self._ruined:
+                    if holder is None or other is None or not self._ruined.forgive(holder, newest):
                         continue
                     theirs = other.core.replica.fragments.get(name)
                     if copy.base > (theirs.counter.lwm if theirs is not None else 0):
