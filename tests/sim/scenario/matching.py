@@ -79,7 +79,7 @@ class Batches(Observer):
     def __init__(self) -> None:
         self._records: dict[tuple[NodeId, int], list[r.Record]] = {}
         self._asked: dict[tuple[NodeId, int, int], Request] = {}
-        self.answering: Request | None = None  # the request that the reply which leaves now answers
+        self._request_of: dict[int, Request | None] = {}  # by the identity of the reply: it names no transaction
 
     def departs(self, machine: Machine, targets: tuple[NodeId, ...], message: m.Message, needed_lsn: int) -> None:
         """Remember what is in a batch."""
@@ -91,8 +91,12 @@ class Batches(Observer):
         self._asked[(machine.name, session, request.id)] = request
 
     def answers(self, machine: Machine, session: int, reply: Reply, needed_lsn: int) -> None:
-        """A reply leaves; it is looked at next."""
-        self.answering = self._asked.pop((machine.name, session, reply.id), None)
+        """A reply leaves: remember what it is about as long as somebody may hold it back."""
+        self._request_of[id(reply)] = self._asked.pop((machine.name, session, reply.id), None)
+
+    def request_of(self, reply: object) -> Request | None:
+        """The request that a reply answers."""
+        return self._request_of.get(id(reply))
 
     def answered(self, primary: NodeId, message: m.Replicated) -> list[r.Record]:
         """The records that an answer says are durable."""
@@ -108,7 +112,7 @@ def matches(wanted: Wanted, batches: Batches, sender: str, receiver: str, said: 
     if type(said) in REQUESTS:
         return _client_side(wanted, "request", request_kind(said), said)  # type: ignore[arg-type]  # just looked
     if type(said) in REPLIES:
-        return _client_side(wanted, "reply", str(said.__struct_config__.tag), batches.answering)  # type: ignore[attr-defined]  # a struct
+        return _client_side(wanted, "reply", str(said.__struct_config__.tag), batches.request_of(said))  # type: ignore[attr-defined]  # a struct
     return _matches_message(wanted, batches, receiver, said)  # type: ignore[arg-type]  # nothing else is sent
 
 

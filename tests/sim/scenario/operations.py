@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from engine import errors
 from engine.client.calls import Call, GetCall, PutCall, ScanCall, StatusCall, SwapCall
 from tests.sim.clients import Client, Task
+from tests.sim.network import MS
 from tests.sim.transactions import Key, SimTransaction
 from wal.ids import Namespace, TxId, partition_of
 
 PENDING, PREPARED, COMMITTED, ABORTED, UNKNOWN = "pending", "prepared", "committed", "aborted", "unknown"
+T = TypeVar("T")
 SCAN_LIMIT = 10_000
 STREAM_TIMEOUT_NS = 5_000_000_000
 
@@ -71,6 +73,8 @@ class Operation:
     tasks: list[Task] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
     count: int = 0  # of acknowledged writes, for a stream
+    touching: int = 0  # steps of a transaction that are not answered yet
+    broken: bool = False  # one of them failed
     streams: bool = False
     stopping: bool = False
 
@@ -113,19 +117,33 @@ def _writes(namespace: Namespace, values: Mapping[bytes, bytes | None]) -> dict[
 async def touch(op: Operation, namespace: Namespace, values: Mapping[bytes, bytes | None]) -> None:
     """Enlist writes in a transaction: lock them, if it is pessimistic."""
     assert op.transaction is not None
-    await op.transaction.put(namespace, values)
+    await _step_of(op, op.transaction.put(namespace, values))
 
 
 async def read_in(op: Operation, namespace: Namespace, keys: list[bytes]) -> None:
     """Read in a transaction."""
     assert op.transaction is not None
-    found = await op.transaction.get(namespace, keys)
+    found = await _step_of(op, op.transaction.get(namespace, keys))
     op.answer = text_of([found[key] for key in keys])
+
+
+async def _step_of(op: Operation, doing: Coroutine[Any, None, T]) -> T:
+    """One step of a transaction; when one fails, so does the program that runs it, and with it the transaction."""
+    op.touching += 1
+    try:
+        return await doing
+    except errors.Error:
+        op.broken = True
+        raise
+    finally:
+        op.touching -= 1
 
 
 async def prepare(op: Operation, ledger: Ledger) -> None:
     """Ask for the votes, and stop before the decision."""
     assert op.transaction is not None
+    if not await _ready(op):
+        return
     _enter(op, ledger)
     op.answer = PENDING
     await op.transaction.prepare()
@@ -136,10 +154,21 @@ async def prepare(op: Operation, ledger: Ledger) -> None:
 async def commit(op: Operation, ledger: Ledger) -> None:
     """Make it so."""
     assert op.transaction is not None
+    if not await _ready(op):
+        return
     _enter(op, ledger)
     op.answer = PENDING
     await op.transaction.commit()
     op.told(COMMITTED)
+
+
+async def _ready(op: Operation) -> bool:
+    """Every step is done; False if one failed, and the transaction was given up."""
+    while op.touching:
+        await op.client.pause(MS)
+    if op.broken:
+        await roll_back(op)
+    return not op.broken
 
 
 async def roll_back(op: Operation) -> None:

@@ -35,13 +35,17 @@ from wal.ids import DECISIONS, Fragment, Namespace, NodeId, TxId, check_name
 from wal.probe import listen
 
 CLIENT = "client"
+"""The client that is always there."""
 TIMEOUT_NS = 10 * SECOND
 BREATH_NS = 20 * MS
 HELD_BACK_NS = 300 * MS
+"""A statement waits so long after one of its own messages was held back."""
 HELD_PATIENCE_NS = 5 * SECOND
+"""It waits so long at most while anything is held back: what it needs may hang on that in a way that does not show."""
 SETTLE_NS = 120 * SECOND
-KEYS_MAX = 100_000
 PATIENCE = ("suspicion_ms", "exchange_retry_ms", "in_doubt_ms", "exchange_drain_ms", "sync_interval_ms")
+"""How long nodes wait before they do something by themselves."""
+KEYS_MAX = 100_000
 
 
 class Unmet(Exception):
@@ -301,8 +305,8 @@ class Stage:
                 return
 
     def _is_of(self, said: object, op: Operation) -> bool:
-        """Whether a request, or the reply that leaves now, belongs to an operation."""
-        asked = self.batches.answering
+        """Whether a request, or a reply, belongs to an operation."""
+        asked = self.batches.request_of(said)
         return op.tx in (getattr(said, "tx", None), getattr(said, "owner", None), getattr(asked, "tx", None))
 
     def hold(self, text: str, wanted: Wanted, *, drop: bool, left: int | None) -> None:
