@@ -6,8 +6,8 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.sim.scenario.language import Expectation, Statement, expectation
-from tests.sim.scenario.stage import Stage, Unmet, unknown
+from tests.sim.scenario.language import Expectation, Statement, expectation, unknown
+from tests.sim.scenario.stage import Stage, Unmet
 from tests.sim.violation import Violation
 
 NONE = "none"

@@ -14,9 +14,9 @@ from pathlib import Path
 from tests.sim.oracles import look_inside
 from tests.sim.scenario import client_verbs, expects, questions, world_verbs
 from tests.sim.scenario.knobs import shape_of
-from tests.sim.scenario.language import ScenarioError, Statement, parse
+from tests.sim.scenario.language import ScenarioError, Statement, parse, unknown
 from tests.sim.scenario.registry import VERBS
-from tests.sim.scenario.stage import Stage, Unmet, unknown
+from tests.sim.scenario.stage import Stage, Unmet
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND
 

@@ -8,7 +8,7 @@ from typing import get_type_hints
 
 from engine.settings import Durability, Settings
 from tests.sim.machine import CLUSTER
-from tests.sim.scenario.language import ScenarioError, Statement, duration, size
+from tests.sim.scenario.language import Statement, duration, size, unknown
 from wal.ids import NodeId, check_name
 
 LEASE_MS = 24 * 3_600_000
@@ -40,7 +40,7 @@ def shape_of(statement: Statement) -> Shape:
     known = [*SHAPE, *(name for name in _SETTINGS if name not in _OWN)]
     for name in options:
         if name not in known:
-            raise statement.error(f"cluster has no option {name!r}: expected one of {', '.join(known)}")
+            raise unknown(statement, name, "option of cluster", known)
     if statement.words:
         raise statement.error(f"cluster takes options only, not {statement.words[0]!r}")
     nodes = _nodes(statement, options.pop("nodes", "3"))
@@ -152,6 +152,3 @@ def _natural(name: NodeId) -> tuple[str, int, str]:
     head = name.rstrip("0123456789")
     tail = name[len(head) :]
     return (head, int(tail) if tail else -1, name)
-
-
-__all__ = ["SHAPE", "ScenarioError", "Shape", "ring", "setting", "shape_of"]

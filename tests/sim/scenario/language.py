@@ -15,8 +15,9 @@ Nothing here knows a verb. What is wrong is a `ScenarioError` with file and line
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 _TOKEN = re.compile(r'\{([^}]*)\}|"([^"]*)"|([^\s{}"]+(?:="[^"]*")?)')
 _OPTION = re.compile(r"([A-Za-z][A-Za-z0-9_.-]*)=(.*)", re.DOTALL)
@@ -72,6 +73,13 @@ class Statement:
         if not re.fullmatch(r"-?\d+", text):
             raise self.error(f"{name}={text} is not a number")
         return int(text)
+
+
+def unknown(statement: Statement, name: str, what: str, names: Sequence[str]) -> ScenarioError:
+    """Nothing is called so; the nearest known word, or all of them."""
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(names)}"
+    return statement.error(f"unknown {what} {name!r}: {hint}")
 
 
 def parse(text: str, file: str) -> Iterator[Statement]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.sim.scenario.language import ScenarioError, Statement
+from tests.sim.scenario.language import Statement, unknown
 
 if TYPE_CHECKING:
     from tests.sim.scenario.stage import Stage
@@ -35,8 +35,10 @@ class Verb:
             raise statement.error(f"{self.name} is written `{self.name}{self.words}`")
         for option in statement.options:
             if option not in self.options:
-                known = ", ".join(f"{name}=" for name in self.options if name != "async") or "none"
-                raise statement.error(f"{self.name} has no option {option!r}: expected one of {known}")
+                known = [name for name in self.options if name != "async"]
+                if not known:
+                    raise statement.error(f"{self.name} takes no options, and not {option}=")
+                raise unknown(statement, option, f"option of {self.name}", known)
 
 
 VERBS: dict[str, Verb] = {}
@@ -58,5 +60,3 @@ def verb(
 
 MANY = 1_000
 """As many words as anybody likes."""
-
-__all__ = ["MANY", "VERBS", "Deed", "ScenarioError", "Verb", "verb"]

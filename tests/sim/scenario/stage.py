@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -23,7 +22,7 @@ from tests.sim.network import MS, Weather
 from tests.sim.oracles import watch
 from tests.sim.scenario.holds import Hold
 from tests.sim.scenario.knobs import Shape, ring
-from tests.sim.scenario.language import ScenarioError, Statement, duration
+from tests.sim.scenario.language import Statement, duration, unknown
 from tests.sim.scenario.matching import Batches, Wanted, matches
 from tests.sim.scenario.operations import Ledger, Operation
 from tests.sim.scenario.watch import Logged, Supplies
@@ -366,13 +365,6 @@ class Stage:
                 )
             )
         return found
-
-
-def unknown(statement: Statement, name: str, what: str, names: list[str]) -> ScenarioError:
-    """Nothing is called so; the nearest known word, or all of them."""
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(names)}"
-    return statement.error(f"unknown {what} {name!r}: {hint}")
 
 
 def time_of(statement: Statement, text: str, what: str) -> int:
