@@ -139,9 +139,13 @@ def range_of(codec: Codec, prefix: Any, start: Any, end: Any) -> tuple[bytes, by
         after = stem[:-1] + bytes([stem[-1] + 1]) if stem else None
         if after is not None and (high is None or after < high):
             high = after
-    return _edge(low), None if high is None else _edge(high)
+    return _cut(low), _cut(high) if high is not None else None
 
 
-def _edge(edge: bytes) -> bytes:
-    """The end of a range that lies between the same keys, in the bytes that a request may have."""
-    return edge if len(edge) <= KEY_BYTES_MAX else edge[:KEY_BYTES_MAX] + b"\0"
+def _cut(bound: bytes) -> bytes:
+    """The shortest bound that divides the keys as this one does: none of them is longer than a key may be.
+
+    >>> _cut(b"a"), _cut(b"a" * 1000) == b"a" * 400 + bytes(1)
+    (b'a', True)
+    """
+    return bound if len(bound) <= KEY_BYTES_MAX else bound[:KEY_BYTES_MAX] + b"\0"

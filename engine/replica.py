@@ -305,7 +305,6 @@ class Replica:
         self._touch(fragment)
         try:
             self._forget_results(fragment.cut(above))
-            self._promise_again(fragment)
         except CannotUndo:
             self._clear(fragment.name, gone=False)
         self._promise_again(fragment.name[1])
@@ -363,16 +362,8 @@ class Replica:
         else:
             fragment = self.fragment(name)
             fragment.clear(loading=True)
-            self._promise_again(fragment)
             self._touch(fragment)
             self._promise_again(name[1])
-
-    def _promise_again(self, fragment: FragmentState) -> None:
-        """What is prepared here holds its counters, whatever became of the rows."""
-        for prepare in self.partition(fragment.name[1]).prepared.values():
-            for write in prepare.writes:
-                if write.fragment == fragment.name:
-                    fragment.counter.promise(write.end)
 
     def _touch(self, fragment: FragmentState) -> None:
         """The fragment changed: the next checkpoint stores it."""
