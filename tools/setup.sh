@@ -25,7 +25,10 @@ fi
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet --no-input "$@"; }
 
 say "installing the locked dependencies (once; Spark alone is about 450 MB)"
-pip install --no-deps --require-hashes -r requirements.lock
+# Some packages come as sources, and all of them are built by the locked setuptools: it goes first, and pip fetches no other.
+awk '/^setuptools==/ { found = 1 } found { print } found && !/\\$/ { exit }' requirements.lock >"$venv/setuptools.lock"
+pip install --no-deps --require-hashes -r "$venv/setuptools.lock"
+pip install --no-deps --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
 pip install --no-deps --no-build-isolation --no-index -e .
 
 supported() { # a java command of a version that Spark supports
