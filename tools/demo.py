@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from engine.settings import Settings, check_settings
 from tools.demo_screen import Screen, summary_rows, summary_table
 from tools.demo_story import Options, Story
 from tools.demo_summary import Summary
+from tools.terminal import emit, emit_bytes
 
 BYTES_PER_MONTH = 250 << 20
 BYTES_MIN = 1 << 30
@@ -84,8 +84,7 @@ def demo(
         raise typer.Exit(2) from None
     summary.seconds_total = round(screen.seconds, 1)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
-        sys.stdout.buffer.flush()
+        emit_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
     else:
         _print(summary)
     raise typer.Exit(code)
@@ -128,9 +127,8 @@ def _print(summary: Summary) -> None:
     if console.is_terminal:
         console.print(summary_table(summary))
         return
-    for what, found, goal in summary_rows(summary):
-        print(f"{what}: {found}" + (f" (goal: {goal})" if goal else ""))
-    print(f"verdict: {summary.verdict} in {summary.seconds_total:.0f} s")
+    rows = [f"{what}: {found}" + (f" (goal: {goal})" if goal else "") for what, found, goal in summary_rows(summary)]
+    emit([*rows, f"verdict: {summary.verdict} in {summary.seconds_total:.0f} s"])
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 
 import msgspec
@@ -67,9 +68,21 @@ def complain(text: object) -> None:
 
 def emit(lines: Iterable[str]) -> None:
     """Print an answer, line by line. If nobody reads it any more, the command ends here and quietly."""
-    try:
+    with _while_it_is_read():
         for line in lines:
             print(clean(line))
+
+
+def emit_bytes(data: bytes) -> None:
+    """Print an answer that is bytes already, in the same way."""
+    with _while_it_is_read():
+        sys.stdout.buffer.write(data)
+
+
+@contextmanager
+def _while_it_is_read() -> Iterator[None]:
+    try:
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more is written, not even at the exit

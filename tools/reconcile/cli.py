@@ -6,7 +6,6 @@ Results are on stdout, everything else on stderr. A person at a terminal gets a 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from enum import StrEnum
@@ -23,6 +22,7 @@ from tools.reconcile.report import ExitCode, Report, lines_of, show
 from tools.reconcile.run import FINDINGS_KEPT, GRACE_SECONDS, check
 from tools.reconcile.session import session
 from tools.reconcile.spark_job import OnSpark
+from tools.terminal import emit, emit_bytes
 
 app = typer.Typer(
     name="reconcile",
@@ -108,16 +108,13 @@ def _run(
 
 def _print(report: Report, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.buffer.write(report.findings_bytes())
-        sys.stdout.buffer.write(msgspec.json.encode(report.summary) + b"\n")
-        sys.stdout.buffer.flush()
+        emit_bytes(report.findings_bytes() + msgspec.json.encode(report.summary) + b"\n")
         return
     console = Console(highlight=False)
     if console.is_terminal:
         show(report, console)
         return
-    for line in lines_of(report):
-        print(line)
+    emit(lines_of(report))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import engine.aio
+from tests.support.commands import FORESHORE
 from tests.support.directories import copies, flip
 from tests.support.reconciled import DAMAGES, fragment_of
 from tools.reconcile import check
@@ -184,3 +187,17 @@ def test_the_disk_of_another_life_is_reported_apart(stopped: list[Path], tmp_pat
     assert (report.findings, report.exit_code) == ([], 3)
     assert [(a.node, a.state) for a in report.summary.apart] == [("n2", "OTHER-DISK")]
     assert report.summary.absent == {"n2": 16}
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    DAMAGES["several rows"].do(tmp_path)
+    for form in ([], ["--json"]):
+        read, write = os.pipe()
+        os.close(read)
+        command = [*FORESHORE, "reconcile", "check", *map(str, directories), *form]
+        try:
+            result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+        finally:
+            os.close(write)
+        assert (result.returncode, result.stderr) == (141, b"")
