@@ -86,7 +86,7 @@ def _play(stage: Stage, statements: Sequence[Statement]) -> None:
             expects.check(stage, statement)
         else:
             VERBS[statement.verb].do(stage, statement)
-    stage.equal.look(stage.world)
+    stage.oracles.look(stage.world)
     look_inside(stage.world)
 
 

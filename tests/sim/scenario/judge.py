@@ -1,7 +1,8 @@
 """`expect consistent`: every oracle that makes sense of a story at rest, over all copies that count.
 
-It asks five things: does each node know itself, are the in-sync copies equal, does a replay of each log give what the
-node has, does what clients were told still hold, and is every transaction there whole or not at all.
+It asks five things, whoever is down: does each node know itself, are the in-sync copies equal, does a replay of each log
+give what the node has, does what clients were told still hold, and is every transaction there whole or not at all. If
+everybody is there and nothing is left to do, the oracles of the seeds say their last word, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from engine.replica import Replica
 from engine.settings import Durability
 from engine.store import LayeredStore
 from tests.sim.machine import CLUSTER, Machine
-from tests.sim.oracles import ROWS_AT_ONCE, look_inside
+from tests.sim.oracles import ROWS_AT_ONCE, look_inside, unsettled
 from tests.sim.scenario.stage import Stage
 from tests.sim.transactions import Key
 from tests.sim.violation import About, Violation
@@ -23,13 +24,15 @@ from wal.ids import Fragment, partition_of
 
 def judge(stage: Stage) -> None:
     """Raise the first Violation that is found."""
-    stage.equal.look(stage.world)
+    stage.oracles.look(stage.world)
     look_inside(stage.world)
     _equal_copies(stage)
     for machine in stage.world.running:
         _replay(machine)
     _promises(stage)
     _whole_transactions(stage)
+    if not unsettled(stage.world):
+        stage.oracles.finish(stage.world)
 
 
 def _replicas(stage: Stage, partition: int) -> list[tuple[str, Replica]]:

@@ -78,7 +78,7 @@ class Stage:
         self._made: Counter[tuple[Namespace, int, str]] = Counter()
         self._caught: list[tuple[int, object]] = []
         self._deaf: Callable[[], None] | None = None
-        self.equal = watch(self.world)
+        self.oracles = watch(self.world)
         self.world.watch([self.batches, self.supplies, self.records])
         for name in shape.nodes:
             self.add_machine(name)
@@ -321,7 +321,7 @@ class Stage:
     def breathe(self) -> None:
         """A moment passes."""
         self.world.run_for(BREATH_NS + 100 * max(0, self.shape.latency_ns - 200_000))
-        self.equal.look(self.world)
+        self.oracles.look(self.world)
 
     def settle(self) -> bool:
         """Run until nothing has changed for longer than anybody waits before doing something; False if it never ends."""
@@ -336,7 +336,7 @@ class Stage:
             now = self._standing()
             if now != seen:
                 seen, since = now, self.world.now
-        self.equal.look(self.world)
+        self.oracles.look(self.world)
         return True
 
     def _standing(self) -> list[object]:

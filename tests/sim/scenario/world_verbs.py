@@ -385,7 +385,7 @@ def run(stage: Stage, statement: Statement) -> None:
     if len(words) != 1:
         raise statement.error("run is written `run 5s`")
     stage.world.run_for(time_of(statement, words[0], "run"))
-    stage.equal.look(stage.world)
+    stage.oracles.look(stage.world)
 
 
 @verb("settle")
