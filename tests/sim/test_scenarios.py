@@ -66,8 +66,17 @@ def test_every_option_is_in_the_section_of_its_verb() -> None:
     sections = _sections()
     for verb in VERBS.values():
         for option in verb.options:
-            written = "`async`" if option == "async" else f"{option}="
-            assert written in sections[verb.name], f"{written} of {verb.name}"
+            written = "`async`" if option == "async" else rf"(?<![\w-]){option}="
+            assert re.search(written, sections[verb.name]), f"{option} of {verb.name}"
+
+
+def test_no_section_promises_an_option_that_its_verb_does_not_take() -> None:
+    examples = re.compile(r"```.*?```", re.DOTALL)
+    for name, section in _sections().items():
+        if name in VERBS:
+            text = examples.sub("", section.split("\n## ")[0])
+            told = set(re.findall(r"(?<![\w-])([a-z-]+)=", text))
+            assert told <= set(VERBS[name].options), name
 
 
 def test_every_expectation_is_in_the_table_as_it_is_written() -> None:

@@ -82,7 +82,7 @@ def _write(stage: Stage, statement: Statement, *, delete: bool) -> None:
     stage.perform(statement, op, do.touch(op, namespace, values))
 
 
-@verb("get", "[TX]", most=1, options=f"{PLACE} from as timeout stale async")
+@verb("get", "[TX]", most=1, options="ns partition key keys from as timeout stale async")
 def get(stage: Stage, statement: Statement) -> None:
     """Read keys, in a transaction or at once."""
     named = _words(statement)
