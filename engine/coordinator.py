@@ -48,6 +48,7 @@ class Coordinator:
         self.participant = participant
         self.active: dict[TxId, Transaction] = {}
         self.one_phase: dict[TxId, OnePhase] = {}
+        writes.transactions += [self.active, self.one_phase]
         self._over: dict[int, list[TxId]] = {}  # decision records to delete with the partition's next one
         self.wake_at: int | None = None
 
@@ -84,6 +85,16 @@ class Coordinator:
             return
         if request.tx in state.prepared:
             self._recover(request.tx, state.prepared[request.tx]).asked.append((session, request.id, False))
+            return
+        if (request.tx, decision) in self.writes.under_way:
+            probe("tx.id_of_a_write")
+            core.refuse(
+                session,
+                request.id,
+                Code.BUSY,
+                f"a single write of the id {request.tx.hex()} is under way: ask again, or give the transaction its own id",
+                retryable=True,
+            )
             return
         if len(parts) == 1 and not request.prepare_only:
             self._commit_alone(session, request, parts[decision], hold)

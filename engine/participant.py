@@ -199,6 +199,8 @@ class Participant:
         known = state.results.get(tx)
         if known is not None:
             return "it ended here already"
+        if (tx, number) in self.writes.under_way:
+            return "a single write of the same id is under way"
         if message.optimistic and state.results.too_old(tx):
             # It may have ended here and been forgotten, and no lock that it lost would tell: it must not begin once more.
             probe("tx.too_old_to_vote")

@@ -10,6 +10,8 @@ waits with the first. So a client may ask again, here or at the next primary, an
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from engine.core import MS, PARKED_BYTES_MAX, Core, Hold
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
@@ -83,6 +85,7 @@ class Writes:
         self.core = core
         self.replication = replication
         self.locks = locks
+        self.transactions: list[Container[TxId]] = []  # ids in use by transactions; the coordinator's
         self.under_way: dict[tuple[TxId, int], _Share] = {}  # by the partition, too: a request may be asked again in parts
 
     def release(self, share: _Share) -> None:
@@ -132,6 +135,10 @@ class Writes:
                 return
             if (request.tx, number) in self.under_way or self._answered(number, request.tx):
                 settled.append(number)
+            elif self._in_transaction(request.tx, number):
+                locks.give_up(request.tx, [(namespace, key) for key in request.keys])
+                self._refuse_taken(session, request)
+                return
         if not granted and not locks.idle and self._busy(namespace, by_partition, settled):
             self._wait(session, request, [(namespace, key) for key in request.keys])
             return
@@ -180,6 +187,10 @@ class Writes:
             self._join(job, request.tx, number)
             if not job.left:
                 core.reply(session, Done(request.id))
+            return
+        if self._in_transaction(request.tx, number):
+            locks.give_up(request.tx, [key])
+            self._refuse_taken(session, request)
             return
         if not granted and locks.try_all(request.tx, [key]) is not None:
             self._wait(session, request, [key])
@@ -292,7 +303,25 @@ class Writes:
         return True
 
     def _is_new(self, tx: TxId, partition: int) -> bool:
-        return (tx, partition) not in self.under_way and self.core.replica.partition(partition).results.is_new(tx)
+        return (
+            (tx, partition) not in self.under_way
+            and self.core.replica.partition(partition).results.is_new(tx)
+            and not self._in_transaction(tx, partition)
+        )
+
+    def _in_transaction(self, tx: TxId, partition: int) -> bool:
+        """Whether a transaction of this id is under way: what became of the id must have one meaning in a partition."""
+        return any(tx in ids for ids in self.transactions) or tx in self.core.replica.partition(partition).prepared
+
+    def _refuse_taken(self, session: SessionId, request: Put | Swap) -> None:
+        probe("write.id_of_a_transaction")
+        self.core.refuse(
+            session,
+            request.id,
+            Code.BUSY,
+            f"a transaction of the id {request.tx.hex()} is under way: ask again, or give the write an id of its own",
+            retryable=True,
+        )
 
     def _answered(self, partition: int, tx: TxId) -> bool:
         if self.core.replica.partition(partition).results.get(tx) is None:
