@@ -303,15 +303,16 @@ class Writes:
         return True
 
     def _is_new(self, tx: TxId, partition: int) -> bool:
-        return (
-            (tx, partition) not in self.under_way
-            and self.core.replica.partition(partition).results.is_new(tx)
-            and not self._in_transaction(tx, partition)
-        )
+        if (tx, partition) in self.under_way or self._in_transaction(tx, partition):
+            return False
+        return self.core.replica.partition(partition).results.is_new(tx)
 
     def _in_transaction(self, tx: TxId, partition: int) -> bool:
         """Whether a transaction of this id is under way: what became of the id must have one meaning in a partition."""
-        return any(tx in ids for ids in self.transactions) or tx in self.core.replica.partition(partition).prepared
+        for ids in self.transactions:
+            if tx in ids:
+                return True
+        return tx in self.core.replica.partition(partition).prepared
 
     def _refuse_taken(self, session: SessionId, request: Put | Swap) -> None:
         probe("write.id_of_a_transaction")

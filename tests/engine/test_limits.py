@@ -40,6 +40,7 @@ from engine.requests import (
 from engine.settings import Settings
 from engine.store import LayeredStore, MemoryStore
 from tests.support.any_request import ANY, KINDS
+from wal.ids import partition_of
 from wal.records import Record
 
 PARTITIONS = 8
@@ -185,3 +186,24 @@ def test_a_refusal_says_what_was_expected(request_: Request, says: str) -> None:
     assert says in told.message
     assert len(told.message) < 400, "nobody is sent back what he sent"
     assert not isinstance(told, Remap)
+
+
+@pytest.mark.parametrize(
+    "single", [Put(1, bytes(16), "acc", [b"a"], [b"v"]), Swap(1, bytes(16), "acc", b"a", "absent", None, b"v")]
+)
+@pytest.mark.parametrize("write_first", [True, False])
+def test_an_id_that_a_write_and_a_transaction_share_at_once_has_one_meaning(single: Put | Swap, write_first: bool) -> None:
+    alone = Alone().form()
+    far = next(key for key in (b"k%d" % at for at in range(99)) if partition_of(key, 8) != partition_of(b"a", 8))
+    commit = CommitTx(2, bytes(16), bytes(16), True, [("acc", [b"a", far], [b"t", b"t"])], [], [])
+    told = {reply.id: reply for reply in alone.told(*((single, commit) if write_first else (commit, single)))}
+    first, second = (1, 2) if write_first else (2, 1)
+    assert told[first] == Done(first)
+    later = told[second]
+    assert isinstance(later, Failed)
+    assert later.code == Code.BUSY
+    asked_again = alone.told(commit if write_first else single)
+    assert asked_again == [Done(second)], "it is told what became of the id"
+    (held,) = alone.told(Get(3, "acc", [b"a"]))
+    assert isinstance(held, Values)
+    assert held.values[0][2] == (b"v" if write_first else b"t")
