@@ -27,7 +27,8 @@ from tools.reconcile.run import check
 ROUND_CYCLES = 5
 CALM_SECONDS = 0.3
 """How long the load runs over a healthy cluster before the next kill."""
-CLIENT_SECONDS = 5.0
+CLIENT_SECONDS = 2.0
+"""Shorter than some failovers, so that clients are told CommitUnknown, and ask what became of it."""
 
 
 class Broken(Error):
