@@ -7,10 +7,10 @@ from typing import TypeVar
 import pytest
 
 from engine import errors, topology
-from engine.client.calls import GetCall, PutCall
+from engine.client.calls import GetCall, PutCall, StatusCall
 from engine.client.routing import SILENCE_MS, Router
 from engine.core import MS
-from engine.requests import Code, Done, Failed, Get, GetTable, Put, Remap, Request, Table, Values
+from engine.requests import Code, Done, Failed, Get, GetStatus, GetTable, Put, Remap, Request, Table, Values
 from engine.topology import Member, Placement, Topology
 from wal.ids import Version, partition_of
 
@@ -191,3 +191,29 @@ def test_a_request_that_is_too_large_is_refused_to_its_caller_alone() -> None:
     assert "expected at most 67108864" in str(large.error)
     story.router.on_reply(A, Done(sent[1].id), story.now)
     assert (small.finished, small.error) == (True, None)
+
+
+def test_the_status_of_a_transaction_too_old_is_unknown_and_no_other_is_asked_about() -> None:
+    story = Story()
+    call = StatusCall(bytes(16), 0)
+    story.router.begin(call, story.now, story.now + 10 * SECOND)
+    (asked,) = story.of(A, GetStatus)
+    too_old = Failed(asked.id, Code.TOO_OLD, f"older than the oldest result kept: {b'f'.hex() * 16}", maybe_committed=True)
+    story.router.on_reply(A, too_old, story.now)
+    story.wait(100)
+    assert story.sent() == []
+    assert isinstance(call.error, errors.CommitUnknown)
+
+
+def test_a_write_whose_id_is_too_old_is_sent_under_a_newer_one() -> None:
+    story = Story()
+    call = story.put(0)
+    (first,) = story.of(A, Put)
+    floor = first.tx[:7] + b"\xff" * 9
+    story.router.on_reply(A, Failed(first.id, Code.TOO_OLD, f"older than: {floor.hex()}"), story.now)
+    story.wait(100)
+    (again,) = story.of(A, Put)
+    assert again.tx > floor > first.tx
+    assert call.tx == again.tx, "whoever asks about it later, asks about the one that counts"
+    story.router.on_reply(A, Done(again.id), story.now)
+    assert call.error is None
