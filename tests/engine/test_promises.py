@@ -19,3 +19,11 @@ def test_a_copy_that_lost_its_rows_still_knows_which_counters_are_promised(recor
     replica.apply(record)
     assert replica.partition(7).prepared == {PREPARE.tx: PREPARE}
     assert replica.fragment(("acc", 7)).counter.hwm == 4
+
+
+def test_a_copy_that_moved_away_holds_no_votes() -> None:
+    replica = Replica(LayeredStore(MemoryStore()))
+    replica.apply(PREPARE)
+    replica.apply(r.FragmentClear("acc", 7, "the copy moved away", True))
+    assert not replica.partition(7).prepared
+    assert not replica.fragments

@@ -25,13 +25,17 @@ from tests.sim.faults import RATES
 from tests.sim.run import DELIVERIES_MIN, KINDS_MIN, Result, run_seed
 from tests.sim.scenario.interpreter import run_files
 from tests.sim.shrink import shrink
+from tests.sim.world import Plant
 from tests.support.probes import declared
 
 RECORD = Path(__file__).parents[2] / "docs" / "track-record.md"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; its exit code: 0 nothing was found, 1 a promise was broken, 2 usage."""
+def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, record: Path = RECORD) -> int:
+    """Run the command; its exit code: 0 nothing was found, 1 a promise was broken, 2 usage.
+
+    `plant` is a deliberate fault in every node: how tests see a seed fail. `record` is where `long` writes.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Seeds of the simulated world.")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run seeds")
@@ -53,10 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_files(args.files, verbose=args.verbose)
     rates = dict(args.rate) if args.command == "run" and args.rate else None
     if args.command == "run" and args.seed is not None:
-        return _one(args.seed, rates, verbose=args.verbose, smaller=args.shrink)
-    results = _many(args.seeds, rates, args.jobs)
+        return _one(args.seed, rates, plant, verbose=args.verbose, smaller=args.shrink)
+    results = _many(args.seeds, rates, plant, args.jobs)
     if args.command == "long":
-        _record(args.seeds, results)
+        _record(record, args.seeds, results)
     return 1 if any(result.violation for result in results) else 0
 
 
@@ -77,22 +81,22 @@ def _rate(text: str) -> tuple[str, float]:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a rate such as {name}=2.0") from None
 
 
-def _one(seed: int, rates: dict[str, float] | None, *, verbose: bool, smaller: bool) -> int:
-    result = run_seed(seed, rates=rates, verbose=print if verbose else None)
+def _one(seed: int, rates: dict[str, float] | None, plant: Plant | None, *, verbose: bool, smaller: bool) -> int:
+    result = run_seed(seed, rates=rates, plant=plant, verbose=print if verbose else None)
     if result.violation is None:
         print(f"seed {seed}: nothing found; {_measure(result)}; trace {result.digest}")
         return 0
     _tell(result, rates)
     if smaller:
-        needed = shrink(seed, rates)
+        needed = shrink(seed, rates, plant=plant)
         print("\nit needs only:", " ".join(f"--rate {kind}={rate:g}" for kind, rate in needed.items()) or "no fault at all")
     return 1
 
 
-def _many(seeds: range, rates: dict[str, float] | None, jobs: int) -> list[Result]:
+def _many(seeds: range, rates: dict[str, float] | None, plant: Plant | None, jobs: int) -> list[Result]:
     results: list[Result] = []
     with ProcessPoolExecutor(max_workers=max(1, jobs)) as pool:
-        for result in pool.map(partial(run_seed, rates=rates), seeds, chunksize=4):
+        for result in pool.map(partial(run_seed, rates=rates, plant=plant, digest=False), seeds, chunksize=4):
             results.append(result)
             if result.violation is not None:
                 _tell(result, rates)
@@ -126,13 +130,16 @@ def _sum_up(results: Iterable[Result]) -> None:
     probes: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     operations: Counter[str] = Counter()
+    done: Counter[str] = Counter()
     for result in found:
         probes += result.probes
         faults += Counter(result.faults)
         operations += result.operations
+        done += result.done
     deliveries = sorted(result.deliveries for result in found)
     print(f"\n{len(found)} seeds, {sum(deliveries):,} deliveries (median {deliveries[len(deliveries) // 2]:,} a seed)")
     print("operations:", ", ".join(f"{count:,} {name}" for name, count in operations.items()))
+    print("done:", ", ".join(f"{name} {count:,}" for name, count in done.most_common()))
     print("faults:", ", ".join(f"{kind} {count:,}" for kind, count in faults.most_common()))
     print("faults that never came:", ", ".join(kind for kind in RATES if kind not in faults) or "none")
     small = [r.seed for r in found if r.deliveries < DELIVERIES_MIN or len(r.faults) < KINDS_MIN]
@@ -146,10 +153,10 @@ def _sum_up(results: Iterable[Result]) -> None:
     print(f"failing seeds: {', '.join(failed) or 'none'}")
 
 
-def _record(seeds: range, results: Sequence[Result]) -> None:
+def _record(path: Path, seeds: range, results: Sequence[Result]) -> None:
     failed = [result for result in results if result.violation is not None]
     said = "; ".join(f"seed {r.seed}: {str(r.violation).splitlines()[0]}" for r in failed) or "nothing"
-    with RECORD.open("a", encoding="utf-8") as record:
+    with path.open("a", encoding="utf-8") as record:
         record.write(f"| {datetime.now(UTC):%Y-%m-%d} | {seeds[0]}-{seeds[-1]} | {_commit()} | {said} |\n")
 
 

@@ -133,7 +133,7 @@ class Faults:
         kinds = [kind for kind in self.rates if kind != "weather"]
         if kinds:
             kind = self._draw.choices(kinds, [self.rates[k] for k in kinds])[0]
-            machine = self._draw.choice(list(self.world.machines.values()))
+            machine = self._draw.choice(self._victims(kind))
             if kind in DESTRUCTIVE:
                 self._patience = PATIENCE
                 self._destroy(kind, machine)
@@ -141,6 +141,12 @@ class Faults:
             if not (kind in FORGETFUL and self._being_set_back()) and self._kinds[kind](machine):
                 self._count(kind)
         self._next()
+
+    def _victims(self, kind: str) -> list[Machine]:
+        """Whom it may happen to: there is an old image of a few disks only."""
+        machines = list(self.world.machines.values())
+        imaged = [machine for machine in machines if machine.name in self._images]
+        return imaged if kind == "old-disk" and imaged else machines
 
     def _destroy(self, kind: str, machine: Machine) -> None:
         """As soon as every copy is whole; nothing else happens before."""

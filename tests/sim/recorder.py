@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,13 @@ class Recorder:
     def count(self, outcome: Outcome) -> int:
         """How many operations ended so."""
         return sum(o.outcome == outcome for operations in self._ended.values() for o in operations)
+
+    def done(self) -> Counter[str]:
+        """How many operations of each workload ended well; of one that keeps several histories, all together."""
+        found: Counter[str] = Counter()
+        for workload, operations in self._ended.items():
+            found[workload.partition(" ")[0]] += sum(o.outcome == "ok" for o in operations)
+        return found
 
     def is_open(self, process: int) -> bool:
         """Whether a process waits for an answer."""

@@ -51,7 +51,8 @@ class LogRecords(Oracle):
         first = log.segments()[0].first_lsn
         fold = LogFold()
         try:
-            fold.take(record for block in log.replay(first) for record in block.records)
+            with machine.disk.unwatched():
+                fold.take(record for block in log.replay(first) for record in block.records)
         except LogDamaged as error:
             if (machine.name, machine.allocation) in self._damaged:
                 return

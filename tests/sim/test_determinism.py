@@ -1,0 +1,36 @@
+"""The same seed gives the same world, byte for byte, in every process and under every hash seed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [12, 20, 31], ids=["damage", "power", "lmdb"])
+def test_two_processes_with_different_hash_seeds_print_the_same_trace(seed: int) -> None:
+    first, second = (_trace(seed, hash_seed) for hash_seed in ("1", "4242"))
+    assert len(first) > 100_000, first[-2_000:]
+    if first != second:
+        pairs = zip(first.splitlines(), second.splitlines(), strict=False)
+        number, (here, there) = next((n, pair) for n, pair in enumerate(pairs, 1) if pair[0] != pair[1])
+        pytest.fail(f"line {number} differs:\n{here[:500]!r}\n{there[:500]!r}")
+
+
+def _trace(seed: int, hash_seed: str) -> bytes:
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.sim", "run", "--seed", str(seed), "-v"],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+        timeout=120,
+    )
+    assert not told.stderr, told.stderr[-2_000:]
+    return told.stdout

@@ -1,0 +1,102 @@
+"""Every kind of fault, by itself: it happens when its rate says so, the cluster finds back, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.settings import Settings
+from tests.sim.draws import Draws
+from tests.sim.faults import RATES
+from tests.sim.machine import Machine
+from tests.sim.oracles import compare_copies, out_of_sync, unsettled
+from tests.sim.run import run_seed
+from tests.sim.workloads import WORKLOADS, set_up
+from tests.sim.world import SECOND, World
+from tests.support.memory_disk import SECTOR, Unsynced
+
+NAMES = ["n1", "n2", "n3"]
+
+
+NEEDED = {"old-disk": "kill", "baseline": "join", "leave": "join"}
+"""What must happen first: an image is made of a disk at rest, and a cluster of three nodes takes nobody out."""
+
+
+@pytest.mark.parametrize("kind", RATES)
+def test_a_fault_comes_at_its_rate_and_the_cluster_finds_back(kind: str) -> None:
+    rates = {kind: 1.0} | ({NEEDED[kind]: 1.0} if kind in NEEDED else {})
+    result = run_seed(4, rates=rates, storm_ns=2 * SECOND, digest=False)
+    assert result.violation is None, str(result.violation)
+    assert set(result.faults) == set(rates)
+
+
+def test_without_rates_nothing_goes_wrong_and_everything_is_done() -> None:
+    result = run_seed(1, rates={}, storm_ns=4 * SECOND, digest=False)
+    assert result.violation is None, str(result.violation)
+    assert result.faults == {}
+    assert set(WORKLOADS) - {"strays"} <= {name for name, count in result.done.items() if count >= 10}
+
+
+def test_a_node_refuses_to_start_with_damage_and_takes_all_from_its_peers_once_it_is_wiped() -> None:
+    with _written_to() as world:
+        machine = world.machines["n2"]
+        machine.stop("power cut")
+        live = machine.disk.names()[0]
+        machine.disk.overwrite(live, SECTOR, b"\xa5" * SECTOR)  # and behind it there are blocks that verify
+        before = machine.disk.image(live)
+        assert not machine.start()
+        assert machine.why.startswith("LogDamaged")
+        assert machine.disk.image(live) == before, "a refusal changes nothing"
+        machine.wipe()
+        assert machine.start()
+        assert world.run_while(lambda: bool(unsettled(world)), at_most=30 * SECOND), unsettled(world)
+        compare_copies(world)
+
+
+def test_a_node_stops_when_its_disk_refuses_and_comes_back_with_everything_it_had_promised() -> None:
+    with _written_to() as world:
+        machine = world.machines["n3"]
+        machine.disk.fail("sync", 1)
+        client = world.add_client("c2")
+        writing = client.spawn(set_up(client))
+        assert world.run_while(lambda: machine.up, at_most=5 * SECOND)
+        assert machine.why.startswith("DiskError")
+        machine.disk.repair()
+        assert machine.start()
+        assert world.run_while(lambda: not writing.done or bool(unsettled(world)), at_most=30 * SECOND), unsettled(world)
+        assert writing.failure is None
+
+
+def test_of_what_was_not_synced_any_subset_may_survive() -> None:
+    with _written_to() as world:
+        machine = world.machines["n1"]
+        offered: list[Unsynced] = []
+
+        def every_other(thing: Unsynced) -> bool:
+            offered.append(thing)
+            return len(offered) % 2 == 0
+
+        _let_it_write(world, machine)
+        machine.stop("power cut", torn=every_other, calls=1)
+        assert offered, "something was on its way to the disk"
+        assert machine.start()
+        assert world.run_while(lambda: bool(out_of_sync(world)), at_most=30 * SECOND), out_of_sync(world)
+
+
+def _let_it_write(world: World, machine: Machine) -> None:
+    client = world.add_client("c2")
+    client.spawn(set_up(client))
+    assert world.run_while(lambda: not machine.busy, at_most=5 * SECOND, look_every=1_000), "it never writes"
+
+
+def _written_to() -> World:
+    """Three nodes that hold the bank and the ring; a checkpoint never comes."""
+    settings = Settings(cluster="sim", partitions=4, backups=2, checkpoint_ms=3_600_000, wal_segment_bytes=64 << 10)
+    world = World(Draws("faults"), settings)
+    for name in NAMES:
+        world.add_machine(name)
+    world.form(NAMES)
+    client = world.add_client("c1")
+    writing = client.spawn(set_up(client))
+    assert world.run_while(lambda: not writing.done, at_most=10 * SECOND)
+    assert writing.failure is None
+    return world
