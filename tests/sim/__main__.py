@@ -6,6 +6,7 @@ python -m tests.sim run --seed 7 --shrink       which of its faults it needs to 
 python -m tests.sim run --seeds 1-50 --rate wipe=5 --rate weather=0
 python -m tests.sim long --seeds 1-10000        the same, and a line in docs/track-record.md
 python -m tests.sim scenario FILE...            stories in the language of docs/scenarios.md
+python -m tests.sim planted --renew             which seed or story catches each deliberate fault
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from os import cpu_count
 from pathlib import Path
 
 from tests.sim.faults import RATES
+from tests.sim.planted import search as planted
 from tests.sim.run import DELIVERIES_MIN, KINDS_MIN, Result, run_seed
 from tests.sim.scenario.interpreter import run_files
 from tests.sim.shrink import shrink
@@ -52,9 +54,12 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
     scenario = commands.add_parser("scenario", help="run stories: docs/scenarios.md describes their language")
     scenario.add_argument("files", nargs="+", type=Path, metavar="FILE")
     scenario.add_argument("-v", "--verbose", action="store_true", help="print the whole trace")
+    planted.add_arguments(commands.add_parser("planted", help="which seed or story catches a deliberate fault"))
     args = parser.parse_args(argv)
     if args.command == "scenario":
         return run_files(args.files, verbose=args.verbose)
+    if args.command == "planted":
+        return planted.main(args)
     rates = dict(args.rate) if args.command == "run" and args.rate else None
     if args.command == "run" and args.seed is not None:
         return _one(args.seed, rates, plant, verbose=args.verbose, smaller=args.shrink)

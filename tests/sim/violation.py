@@ -35,7 +35,7 @@ NOTHING = About()
 
 
 class Violation(Exception):
-    """An oracle says that a promise was broken. `oracle` is its name, as in `docs/planted.md` and the track record."""
+    """An oracle says that a promise was broken. `oracle` is its name, as in `docs/planted-faults.md`."""
 
     def __init__(self, oracle: str, message: str, about: About = NOTHING) -> None:
         super().__init__(oracle, message, about)

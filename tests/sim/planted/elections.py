@@ -1,0 +1,357 @@
+"""Faults in how a map is chosen, and in what a new primary owes before it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from engine import assignment, exchange, promotion
+from engine.core import Hold
+from engine.messages import Accept, Announce, CopyReport, Promise, Propose
+from engine.replica import PartitionState
+from engine.topology import Placement, Topology
+from tests.sim.machine import Machine
+from tests.sim.planted.fault import Faults, around, during, replace, swapped
+from wal import records as r
+from wal.ids import NO_BALLOT, NodeId
+
+ELECTIONS = Faults()
+
+# The exchange.
+
+
+@ELECTIONS.fault("2")
+def own_map_instead_of_the_accepted_one(machine: Machine) -> None:
+    """A coordinator proposes a map of its own although a promise told it of one that may be committed already."""
+    assert machine.node is not None
+
+    def on_promise(original: Callable[..., None], sender: NodeId, message: Promise) -> None:
+        original(sender, Promise(message.after, message.ballot, NO_BALLOT, b"", message.life))
+
+    around(machine.node.exchange, "on_promise", on_promise)
+
+
+@ELECTIONS.fault("2")
+def accept_below_the_promise(machine: Machine) -> None:
+    """A node answers a proposal below its promise, as if no higher ballot had been promised."""
+    assert machine.node is not None
+    core, node = machine.node.core, machine.node
+
+    def on_propose(original: Callable[..., None], sender: NodeId, message: Propose) -> None:
+        promised = core.replica.promised
+        if message.after == core.version:
+            core.replica.promised = (message.after, NO_BALLOT)
+        original(sender, message)
+        core.replica.promised = max(promised, core.replica.promised)
+
+    around(node.exchange, "on_propose", on_propose)
+
+
+@ELECTIONS.fault("1, 2")
+def a_minority_may_commit(machine: Machine) -> None:
+    """One voter is taken for a majority, by the exchange and by whoever asks whether there is a quorum."""
+    during(machine, machine.node, "turn", Topology, "majority", property(lambda topology: 1))
+
+
+@ELECTIONS.fault("1, 2")
+def commit_with_one_accept(machine: Machine) -> None:
+    """The first accept commits a map, though promises still need a majority."""
+    assert machine.node is not None
+
+    def on_accept(original: Callable[..., None], sender: NodeId, message: Accept) -> None:
+        with swapped(Topology, "majority", property(lambda topology: 1)):
+            original(sender, message)
+
+    around(machine.node.exchange, "on_accept", on_accept)
+
+
+def _with_survivors(machine: Machine, survivors: Callable[..., list[NodeId]]) -> None:
+    """Choose the copies that count by another rule; `survivors` gets the right one first."""
+    assert machine.node is not None
+    right = assignment._survivors
+
+    def chosen(*args: Any) -> list[NodeId]:
+        return survivors(right, *args)
+
+    during(machine, machine.node.exchange, "_try_propose", assignment, "_survivors", chosen)
+
+
+@ELECTIONS.fault("1, 4")
+def owner_by_highest_counter(machine: Machine) -> None:
+    """The copies with the highest counters count as in-sync, whether or not they belong to the in-sync set."""
+
+    def survivors(
+        right: Any, placement: Placement, trusted: Mapping[NodeId, None], vouched: Any, reports: Any, *_: Any
+    ) -> Any:
+        here = [n for n in placement.owners if n in trusted]
+        total = {n: _total(reports, n) for n in here}
+        return [n for n in here if total[n] == max(total.values())]
+
+    _with_survivors(machine, survivors)
+
+
+def _total(reports: Mapping[str, Mapping[NodeId, CopyReport]], node: NodeId) -> int:
+    return sum(by_node[node].highest for by_node in reports.values() if node in by_node)
+
+
+@ELECTIONS.fault("1")
+def lost_partition_revived(machine: Machine) -> None:
+    """Where no in-sync copy is left, the MOVING ones are promoted instead of the partition being LOST."""
+
+    def survivors(right: Any, placement: Placement, trusted: Mapping[NodeId, None], *rest: Any) -> list[NodeId]:
+        found: list[NodeId] = right(placement, trusted, *rest)
+        return found or [n for n in placement.owners if n in trusted]
+
+    _with_survivors(machine, survivors)
+
+
+@ELECTIONS.fault(
+    "1, 4",
+    harmless="""A copy lacks such updates only if its disk was wiped or set back, and then its name or its claims
+    betray it.""",
+    both="lost-disk-passes-though-it-lacks-everything",
+)
+def copies_that_lack_acknowledged_updates_stay(machine: Machine) -> None:
+    """An in-sync copy that reports less than is known to be everywhere stays in the in-sync set."""
+
+    def survivors(
+        right: Any, placement: Placement, trusted: Mapping[NodeId, None], vouched: Sequence[NodeId], *_: Any
+    ) -> list[NodeId]:
+        return [*(n for n in placement.in_sync if n in trusted), *(n for n in vouched if n not in placement.in_sync)]
+
+    _with_survivors(machine, survivors)
+
+
+@ELECTIONS.fault("9")
+def surplus_copy_dropped_at_once(machine: Machine) -> None:
+    """A copy that is not wanted any more goes before the one that replaces it is in sync."""
+    assert machine.node is not None
+    right = assignment._place
+
+    def place(
+        number: int, old: Placement, ideal: Sequence[NodeId], survivors: list[NodeId], *rest: Any, **more: Any
+    ) -> Any:
+        wanted = [n for n in survivors if n in ideal or n == old.owners[0]]
+        return right(number, old, ideal, wanted or survivors, *rest, **more)
+
+    during(machine, machine.node.exchange, "_try_propose", assignment, "_place", place)
+
+
+@ELECTIONS.fault(
+    "1",
+    harmless="""It begins its life with less than the disk of that name had claimed in its heartbeats and answers,
+    and so passes for one that was set back.""",
+    both="lost-disk-passes-whatever-it-says",
+)
+def wiped_disk_passes_as_in_sync(machine: Machine) -> None:
+    """A wiped disk takes the name of the one before it, so that its empty copies pass for those it replaced."""
+    assert machine.node is not None
+    machine.allocation = machine.node.core.allocation = f"{machine.name}-disk1"
+
+
+@ELECTIONS.fault("1")
+def set_back_disk_passes_as_in_sync(machine: Machine) -> None:
+    """Nobody minds that a disk begins a life with less than an earlier one had claimed."""
+    assert machine.node is not None
+
+    def wrapper(original: Callable[..., None], *args: Any) -> None:
+        with swapped(assignment, "set_back", _never), swapped(exchange, "set_back", _never):
+            original(*args)
+
+    around(machine.node.exchange, "_try_propose", wrapper)
+
+
+@ELECTIONS.fault("1")
+def lost_disk_passes_whatever_it_says(machine: Machine) -> None:
+    """A wiped disk keeps its name, and nobody minds that it begins with less than it had claimed."""
+    wiped_disk_passes_as_in_sync(machine)
+    set_back_disk_passes_as_in_sync(machine)
+
+
+@ELECTIONS.fault("1")
+def lost_disk_passes_though_it_lacks_everything(machine: Machine) -> None:
+    """A wiped disk keeps its name, nobody minds what it claims, nor that it lacks what is known to be everywhere."""
+    lost_disk_passes_whatever_it_says(machine)
+    copies_that_lack_acknowledged_updates_stay(machine)
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+@ELECTIONS.fault(
+    "10",
+    harmless="""A suspicion only decides when an exchange is tried. Whoever suspects everybody finds no majority, and
+    a wrong suspicion costs an exchange.""",
+)
+def own_absence_taken_for_the_silence_of_others(machine: Machine) -> None:
+    """A node whose process was stopped, or whose clock jumped, suspects everyone whom it could not hear."""
+    assert machine.node is not None
+    detector = machine.node.detector
+
+    def listen(original: Callable[[], None]) -> None:
+        detector._last_look = 0
+        original()
+
+    around(detector, "listen", listen)
+
+
+@ELECTIONS.fault(
+    "1",
+    harmless="""A read needs the word of every in-sync copy; whoever was made primary in between is one of them and
+    has left the version, so that it does not give its word.""",
+)
+def reported_copy_goes_on_confirming(machine: Machine) -> None:
+    """A node that sent its single map still confirms the primary of the version that is being left."""
+    assert machine.node is not None
+    core, reads = machine.node.core, machine.node.reads
+
+    def on_confirm(original: Callable[..., None], sender: NodeId, message: Any) -> None:
+        frozen, core.frozen = core.frozen, False
+        try:
+            original(sender, message)
+        finally:
+            core.frozen = frozen
+
+    around(reads, "on_confirm", on_confirm)
+
+
+@ELECTIONS.fault(
+    "5",
+    harmless="""The transactions that are interrupted meet what they meet when a primary fails: what is prepared is
+    kept by the next primary, what is not loses its locks and conflicts.""",
+)
+def handover_without_draining(machine: Machine) -> None:
+    """A node reports for a handover at once, while transactions on the partitions go on."""
+    assert machine.node is not None
+    replace(machine.node.exchange, "_drained", lambda handover: [])
+
+
+@ELECTIONS.fault("2")
+def announce_answered_below_the_promise(machine: Machine) -> None:
+    """A node promises a lower ballot after a higher one."""
+    assert machine.node is not None
+    core = machine.node.core
+
+    def on_announce(original: Callable[..., None], sender: NodeId, message: Announce) -> None:
+        if message.after == core.version:
+            core.replica.promised = (message.after, NO_BALLOT)
+        original(sender, message)
+
+    around(machine.node.exchange, "on_announce", on_announce)
+
+
+# Promotion.
+
+
+def _with_beginning(machine: Machine, begin: Callable[..., Any]) -> None:
+    """Begin an epoch by another rule; `begin` gets the right one first."""
+    assert machine.node is not None
+    right = promotion._begin
+
+    def chosen(hold: Hold, state: PartitionState) -> Any:
+        return begin(right, hold, state)
+
+    during(machine, machine.node.promotion, "_finish", promotion, "_begin", chosen)
+
+
+@ELECTIONS.fault("3, 4")
+def epoch_begins_at_max_plus_1(machine: Machine) -> None:
+    """A new primary begins its epoch after its highest counter, as a log without gaps would, and issues nothing again."""
+
+    def begin(right: Any, hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
+        start, own = right(hold, state)
+        firsts = [(ns, state.fragments[ns].counter.highest_applied + 1) for ns, _ in start.firsts]
+        return r.EpochStart(start.partition, start.epoch, firsts), [o for o in own if isinstance(o, r.NoOp | r.Prepare)]
+
+    _with_beginning(machine, begin)
+
+
+@ELECTIONS.fault("3, 4")
+def gap_closed_without_a_record(machine: Machine) -> None:
+    """A new primary closes its gaps in memory: neither the log nor the copies hear of it."""
+    assert machine.node is not None
+    replica = machine.node.core.replica
+    closed: list[r.Record] = []
+
+    def begin(right: Any, hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
+        start, own = right(hold, state)
+        closed.extend(o for o in own if isinstance(o, r.NoOp))
+        return start, [o for o in own if not isinstance(o, r.NoOp)]
+
+    _with_beginning(machine, begin)
+
+    def finish(original: Callable[..., None], hold: Hold, answers: Any) -> None:
+        original(hold, answers)
+        while closed:
+            replica.apply(closed.pop())
+
+    around(machine.node.promotion, "_finish", finish)
+
+
+@ELECTIONS.fault("3, 10")
+def gaps_left_open(machine: Machine) -> None:
+    """A new primary does not close the gaps that are left below what it has."""
+
+    def begin(right: Any, hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
+        start, own = right(hold, state)
+        return start, [o for o in own if not isinstance(o, r.NoOp)]
+
+    _with_beginning(machine, begin)
+
+
+@ELECTIONS.fault("5")
+def prepared_counters_closed_as_gaps(machine: Machine) -> None:
+    """A new primary forgets the transactions in doubt, and closes the counters that they hold."""
+
+    def begin(right: Any, hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
+        kept, state.prepared = state.prepared, {}
+        start, own = right(hold, state)
+        state.prepared = kept
+        return start, own
+
+    _with_beginning(machine, begin)
+
+
+@ELECTIONS.fault("1, 4")
+def nobody_is_asked_for_the_tail(machine: Machine) -> None:
+    """A new primary begins its epoch from what it has, without asking the other survivors what it lacks."""
+    assert machine.node is not None
+    node = machine.node
+
+    def begin(original: Callable[..., None], holds: Any) -> None:
+        needed = {hold.number: hold.needed for hold in holds}
+        for hold in holds:
+            hold.needed = ()
+        original(holds)
+        for hold in holds:
+            hold.needed = needed[hold.number]
+
+    around(node.promotion, "begin", begin)
+
+
+@ELECTIONS.fault("1, 4")
+def primary_serves_before_its_promotion_is_done(machine: Machine) -> None:
+    """A new primary serves as soon as the map names it, before it has asked the survivors."""
+    assert machine.node is not None
+    promoting = machine.node.promotion
+
+    def begin(original: Callable[..., None], holds: Sequence[Hold]) -> None:
+        original(holds)
+        for hold in holds:
+            promoting._activated(hold)
+
+    around(promoting, "begin", begin)
+
+
+@ELECTIONS.fault("1, 4")
+def primary_serves_before_its_epoch_is_on_the_copies(machine: Machine) -> None:
+    """A new primary serves as soon as it has logged its epoch, before the copies have answered for it."""
+    assert machine.node is not None
+    promoting = machine.node.promotion
+
+    def finish(original: Callable[..., None], hold: Hold, answers: Any) -> None:
+        original(hold, answers)
+        promoting._activated(hold)
+
+    around(promoting, "_finish", finish)

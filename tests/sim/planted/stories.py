@@ -1,0 +1,14 @@
+"""Stories for the faults that seeds meet too rarely: each goes straight to the moment at which the fault bites.
+
+A story is told to the cluster as it is, where nothing is found, and to one with a fault, where an oracle speaks, or the
+story itself says which promise to a user was broken.
+"""
+
+from __future__ import annotations
+
+from tests.sim.planted.stage import Story
+from tests.sim.planted.stories_of_data import DATA
+from tests.sim.planted.stories_of_maps import MAPS
+from tests.sim.planted.stories_of_transactions import TRANSACTIONS
+
+STORIES: dict[str, Story] = MAPS.all | TRANSACTIONS.all | DATA.all

@@ -1,0 +1,269 @@
+"""Stories of copies that catch up, and of what a checkpoint and a recovery keep."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.client.calls import PutCall
+from engine.settings import Durability
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
+from tests.sim.world import Plant
+from tests.support.memory_disk import Unsynced
+
+DATA = Stories()
+story = DATA.story
+
+# Copies.
+
+
+@story
+def a_deleted_key_and_a_copy_that_comes_back(plant: Plant | None) -> None:
+    """While n3 is away a key is deleted, the tombstone goes, and the log is trimmed: n3 takes all of it in full."""
+    small = msgspec.structs.replace(SETTINGS, wal_segment_bytes=4 << 10, wal_total_bytes=12 << 10, checkpoint_ms=200)
+    with Stage(plant, settings=small) as stage:
+        stage.put(key(0), b"deleted later")
+        stage.wait(500)
+        stage.power_cut("n3")
+        stage.put(key(0), None)
+        for number in range(60):
+            stage.put(key(0, 1 + number % 3), b"x" * 500)
+        stage.wait(1_000)
+        stage.start("n3")
+        stage.curtain()
+
+
+@story
+def the_log_is_trimmed_while_it_is_supplied(plant: Plant | None) -> None:
+    """n3 takes its history in small batches, and stops; n1 goes on writing until its log has lost what n3 needs."""
+    small = msgspec.structs.replace(
+        SETTINGS,
+        wal_segment_bytes=4 << 10,
+        wal_total_bytes=48 << 10,
+        checkpoint_ms=200,
+        supply_batch_bytes=1 << 10,
+        supply_credit=1,
+        prefer_history=True,
+    )
+    with Stage(plant, settings=small) as stage:
+        stage.put(key(0), b"0")
+        stage.wait(500)
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        for number in range(30):
+            stage.put(key(0, number % 20), b"x" * 300)
+        stuck = stage.lose("more", "n3")
+        stage.start("n3")
+        stage.until(lambda: stuck.caught > 0, "n3 took the first batch")
+        for number in range(120):
+            stage.put(key(0, number % 20), b"y" * 500)
+        stage.end(stuck)
+        stage.curtain()
+
+
+@story
+def a_write_that_nobody_got_is_undone(plant: Plant | None) -> None:
+    """n1 logged a write that reached nobody, and comes back when n2 has gone on: its row must be as it was before."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"before")
+        lost = stage.lose("replicate", "n1")
+        stage.begin_put(key(0), b"undone")
+        stage.until(lambda: lost.caught > 0, "the batch is lost")
+        stage.wait(20)
+        stage.client.die()
+        stage.power_cut("n1")
+        stage.end(lost)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        stage.start("n1")
+        stage.curtain()
+
+
+@story
+def a_copy_is_vouched_for_and_misses_a_write(plant: Plant | None) -> None:
+    """n2 has caught up and the map that says so is on its way; what n1 writes meanwhile must not count without it."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
+        stage.put(key(0), b"first")
+        stage.power_cut("n2")
+        stage.left_out("n2")
+        stage.put(key(0), b"second")
+        stage.start("n2")
+        node = stage["n1"].node
+        assert node is not None
+        stage.until(lambda: (0, "n2") in node.supply.vouched, "n1 vouches for n2")
+        lost = stage.lose("replicate", "n1", "n2")
+        doing = stage.begin_put(key(0), b"third")
+        stage.until(lambda: "n2" in node.core.holds[0].placement.in_sync, "n2 is in sync")
+        acknowledged = told(doing)
+        stage.power_cut("n1")
+        stage.client.die()
+        stage.end(lost)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        found = stage.get(key(0), stage.another())
+        stage.must(found == b"third" or not acknowledged, f"an acknowledged write is read; found {found!r}")
+        stage.curtain()
+
+
+@story
+def a_copy_returns_while_a_transaction_is_in_doubt(plant: Plant | None) -> None:
+    """n3 comes back while a transaction is prepared; it becomes in sync, the outcome arrives, and n3 has it."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(x, b"0")
+        stage.put(y, b"0")
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        stage.lose("finish", "n1", "n2")
+        tx = stage.transaction()
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        stage.do(tx.commit())
+        stage.start("n3")
+        stage.wait(3_000)
+        stage.curtain()
+
+
+@story
+def a_backup_gets_writes_the_wrong_way_round(plant: Plant | None) -> None:
+    """n2 gets the later writes of two keys first, one of them a delete, makes a checkpoint, and gets the earlier ones."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(0, 1)
+        lost = stage.lose("replicate", "n1", "n2")
+        stage.begin_put(x, b"1")
+        stage.begin_put(y, b"1")
+        stage.until(lambda: lost.caught > 0, "the first writes are lost")
+        stage.end(lost)
+        stage.begin_put(x, b"2")
+        stage.begin_put(y, None)
+        stage.wait(10)
+        stage.world.command(stage["n2"], "checkpoint")
+        stage.wait(2_000)
+        stage.compare()
+        stage.curtain()
+
+
+@story
+def a_copy_says_that_it_has_no_gap(plant: Plant | None) -> None:
+    """n1 alone is in sync and goes on writing; n2 catches up, gets nothing of that, and says that it is done."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
+        stage.put(key(0), b"first")
+        stage.power_cut("n2")
+        stage.left_out("n2")
+        node = stage["n1"].node
+        assert node is not None
+        stage.start("n2")
+        asked = stage.lose("settled", "n2")
+        stage.until(lambda: asked.caught > 0, "n2 has caught up")
+        lost = stage.lose("replicate", "n1", "n2")
+        stage.put(key(0), b"second")
+        stage.end(asked)
+        stage.wait(1_000)
+        if "n2" in node.core.holds[0].placement.in_sync:
+            stage.power_cut("n1")
+            stage.end(lost)
+            stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+            found = stage.get(key(0), stage.another(without=["n1"]))
+            stage.must(found == b"second", f"an acknowledged write is read; found {found!r}")
+        stage.curtain()
+
+
+@story
+def a_batch_for_a_copy_that_is_half_in_sync(plant: Plant | None) -> None:
+    """n3 is in sync in partition 3 and has demanded partition 0 again: of a batch with both it can take nothing yet."""
+    with Stage(plant) as stage:
+        x, z = key(0), key(3)
+        stage.put(x, b"first")
+        stage.put(z, b"first")
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        unsettled = stage.lose("settled", "n3", partition=0)
+        stage.start("n3")
+        node = stage["n1"].node
+        assert node is not None
+        stage.until(lambda: "n3" in node.core.holds[3].placement.in_sync, "n3 is in sync in partition 3")
+        lost = stage.lose("replicate", "n1", "n3")
+        stage.put(x, b"second")
+        undemanded = stage.lose("demand", "n3")
+        stage.end(unsettled)
+        stage.until(lambda: undemanded.caught > 0, "n3 does not reach its marks, and demands partition 0 again")
+        stage.end(lost)
+        both = PutCall(stage.client.new_tx(), NAMESPACE, [x, z], [b"third", b"third"])
+        stage.begin(stage.client.call(both, timeout_ns=ANSWER_NS))
+        stage.wait(1_000)
+        stage.end(undemanded)
+        stage.curtain()
+
+
+# Checkpoints.
+
+
+@story
+def a_write_comes_while_a_checkpoint_is_written(plant: Plant | None) -> None:
+    """Every node begins a checkpoint, a write is acknowledged before it is finished, and all lose their power."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"first")
+        for name in ("n1", "n2", "n3"):
+            stage[name].speed.checkpoint *= 10
+            stage.world.command(stage[name], "checkpoint")
+        stage.put(key(0), b"second")
+        stage.wait(100)
+        stage.power_cut("n1", "n2", "n3")
+        stage.start("n1", "n2", "n3")
+        found = stage.get(key(0), stage.another())
+        stage.must(found == b"second", f"what was acknowledged is there when the power is back; found {found!r}")
+        stage.curtain()
+
+
+@story
+def a_checkpoint_of_a_write_that_does_not_count_yet(plant: Plant | None) -> None:
+    """n1 has logged a write and makes a checkpoint before n2 has it; then it counts; n2 loses its disk, n1 its power."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
+        stage.put(key(0), b"first")
+        late = stage.lose("replicate", "n1", "n2")
+        doing = stage.begin_put(key(0), b"second")
+        stage.until(lambda: late.caught > 0, "n1 has logged the write")
+        stage.world.command(stage["n1"], "checkpoint")
+        stage.wait(50)
+        stage.end(late)
+        stage.until(lambda: told(doing), "the write counts")
+        stage.power_cut("n1")
+        stage["n2"].stop("its disk broke")
+        stage["n2"].wipe()
+        stage.start("n1", "n2")
+        found = stage.get(key(0), stage.another())
+        stage.must(found == b"second", f"what was acknowledged is there when the power is back; found {found!r}")
+        stage.curtain()
+
+
+@story
+def power_is_cut_behind_a_checkpoint(plant: Plant | None) -> None:
+    """With LOG_ONLY the log is synced once a second, but before a checkpoint is written: the store never leads it."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, durability=Durability.LOG_ONLY)) as stage:
+        stage.wait(2_000)
+        stage.put(key(0), b"synced, since the last sync was long ago")
+        stage.put(key(0), b"only handed to the system")
+        stage.world.command(stage["n1"], "checkpoint")
+        stage.wait(400)
+        stage.power_cut("n1")
+        stage.start("n1")
+        stage.curtain()
+
+
+@story
+def a_block_is_torn(plant: Plant | None) -> None:
+    """Power is cut while a large value is written, and one of its sectors is lost; the client asks again."""
+    with Stage(plant, nodes=1) as stage:
+        stage.put(key(0), b"first")
+        call = PutCall(stage.client.new_tx(), NAMESPACE, [key(0)], [b"x" * 4_000])
+        stage.begin(stage.client.call(call, timeout_ns=ANSWER_NS))
+        stage.until(lambda: stage["n1"].busy, "n1 writes the block", look_every=50_000)
+        asked: list[Unsynced] = []
+
+        def all_but_the_fourth(thing: Unsynced) -> bool:
+            asked.append(thing)
+            return len(asked) != 4
+
+        stage["n1"].stop("power cut", torn=all_but_the_fourth, calls=1)
+        stage.client.die()
+        stage.start("n1")
+        again = stage.another()
+        stage.do(again.call(PutCall(call.tx, NAMESPACE, [key(0)], [b"x" * 4_000]), timeout_ns=ANSWER_NS), again)
+        stage.must(stage.get(key(0), again) == b"x" * 4_000, "what is read was written")
+        stage.curtain()

@@ -1,0 +1,355 @@
+"""Stories of maps and primaries: two coordinators, a lost disk, a deposed primary, gaps, copies that are still loading."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.client.calls import PutCall
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
+from tests.sim.world import Plant
+
+MAPS = Stories()
+story = MAPS.story
+
+# The exchange.
+
+
+@story
+def a_committed_map_is_found_by_the_next_coordinator(plant: Plant | None) -> None:
+    """n1 commits a map with n2's accept and dies before anybody hears of it; n2 restarts, and n3 is back."""
+    with Stage(plant) as stage:
+        stage.power_cut("n3")
+        untold = stage.lose("commit", "n1")
+        node = stage["n1"].node
+        assert node is not None
+        stage.until(lambda: node.core.version.major == 2, "n1 commits a map without n3")
+        stage.power_cut("n1", "n2")
+        stage.end(untold)
+        stage.start("n2", "n3")
+        stage.wait(8_000)
+        stage.curtain()
+
+
+@story
+def a_coordinator_that_nobody_accepts(plant: Plant | None) -> None:
+    """n1 proposes a map which no other node gets to see, and dies; the others make one of their own."""
+    with Stage(plant) as stage:
+        stage.power_cut("n3")
+        unseen = [stage.lose("full-map", "n1"), stage.lose("commit", "n1")]
+        stage.until(lambda: unseen[0].caught > 1, "n1 proposes")
+        stage.power_cut("n1")
+        stage.end(*unseen)
+        stage.start("n3")
+        stage.wait(8_000)
+        stage.curtain()
+
+
+def _two_coordinators(plant: Plant | None, *, restart: bool = False, announce: bool = False) -> None:
+    """n1 and n2 hear only n3, and both want to lead; n3 promised n2 the higher ballot, and n1 asks again and again."""
+    with Stage(plant) as stage:
+        unheard = [stage.lose("single-map", "n3", "n1")] if announce else []
+        stage.world.network.cut("apart", [("n1", "n2"), ("n2", "n1")])
+        held = [stage.lose("full-map", "n1", "n3"), stage.lose("full-map", "n2", "n3")]
+        untold = stage.lose("commit")
+        stage.until(lambda: held[1].caught > 0, "n2 was promised a higher ballot and proposes")
+        if restart:
+            stage.power_cut("n3")
+            stage.start("n3")
+        stage.end(held[0], *unheard)
+        stage.wait(1_500)
+        stage.end(held[1])
+        stage.wait(1_500)
+        stage.end(untold)
+        stage.curtain()
+
+
+@story
+def a_promise_to_the_second_of_two_coordinators(plant: Plant | None) -> None:
+    """n1 and n2 both lead an exchange, and n3, which has promised n2 the higher ballot, is asked by n1 again."""
+    _two_coordinators(plant)
+
+
+@story
+def an_announcement_after_a_promise_to_another(plant: Plant | None) -> None:
+    """The same, and n1 has not even heard n3's answer to its announcement, which it repeats."""
+    _two_coordinators(plant, announce=True)
+
+
+@story
+def a_promise_survives_a_restart(plant: Plant | None) -> None:
+    """The same, and n3 loses its power in between."""
+    _two_coordinators(plant, restart=True)
+
+
+@story
+def a_partition_moves_to_a_new_node(plant: Plant | None) -> None:
+    """n4 takes the place of n3 in the baseline; what n3 has goes only when n4 has it."""
+    with Stage(plant, absent=1) as stage:
+        for partition in range(4):
+            stage.put(key(partition), b"1")
+        stage.start("n4")
+        node = stage["n1"].node
+        assert node is not None
+        stage.until(lambda: node.core.topology is not None and node.core.topology.member("n4") is not None, "n4 joins")
+        stage.world.command(stage["n1"], "baseline", {"nodes": ["n1", "n2", "n4"]})
+        stage.wait(8_000)
+        stage.curtain()
+
+
+# Primaries.
+
+
+@story
+def a_deposed_primary_is_read(plant: Plant | None) -> None:
+    """Nobody hears n1, which hears everybody and does not learn that n2 took its place; a client reads at both."""
+    with Stage(plant) as stage:
+        world = stage.world
+        here = world.add_client("c2", host=stage["n1"])
+        x = key(0)
+        stage.put(x, b"old")
+        stage.must(stage.get(x, here) == b"old", "what was written is read")
+        world.network.cut("deaf", [("n1", "n2"), ("n1", "n3")])
+        for kind in ("announce", "full-map", "commit"):
+            stage.lose(kind, receiver="n1")
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        stage.put(x, b"new", stage.another(without=["n1"]))
+        late = stage.begin_get(x, here)
+        stage.wait(1_000)
+        if told(late):
+            stage.must(late.result == b"new", "a read after an acknowledged write sees it")
+        stage.curtain()
+
+
+@story
+def a_deposed_primary_goes_on_writing(plant: Plant | None) -> None:
+    """n1 was cut off with a write that nobody has; when it is heard again it says it again, before it knows of n2."""
+    with Stage(plant) as stage:
+        world = stage.world
+        here = stage.another(without=["n2", "n3"])
+        stage.put(key(0), b"first", here)
+        world.network.cut("off", [(a, b) for a in ("n1",) for b in ("n2", "n3")])
+        ignorant = stage.lose("commit", receiver="n1")
+        call = PutCall(here.new_tx(), NAMESPACE, [key(0)], [b"stray"])
+        stray = stage.begin(here.call(call, timeout_ns=ANSWER_NS), here)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        stage.put(key(0), b"second", stage.another(without=["n1"]))
+        world.network.heal("off")
+        stage.wait(3_000)
+        acknowledged = told(stray)
+        stage.end(ignorant)
+        stage.curtain()
+        stage.must(not acknowledged, "a primary that was deposed acknowledges nothing")
+
+
+@story
+def gaps_on_the_copies(plant: Plant | None) -> None:
+    """n1's first batch reaches nobody, its second one reaches n2 and n3; n1 dies, and n2 must close the gap."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"first")
+        lost = stage.lose("replicate", "n1")
+        stage.begin_put(key(0), b"lost")
+        stage.until(lambda: lost.caught > 0, "the first batch is lost")
+        stage.end(lost)
+        lost = stage.lose("replicated", receiver="n1")
+        stage.begin_put(key(0, 1), b"found")
+        stage.until(lambda: lost.caught > 1, "the second one arrives")
+        stage.power_cut("n1")
+        stage.end(lost)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        stage.wait(500)
+        stage.compare()
+        stage.curtain()
+
+
+@story
+def two_of_three_copies_die(plant: Plant | None) -> None:
+    """Five nodes; n2 gets nothing, n3 answers; n1 and n3 die, and what was acknowledged must be on n2."""
+    with Stage(plant, nodes=5) as stage:
+        stage.put(key(0), b"first")
+        silent = stage.lose("replicate", "n1", "n2")
+        doing = stage.begin_put(key(0), b"second")
+        stage.wait(100)
+        acknowledged = told(doing)
+        stage.power_cut("n1", "n3")
+        stage.client.die()
+        stage.end(silent)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        found = stage.get(key(0), stage.another())
+        stage.must(found == b"second" or not acknowledged, f"an acknowledged write is read; found {found!r}")
+        stage.curtain()
+
+
+@story
+def a_primary_dies_while_only_a_loading_copy_has_answered(plant: Plant | None) -> None:
+    """n2 gets nothing, n3 is loading and answers; n1 dies, and what it acknowledged must be on n2."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"first")
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        unsupplied = stage.lose("settled", "n3")
+        stage.start("n3")
+        stage.until(lambda: unsupplied.caught > 0, "n3 is loading")
+        silent = stage.lose("replicate", "n1", "n2")
+        doing = stage.begin_put(key(0), b"second")
+        stage.wait(300)
+        acknowledged = told(doing)
+        stage.power_cut("n1")
+        stage.client.die()
+        stage.end(silent, unsupplied)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        reader = stage.another()
+        found = stage.get(key(0), reader)
+        stage.must(found == b"second" or not acknowledged, f"an acknowledged write is read; found {found!r}")
+        stage.curtain()
+
+
+@story
+def the_last_in_sync_copy_goes_away(plant: Plant | None) -> None:
+    """n1 alone is in sync, n2 is loading; n1 dies, and its partition is lost until it is back."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
+        stage.put(key(0), b"first")
+        stage.power_cut("n2")
+        stage.left_out("n2")
+        stage.put(key(0), b"second")
+        unsupplied = stage.lose("supply", "n1", "n2")
+        stage.start("n2")
+        stage.until(lambda: unsupplied.caught > 0, "n2 is loading")
+        stage.power_cut("n1")
+        stage.wait(4_000)
+        reading = stage.begin_get(key(0))
+        stage.wait(2_000)
+        stage.end(unsupplied)
+        if told(reading):
+            stage.must(reading.result == b"second", "an acknowledged write is read")
+        stage.rest()
+        stage.must(stage.get(key(0)) == b"second", "an acknowledged write is read when its copy is back")
+        stage.curtain()
+
+
+@story
+def everybody_loses_power(plant: Plant | None) -> None:
+    """A write is acknowledged, and all nodes lose their power."""
+    with Stage(plant) as stage:
+        for number in range(3):
+            stage.put(key(0, number), b"here")
+        stage.power_cut("n1", "n2", "n3")
+        stage.start("n1", "n2", "n3")
+        for number in range(3):
+            found = stage.get(key(0, number))
+            stage.must(found == b"here", f"what was acknowledged is there when the power is back; found {found!r}")
+        stage.curtain()
+
+
+@story
+def a_write_that_only_another_copy_has(plant: Plant | None) -> None:
+    """n1's last write reached n3 and not n2; n1 dies, and n2 becomes primary and asks n3."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"first")
+        lost = stage.lose("replicate", "n1", "n2")
+        stage.begin_put(key(0), b"second")
+        stage.wait(50)
+        stage.power_cut("n1")
+        stage.end(lost)
+        stage.client.die()
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        stage.wait(500)
+        stage.compare()
+        stage.curtain()
+
+
+@story
+def a_promotion_waits_for_a_survivor(plant: Plant | None) -> None:
+    """n2 is named primary and cannot hear what n3 has; somebody writes meanwhile."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"first")
+        lost = stage.lose("replicate", "n1", "n2")
+        stage.begin_put(key(0), b"second")
+        stage.wait(50)
+        unheard = stage.lose("tail", "n3", "n2")
+        stage.power_cut("n1")
+        stage.end(lost)
+        stage.client.die()
+        stage.left_out("n1")
+        writer = stage.another(without=["n1"])
+        stage.begin(writer.call(PutCall(writer.new_tx(), NAMESPACE, [key(0)], [b"third"]), timeout_ns=ANSWER_NS), writer)
+        stage.wait(200)
+        stage.end(unheard)
+        stage.wait(1_500)
+        stage.compare()
+        stage.curtain()
+
+
+@story
+def a_read_before_the_epoch_is_on_the_copies(plant: Plant | None) -> None:
+    """Five nodes; n2 becomes primary with a write that n3 lacks, and n3 does not get it; it is read, and n2 dies."""
+    with Stage(plant, nodes=5) as stage:
+        stage.put(key(0), b"first")
+        lost = stage.lose("replicate", "n1", "n3")
+        stage.begin_put(key(0), b"second")
+        stage.wait(50)
+        stage.power_cut("n1")
+        stage.client.die()
+        stage.end(lost)
+        lost = stage.lose("replicate", "n2", "n3")
+        stage.left_out("n1")
+        reading = stage.begin_get(key(0), stage.another(without=["n1"]))
+        stage.wait(300)
+        seen = reading.result if told(reading) else None
+        stage.power_cut("n2")
+        stage.end(lost)
+        stage.until(lambda: stage.primary(0, "n3"), "n3 is primary of partition 0")
+        found = stage.get(key(0), stage.another(without=["n1", "n2"]))
+        stage.must(seen in (None, found), f"what was read stays; read {seen!r}, and then {found!r}")
+        stage.curtain()
+
+
+@story
+def live_writes_come_before_the_supply(plant: Plant | None) -> None:
+    """n1 returns with a write that was not continued, and gets n2's new writes before it has undone its own."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(0, 1)
+        stage.put(x, b"first")
+        lost = stage.lose("replicate", "n1")
+        both = PutCall(stage.client.new_tx(), NAMESPACE, [x, y], [b"stray", b"stray"])
+        stage.begin(stage.client.call(both, timeout_ns=ANSWER_NS))
+        stage.until(lambda: lost.caught > 0, "n1 has logged two updates")
+        stage.wait(20)
+        stage.client.die()
+        stage.power_cut("n1")
+        stage.end(lost)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        writer = stage.another(without=["n1"])
+        stage.put(x, b"second", writer)
+        unasked = stage.lose("demand", "n1")
+        stage.start("n1")
+        stage.until(lambda: unasked.caught > 0, "n1 is back")
+        both = PutCall(writer.new_tx(), NAMESPACE, [x, y], [b"third", b"third"])
+        stage.do(writer.call(both, timeout_ns=ANSWER_NS), writer)
+        stage.wait(100)
+        stage.curtain()
+
+
+@story
+def a_disk_is_set_back_behind_a_vote(plant: Plant | None) -> None:
+    """n3 has a transaction prepared, and comes back with an image of its disk from before that."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(x, b"0")
+        stage.put(y, b"0")
+        stage.power_cut("n3")
+        third = stage["n3"]
+        disk, vault = third.disk.copy(), third.vault.copy()
+        stage.start("n3")
+        stage.rest()
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        stage.do(tx.prepare())
+        third.stop("it is set back")
+        third.vault.close()
+        third.disk, third.vault = disk, vault
+        stage.world.destroyed(third, "was set back to an old image of its disk")
+        stage.start("n3")
+        stage.until(lambda: stage.primary(2, "n3"), "n3 is back")
+        committing = stage.begin(tx.commit())
+        stage.until(lambda: committing.done, "the commit is answered")
+        stage.curtain()

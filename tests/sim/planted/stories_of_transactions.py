@@ -1,0 +1,274 @@
+"""Stories of transactions: half prepared, half told, in doubt, aborted, asked for again."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.client.calls import PutCall
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
+from tests.sim.transactions import SimTransaction
+from tests.sim.world import Plant
+
+TRANSACTIONS = Stories()
+story = TRANSACTIONS.story
+
+# Transactions.
+
+
+@story
+def one_participant_was_not_prepared(plant: Plant | None) -> None:
+    """The prepare reaches n1's partition and not n3's; n1 dies, and n2 recovers the transaction."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(2)
+        unasked = stage.lose("prepare-parts", "n1", "n3")
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        stage.begin(tx.commit())
+        stage.until(lambda: unasked.caught > 0, "n1 asks for the votes")
+        stage.wait(50)
+        stage.client.die()
+        stage.power_cut("n1")
+        stage.end(unasked)
+        stage.rest()
+        reader = stage.another()
+        found = stage.get(x, reader), stage.get(y, reader)
+        stage.must(found in ((None, None), (b"1", b"1")), f"a transaction is all or nothing: {found}")
+        stage.curtain()
+
+
+@story
+def a_status_is_asked_before_the_commit_arrives(plant: Plant | None) -> None:
+    """A client asks how its transaction ended before it began to; what it is told stays true."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(x, b"0")
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        answer = stage.do(tx.status())
+        committing = stage.begin(tx.commit())
+        stage.until(lambda: committing.done, "the commit is answered")
+        again = stage.do(tx.status())
+        stage.must(answer == again, f"the outcome was told as {answer}, and then as {again}")
+        stage.curtain()
+
+
+@story
+def an_outcome_is_told_and_its_coordinator_dies(plant: Plant | None) -> None:
+    """A prepared transaction is aborted because its client does not come back; the decision reaches nobody, n1 dies."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(x, b"0")
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        stage.do(tx.prepare())
+        untold = [stage.lose("replicate", "n1"), stage.lose("finish", "n1")]
+        asking = stage.begin(tx.status())
+        stage.wait(SETTINGS.lock_lease_ms + 200)
+        answer = asking.result if told(asking) else None
+        stage.power_cut("n1")
+        stage.end(*untold)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        last = stage.status(tx.tx, 0, stage.another())
+        stage.must(answer in (None, last), f"the outcome was told as {answer}, and then as {last}")
+        stage.curtain()
+
+
+@story
+def a_key_is_read_while_its_outcome_is_on_its_way(plant: Plant | None) -> None:
+    """A client was told of a commit; n2, where one of the keys is, has not heard of it yet."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(x, b"0")
+        stage.put(y, b"0")
+        stage.lose("finish", "n1", "n2")
+        tx = stage.transaction()
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        stage.do(tx.commit())
+        reading = stage.begin_get(y)
+        stage.wait(100)
+        if told(reading):
+            stage.must(reading.result == b"1", "a read after a commit sees it")
+        stage.curtain()
+        found = stage.get(x), stage.get(y)
+        stage.must(found == (b"1", b"1"), f"a transaction that was committed is there: {found}")
+
+
+@story
+def a_put_meets_a_lock(plant: Plant | None) -> None:
+    """A transaction read a key under a lock and adds to it; somebody else puts the key meanwhile."""
+    with Stage(plant) as stage:
+        x = key(0)
+        stage.put(x, b"0")
+        other = stage.another()
+        tx = stage.transaction()
+        seen = stage.do(tx.get(NAMESPACE, [x]))[x]
+        putting = stage.begin(other.call(PutCall(other.new_tx(), NAMESPACE, [x], [b"other"]), timeout_ns=ANSWER_NS), other)
+        stage.wait(100)
+        before = told(putting)
+        stage.do(tx.put(NAMESPACE, {x: seen + b"+1"}))
+        stage.do(tx.commit())
+        stage.must(not before, "a put acknowledged while a transaction holds the key is lost under its write")
+        stage.curtain()
+
+
+@story
+def a_retry_after_the_partition_moved(plant: Plant | None) -> None:
+    """A put is answered by n1; n2 lost its disk and takes everything in full; n1 goes, and n2 is asked again."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
+        x, tx = key(0), stage.client.new_tx()
+        stage.do(stage.client.call(PutCall(tx, NAMESPACE, [x], [b"first"]), timeout_ns=ANSWER_NS))
+        stage["n2"].stop("its disk broke")
+        stage["n2"].wipe()
+        stage.put(x, b"second")
+        stage.start("n2")
+        stage.rest()
+        stage.power_cut("n1")
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        again = stage.another()
+        stage.do(again.call(PutCall(tx, NAMESPACE, [x], [b"first"]), timeout_ns=ANSWER_NS), again)
+        found = stage.get(x, again)
+        stage.must(found == b"second", f"a write that was answered does not happen again: found {found!r}")
+        stage.curtain()
+
+
+@story
+def a_conflict_in_one_partition(plant: Plant | None) -> None:
+    """A transaction over two partitions read a key that somebody else changes before it commits."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(x, b"0")
+        stage.put(y, b"0")
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.get(NAMESPACE, [y]))
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        stage.put(y, b"other")
+        committing = stage.begin(tx.commit())
+        stage.until(lambda: committing.done, "the commit is answered")
+        stage.rest()
+        found = stage.get(x), stage.get(y)
+        stage.must(not told(committing), "a transaction whose reads do not hold any more is refused")
+        stage.must(found == (b"0", b"other"), f"nothing of it is there: {found}")
+        stage.curtain()
+
+
+@story
+def a_vote_waits_for_the_copies(plant: Plant | None) -> None:
+    """n2's prepare record reaches no copy, and n2 loses its disk."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(x, b"0")
+        stage.put(y, b"0")
+        lost = stage.lose("replicate", "n2")
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        committing = stage.begin(tx.commit())
+        stage.wait(200)
+        acknowledged = told(committing)
+        stage["n2"].stop("its disk broke")
+        stage["n2"].wipe()
+        stage.client.die()
+        stage.end(lost)
+        stage.rest()
+        reader = stage.another()
+        found = stage.get(x, reader), stage.get(y, reader)
+        stage.must(found in ((b"0", b"0"), (b"1", b"1")), f"a transaction is all or nothing: {found}")
+        stage.must(not acknowledged or found == (b"1", b"1"), "a transaction that was committed is there")
+        stage.curtain()
+
+
+@story
+def a_prepared_transaction_is_abandoned(plant: Plant | None) -> None:
+    """A client prepares a transaction and does not come back: it is rolled back, and n3 hears of it when it returns."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, prefer_history=True)) as stage:
+        stage.put(key(0), b"0")
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {key(0): b"1", key(1): b"1"}))
+        stage.do(tx.prepare())
+        stage.put(key(0, 1), b"1")
+        stage.wait(SETTINGS.lock_lease_ms + 1_000)
+        stage.start("n3")
+        stage.curtain()
+
+
+@story
+def an_outcome_that_does_not_count_is_told_again(plant: Plant | None) -> None:
+    """n2 has logged the outcome, nobody has answered for it yet, and n1 says again what it is."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        stage.do(tx.prepare())
+        unanswered = stage.lose("replicated", receiver="n2")
+        stage.do(tx.commit())
+        stage.wait(1_500)
+        stage.end(unanswered)
+        stage.curtain()
+        found = stage.get(x), stage.get(y)
+        stage.must(found == (b"1", b"1"), f"a transaction that was committed is there: {found}")
+
+
+@story
+def a_lease_runs_out_while_the_outcome_is_unknown(plant: Plant | None) -> None:
+    """A transaction is committed, n2 does not hear of it for longer than a lease, and another one wants its key."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(x, b"0")
+        stage.put(y, b"0")
+        stage.lose("finish", "n1", "n2")
+        tx = stage.transaction()
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        stage.do(tx.commit())
+        stage.wait(SETTINGS.lock_lease_ms + 500)
+        _lock_and_look(stage, y)
+        stage.curtain()
+
+
+@story
+def a_promotion_while_the_outcome_is_unknown(plant: Plant | None) -> None:
+    """The same, and n2 dies before it hears of it: n3 has the transaction prepared, and a later write above it."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(x, b"0")
+        stage.put(y, b"0")
+        stage.lose("finish", "n1")
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        stage.do(tx.commit())
+        stage.put(key(1, 1), b"1")
+        stage.power_cut("n2")
+        stage.until(lambda: stage.primary(1, "n3"), "n3 is primary of partition 1")
+        _lock_and_look(stage, y)
+        stage.curtain()
+        reader = stage.another()
+        found = stage.get(x, reader), stage.get(y, reader)
+        stage.must(found == (b"1", b"1"), f"a transaction that was committed is there: {found}")
+
+
+def _lock_and_look(stage: Stage, name: bytes) -> None:
+    """Another transaction locks a key whose transaction was committed; if it gets it, it sees what was committed."""
+    other = SimTransaction(stage.another(without=["n2"] if not stage["n2"].up else []), timeout_ns=ANSWER_NS)
+    looking = stage.begin(other.get(NAMESPACE, [name]), other.client)
+    stage.wait(200)
+    if told(looking):
+        stage.must(looking.result == {name: b"1"}, f"who locks a key sees what was committed: {looking.result}")
+    other.client.die()
+
+
+@story
+def a_lock_is_lost_with_its_primary(plant: Plant | None) -> None:
+    """A transaction locked a key at n1, which is killed; somebody else writes it at n2; then the transaction commits."""
+    with Stage(plant) as stage:
+        x = key(0)
+        stage.put(x, b"0")
+        tx = stage.transaction()
+        stage.do(tx.get(NAMESPACE, [x]))
+        stage.do(tx.put(NAMESPACE, {x: b"0+1"}))
+        stage["n1"].stop("killed", process_only=True)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        stage.put(x, b"other", stage.another(without=["n1"]))
+        committing = stage.begin(tx.commit())
+        stage.until(lambda: committing.done, "the commit is answered")
+        stage.must(not told(committing), "a transaction that has lost its locks is refused")
+        stage.curtain()

@@ -1,0 +1,267 @@
+"""Faults in transactions: votes, decisions, recovery, locks and the answers that are remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from engine.commits import Phase, Transaction
+from engine.core import Hold
+from engine.locks import Key
+from engine.messages import Inquired, PrepareParts, Vote
+from engine.results import Results
+from tests.sim.machine import Machine
+from tests.sim.planted.fault import Faults, around, during, replace, swapped
+from wal import records as r
+from wal.ids import NodeId, TxId, partition_of
+
+TRANSACTIONS = Faults()
+
+# Decisions.
+
+
+@TRANSACTIONS.fault("5")
+def decision_record_forgotten(machine: Machine) -> None:
+    """A transaction is decided in its coordinator's memory; the decision record is never written."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+
+    def decide(transaction: Transaction, *, commit: bool) -> None:
+        transaction.phase, transaction.commit = Phase.DECIDING, commit
+        coordinator.decided(transaction)
+
+    replace(coordinator, "_decide", decide)
+
+
+@TRANSACTIONS.fault("5")
+def outcome_told_before_it_is_decided(machine: Machine) -> None:
+    """The outcome is told to the client and the participants while the decision record is still on its way."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+
+    def decide(original: Callable[..., None], transaction: Transaction, *, commit: bool) -> None:
+        original(transaction, commit=commit)
+        if transaction.phase is Phase.DECIDING and transaction.participants:
+            coordinator._answer(transaction)
+            transaction.unfinished = dict.fromkeys(transaction.participants)
+            coordinator._tell_outcome(transaction)
+
+    around(coordinator, "_decide", decide)
+
+
+@TRANSACTIONS.fault("5")
+def commit_inferred_from_who_is_alive(machine: Machine) -> None:
+    """Recovery asks only the participants that it has itself, and commits if these are prepared."""
+    assert machine.node is not None
+    core, coordinator = machine.node.core, machine.node.coordinator
+
+    def recover(original: Callable[..., Transaction], tx: TxId, prepare: r.Prepare) -> Transaction:
+        here = [p for p in prepare.participants if core.holds[p].mine]
+        elsewhere = [p for p in prepare.participants if p not in here]
+        transaction = original(tx, prepare)
+        transaction.votes |= dict.fromkeys(elsewhere, True)
+        return transaction
+
+    around(coordinator, "_recover", recover)
+
+
+@TRANSACTIONS.fault("5")
+def recovery_commits_what_one_has_not_prepared(machine: Machine) -> None:
+    """Recovery takes the answer of a participant that is not prepared for a yes."""
+    assert machine.node is not None
+
+    def on_inquired(original: Callable[..., None], sender: NodeId, message: Inquired) -> None:
+        original(sender, msgspec.structs.replace(message, prepared=True))
+
+    around(machine.node.coordinator, "on_inquired", on_inquired)
+
+
+@TRANSACTIONS.fault(
+    "5",
+    harmless="""Recovery runs only where no decision record is, at the primary of the decision, which has every
+    decision that anybody was told; what nobody was told may be aborted.""",
+)
+def recovery_aborts_what_all_have_prepared(machine: Machine) -> None:
+    """Recovery aborts without asking, though the coordinator may have told its client of a commit."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+
+    def on_inquired(original: Callable[..., None], sender: NodeId, message: Inquired) -> None:
+        original(sender, msgspec.structs.replace(message, prepared=False))
+
+    around(coordinator, "on_inquired", on_inquired)
+
+
+@TRANSACTIONS.fault("5")
+def no_vote_ignored(machine: Machine) -> None:
+    """A coordinator counts a no for a yes."""
+    assert machine.node is not None
+
+    def on_vote(original: Callable[..., None], sender: NodeId, message: Vote) -> None:
+        original(sender, msgspec.structs.replace(message, yes=True))
+
+    around(machine.node.coordinator, "on_vote", on_vote)
+
+
+@TRANSACTIONS.fault("5")
+def repeated_finish_says_abort(machine: Machine) -> None:
+    """An outcome that has to be told again is told as an abort, whatever it was."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+    told: dict[TxId, None] = {}
+
+    def tell(original: Callable[..., None], transaction: Transaction) -> None:
+        first = transaction.tx not in told
+        told[transaction.tx] = None
+        decided = transaction.commit
+        transaction.commit = decided and first
+        original(transaction)
+        transaction.commit = decided
+
+    around(coordinator, "_tell_outcome", tell)
+
+
+@TRANSACTIONS.fault("5")
+def duplicate_finish_flips_the_outcome(machine: Machine) -> None:
+    """A Finish for a transaction whose outcome is already on its way turns it into the other one."""
+    assert machine.node is not None
+    participant = machine.node.participant
+
+    def finish(original: Callable[..., bool], hold: Hold, tx: TxId, commit: bool, tell: NodeId | None) -> bool:
+        listeners = participant.ending.pop((tx, hold.number), None)
+        done: bool = original(hold, tx, commit if listeners is None else not commit, tell)
+        if listeners is not None and (tx, hold.number) in participant.ending:
+            participant.ending[(tx, hold.number)] += listeners
+        return done
+
+    around(participant, "finish", finish)
+
+
+@TRANSACTIONS.fault("3, 10")
+def rolled_back_counters_left_open(machine: Machine) -> None:
+    """A rolled-back transaction's counters are not closed."""
+    assert machine.node is not None
+    participant = machine.node.participant
+
+    def outcome(tx: TxId, partition: int, epoch: int, commit: bool, ranges: list[r.Range]) -> r.Outcome:
+        return right(tx, partition, epoch, commit, ranges if commit else [])
+
+    right = r.Outcome
+
+    def finish(original: Callable[..., bool], *args: Any) -> bool:
+        with swapped(r, "Outcome", outcome):
+            return original(*args)
+
+    around(participant, "finish", finish)
+
+
+# Locks and conflicts.
+
+
+@TRANSACTIONS.fault("5")
+def locks_released_at_prepare(machine: Machine) -> None:
+    """A participant releases a transaction's locks when it votes, not when it knows the outcome."""
+    assert machine.node is not None
+    participant = machine.node.participant
+
+    def vote(original: Callable[..., str], sender: NodeId, message: PrepareParts, part: Any, hold: Hold) -> str:
+        reason = original(sender, message, part, hold)
+        if not reason:
+            participant.locks.release(message.owner, participant.locked_in(message.owner, part.partition))
+        return reason
+
+    around(participant, "_vote", vote)
+
+
+@TRANSACTIONS.fault("5")
+def lease_of_a_prepared_transaction_runs_out(machine: Machine) -> None:
+    """A prepared transaction's locks go when its client's lease runs out."""
+    assert machine.node is not None
+    locks = machine.node.locks
+
+    def let_go(owner: TxId, keys: list[Key] | None = None) -> None:
+        locks.release(owner, keys)
+
+    during(machine, locks, "expire", locks, "give_up", let_go)
+
+
+@TRANSACTIONS.fault("5")
+def conflicts_not_looked_for(machine: Machine) -> None:
+    """A transaction commits although what it read was changed, or its locks were lost."""
+    assert machine.node is not None
+    replace(machine.node.participant, "conflict", lambda owner, locks, reads: "")
+
+
+@TRANSACTIONS.fault("5")
+def single_writes_pass_locks(machine: Machine) -> None:
+    """A put does not wait for the transaction that holds its key."""
+    assert machine.node is not None
+    replace(machine.node.locks, "busy", lambda key: False)
+
+
+@TRANSACTIONS.fault("5")
+def promoted_primary_forgets_prepared_locks(machine: Machine) -> None:
+    """A new primary does not lock the keys of the transactions that it finds prepared."""
+    assert machine.node is not None
+    during(machine, machine.node.participant, "activated", machine.node.locks, "pin", lambda owner, keys: None)
+
+
+@TRANSACTIONS.fault("5")
+def locks_survive_a_change_of_primary(machine: Machine) -> None:
+    """A pessimistic transaction commits though its locks were lost with the old primary."""
+    assert machine.node is not None
+    core, participant = machine.node.core, machine.node.participant
+
+    def conflict(original: Callable[..., str], owner: TxId, locks: Any, reads: Any) -> str:
+        assert core.topology is not None
+        mine = [
+            key for key in locks if partition_of(key[1], core.topology.partitions) >= 0 and participant.locks.owned(key)
+        ]
+        return original(owner, mine, reads)
+
+    around(participant, "conflict", conflict)
+
+
+# Answers.
+
+
+class _Forgetful(Results):
+    """Nothing was ever answered."""
+
+    __slots__ = ()
+
+    def get(self, tx: TxId) -> int | None:
+        return None
+
+    def is_new(self, tx: TxId) -> bool:
+        return True
+
+    def too_old(self, tx: TxId) -> bool:
+        return False
+
+
+@TRANSACTIONS.fault("5")
+def retry_executed_twice(machine: Machine) -> None:
+    """The results of single writes and transactions are forgotten, so that a repeated request happens again."""
+    assert machine.node is not None
+
+    def partition(original: Callable[..., Any], number: int) -> Any:
+        state = original(number)
+        if type(state.results) is not _Forgetful:
+            state.results = _Forgetful(state.results.items(), state.results.floor)
+        return state
+
+    around(machine.node.core.replica, "partition", partition)
+
+
+@TRANSACTIONS.fault("5")
+def results_not_moved_with_a_partition(machine: Machine) -> None:
+    """A full transfer brings the rows of a partition, but not the answers that were given there."""
+    assert machine.node is not None
+
+    def batch(original: Callable[..., Any], session: Any, **parts: Any) -> Any:
+        return original(session, **{**parts, "results": []})
+
+    around(machine.node.supply, "_batch", batch)

@@ -1,0 +1,218 @@
+"""Faults in what a word promises: acknowledgements, replies and votes that are given too soon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.effects import SessionId
+from engine.messages import PrepareParts, Propose, Replicate, Replicated, Vote
+from engine.replication import Batch, _claims
+from engine.requests import Request
+from engine.topology import CopyState
+from tests.sim.machine import Machine
+from tests.sim.planted.fault import Faults, around, replace, swapped
+from wal import records as r
+from wal.ids import NodeId
+
+WORDS = Faults()
+
+
+@WORDS.fault("1, 6")
+def acknowledge_before_fsync(machine: Machine) -> None:
+    """A turn's records are written to the log but not synced before its messages and replies leave."""
+    assert machine.log is not None
+
+    def append(original: Callable[..., int], records: Sequence[r.Record], *, now_ms: int, durable: bool) -> int:
+        return original(records, now_ms=now_ms, durable=False)
+
+    around(machine.log, "append", append)
+
+
+@WORDS.fault("1")
+def reply_before_the_copies_answer(machine: Machine) -> None:
+    """A write counts, and its client is told, as soon as it is on the primary's own disk."""
+    assert machine.node is not None
+    replication = machine.node.replication
+
+    def dispatch(original: Callable[..., None], operations: list[Any], group: Any, acked: Any, *, counts: bool) -> None:
+        original(operations, group, acked, counts=True)
+        if not counts:
+            for operation in operations:
+                operation.counted()
+
+    around(replication, "_dispatch", dispatch)
+
+
+@WORDS.fault("1")
+def one_copy_is_enough(machine: Machine) -> None:
+    """A write counts when the first of the in-sync copies has answered, not the last."""
+    assert machine.node is not None
+    replication = machine.node.replication
+
+    def on_replicated(original: Callable[..., None], sender: NodeId, message: Replicated) -> None:
+        for batch in _open_batches(replication, message):
+            if sender in batch.waiting:
+                replication._count(batch)
+        original(sender, message)
+
+    around(replication, "on_replicated", on_replicated)
+
+
+@WORDS.fault("1")
+def moving_copy_counts(machine: Machine) -> None:
+    """The answer of a MOVING copy is taken for that of the in-sync copies."""
+    assert machine.node is not None
+    replication = machine.node.replication
+
+    def on_replicated(original: Callable[..., None], sender: NodeId, message: Replicated) -> None:
+        for batch in _open_batches(replication, message):
+            if sender in batch.lagging:
+                replication._count(batch)
+        original(sender, message)
+
+    around(replication, "on_replicated", on_replicated)
+
+
+def _open_batches(replication: Any, message: Replicated) -> list[Batch]:
+    found = [replication._batches.get(sequence) for sequence in message.sequences]
+    return [batch for batch in found if batch is not None and not batch.counts]
+
+
+@WORDS.fault("1, 4")
+def copy_acknowledges_what_it_refused(machine: Machine) -> None:
+    """A copy answers a batch that it did not take: one of another epoch, or of who is not its primary."""
+    assert machine.node is not None
+    replication = machine.node.replication
+
+    def taken(original: Callable[..., Any], sender: NodeId, records: list[r.Record]) -> list[r.Record]:
+        found = original(sender, records)
+        return found if found is not None else []
+
+    around(replication, "_taken", taken)
+
+
+@WORDS.fault("1, 4")
+def no_epoch_check_on_replicate(machine: Machine) -> None:
+    """A copy takes what its primary says whatever epoch it is of and whatever epoch the copy has taken part in."""
+    assert machine.node is not None
+    core, replication = machine.node.core, machine.node.replication
+
+    def taken(sender: NodeId, records: list[r.Record]) -> list[r.Record] | None:
+        for record in records:
+            for partition, _ in _claims(record):
+                hold = core.holds[partition]
+                if hold.placement.primary != sender or hold.state not in (CopyState.OWNING, CopyState.MOVING):
+                    return None
+        return records
+
+    replace(replication, "_taken", taken)
+
+
+@WORDS.fault(
+    "1, 2, 4",
+    harmless="""A deposed primary is still refused: the copy asks who its primary is now, and which epoch it has
+    taken part in.""",
+    both="no-fence-at-all",
+)
+def no_version_check_on_replicate(machine: Machine) -> None:
+    """A copy takes a batch of a topology version that it has left."""
+    assert machine.node is not None
+    core, replication = machine.node.core, machine.node.replication
+
+    def on_replicate(original: Callable[..., None], sender: NodeId, message: Replicate) -> None:
+        original(sender, Replicate(max(message.version, core.version), message.sequence, message.records))
+
+    around(replication, "on_replicate", on_replicate)
+
+
+@WORDS.fault("1, 2, 4")
+def no_fence_at_all(machine: Machine) -> None:
+    """A copy takes every batch, of any version, any epoch and any sender: a deposed primary goes on."""
+    assert machine.node is not None
+    replication = machine.node.replication
+    no_version_check_on_replicate(machine)
+    replace(replication, "_taken", lambda sender, records: records)
+
+
+@WORDS.fault(
+    "1, 4",
+    harmless="""What every in-sync copy took after it reported, the next primary took too, since it is one of them:
+    it is part of its tail, and issued again.""",
+)
+def reported_copy_goes_on_replicating(machine: Machine) -> None:
+    """A node that sent its single map still takes replication of the version that is being left."""
+    assert machine.node is not None
+    core, replication = machine.node.core, machine.node.replication
+
+    def on_replicate(original: Callable[..., None], sender: NodeId, message: Replicate) -> None:
+        frozen, core.frozen = core.frozen, False
+        try:
+            original(sender, message)
+        finally:
+            core.frozen = frozen
+
+    around(replication, "on_replicate", on_replicate)
+
+
+@WORDS.fault("5, 6")
+def vote_before_the_prepare_is_on_the_copies(machine: Machine) -> None:
+    """A participant votes yes when the prepare is on its own disk only."""
+    assert machine.node is not None
+    core, participant = machine.node.core, machine.node.participant
+
+    def vote(original: Callable[..., str], sender: NodeId, message: PrepareParts, part: Any, hold: Any) -> str:
+        reason = original(sender, message, part, hold)
+        if (message.tx, part.partition) in participant.voting:
+            core.send(sender, Vote(core.version, message.tx, part.partition, hold.epoch, True, ""))
+        return reason
+
+    around(participant, "_vote", vote)
+
+
+@WORDS.fault("1")
+def read_without_confirming_the_epoch(machine: Machine) -> None:
+    """A primary answers reads without asking the in-sync copies whether it still is one."""
+    assert machine.node is not None
+
+    def confirm(needed: Any, session: SessionId, request: Request, then: Callable[[], None]) -> None:
+        then()
+
+    replace(machine.node.reads, "confirm", confirm)
+
+
+@WORDS.fault("5")
+def read_under_a_prepared_lock(machine: Machine) -> None:
+    """A key whose transaction is prepared is read as it was before, although the transaction may be committed."""
+    assert machine.node is not None
+    locks, reads = machine.node.locks, machine.node.reads
+
+    def answer(original: Callable[..., None], session: SessionId, request: Request) -> None:
+        with swapped(locks, "in_doubt", lambda key: False), swapped(locks, "keys_in_doubt", list):
+            original(session, request)
+
+    around(reads, "_answer_get", answer)
+    around(reads, "_answer_scan", answer)
+
+
+@WORDS.fault("6")
+def promise_not_logged(machine: Machine) -> None:
+    """A node promises a ballot without writing the promise down, and forgets it when it restarts."""
+    _unlogged(machine, "on_announce", r.Promised)
+
+
+@WORDS.fault("6")
+def accept_without_logging(machine: Machine) -> None:
+    """A node accepts a proposed map without writing it down, and forgets it when it restarts."""
+    _unlogged(machine, "on_propose", r.Accepted)
+
+
+def _unlogged(machine: Machine, method: str, kind: type[r.Record]) -> None:
+    assert machine.node is not None
+    core = machine.node.core
+
+    def wrapper(original: Callable[..., None], sender: NodeId, message: Propose) -> None:
+        original(sender, message)
+        core.effects.log = [record for record in core.effects.log if type(record) is not kind]
+
+    around(machine.node.exchange, method, wrapper)
