@@ -29,7 +29,7 @@ from engine.wire import (
     frame,
     frames,
 )
-from wal.ids import NodeId
+from wal.ids import NAME, NodeId
 
 HELLO_SECONDS = 5.0
 REDIAL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -290,10 +290,13 @@ class Transport:
             return ""
         if hello.role != "peer":
             return f"role {hello.role[:20]!r} is not known"
+        if not NAME.fullmatch(hello.node):
+            return f"node id {hello.node[:80]!r} is not a legal name: expected 1 to 64 letters, digits, '.', '_' or '-'"
         if hello.cluster_name != self._cluster_name:
-            return f"cluster {hello.cluster_name!r} was expected to be {self._cluster_name!r}: check --cluster"
+            return f"cluster {hello.cluster_name[:80]!r} was expected to be {self._cluster_name!r}: check --cluster"
         if hello.cluster and mine and hello.cluster != mine:
-            return f"node {hello.node} belongs to cluster id {hello.cluster}, this is {mine}: its directory is another's"
+            other = hello.cluster[:80]
+            return f"node {hello.node} belongs to cluster id {other}, this is {mine}: its directory is another's"
         if hello.node == self.identity.node and hello.allocation != self.identity.allocation:
             return f"node id {hello.node!r} is taken by {self.identity.address}: start it with another --node"
         return ""

@@ -19,7 +19,7 @@ from tests.crash.run import CLIENT_SECONDS, check_directories
 from tests.support.raw_client import RawClient
 from wal.ids import partition_of
 
-PAUSE_SECONDS = 7.0
+PAUSE_SECONDS = 5.0
 assert max(CLIENT_SECONDS, *(int(SETTINGS[name]) / 1000 for name in SETTINGS if name.endswith("_ms"))) < PAUSE_SECONDS
 
 MARK = b"mark"

@@ -71,6 +71,32 @@ def test_garbage_instead_of_a_greeting_is_refused_with_a_reason(tmp_path: Path, 
     serve(tmp_path, story)
 
 
+@pytest.mark.parametrize(
+    ("hello", "says"),
+    [
+        (Hello(MAGIC, PROTOCOL, "peer", "foreshore", "", "x" * 5_000), "is not a legal name: expected 1 to 64 letters"),
+        (Hello(MAGIC, PROTOCOL, "peer", "foreshore", "", ""), "node id '' is not a legal name"),
+        (Hello(MAGIC, PROTOCOL, "peer", "y" * 5_000, "", "n9"), "check --cluster"),
+        (Hello(MAGIC, PROTOCOL, "peer", "foreshore", "another", "n9"), "belongs to cluster id another, this is c1"),
+        (Hello(MAGIC, PROTOCOL, "peer", "foreshore", "c1", "n1", "another disk"), "node id 'n1' is taken by"),
+        (Hello(MAGIC, PROTOCOL, "king"), "role 'king' is not known"),
+        (Hello(MAGIC, PROTOCOL + 1, "client"), "upgrade the older one"),
+    ],
+    ids=["long", "nameless", "other-name", "other-cluster", "namesake", "role", "protocol"],
+)
+def test_who_greets_as_somebody_he_cannot_be_is_told_why_not(tmp_path: Path, hello: Hello, says: str) -> None:
+    async def story(server: Server, database: aio.Database, notes: list[str]) -> None:
+        client = await RawClient.dial(server.address)
+        client.writer.write(frame(hello))
+        refused = (await client.hello()).refused
+        assert says in refused
+        assert len(refused) < 400
+        assert await client.hung_up()
+        assert not server.node.membership.seen
+
+    serve(tmp_path, story)
+
+
 def test_garbage_after_the_greeting_is_told_and_hung_up_on(tmp_path: Path) -> None:
     async def story(server: Server, database: aio.Database, notes: list[str]) -> None:
         for garbage, says in (
