@@ -27,7 +27,7 @@ from rich.console import Console
 from engine.errors import Error, UsageError
 from engine.settings import Settings, check_settings
 from tools.demo_screen import Screen, summary_rows, summary_table
-from tools.demo_story import Options, Story
+from tools.demo_story import Options, Story, check_hours
 from tools.demo_summary import Summary
 from tools.terminal import emit, emit_bytes
 
@@ -70,6 +70,8 @@ def demo(
     screen, summary = Screen(), Summary()
     try:
         check_settings(Settings(partitions=partitions))
+        if hours:
+            check_hours(hours)
         with _workplace(directory, months, keep=keep) as place, screen:
             options = Options(
                 directory=place, months=months, hours=hours, partitions=partitions, kill=kill.value, engine=engine.value

@@ -35,6 +35,7 @@ NODES = ("n1", "n2", "n3")
 NEW_NODE = "n4"
 PATIENCE_SECONDS = 120.0
 CHUNK_KEYS = 2_000
+HOURS_MIN = 6
 RECONCILE_SECONDS = 300.0
 
 
@@ -115,8 +116,7 @@ class Story:
             hours = hours[: self.options.hours]
             names = {hour.name for hour in hours}
             departures = [d for d in departures if d.hour in names]
-        if len(hours) < 6:
-            raise UsageError(f"{len(hours)} hours are too few for this story: expected at least 6")
+        check_hours(len(hours))
         self._departures, self._hours = departures, hours
 
     # Acts 2 to 4: the load goes on through all of them.
@@ -376,6 +376,12 @@ class Story:
             raise Error(f"the reconciliation said nothing (exit code {process.returncode}); see {errors}")
         summary: dict[str, Any] = msgspec.json.decode(lines[-1])
         return process.returncode, summary | {"report": [msgspec.json.decode(line) for line in lines[:-1]]}
+
+
+def check_hours(hours: int) -> None:
+    """Whether so many hours can be told in thirds. Raises UsageError."""
+    if hours < HOURS_MIN:
+        raise UsageError(f"{hours} hours are too few for this story: expected at least {HOURS_MIN}")
 
 
 def _ways(progress: dict[str, Any]) -> str:

@@ -38,7 +38,7 @@ def processes_about(directory: Path) -> list[str]:
 @pytest.mark.slow
 def test_the_whole_story_in_small(tmp_path: Path) -> None:
     result = subprocess.run(
-        [*FORESHORE, *SMALL, "--hours", "400", "--json", "--dir", str(tmp_path / "demo")],
+        [*FORESHORE, *SMALL, "--hours", "600", "--json", "--dir", str(tmp_path / "demo")],
         capture_output=True,
         encoding="utf-8",
         timeout=PATIENCE_SECONDS,
@@ -55,7 +55,7 @@ def test_the_whole_story_in_small(tmp_path: Path) -> None:
     assert back is not None
     assert replaced is not None
     assert reconciled is not None
-    assert (summary.load.transactions, killed.coordinator) == (400, False)
+    assert (summary.load.transactions, killed.coordinator) == (600, False)
     assert killed.primary_of >= 32 // 3 - 1
     assert killed.node == back.node
     assert back.fragments["historical"] > 0
