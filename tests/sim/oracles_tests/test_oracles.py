@@ -1,0 +1,304 @@
+"""Every oracle finds the one thing that is wrong, and names itself; in the same world untouched none finds anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+
+from engine.core import Hold
+from engine.effects import Effects
+from engine.messages import Heartbeat, Life
+from engine.requests import Done, Put
+from engine.store import CheckpointImage, Entry
+from engine.topology import Topology
+from tests.sim.machine import Machine
+from tests.sim.oracles import out_of_sync, unsettled
+from tests.sim.oracles.copies import compare_maps
+from tests.sim.oracles.log_records import LogFold
+from tests.sim.oracles_tests.small import KEY, KEYS, NAME, PARTITIONS, Small, small_world
+from tests.sim.violation import Violation
+from wal import records as r
+from wal.ids import NO_VERSION, partition_of
+
+TX = b"t" * 16
+
+
+def test_a_world_in_which_all_is_well_is_left_alone() -> None:
+    with small_world() as small:
+        small.judge()
+        assert unsettled(small.world) == ""
+
+
+# Each of these does one thing that a node must never do.
+
+
+def _decide(small: Small, machine: Machine, records: Sequence[r.Record]) -> None:
+    effects = Effects()
+    effects.log.extend(records)
+    for watcher in small.world.watchers.turned:
+        watcher.turned(machine, [], effects)
+
+
+def _row(machine: Machine, key: bytes, entry: Entry) -> None:
+    assert machine.node is not None
+    machine.node.core.replica.store.layer_of(NAME)[key] = entry
+
+
+def _acknowledge(small: Small, tx: bytes) -> None:
+    request = Put(77, tx, "acc", [KEY], [b"last"])
+    for watcher in small.world.watchers.asked:
+        watcher.asked(small.primary, 1, request)
+    for watcher in small.world.watchers.answers:
+        watcher.answers(small.primary, 1, Done(77), 0)
+
+
+def reply_without_a_write(small: Small) -> None:
+    _acknowledge(small, TX)
+
+
+def reply_before_a_copy_has_it(small: Small) -> None:
+    small.copy(small.backup).counter.cut(0)
+    _acknowledge(small, small.put.tx)
+
+
+def reply_before_a_copy_has_it_on_disk(small: Small) -> None:
+    backup = small.backup
+    assert backup.node is not None
+    write = small.copy(small.primary).tail()[-1]
+    again = msgspec.structs.replace(write, start=write.end, tx=TX)
+    for machine in (small.primary, backup):
+        assert machine.node is not None
+        machine.node.core.replica.apply_write(again)
+    _decide(small, small.primary, [r.Update([again])])
+    for watcher in small.world.watchers.logged:
+        watcher.logged(small.primary, [r.Update([again])], 0)
+    backup._left_over = [r.Update([again])]
+    _acknowledge(small, TX)
+
+
+def close_what_was_acknowledged(small: Small) -> None:
+    start = small.copy(small.primary).counter.lwm - 1
+    _decide(small, small.primary, [r.NoOp(NAME[1], 9, [(NAME[0], start, 1)])])
+    small.oracles.finish(small.world)
+
+
+def give_a_counter_away_twice(small: Small) -> None:
+    write = r.Write(*NAME, 9, 50, [b"a"], [b"1"], tx=TX)
+    _decide(small, small.primary, [r.Update([write])])
+    _decide(small, small.backup, [r.Update([msgspec.structs.replace(write, values=[b"2"])])])
+
+
+def close_a_counter_that_was_given_away(small: Small) -> None:
+    _decide(small, small.primary, [r.Update([r.Write(*NAME, 9, 50, [b"a"], [b"1"])])])
+    _decide(small, small.backup, [r.NoOp(NAME[1], 9, [(NAME[0], 50, 1)])])
+
+
+def lower_the_high_watermark(small: Small) -> None:
+    small.copy(small.primary).counter._hwm = 0
+    small.judge()
+
+
+def commit_two_maps_as_one_version(small: Small) -> None:
+    for machine, topology in ((small.primary, b"a"), (small.backup, b"b")):
+        for watcher in small.oracles.all:
+            if type(watcher).__name__ == "OneMap":
+                watcher.logged(machine, [r.Committed(NO_VERSION, topology)], 1)
+
+
+def serve_an_epoch_twice(small: Small) -> None:
+    _decide(small, small.primary, [])
+    assert small.backup.node is not None
+    hold: Hold = small.backup.node.core.holds[NAME[1]]
+    hold.mine = hold.active = True
+    _decide(small, small.backup, [])
+
+
+def forget_a_digest(small: Small) -> None:
+    small.copy(small.backup).digest += 1
+    small.judge()
+
+
+def lose_a_row(small: Small) -> None:
+    _row(small.backup, KEY, Entry(1, 1, b"first"))
+    for _ in range(8):
+        small.oracles.look(small.world)
+
+
+def tell_two_outcomes(small: Small) -> None:
+    _decide(small, small.primary, [r.Outcome(TX, NAME[1], 1, True, [])])
+    _decide(small, small.backup, [r.Outcome(TX, NAME[1], 1, False, [])])
+
+
+def commit_by_half(small: Small) -> None:
+    other = (NAME[1] + 1) % PARTITIONS
+    halves = [r.Write("acc", p, 9, 50, [b"a"], [b"1"], tx=TX) for p in (NAME[1], other)]
+    votes = [r.Prepare(TX, w.partition, 9, [w], [], [NAME[1], other], NAME[1]) for w in halves]
+    _decide(small, small.primary, [*votes, r.Outcome(TX, NAME[1], 9, True, [("acc", 50, 1)])])
+    _decide(small, small.primary, [r.NoOp(other, 10, [("acc", 50, 1)])])
+    small.oracles.finish(small.world)
+
+
+def leave_a_vote_behind(small: Small) -> None:
+    vote = r.Prepare(TX, NAME[1], 1, [], [("acc", KEY)], [NAME[1]], NAME[1])
+    _decide(small, small.primary, [vote])
+    assert small.backup.node is not None
+    small.backup.node.core.replica.partition(NAME[1]).prepared[TX] = vote
+    small.oracles.finish(small.world)
+
+
+def apply_what_the_log_does_not_say(small: Small) -> None:
+    for machine in small.world.running:
+        assert machine.node is not None
+        copy = small.copy(machine)
+        machine.node.core.replica.apply_write(r.Write(*NAME, copy.epochs[-1][0], copy.counter.lwm, [KEY], [b"?"]))
+    for oracle in small.oracles.all:
+        if type(oracle).__name__ == "LogRecords":
+            oracle.finish(small.world)
+
+
+def say_more_than_is_durable(small: Small) -> None:
+    log = small.primary.log
+    assert log is not None
+    small.primary.depart(("n2",), Heartbeat(NO_VERSION, Life("x", 1, 0), 0, False), log.durable_lsn + 1)
+
+
+def claim_more_than_is_durable(small: Small) -> None:
+    small.primary.depart(("n2",), Heartbeat(NO_VERSION, Life("x", 1, 0), 1 << 30, False), 0)
+
+
+def write_the_store_ahead_of_the_log(small: Small) -> None:
+    for watcher in small.world.watchers.checkpoint:
+        watcher.checkpoint(small.primary, CheckpointImage(1 << 30, {}, {}, {}, [], {}))
+
+
+def recover_something_else(small: Small) -> None:
+    _row(small.primary, KEY, Entry(1, 1, b"first"))
+    for oracle in small.oracles.all:
+        if type(oracle).__name__ == "Replay":
+            oracle.started(small.primary)
+
+
+def forget_a_tombstone_too_early(small: Small) -> None:
+    behind = small.copy(small.backup)
+    behind.clear(loading=True)
+    for oracle in small.oracles.all:
+        if type(oracle).__name__ == "Deletions":
+            small.copy(small.primary).base = 1
+            oracle.look(small.world)
+
+
+def bring_a_deleted_key_back(small: Small) -> None:
+    name = ("acc", partition_of(KEYS[1], PARTITIONS))
+    for machine in small.world.running:
+        assert machine.node is not None
+        machine.node.core.replica.store.layer_of(name)[KEYS[1]] = Entry(1, 1, b"first")
+    small.judge()
+
+
+def keep_an_old_value_everywhere(small: Small) -> None:
+    for machine in small.world.running:
+        _row(machine, KEY, Entry(1, 1, b"first"))
+    small.judge()
+
+
+def keep_a_row_that_nobody_wrote(small: Small) -> None:
+    for machine in small.world.running:
+        _row(machine, b"stranger", Entry(1, 1, b"?"))
+    small.judge()
+
+
+def be_in_sync_without_being_whole(small: Small) -> None:
+    small.copy(small.backup).loading = True
+    for oracle in small.oracles.all:
+        if type(oracle).__name__ == "Copies":
+            oracle.look(small.world)
+
+
+@pytest.mark.parametrize(
+    ("oracle", "misdeed"),
+    [
+        ("acknowledged", reply_without_a_write),
+        ("acknowledged", reply_before_a_copy_has_it),
+        ("acknowledged", reply_before_a_copy_has_it_on_disk),
+        ("acknowledged-lost", close_what_was_acknowledged),
+        ("counter-twice", give_a_counter_away_twice),
+        ("counter-twice", close_a_counter_that_was_given_away),
+        ("watermarks", lower_the_high_watermark),
+        ("one-map", commit_two_maps_as_one_version),
+        ("one-primary", serve_an_epoch_twice),
+        ("log-records", apply_what_the_log_does_not_say),
+        ("equal-counters", forget_a_digest),
+        ("equal-counters", lose_a_row),
+        ("atomicity", tell_two_outcomes),
+        ("atomicity", commit_by_half),
+        ("atomicity", leave_a_vote_behind),
+        ("durability", say_more_than_is_durable),
+        ("durability", claim_more_than_is_durable),
+        ("store-ahead", write_the_store_ahead_of_the_log),
+        ("replay", recover_something_else),
+        ("tombstones", forget_a_tombstone_too_early),
+        ("deleted-key", bring_a_deleted_key_back),
+        ("rows", keep_an_old_value_everywhere),
+        ("rows", keep_a_row_that_nobody_wrote),
+        ("copies", be_in_sync_without_being_whole),
+    ],
+)
+def test_an_oracle_finds_what_is_wrong(oracle: str, misdeed: Callable[[Small], None]) -> None:
+    with small_world() as small:
+        with pytest.raises(Violation) as found:
+            misdeed(small)
+        assert found.value.oracle == oracle, str(found.value)
+
+
+def test_rest_is_not_found_where_a_node_is_away_or_a_lock_is_held() -> None:
+    with small_world() as small:
+        primary = small.primary
+        assert primary.node is not None
+        primary.node.locks.try_all(TX, [("acc", KEY)])
+        assert unsettled(small.world) == f"{primary.name}: locks is 1"
+        assert out_of_sync(small.world) == ""
+        small.backup.stop("killed")
+        assert out_of_sync(small.world) == f"{small.backup.name} does not serve (killed)"
+
+
+# Maps, and logs, that are wrong by themselves.
+
+
+def test_a_step_that_gives_up_a_copy_before_another_one_is_in_sync_is_found() -> None:
+    with small_world() as small:
+        before = small.world.newest()
+        assert before is not None
+        compare_maps(before, before)
+        with pytest.raises(Violation, match=r"partition 1 had .* in sync"):
+            compare_maps(before, _without_a_copy(before, 1))
+
+
+def test_a_step_in_which_a_node_died_may_have_a_copy_less() -> None:
+    with small_world() as small:
+        before = small.world.newest()
+        assert before is not None
+        gone = before.placements[1].in_sync[-1]
+        members = tuple(member for member in before.members if member.node != gone)
+        compare_maps(before, msgspec.structs.replace(_without_a_copy(before, 1), members=members))
+
+
+def _without_a_copy(before: Topology, number: int) -> Topology:
+    placements = list(before.placements)
+    old = placements[number]
+    placements[number] = msgspec.structs.replace(old, in_sync=old.in_sync[:-1])
+    return msgspec.structs.replace(before, placements=tuple(placements))
+
+
+def test_a_counter_that_the_log_gives_to_two_updates_is_found() -> None:
+    fold = LogFold()
+    fold.take([r.Update([r.Write(*NAME, 1, 0, [b"a"], [b"1"])]), r.Update([r.Write(*NAME, 1, 0, [b"b"], [b"2"])])])
+    assert fold.twice == [f"counter 1 of acc/{NAME[1]} is (b'a', b'1'), and then (b'b', b'2')"]
+
+
+def test_a_counter_may_be_given_away_anew_once_a_later_epoch_began_there() -> None:
+    fold = LogFold()
+    first = r.Update([r.Write(*NAME, 1, 0, [b"a"], [b"1"])])
+    fold.take([first, first, r.EpochStart(NAME[1], 2, [(NAME[0], 1)]), r.Update([r.Write(*NAME, 2, 0, [b"b"], [b"2"])])])
+    assert fold.twice == []
