@@ -81,9 +81,12 @@ def _rate(text: str) -> tuple[str, float]:
     if name not in RATES:
         raise argparse.ArgumentTypeError(f"there is no fault {name!r}: expected one of {', '.join(RATES)}")
     try:
-        return name, float(rate)
+        wanted = float(rate)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a rate such as {name}=2.0") from None
+        wanted = -1.0
+    if not 0 <= wanted < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a rate such as {name}=2.0")
+    return name, wanted
 
 
 def _one(seed: int, rates: dict[str, float] | None, plant: Plant | None, *, verbose: bool, smaller: bool) -> int:
