@@ -23,6 +23,7 @@ class Detector:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._heard: dict[NodeId, int] = {}
+        self._silent: dict[NodeId, list[NodeId]] = {}  # whom each node said that it does not hear
         self._peaks: dict[tuple[NodeId, str, int], int] = {}  # a life -> the highest durable LSN it claimed
         self._last_look = 0
         self.since: int | None = None  # when this node began to listen
@@ -67,18 +68,50 @@ class Detector:
         return node == self.core.node or self._heard.get(node, 0) > (self.since or 0)
 
     def has_quorum(self) -> bool:
-        """Whether a majority of the voters was heard of lately."""
-        topology = self.core.topology
+        """Whether a majority of the voters was heard of lately, and hears this node as far as they say."""
+        topology, node = self.core.topology, self.core.node
         if topology is None:
             return False
-        return sum(not self.suspected(n) for n in topology.voters) >= topology.majority
+        return sum(not self.suspected(n) and not self._apart(n, node) for n in topology.voters) >= topology.majority
 
     def coordinator(self) -> NodeId | None:
-        """The oldest member that is not suspected, in this node's opinion."""
+        """The oldest member that is not suspected and hears a majority, in this node's opinion."""
         topology = self.core.topology
         if topology is None:
             return None
-        return next((m.node for m in topology.members if not self.suspected(m.node)), None)
+        return next((m.node for m in topology.members if not self.suspected(m.node) and not self._deaf(m.node)), None)
+
+    # Links that are broken in one direction, or between others.
+
+    def silent(self) -> list[NodeId]:
+        """The members that this node does not hear."""
+        return [n for n in self.core.peers() if self.suspected(n)]
+
+    def note_silent(self, node: NodeId, silent: list[NodeId]) -> None:
+        """A node says whom it does not hear."""
+        self._silent[node] = silent
+
+    def _deaf(self, node: NodeId) -> bool:
+        """Whether a member says that it hears no majority: it cannot lead, although it is heard."""
+        topology = self.core.topology
+        assert topology is not None
+        silent = self._silent.get(node, ())
+        return sum(n not in silent for n in topology.voters) < topology.majority
+
+    def connected(self, nodes: Iterable[NodeId]) -> list[NodeId]:
+        """Those of the nodes, in their order, who hear this one and each other as far as they say; the earlier goes first.
+
+        Two members that do not hear each other cannot be in one map, although both are heard here: what one is primary of
+        and the other has a copy of could acknowledge nothing.
+        """
+        chosen = [self.core.node]
+        for node in nodes:
+            if node != self.core.node and not any(self._apart(node, other) for other in chosen):
+                chosen.append(node)
+        return chosen
+
+    def _apart(self, a: NodeId, b: NodeId) -> bool:
+        return b in self._silent.get(a, ()) or a in self._silent.get(b, ())
 
     def note_peak(self, node: NodeId, life: Life, durable_lsn: int) -> None:
         """A node claims that its log is durable up to here."""
@@ -98,6 +131,7 @@ class Detector:
     def switch(self) -> None:
         """A new map: what it says of a node rests on the life that it lists; what other lives claimed is settled."""
         assert self.core.topology is not None
+        self._silent = {}
         listed = {m.node: (m.node, m.allocation, m.incarnation) for m in self.core.topology.members}
         self._peaks = {life: lsn for life, lsn in self._peaks.items() if listed.get(life[0], life) == life}
 

@@ -61,7 +61,10 @@ class Membership:
             self.detector.note_peak(sender, message.life, message.durable_lsn)
         if message.version < self.core.version:
             self.exchange.send_map(sender)
-        elif message.version == self.core.version and message.frozen:
+            return
+        if message.version == self.core.version:
+            self.detector.note_silent(sender, message.silent)
+        if message.version == self.core.version and message.frozen:
             self._frozen[sender] = None
         else:
             self._frozen.pop(sender, None)
@@ -81,6 +84,8 @@ class Membership:
             return
         if message.version > core.version:
             return
+        if message.version == core.version:
+            self.detector.note_silent(sender, message.silent)
         if message.version < core.version or _is_member(topology, candidate):
             self.exchange.send_map(sender)
         if _is_member(topology, candidate):
@@ -167,8 +172,12 @@ class Membership:
     def _beat(self) -> None:
         core, topology = self.core, self.core.topology
         peers = core.peers()
-        if peers:
-            core.send(peers, Heartbeat(core.version, core.life, core.durable_lsn, core.frozen))
+        fresh = core.now - 2 * core.settings.suspicion_ms * MS
+        self._joins = {node: at for node, at in self._joins.items() if at >= fresh}
+        hearers = tuple(dict.fromkeys([*peers, *self._joins]))  # who asks to join is told who is there
+        if hearers:
+            silent = self.detector.silent()
+            core.send(hearers, Heartbeat(core.version, core.life, core.durable_lsn, core.frozen, silent))
         if topology is None or not _is_member(topology, self.me):
             others = tuple(dict.fromkeys([*peers, *self.seen]))
             others = tuple(n for n in others if n != core.node)
@@ -184,6 +193,7 @@ class Membership:
                         me.domain,
                         core.version,
                         topology.cluster if topology is not None else "",
+                        self.detector.silent(),
                     ),
                 )
         leader = self.detector.coordinator()
@@ -198,8 +208,6 @@ class Membership:
         """Everyone who could be in the next map."""
         core, topology = self.core, self.core.topology
         assert topology is not None
-        fresh = core.now - 2 * core.settings.suspicion_ms * MS
-        self._joins = {node: at for node, at in self._joins.items() if at >= fresh}
         alive: dict[NodeId, Candidate] = {}
         for m in topology.members:
             if not self.detector.suspected(m.node):
@@ -207,7 +215,7 @@ class Membership:
         for node in self._joins:
             alive[node] = self.seen[node]
         alive[core.node] = self.me
-        return list(alive.values())
+        return [alive[node] for node in self.detector.connected(alive)]
 
     def _lead(self) -> None:
         core, topology = self.core, self.core.topology

@@ -50,17 +50,18 @@ class Peak(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", gc=False):
     """I live, I am at this version, and in this life the log on this disk is durable up to `durable_lsn`.
 
-    `frozen`: I reported to an exchange that has not ended.
+    `frozen`: I reported to an exchange that has not ended. `silent`: members that I do not hear, whoever else may.
     """
 
     version: Version
     life: Life
     durable_lsn: int
     frozen: bool
+    silent: list[NodeId]
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
-    """Let me in; repeated until a map lists this incarnation."""
+    """Let me in; repeated until a map lists this incarnation. `silent`: members of the map I know that I do not hear."""
 
     node: NodeId
     allocation: str
@@ -69,6 +70,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
     domain: str
     version: Version
     cluster: str
+    silent: list[NodeId]
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave", gc=False):
