@@ -43,6 +43,7 @@ class Transaction:
         self.phase = Phase.PREPARING
         self.votes: dict[int, bool] = {}
         self.commit = False
+        self.held_back = False  # decided during an exchange: the record is written when it is over
         self.reason = ""
         self.prepare_only = False
         self.unfinished: dict[int, None] = {}

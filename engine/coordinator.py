@@ -244,6 +244,10 @@ class Coordinator:
         known = core.replica.partition(hold.number).results.get(transaction.tx)
         assert known is None, f"transaction {transaction.tx.hex()} was decided before: {known}"
         transaction.phase, transaction.commit = Phase.DECIDING, commit
+        transaction.held_back = core.frozen
+        if core.frozen:
+            probe("tx.decision_held_back")
+            return  # what this node has was reported to an exchange: the record is for the version that comes of it
         over = self._over.pop(hold.number, [])
         keys = [transaction.tx, *over]
         outcome = bytes([COMMITTED if commit else ABORTED])
@@ -402,6 +406,8 @@ class Coordinator:
                 del self.active[transaction.tx]
                 for session, request_id, _ in transaction.asked:
                     core.remap(session, request_id, begun=True)
+            elif transaction.held_back:
+                self._decide(transaction, commit=transaction.commit)
             elif transaction.phase is Phase.PREPARING:
                 self._ask_votes(transaction)
             elif transaction.phase is Phase.RECOVERING:

@@ -161,11 +161,11 @@ def apply_what_the_log_does_not_say(small: Small) -> None:
 def say_more_than_is_durable(small: Small) -> None:
     log = small.primary.log
     assert log is not None
-    small.primary.depart(("n2",), Heartbeat(NO_VERSION, Life("x", 1, 0), 0, False), log.durable_lsn + 1)
+    small.primary.depart(("n2",), Heartbeat(NO_VERSION, Life("x", 1, 0), 0, False, []), log.durable_lsn + 1)
 
 
 def claim_more_than_is_durable(small: Small) -> None:
-    small.primary.depart(("n2",), Heartbeat(NO_VERSION, Life("x", 1, 0), 1 << 30, False), 0)
+    small.primary.depart(("n2",), Heartbeat(NO_VERSION, Life("x", 1, 0), 1 << 30, False, []), 0)
 
 
 def write_the_store_ahead_of_the_log(small: Small) -> None:
