@@ -151,7 +151,8 @@ def _sum_up(results: Iterable[Result]) -> None:
     print("faults:", ", ".join(f"{kind} {count:,}" for kind, count in faults.most_common()))
     print("faults that never came:", ", ".join(kind for kind in RATES if kind not in faults) or "none")
     small = [r.seed for r in found if r.deliveries < DELIVERIES_MIN or len(r.faults) < KINDS_MIN]
-    print(f"seeds with less than {DELIVERIES_MIN:,} deliveries or {KINDS_MIN} kinds of faults: {len(small)}")
+    little = f"seeds with less than {DELIVERIES_MIN:,} deliveries or {KINDS_MIN} kinds of faults"
+    print(f"{little}: {', '.join(map(str, small)) or 'none'}")
     known = declared()
     print(f"rare paths: {sum(name in probes for name in known)} of {len(known)} reached; never reached:")
     for name in known:
