@@ -384,7 +384,7 @@ async def connect(addresses: str, *, timeout: float = 10.0) -> Database:
 async def open(path: str | Path, **settings: Any) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`
     """Open an embedded node: a cluster of one, in this process, without a port.
 
-    `settings` are those of `engine.settings.Settings`; a new directory has 64 partitions unless they say
+    `settings` are those of `engine.settings.Settings`; a new directory has 16 partitions unless they say
     otherwise. Raises UsageError, CorruptionError and DiskFull.
     """
     from engine.embedded import open_embedded  # noqa: PLC0415  # a remote client needs neither LMDB nor the node

@@ -25,7 +25,7 @@ from engine.settings import Settings, check_settings
 from wal import DirectoryDisk
 
 ADDRESS = "embedded:0"
-ALONE: dict[str, Any] = {"partitions": 64, "backups": 0, "connection_lost_ms": 0}
+ALONE: dict[str, Any] = {"partitions": 16, "backups": 0, "connection_lost_ms": 0}
 """What a new node by itself has, unless it is told otherwise. Partitions spread work over nodes, and here is only one:
 with fewer of them more of a batch lies in each, and a batch costs what its partitions cost."""
 _log = logging.getLogger("foreshore")

@@ -201,8 +201,9 @@ class Participant:
             return "it ended here already"
         if (tx, number) in self.writes.under_way:
             return "a single write of the same id is under way"
-        if message.optimistic and state.results.too_old(tx):
-            # It may have ended here and been forgotten, and no lock that it lost would tell: it must not begin once more.
+        if message.optimistic and state.results.too_old(tx) and _is_blind(part):
+            # It may have ended here and been forgotten, and neither a lock that it lost nor a version that it read and
+            # changed would tell: it must not begin once more.
             probe("tx.too_old_to_vote")
             return f"it is older than the oldest result that partition {number} keeps: begin a new transaction"
         owner = message.owner
@@ -355,3 +356,9 @@ class Participant:
 def keys_of(prepare: r.Prepare) -> list[Key]:
     """Every key that a prepared transaction holds in its partition."""
     return [*((w.namespace, key) for w in prepare.writes for key in w.keys), *prepare.locks]
+
+
+def _is_blind(part: Part) -> bool:
+    """Whether a part writes a key that it has not read."""
+    read = {(namespace, key) for namespace, key, _, _ in part.reads}
+    return any((namespace, key) not in read for namespace, keys, _ in part.writes for key in keys)

@@ -27,10 +27,10 @@ async def put(path: Path, key: bytes, **settings: int) -> list[bytes]:
 
 def test_a_node_by_itself_has_few_partitions_and_no_backups(tmp_path: Path) -> None:
     asyncio.run(put(tmp_path / "node", b"a"))
-    assert formed(tmp_path / "node") == (ALONE["partitions"], ALONE["backups"]) == (64, 0)
+    assert formed(tmp_path / "node") == (ALONE["partitions"], ALONE["backups"]) == (16, 0)
 
 
 def test_a_directory_keeps_the_partitions_that_it_was_made_with(tmp_path: Path) -> None:
-    assert asyncio.run(put(tmp_path / "node", b"a", partitions=16)) == [b"a"]
+    assert asyncio.run(put(tmp_path / "node", b"a", partitions=64)) == [b"a"]
     assert asyncio.run(put(tmp_path / "node", b"b")) == [b"a", b"b"]
-    assert formed(tmp_path / "node") == (16, 0)
+    assert formed(tmp_path / "node") == (64, 0)
