@@ -175,6 +175,9 @@ class _SegmentWalk:
             stop = self._judge(scan)
             if stop is None:
                 break
+            if self._last and self._grew(scan):
+                scan = self._from(scan)
+                continue
             yield stop
             if not stop.damage:
                 break
@@ -190,6 +193,18 @@ class _SegmentWalk:
         if self._everything and not self._last:
             yield from self._footer()
         yield self._info(scan)
+
+    def _from(self, scan: Scan) -> Scan:
+        """A scan that goes on where another one ended, with what is in the file now."""
+        place = scan.offset, scan.lsn, scan.crc
+        return Scan(self._file, self._header, limit=self._limit, checksum=self._checksum, place=place)
+
+    def _grew(self, scan: Scan) -> bool:
+        """Whether the next block is there by now: a live log grows while it is read, and what lay behind it told."""
+        grew = next(iter(self._from(scan)), None) is not None
+        if grew:
+            probe("wal.walk.grew_meanwhile")
+        return grew
 
     def _blocks(self, scan: Scan) -> Iterator[Found]:
         for raw in scan:

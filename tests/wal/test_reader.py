@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from wal import (
     verify,
 )
 from wal.codec import HEADER_BYTES
+from wal.disk import File
 from wal.records import Record
 
 
@@ -176,6 +178,45 @@ def test_a_log_is_read_while_its_node_writes_it(tmp_path: Path) -> None:
             assert numbers(list(read(tmp_path))) == list(range(1, n + 1))
         assert verify(tmp_path).findings == []
         log.close()
+
+
+class _Growing:
+    """A disk whose log grows behind the first window that is read of its blocks, as that of a live node does."""
+
+    def __init__(self, disk: MemoryDisk, grow: Callable[[], None]) -> None:
+        self._disk = disk
+        self._grow: Callable[[], None] | None = grow
+
+    def list(self) -> list[str]:
+        return self._disk.list()
+
+    def open(self, name: str, write: bool = False) -> File:
+        file = self._disk.open(name, write)
+        read = file.read
+
+        def read_then_grow(offset: int, n: int) -> bytes:
+            data = read(offset, n)
+            if offset == HEADER_BYTES and self._grow is not None:
+                grow, self._grow = self._grow, None
+                grow()
+            return data
+
+        file.read = read_then_grow  # type: ignore[method-assign]  # of this one file
+        return file
+
+
+def test_what_is_written_behind_a_window_that_was_read_is_no_damage() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, LogSettings(segment_bytes=64 << 10, total_bytes=1 << 20))
+    append(log, update(1))
+
+    def grow() -> None:
+        append(log, update(2))
+        append(log, update(3))  # proves that the one before was synced
+
+    found = list(inspect(_Growing(disk, grow)))
+    assert findings_of(found) == []
+    assert numbers(blocks_of(found)) == [1, 2, 3]
 
 
 def test_following_a_log_gives_every_block_once_across_rotations() -> None:

@@ -25,7 +25,7 @@ from tests.sim.oracles.copies import Copies
 from tests.sim.oracles.counters import OneMap, OnePrimary, Watermarks, look_inside
 from tests.sim.oracles.deletions import Deletions
 from tests.sim.oracles.durability import Durability
-from tests.sim.oracles.equality import ROWS_AT_ONCE, EqualCounters, compare_copies
+from tests.sim.oracles.equality import EqualCounters, compare_copies
 from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.liveness import out_of_sync, unsettled
 from tests.sim.oracles.log_records import LogRecords
@@ -33,7 +33,7 @@ from tests.sim.oracles.oracle import Oracle
 from tests.sim.oracles.replay import Replay
 from tests.sim.world import World
 
-__all__ = ["ROWS_AT_ONCE", "Oracle", "Oracles", "compare_copies", "look_inside", "out_of_sync", "unsettled", "watch"]
+__all__ = ["Oracle", "Oracles", "compare_copies", "look_inside", "out_of_sync", "unsettled", "watch"]
 
 
 class Oracles:

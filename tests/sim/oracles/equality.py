@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
+from engine.replica import Replica
 from engine.topology import CopyState
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
@@ -81,25 +83,33 @@ def compare_copies(world: World) -> None:
     assert newest is not None
     names = sorted({n for m in world.running if m.node is not None for n in m.node.core.replica.fragments})
     for name in names:
-        owners = newest.placements[name[1]].owners
-        copies = [_copy(world.machines[owner], name) for owner in owners]
-        for (first, mine), (second, theirs) in pairwise(zip(owners, copies, strict=True)):
-            if mine != theirs:
-                wrong = next(k for k in mine if mine[k] != theirs[k])
-                raise Violation(
-                    "equal-contents",
-                    f"{wrong} on {first}: {mine[wrong]}; on {second}: {theirs[wrong]}",
-                    About(fragments=(name,)),
-                )
+        replicas: list[tuple[NodeId, Replica]] = []
+        for owner in newest.placements[name[1]].owners:
+            node = world.machines[owner].node
+            assert node is not None
+            replicas.append((owner, node.core.replica))
+        compare(name, replicas)
 
 
-def _copy(machine: Machine, name: Fragment) -> dict[str, object]:
-    assert machine.node is not None
-    replica = machine.node.core.replica
+def compare(name: Fragment, replicas: Sequence[tuple[NodeId, Replica]]) -> None:
+    """Every two of these copies of a fragment are equal in every respect."""
+    copies = [(node, contents_of(replica, name)) for node, replica in replicas]
+    for (first, mine), (second, theirs) in pairwise(copies):
+        if mine != theirs:
+            wrong = next(k for k in mine if mine[k] != theirs[k])
+            raise Violation(
+                "equal-contents",
+                f"{wrong} on {first}: {mine[wrong]}; on {second}: {theirs[wrong]}",
+                About(fragments=(name,)),
+            )
+
+
+def contents_of(replica: Replica, name: Fragment) -> dict[str, object]:
+    """All that two copies of a fragment must agree on."""
     copy = replica.fragments.get(name)
-    rows = replica.store.scan(name, b"", ROWS_AT_ONCE)
     if copy is None:
         return {"counter": "lwm=0 hwm=0", "digest": 0, "epochs": [], "suspects": [], "rows": []}
+    rows = replica.store.scan(name, b"", ROWS_AT_ONCE)
     return {
         "counter": str(copy.counter),
         "digest": copy.digest,

@@ -7,19 +7,18 @@ everybody is there and nothing is left to do, the oracles of the seeds say their
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from engine.recover import recover
 from engine.replica import Replica
 from engine.settings import Durability
 from engine.store import LayeredStore
 from tests.sim.machine import CLUSTER, Machine
-from tests.sim.oracles import ROWS_AT_ONCE, look_inside, unsettled
+from tests.sim.oracles import look_inside, unsettled
+from tests.sim.oracles.equality import compare, contents_of
 from tests.sim.scenario.stage import Stage
 from tests.sim.transactions import Key
 from tests.sim.violation import About, Violation
 from wal import Log, LogSettings
-from wal.ids import Fragment, partition_of
+from wal.ids import partition_of
 
 
 def judge(stage: Stage) -> None:
@@ -52,29 +51,7 @@ def _replicas(stage: Stage, partition: int) -> list[tuple[str, Replica]]:
 def _equal_copies(stage: Stage) -> None:
     names = sorted({n for m in stage.world.running if m.node is not None for n in m.node.core.replica.fragments})
     for name in names:
-        copies = [(node, _contents(replica, name)) for node, replica in _replicas(stage, name[1])]
-        for (first, mine), (second, theirs) in pairwise(copies):
-            if mine != theirs:
-                wrong = next(k for k in mine if mine[k] != theirs[k])
-                raise Violation(
-                    "equal-contents",
-                    f"{wrong} on {first}: {mine[wrong]}; on {second}: {theirs[wrong]}",
-                    About(fragments=(name,)),
-                )
-
-
-def _contents(replica: Replica, name: Fragment) -> dict[str, object]:
-    copy = replica.fragments.get(name)
-    if copy is None:
-        return {"counter": "lwm=0 hwm=0", "digest": 0, "epochs": [], "suspects": [], "rows": []}
-    rows = replica.store.scan(name, b"", ROWS_AT_ONCE)
-    return {
-        "counter": str(copy.counter),
-        "digest": copy.digest,
-        "epochs": copy.history,
-        "suspects": list(copy.suspects),
-        "rows": [(key, entry) for key, entry in rows if entry.value is not None],
-    }
+        compare(name, _replicas(stage, name[1]))
 
 
 def _replay(machine: Machine) -> None:
@@ -96,8 +73,8 @@ def _replay(machine: Machine) -> None:
         )
         again = recover(LayeredStore(store), log)
         for name, copy in machine.node.core.replica.fragments.items():
-            other = _contents(again, name)
-            mine = _contents(machine.node.core.replica, name)
+            other = contents_of(again, name)
+            mine = contents_of(machine.node.core.replica, name)
             if copy.counter.lwm == again.fragment(name).counter.lwm and other != mine:
                 wrong = next(k for k in mine if mine[k] != other[k])
                 raise Violation(
