@@ -24,10 +24,10 @@ from tests.sim.workloads import WORKLOADS, Load, judge, read_everything, set_up
 from tests.sim.world import SECOND, Plant, World
 from wal.probe import listen
 
-STORM_NS = 20 * SECOND
-STORMS_MAX = 20
+STORM_NS = 15 * SECOND
+STORMS_MAX = 60
 """A storm in which too little happened goes on for up to so many times as long."""
-DELIVERIES_MIN, DELIVERIES_MAX = 3_000, 10_000
+DELIVERIES_MIN, DELIVERIES_MAX = 3_000, 8_000
 KINDS_MIN = 5
 CLIENTS = 4
 CALM_PACE = 4
