@@ -4,7 +4,8 @@
 `engine.aio` has the same in its native, asynchronous form. What is below this module is the node itself.
 """
 
-from engine.api import Database, Namespace, Transaction, connect, open, transactional  # noqa: A004  # as `dbm.open`
+from engine.api import Database, Namespace, Transaction, connect, transactional
+from engine.api import open as open  # noqa: A004  # as `dbm.open`; not in `__all__`: `import *` keeps the builtin
 from engine.client.transaction import Concurrency, Isolation
 from engine.codecs import Codec
 from engine.errors import (
@@ -44,6 +45,5 @@ __all__ = [
     "Unavailable",
     "UsageError",
     "connect",
-    "open",
     "transactional",
 ]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import math
 import random
@@ -42,7 +43,13 @@ class Namespace:
         self.database = database
         self.name = name
         self.codec = codec
-        self._session = database.session
+
+    @property
+    def _session(self) -> Session:
+        return self.database.session  # another one in the child of a fork
+
+    def __repr__(self) -> str:
+        return f"<Namespace {self.name} codec={self.codec.name}>"
 
     async def get(self, key: Any, default: Any = None, *, stale: bool = False) -> Any:
         """The value of a key, or `default`. `stale`: from any in-sync copy, perhaps a moment old."""
@@ -160,6 +167,9 @@ class TransactionNamespace:
         self.name = namespace.name
         self.codec = namespace.codec
 
+    def __repr__(self) -> str:
+        return f"<Namespace {self.name} codec={self.codec.name} in {self._raw.description}>"
+
     async def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key, or `default`; it stays what it is until the transaction ends."""
         encoded = key_of(self.codec, key)
@@ -211,6 +221,9 @@ class Transaction:
         self._raw = raw
         self._entered = False
 
+    def __repr__(self) -> str:
+        return f"<Transaction {self._raw.description}>"
+
     @property
     def id(self) -> str:
         """The id to ask `transaction_status` about."""
@@ -255,9 +268,18 @@ class Transaction:
 class Database:
     """A cluster, or an embedded node, as an application sees it."""
 
-    def __init__(self, session: Session, close: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, session: Session, where: str, close: Callable[[], Awaitable[None]] | None = None) -> None:
         self.session = session
+        self.where = where
         self._close = close
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the node is in this process."""
+        return self._close is not None
+
+    def __repr__(self) -> str:
+        return f"<Database {self.where}{' closed' if self.session.closed else ''}>"
 
     def namespace(self, name: str, *, codec: str | Codec | None = None, backups: int | None = None) -> Namespace:
         """A named map; it exists as soon as it is written to. `backups` must be what the cluster keeps."""
@@ -303,7 +325,13 @@ class Database:
             transaction, returned = self.transaction(**options), False
             try:
                 async with transaction:
-                    result = await function(transaction)
+                    began = function(transaction)
+                    if not inspect.isawaitable(began):
+                        raise errors.UsageError(
+                            f"{name_of(function)} gave a {type(began).__name__}: expected an `async def` that returns what "
+                            "it found; a plain function belongs to the blocking form, and rows are returned as a list"
+                        )
+                    result = await began
                     returned = True
             except errors.Error as error:
                 if not await self.did_commit(error, transaction, returned=returned, last=attempt >= attempts):
@@ -357,12 +385,21 @@ class Database:
         await self.close()
 
 
-async def connect(addresses: str, *, timeout: float = 10.0) -> Database:
-    """Connect to a cluster by the `host:port` of some of its nodes, separated by commas.
+def name_of(function: Callable[..., object]) -> str:
+    """A function as a message names it."""
+    return str(getattr(function, "__qualname__", repr(function)))
+
+
+async def connect(addresses: str | Iterable[str], *, timeout: float = 10.0) -> Database:
+    """Connect to a cluster by the `host:port` of some of its nodes, in one text with commas or one by one.
 
     `timeout` (seconds) bounds every call. Raises Unavailable if no node answers within it, saying what each refused.
     """
-    seeds = [address.strip() for address in addresses.split(",") if address.strip()]
+    given = [addresses] if isinstance(addresses, str) else list(addresses)
+    wrong = [address for address in given if not isinstance(address, str)]
+    if wrong:
+        raise errors.UsageError(f"an address is {wrong[0]!r}: expected texts of the form host:port")
+    seeds = [part.strip() for address in given for part in address.split(",") if part.strip()]
     if not seeds:
         raise errors.UsageError("no address was given: expected host:port,host:port,...")
     for address in seeds:
@@ -373,11 +410,11 @@ async def connect(addresses: str, *, timeout: float = 10.0) -> Database:
     session = Session(seeds, timeout=timeout)
     session.links = SocketLinks(session)
     session.begin()
-    database = Database(session)
+    database = Database(session, ",".join(seeds))
     if not await session.wait_for_table(timeout):
         await database.close()
         why = "; ".join(f"{address}: {reason}" for address, reason in session.refusals.items())
-        raise errors.Unavailable(f"no node of a formed cluster answered within {timeout} s ({why or addresses})")
+        raise errors.Unavailable(f"no node of a formed cluster answered within {timeout} s ({why or ','.join(seeds)})")
     return database
 
 

@@ -15,6 +15,7 @@ with engine.open("/tmp/accounts") as db:
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 from collections.abc import (
     Callable,
@@ -34,7 +35,7 @@ from typing import Any, Self, TypeVar
 from engine import aio, errors
 from engine.client.transaction import Concurrency
 from engine.codecs import Codec
-from engine.loop import Loop, iterate
+from engine.loop import Loop, immortal, iterate
 
 T = TypeVar("T")
 _MISSING = object()
@@ -154,7 +155,7 @@ class Namespace(MutableMapping[Any, Any]):
         return iterate(self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit))
 
     def __repr__(self) -> str:
-        return f"<Namespace {self.name}>"
+        return repr(self._native)
 
 
 class _Items(ItemsView[Any, Any]):
@@ -186,6 +187,9 @@ class TransactionNamespace:
         self._native = native
         self.name = native.name
         self.codec = native.codec
+
+    def __repr__(self) -> str:
+        return repr(self._native)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of a key, or `default`; it stays what it is until the transaction ends."""
@@ -227,6 +231,9 @@ class Transaction:
         self._native = native
         self._run = database._loop.run
 
+    def __repr__(self) -> str:
+        return repr(self._native)
+
     @property
     def id(self) -> str:
         """The id to ask `transaction_status` about."""
@@ -260,9 +267,27 @@ class Transaction:
 class Database:
     """A cluster, or an embedded node, as an application sees it."""
 
-    def __init__(self, loop: Loop, native: aio.Database) -> None:
+    def __init__(self, loop: Loop, native: aio.Database, again: Callable[[], Coroutine[Any, Any, aio.Database]]) -> None:
         self._loop = loop
         self._native = native
+        self._again = again
+        loop.forked = self._in_child
+
+    def _in_child(self) -> None:
+        """A child of `os.fork()`: connect anew, under the same names; transactions of the parent stay the parent's."""
+        native = self._native
+        if native.embedded:
+            raise errors.UsageError(
+                f"{native.where} was opened before os.fork(), and the node lives in the parent: open it in the child after "
+                "the parent has closed it, or run nodes (`foreshore node start`) and connect to them"
+            )
+        immortal(native.session)
+        native.session.failure = errors.UsageError("this was begun before os.fork(): it belongs to the parent process")
+        self._loop.begin()
+        native.session = self._loop.run(self._again()).session
+
+    def __repr__(self) -> str:
+        return repr(self._native)
 
     def namespace(self, name: str, *, codec: str | Codec | None = None, backups: int | None = None) -> Namespace:
         """A named map; it exists as soon as it is written to. `backups` must be what the cluster keeps."""
@@ -298,7 +323,7 @@ class Database:
             transaction, returned = self.transaction(**options), False
             try:
                 with transaction:
-                    result = function(transaction)
+                    result = _at_once(function, function(transaction))
                     returned = True
             except errors.Error as error:
                 asked = self._native.did_commit(error, transaction._native, returned=returned, last=attempt >= attempts)
@@ -316,7 +341,8 @@ class Database:
         """End everything that is under way and hang up."""
         if self._loop.open:
             try:
-                self._loop.run(self._native.close())
+                if not self._loop.in_child:
+                    self._loop.run(self._native.close())
             finally:
                 self._loop.stop()
 
@@ -327,9 +353,25 @@ class Database:
         self.close()
 
 
-def connect(addresses: str, *, timeout: float = 10.0) -> Database:
-    """Connect to a cluster by the `host:port` of some of its nodes, separated by commas. `timeout` bounds every call."""
-    return _start(lambda: aio.connect(addresses, timeout=timeout))
+def _at_once(function: Callable[..., object], result: T) -> T:
+    """What a function returned; refused if it has yet to be run, when its transaction would be over."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if not inspect.isasyncgen(result) and hasattr(result, "close"):
+            result.close()
+        raise errors.UsageError(
+            f"{aio.name_of(function)} gave a {type(result).__name__}, which would run after its transaction: expected a "
+            "plain function that returns what it found (rows as a list); for `async def` use engine.aio"
+        )
+    return result
+
+
+def connect(addresses: str | Iterable[str], *, timeout: float = 10.0) -> Database:
+    """Connect to a cluster by the `host:port` of some of its nodes, in one text with commas or one by one.
+
+    `timeout` (seconds) bounds every call.
+    """
+    given = addresses if isinstance(addresses, str) else list(addresses)
+    return _start(lambda: aio.connect(given, timeout=timeout))
 
 
 def open(path: str | Path, **settings: Any) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`
@@ -340,7 +382,7 @@ def open(path: str | Path, **settings: Any) -> Database:  # noqa: A001  # named 
 def _start(begin: Callable[[], Coroutine[Any, Any, aio.Database]]) -> Database:
     loop = Loop()
     try:
-        return Database(loop, loop.run(begin()))
+        return Database(loop, loop.run(begin()), begin)
     except BaseException:
         loop.stop()
         raise

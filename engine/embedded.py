@@ -122,4 +122,4 @@ async def open_embedded(path: Path, options: dict[str, Any], *, disk: MakeDisk =
     if not await session.wait_for_table(30.0):
         await close()
         raise errors.Unavailable(f"the node in {path} did not start")
-    return Database(session, close)
+    return Database(session, f"embedded {path}", close)

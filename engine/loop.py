@@ -1,9 +1,16 @@
-"""An event loop in a thread of its own, for blocking callers: `engine.api` does everything there."""
+"""An event loop in a thread of its own, for blocking callers: `engine.api` does everything there.
+
+Of a process only the thread that calls `os.fork()` lives on in the child, so the loop's thread is not there. A loop knows
+that it was forked, and asks its owner what to do (`Loop.forked`): to begin again on a new thread, or to refuse.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
@@ -17,12 +24,30 @@ CHUNK_ROWS = 1000
 
 
 class Loop:
-    """A thread that runs an event loop, for the calls of one database."""
+    """A thread that runs an event loop, for the calls of one database.
+
+    `forked` is called at the first call in a child of `os.fork()`: it may `begin` a thread again, and whoever else calls
+    waits until it is done; what it raises is what every call in the child is told.
+    """
 
     def __init__(self) -> None:
-        self.loop = _new_loop()
+        self.forked: Callable[[], None] | None = None
+        self.in_child = False  # of a fork, where no call was made yet, or none can be
         self._open = True
+        self._thread: threading.Thread
+        self._new_locks()
+        self.begin()
+        _loops.add(self)
+
+    def _new_locks(self) -> None:
         self._gate = threading.Lock()  # what is let in before the end is ended by it, what comes later is refused
+        self._reviving, self._reviver = threading.Lock(), 0
+
+    def begin(self) -> None:
+        """Start a thread with a loop of its own; it may have begun already, in vain."""
+        if self.in_child and self._thread.is_alive():
+            return
+        self.loop = _new_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="foreshore-client", daemon=True)
         self._thread.start()
 
@@ -31,8 +56,34 @@ class Loop:
         """Whether it can be used."""
         return self._open
 
+    def after_fork(self) -> None:
+        """This is the child: nothing of the parent's loop may be touched, or let go, for both share its descriptors."""
+        immortal(self.loop)
+        self.in_child = True
+        self._new_locks()
+
+    def _revive(self) -> None:
+        with self._reviving:
+            if not self.in_child:
+                return
+            forked = self.forked
+            if forked is None:
+                raise errors.UsageError("this database was opened before os.fork(): open one in the child")
+            self._reviver = threading.get_ident()
+            try:
+                forked()
+                self.in_child = False
+            finally:
+                self._reviver = 0
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do `work` on the loop, and wait for it."""
+        if self.in_child and self._reviver != threading.get_ident():
+            try:
+                self._revive()
+            except BaseException:
+                work.close()
+                raise
         if threading.current_thread() is self._thread:
             work.close()
             raise errors.UsageError("a blocking call was made on the database's own thread: use engine.aio there")
@@ -55,11 +106,29 @@ class Loop:
             if not self._open:
                 return
             self._open = False
+            if self.in_child:
+                return  # the thread and what it did are the parent's
             ending = asyncio.run_coroutine_threadsafe(_end_tasks(), self.loop)
         ending.result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+def immortal(thing: object) -> None:
+    """Never let go of a thing, not even at the end of the process: letting go would close what a parent uses."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+_loops: weakref.WeakSet[Loop] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for loop in list(_loops):
+        loop.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 async def _end_tasks() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -25,6 +26,10 @@ from engine.settings import Settings
 ENVIRONMENT = "FORESHORE_"
 OTHERS = frozenset({"FORESHORE_JAVA_HOME"})
 """Variables of the same family that are not a node's (`tools.reconcile.session`)."""
+_OF_A_SERVICE = re.compile(
+    r"FORESHORE_(\w+_)?(PORT|SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+"""What Kubernetes and compose set by themselves in every container beside a service of that name: nobody meant a node."""
 CONFIG_BYTES_MAX = 1 << 20
 
 
@@ -127,7 +132,8 @@ def load(
             values[name] = checked(_known(name, KEYS, f"in {file}"), value, f"in {file}", text=False)
     variables = {key.variable: key.name for key in KEYS.values()}
     for variable, text in environment.items():
-        if variable.startswith(ENVIRONMENT) and variable not in OTHERS:
+        ours = variable.startswith(ENVIRONMENT) and variable not in OTHERS
+        if ours and (variable in variables or not _OF_A_SERVICE.fullmatch(variable)):
             name = variables[_known(variable, variables, "in the environment")]
             values[name] = checked(name, text, f"in {variable}", text=True)
     for name, given in flags.items():

@@ -87,6 +87,8 @@ class Session:
     async def call(self, call: C, *, timeout: float | None = None) -> C:
         """Do a call; raise its error."""
         self._check_open()
+        if asyncio.get_running_loop() is not self.loop:
+            raise errors.UsageError("this database belongs to another event loop: connect to it in the one that uses it")
         future: asyncio.Future[None] = self.loop.create_future()
         call.waiter = future
         now = time.monotonic_ns()

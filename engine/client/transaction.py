@@ -94,6 +94,11 @@ class Transaction:
         return self.tx.hex() + (f"@{self._decision()}" if self._written else "")
 
     @property
+    def description(self) -> str:
+        """What a person is told of it: label or id, mode, and how far it is."""
+        return f"{self.label or self.id} {self.concurrency} {self._state}"
+
+    @property
     def over(self) -> bool:
         """Whether it was committed or rolled back."""
         return self._state in {"committed", "rolled back"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 import pytest
@@ -99,7 +99,49 @@ def test_a_blocking_namespace_is_a_mutable_mapping(tmp_path: Path) -> None:
         assert not ns
         with pytest.raises(KeyError, match="ns is empty"):
             ns.popitem()
-        assert repr(ns) == "<Namespace ns>"
+
+
+def test_what_is_printed_names_what_it_is(tmp_path: Path) -> None:
+    with engine.open(tmp_path / "node", partitions=4) as db:
+        assert repr(db) == f"<Database embedded {tmp_path / 'node'}>"
+        ns = db.namespace("ns", codec="json")
+        assert repr(ns) == "<Namespace ns codec=json>"
+        with db.transaction(label="salary") as tx:
+            assert repr(tx) == "<Transaction salary PESSIMISTIC open>"
+            assert repr(tx.namespace(ns)) == "<Namespace ns codec=json in salary PESSIMISTIC open>"
+        assert repr(tx) == "<Transaction salary PESSIMISTIC committed>"
+    assert repr(db).endswith(" closed>")
+
+
+def test_a_star_import_leaves_the_builtins_alone() -> None:
+    names: dict[str, object] = {}
+    exec("from engine import *", names)
+    assert "open" not in names
+    assert names["connect"] is engine.connect
+    assert engine.open is api.open
+
+
+def test_run_refuses_what_would_run_after_its_transaction(tmp_path: Path) -> None:
+    async def asynchronous(tx: engine.Transaction) -> None:
+        raise AssertionError("it is not run")
+
+    def rows(tx: engine.Transaction) -> Iterator[object]:
+        yield from tx.namespace("ns").scan()
+
+    with engine.open(tmp_path / "node", partitions=1) as db:
+        for wrong, what in ((asynchronous, "asynchronous gave a coroutine"), (rows, "rows gave a generator")):
+            with pytest.raises(
+                engine.UsageError, match=rf"{what}, which would run after its transaction: expected a plain"
+            ):
+                db.run(wrong)
+
+    async def story() -> None:
+        async with await aio.open(tmp_path / "node") as db:
+            for wrong, what in ((lambda _: 3, "gave a int: expected an `async def`"), (rows, "rows gave a generator")):
+                with pytest.raises(engine.UsageError, match=what):
+                    await db.run(wrong)  # type: ignore[arg-type]  # that is what is tried
+
+    asyncio.run(story())
 
 
 def test_after_close_everything_says_so(tmp_path: Path) -> None:
@@ -161,16 +203,23 @@ def test_a_directory_is_opened_once_and_settings_are_checked(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("addresses", "says"),
-    [("", "no address was given"), (" , ", "no address was given"), ("7401", "is not an address: expected host:port")],
+    [
+        ("", "no address was given"),
+        (" , ", "no address was given"),
+        ([], "no address was given"),
+        ("7401", "is not an address: expected host:port"),
+        (["127.0.0.1:7401", "7402"], "7402.* is not an address: expected host:port"),
+        ([7401], "an address is 7401: expected texts of the form host:port"),
+    ],
 )
-def test_an_address_has_a_form(addresses: str, says: str) -> None:
+def test_an_address_has_a_form(addresses: str | list[str], says: str) -> None:
     with pytest.raises(engine.UsageError, match=says):
         engine.connect(addresses)
 
 
 def test_nobody_answers() -> None:
     with pytest.raises(engine.Unavailable, match=r"no node of a formed cluster answered within 0\.3 s \(127\.0\.0\.1:1: "):
-        engine.connect("127.0.0.1:1", timeout=0.3)
+        engine.connect(["127.0.0.1:1"], timeout=0.3)
 
 
 # Functions that make a transaction, or join one.

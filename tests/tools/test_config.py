@@ -53,6 +53,11 @@ def test_text_becomes_what_the_key_is() -> None:
         "FORESHORE_DURABILITY": "NONE",
         "FORESHORE_WAL_SEGMENT_BYTES": "4096",
         "FORESHORE_JAVA_HOME": "/somewhere",
+        "FORESHORE_PORT": "tcp://10.0.0.7:7400",
+        "FORESHORE_SERVICE_HOST": "10.0.0.7",
+        "FORESHORE_SERVICE_PORT_CLIENTS": "7400",
+        "FORESHORE_PORT_7400_TCP_ADDR": "10.0.0.7",
+        "FORESHORE_NODE_PORT": "tcp://10.0.0.8:7400",
     }
     config = load(DATA, environment)
     assert config.seeds == ["127.0.0.1:1", "127.0.0.1:2"]
@@ -73,6 +78,7 @@ def test_text_becomes_what_the_key_is() -> None:
             {"FORESHORE_SUSPICION_MS": "49"},
             "suspicion_ms is '49' in FORESHORE_SUSPICION_MS: expected a whole number of ms, 50 to",
         ),
+        ({"FORESHORE_PORTS": "7"}, "'FORESHORE_PORTS' in the environment is not a key of a node's "),
         ({"FORESHORE_BACKUPS": "7"}, "backups is '7' in FORESHORE_BACKUPS: expected a whole number, 0 to 6"),
         ({"FORESHORE_DURABILITY": "FSYN"}, "expected one of FSYNC, LOG_ONLY, BACKGROUND, NONE"),
         ({"FORESHORE_INSECURE": "perhaps"}, "insecure is 'perhaps' in FORESHORE_INSECURE: expected true or false"),
