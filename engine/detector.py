@@ -84,8 +84,10 @@ class Detector:
     # Links that are broken in one direction, or between others.
 
     def silent(self) -> list[NodeId]:
-        """The members that this node does not hear."""
-        return [n for n in self.core.peers() if self.suspected(n)]
+        """The members and voters that this node does not hear."""
+        topology = self.core.topology
+        voters = topology.voters if topology is not None else ()
+        return [n for n in dict.fromkeys([*self.core.peers(), *voters]) if self.suspected(n)]
 
     def note_silent(self, node: NodeId, silent: list[NodeId]) -> None:
         """A node says whom it does not hear."""

@@ -290,7 +290,7 @@ class Exchange:
                 core.note(f"exchange after {attempt.after}: no single map from {', '.join(waiting)}: left out")
             candidates = [c for c in attempt.intent.candidates if c.node in attempt.singles]
             present = {c.node for c in candidates}
-            if sum(n in present for n in core.topology.voters) < core.topology.majority:
+            if not core.topology.carried_by(present):
                 return  # a map that its own voters could not continue would strand the cluster
             if outlived := self._outlived():
                 probe("exchange.a_life_was_outlived")
@@ -306,6 +306,8 @@ class Exchange:
                 leaving=attempt.intent.leaving,
             )
             plan = next_topology(core.topology, change, core.affinity)
+            if not plan.topology.carried_by([m.node for m in plan.topology.members]):
+                return  # nor may a new baseline be one whose majority is not here
             for note in plan.notes:
                 core.note(note)
             attempt.proposed = topologies.encode(plan.topology)
@@ -317,11 +319,10 @@ class Exchange:
         assert attempt is not None
         assert topology is not None
         life, member = attempt.promises[node].life, topology.member(node)
-        if member is None or life.allocation != member.allocation:
+        if life.allocation != topology.allocations.get(node):
             return False
-        return life.incarnation == member.incarnation or not set_back(
-            node, life, earlier(life, attempt.peaks, self.detector.peaks())
-        )
+        listed = member is not None and life.incarnation == member.incarnation
+        return listed or not set_back(node, life, earlier(life, attempt.peaks, self.detector.peaks()))
 
     def _outlived(self) -> list[NodeId]:
         """The nodes of which others know a life that claimed more and may be the later one.

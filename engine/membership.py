@@ -261,7 +261,7 @@ class Membership:
             return  # the cluster is coming back: give the others the time to come too
         if not lost and waited < core.settings.exchange_delay_ms * MS:
             return
-        if sum(n in names for n in topology.voters) < topology.majority:
+        if not topology.carried_by(names):
             return
         self._reason_since = None
         self.exchange.begin(

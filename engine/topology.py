@@ -14,6 +14,7 @@ versions, so that two members compare their tables in one number (Hazelcast's pa
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 
 import msgspec
@@ -93,13 +94,21 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def voters(self) -> tuple[NodeId, ...]:
-        """The nodes whose majority decides the next version."""
-        return tuple(m.node for m in self.members)
+        """The nodes whose majority decides the next version: those that are meant to hold data, here or not.
+
+        Only the operator changes them. If failures and stops did, whoever was last to go would be the whole electorate,
+        and if nodes without data did, they could outvote all that has any.
+        """
+        return self.baseline
 
     @property
     def majority(self) -> int:
         """How many voters make a majority."""
-        return len(self.members) // 2 + 1
+        return len(self.baseline) // 2 + 1
+
+    def carried_by(self, nodes: Collection[NodeId]) -> bool:
+        """Whether these nodes are a majority of the voters, and so can decide the next version."""
+        return sum(n in nodes for n in self.voters) >= self.majority
 
     def check(self) -> None:
         """Assert the invariants that every proposed map must have."""

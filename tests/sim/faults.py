@@ -290,7 +290,7 @@ class Faults:
     def _destroyable(self, machine: Machine) -> bool:
         """Whether all that this disk holds is on another one, and nobody else is in trouble."""
         newest = self.world.newest()
-        if newest is None or len(newest.voters) < 3 or machine.paused or not machine.up:
+        if newest is None or len(newest.members) < 3 or machine.paused or not machine.up:
             return False
         for other in self.world.machines.values():
             if other.gone:
@@ -389,7 +389,7 @@ class Faults:
         newest = self.world.newest()
         if not machine.up or machine.paused or newest is None:
             return False
-        nodes = sorted({*newest.baseline, *newest.voters})
+        nodes = sorted({*newest.baseline, *(m.node for m in newest.members)})
         if len(nodes) > 3 and self._draw.random() < 0.6:
             nodes.remove(self._draw.choice(nodes))
         if nodes == sorted(newest.baseline):
