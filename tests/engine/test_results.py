@@ -51,3 +51,11 @@ def test_many_commits_push_out_the_oldest_and_raise_the_floor_alike() -> None:
     assert lazy.get(tx(5 * KEPT - 1)) == COMMITTED
     assert lazy.is_new(tx(5 * KEPT))
     assert KEPT <= len(lazy.items()) <= 2 * KEPT
+
+
+def test_the_floor_comes_with_the_results_of_another_copy() -> None:
+    results = Results()
+    results.merge([], [], tx(9))
+    assert results.too_old(tx(5)), "it may have been answered there, and forgotten"
+    assert not results.is_new(tx(9))
+    assert results.is_new(tx(10))

@@ -51,6 +51,14 @@ def test_a_key_that_one_copy_lacks_is_missing_there() -> None:
     assert told(judged(three(n2=copy_of("n2", STORY, changed={b"c": None})))) == [(Kind.MISSING_ON, "c", ["n2"])]
 
 
+def test_a_key_is_missing_also_where_everything_is_settled() -> None:
+    whole = story(r.FragmentReady(*ACC, 6, 7, [(1, 1)], True))  # as after a full transfer: base, cut and LWM are one
+    copies = {node: copy_of(node, whole) for node in ("n1", "n2")}
+    copies["n3"] = copy_of("n3", whole, changed={b"c": None})
+    assert {c.view.base for c in copies.values()} == {6}
+    assert told(judged(three(**copies))) == [(Kind.MISSING_ON, "c", ["n3"])]
+
+
 def test_a_key_that_one_copy_alone_has_is_extra_there() -> None:
     odd = copy_of("n3", STORY, changed={b"x": Entry(1, 2, b"?")})
     assert told(judged(three(n3=odd))) == [(Kind.EXTRA_ON, "x", ["n3"])]

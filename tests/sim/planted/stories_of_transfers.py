@@ -1,0 +1,153 @@
+"""Stories of what copies tell each other: in full, after an undo, and when a primary is gone."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.client.calls import PutCall
+from engine.messages import Replicate
+from tests.sim.network import Rule
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key
+from tests.sim.world import Plant
+from wal import records as r
+from wal.ids import Fragment
+
+TRANSFERS = Stories()
+story = TRANSFERS.story
+
+FIRST: Fragment = (NAMESPACE, 0)
+"""The fragment of `key(0)`."""
+
+
+@story
+def a_full_transfer_of_many_rows(plant: Plant | None) -> None:
+    """n3 lost its disk, and one fragment has more rows than one look of its supplier; some keys end with NUL bytes."""
+    keys = [b"{k0}%05d" % n + b"\0" * (n % 3) for n in range(2_500)] + [b"{k0}%05d\0\0" % n for n in range(0, 300, 3)]
+    keys = list(dict.fromkeys(keys))
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, supply_batch_bytes=16 << 10)) as stage:
+        for at in range(0, len(keys), 250):
+            share = keys[at : at + 250]
+            put = PutCall(stage.client.new_tx(), NAMESPACE, share, [b"v" * 20] * len(share))
+            stage.do(stage.client.call(put, timeout_ns=ANSWER_NS))
+        for dead in keys[:40:4]:
+            stage.put(dead, None)
+        stage.power_cut("n3")
+        stage["n3"].wipe()
+        stage.left_out("n3")
+        stage.start("n3")
+        stage.curtain()
+
+
+@story
+def a_checkpoint_between_an_undo_and_its_fetch(plant: Plant | None) -> None:
+    """n1 undoes a write that nobody got, takes a checkpoint before it is told what the row should be, and loses power."""
+    small = msgspec.structs.replace(SETTINGS, checkpoint_ms=100, supply_credit=1)
+    with Stage(plant, settings=small) as stage:
+        stage.put(key(0), b"before")
+        lost = stage.lose("replicate", "n1")
+        stage.begin_put(key(0), b"undone")
+        stage.until(lambda: lost.caught > 0, "the batch is lost")
+        stage.wait(20)
+        stage.client.die()
+        stage.power_cut("n1")
+        stage.end(lost)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        more = stage.lose("more", "n1", "n2")
+        stage.start("n1")
+
+        def undone() -> bool:
+            node = stage["n1"].node
+            fragment = node.core.replica.fragments.get(FIRST) if node is not None else None
+            return fragment is not None and bool(fragment.suspects)
+
+        stage.until(undone, "n1 undid its write")
+        stage.wait(400)  # a checkpoint or two
+        stage.power_cut("n1")
+        stage.end(more)
+        stage.start("n1")
+        stage.curtain()
+
+
+@story
+def a_deleted_row_that_the_transfer_does_not_name(plant: Plant | None) -> None:
+    """n3 loads in full, and a put reaches it that was counted before it asked; the delete that followed does not, and
+    its supplier has dropped the tombstone long ago: when the transfer ends, the row must go."""
+    small = msgspec.structs.replace(SETTINGS, checkpoint_ms=100, supply_credit=1, retransmit_ms=100)
+    dead = key(0, 1)
+
+    def has(record: r.Record, value: bytes | None) -> bool:
+        return isinstance(record, r.Update) and any(
+            (dead, value) in zip(w.keys, w.values, strict=True) for w in record.writes
+        )
+
+    def delete_for_n3(_: str, receiver: str, said: object) -> bool:
+        return receiver == "n3" and isinstance(said, Replicate) and any(has(record, None) for record in said.records)
+
+    with Stage(plant, settings=small) as stage:
+        for at in range(5):
+            stage.put(key(0, 10 + at), b"old")
+        stage.power_cut("n3")
+        stage["n3"].wipe()
+        stage.left_out("n3")
+        demand = stage.lose("demand", "n3")
+        live = stage.lose("replicate", "n1", "n3")
+        stage.start("n3")
+        stage.until(lambda: demand.caught > 0, "n3 asked")
+        stage.put(dead, b"deleted later")
+        stage.put(dead, None)
+        for at in range(6):
+            stage.put(key(0, 10 + at % 3), b"new")
+            stage.wait(150)  # the tombstone settles, and a checkpoint drops it
+        n1, n3 = stage["n1"].node, stage["n3"].node
+        assert n1 is not None
+        assert n3 is not None
+        stage.until(lambda: n1.core.replica.store.get(FIRST, dead) is None, "n1 has dropped the tombstone")
+        more = stage.lose("more", "n3", "n1")
+        stage.world.network.rules.append(Rule("the delete", delete_for_n3, drop=True))
+
+        def due_soon() -> bool:
+            due = [
+                b.due - n1.core.now
+                for b in n1.replication._batches.values()
+                if any(has(x, b"deleted later") for x in b.records)
+            ]
+            return bool(due) and 200_000_000 < due[0] < 300_000_000
+
+        stage.until(due_soon, "the put is about to be sent once more")
+        stage.end(demand)
+        stage.until(lambda: more.caught > 0, "n3 took the first batch")
+        stage.end(live)
+        joiner = n3.core.replica
+        stage.until(lambda: joiner.store.get(FIRST, dead) is not None, "the put reached n3 while it loads")
+        stage.end(more)
+        stage.wait(1_500)  # and still without the delete
+        stage.curtain()
+
+
+@story
+def a_survivor_of_a_newer_epoch_tells_all(plant: Plant | None) -> None:
+    """Above a gap lies an acknowledged write. n2 becomes primary, issues it again in epoch 2, reaches n4 and not n3, and
+    dies. n3 has the counter of epoch 1: n4 must send what epoch 2 made of it all the same, or n3 closes it as a gap."""
+    x, y = key(0, 1), key(0, 2)
+    with Stage(plant, nodes=4, settings=msgspec.structs.replace(SETTINGS, backups=3)) as stage:
+        stage.put(key(0), b"first")
+        lost = stage.lose("replicate", "n1")
+        stage.begin_put(x, b"nobody has it")
+        stage.until(lambda: lost.caught > 0, "the batch is lost")
+        stage.end(lost)
+        stage.put(y, b"acknowledged", stage.another())
+        stage.power_cut("n1")
+        stage.client.die()
+        not_to_n3 = stage.lose("replicate", "n2", "n3")
+
+        def epoch_on_n4() -> int:
+            node = stage["n4"].node
+            return node.core.replica.partition(0).epoch if node is not None else 0
+
+        stage.until(lambda: epoch_on_n4() == 2, "n4 took part in epoch 2")
+        stage.power_cut("n2")
+        stage.end(not_to_n3)
+        stage.until(lambda: stage.primary(0, "n3"), "n3 is primary of partition 0")
+        found = stage.get(y, stage.another())
+        stage.must(found == b"acknowledged", f"an acknowledged write is read; found {found!r}")
+        stage.curtain()

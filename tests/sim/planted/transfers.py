@@ -1,0 +1,71 @@
+"""Faults in what copies tell each other: rows in full, rows after an undo, and the tail when a primary is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from engine.fragment import FragmentImage, FragmentState
+from engine.messages import AskTail
+from tests.sim.machine import Machine
+from tests.sim.planted.fault import Faults, around, during, replace
+from wal import records as r
+from wal.ids import NodeId
+
+TRANSFERS = Faults()
+
+
+@TRANSFERS.fault("4")
+def full_transfer_loses_rows(machine: Machine) -> None:
+    """A supplier whose full transfer takes more than one look leaves out a row of each but the last."""
+    assert machine.node is not None
+
+    def scan(original: Callable[..., Any], session: Any) -> Any:
+        batch = original(session)
+        return batch if batch.done else msgspec.structs.replace(batch, rows=[_without_one(rows) for rows in batch.rows])
+
+    around(machine.node.supply, "_scan", scan)
+
+
+def _without_one(rows: r.Preload) -> r.Preload:
+    columns = (rows.epochs[:-1], rows.counters[:-1], rows.keys[:-1], rows.values[:-1])
+    return r.Preload(rows.namespace, rows.partition, *columns)
+
+
+@TRANSFERS.fault("4, 8")
+def unconfirmed_rows_stay(machine: Machine) -> None:
+    """A row that came live while a copy was loading stays, although the transfer that covers it does not tell of it."""
+    assert machine.node is not None
+
+    def drop(fragment: FragmentState, lwm: int) -> None:
+        fragment.suspects = {}
+
+    replace(machine.node.core.replica, "_drop_unconfirmed", drop)
+
+
+@TRANSFERS.fault("4, 7")
+def checkpoint_without_suspects(machine: Machine) -> None:
+    """A checkpoint does not store which rows may be wrong since an undo."""
+    assert machine.node is not None
+    image = FragmentState.image
+
+    def without(fragment: FragmentState) -> FragmentImage:
+        return msgspec.structs.replace(image(fragment), suspects=[])
+
+    during(machine, machine.node.core.replica, "begin_checkpoint", FragmentState, "image", without)
+
+
+@TRANSFERS.fault("1, 4")
+def survivor_tells_what_counters_lack(machine: Machine) -> None:
+    """A survivor that took part in a newer epoch tells the next primary only of the counters which that one lacks."""
+    assert machine.node is not None
+    node = machine.node
+
+    def on_ask_tail(original: Callable[..., None], sender: NodeId, message: AskTail) -> None:
+        partition = node.core.replica.partition
+        copies = [msgspec.structs.replace(c, epoch=max(c.epoch, partition(c.partition).epoch)) for c in message.copies]
+        original(sender, msgspec.structs.replace(message, copies=copies))
+
+    around(node.promotion, "on_ask_tail", on_ask_tail)
