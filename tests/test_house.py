@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("wal", "rebalance", "engine", "tools")
 
@@ -62,7 +64,7 @@ def broken(root: Path) -> str:
         cwd=root,
         capture_output=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env={"PYTHONPATH": str(root)},
     )
@@ -226,7 +228,7 @@ def test_no_node_runs_without_its_assertions(program: tuple[str, ...], tmp_path:
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env={"PYTHONPATH": str(ROOT)},
     )

@@ -14,7 +14,8 @@ from typing import TypeVar
 import pytest
 
 import engine
-from tests.support.commands import PATIENCE_SECONDS, Node, nodes
+from tests.support.commands import Node, nodes
+from tests.support.patience import PATIENCE_SECONDS
 from wal.ids import partition_of
 
 T = TypeVar("T")

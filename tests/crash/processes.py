@@ -22,11 +22,10 @@ import msgspec
 
 from engine.client.admin import ask
 from engine.errors import Error, Unavailable
+from tests.support.patience import PATIENCE_SECONDS
 from tools.local_cluster import LocalCluster, NodeProcess
 
 PORTS = range(12_000, 32_000)
-PATIENCE_SECONDS = 60.0
-"""A cluster that has all its nodes, on a machine that is busy with other things, too, is healthy again by then."""
 LOOK_SECONDS = 0.05
 
 # Small enough that a kill often meets a rotation, a checkpoint or a trim, and that history often ends too early.

@@ -17,7 +17,6 @@ SEEDS = (1, 2)
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_acknowledged_is_lost_whoever_is_killed(seed: int) -> None:
     directory = Path(tempfile.mkdtemp(prefix=f"foreshore-crash-{seed}-"))  # stays behind if the test fails

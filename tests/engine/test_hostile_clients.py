@@ -26,6 +26,7 @@ from engine.settings import Settings
 from engine.transport import CLIENT_BACKLOG_BYTES_MAX, HELLO_SECONDS
 from engine.wire import MAGIC, PROTOCOL, FrameReader, Hello, decode_replies, decode_requests, frame, frames
 from tests.support.any_request import ANY
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.raw_client import RawClient
 from wal.checksum import crc32c
 
@@ -45,7 +46,7 @@ def serve(directory: Path, story: Story, knobs: Settings = SETTINGS) -> None:
         server = await Server.start(config, note=notes.append)
         try:
             await ask(server.address, "init", cluster=["c1"], nodes=["n1"])
-            async with await aio.connect(server.address, timeout=20.0) as database:
+            async with await aio.connect(server.address, timeout=PATIENCE_SECONDS) as database:
                 await story(server, database, notes)
                 await database.namespace("acc").put(b"last", b"served")
                 assert await database.namespace("acc").get(b"last") == b"served"
@@ -208,7 +209,7 @@ def test_who_never_reads_his_answers_is_cut_off(tmp_path: Path) -> None:
             for at in range(100 + CLIENT_BACKLOG_BYTES_MAX // (8 << 20)):
                 await client.send([Get(at, "acc", [b"large"])])
                 await asyncio.sleep(0.005)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not any("a client does not read its answers" in note for note in notes):
                 await asyncio.sleep(0.02)
         assert await client.hung_up()

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from engine.settings import Settings
 from tests.support.directories import SEGMENT_BYTES, build, copies
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import DAMAGES, PARTITIONS, story
 from tools.reconcile import Report, Values, check
 from tools.reconcile import spark_job as job
@@ -82,7 +83,7 @@ def test_spark_submit_runs_the_job(stopped: list[Path], tmp_path: Path) -> None:
         [submit, "--master", "local[1]", SPARK_JOB, *directories, "--json", "--out", tmp_path / "report"],
         capture_output=True,
         encoding="utf-8",
-        timeout=200,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env=os.environ | {"JAVA_HOME": str(find_java(os.environ)), "PYSPARK_PYTHON": sys.executable},
     )

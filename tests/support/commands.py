@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 from typer.testing import CliRunner, Result
 
+from tests.support.patience import PATIENCE_SECONDS
 from tools.cli import app
 from tools.local_cluster import spawn
 from wal import list_segments
 
-PATIENCE_SECONDS = 30.0
 HOSTILE = b"\x1b]0;owned\x07\x1b[2J\xff\n=\\ "
 """A key that takes over a terminal which prints it."""
 FORESHORE = (sys.executable, "-m", "tools.cli")
@@ -37,7 +37,7 @@ def foreshore(*arguments: object, env: dict[str, str] | None = None) -> subproce
         capture_output=True,
         encoding="utf-8",
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env=environment() if env is None else env,
     )

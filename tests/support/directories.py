@@ -18,6 +18,7 @@ from engine.server import Server, ServerConfig
 from engine.settings import Settings
 from engine.store import CheckpointImage, Entry
 from engine.store_lmdb import LmdbStore
+from tests.support.patience import PATIENCE_SECONDS
 from wal import DirectoryDisk, Log, LogSettings
 from wal.ids import Fragment
 from wal.records import Record
@@ -45,12 +46,12 @@ class Nodes:
             )
             self.servers[name] = await Server.start(config, note=lambda _: None)
         first = next(iter(self.servers.values()))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len((await ask(first.address, "status"))["seen"]) < len(self.servers) - 1:
                 await asyncio.sleep(0.02)
         if first.node.core.topology is None:
             await ask(first.address, "init", cluster=[secrets.token_hex(8)], nodes=list(self.servers))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not all(self._serves(server) for server in self.servers.values()):
                 await asyncio.sleep(0.02)
 
@@ -65,7 +66,7 @@ class Nodes:
 
     async def settle(self) -> None:
         """Wait until every copy has what the others have, and no transaction is under way."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not self._settled():
                 await asyncio.sleep(0.02)
 

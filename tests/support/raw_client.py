@@ -9,8 +9,7 @@ from contextlib import suppress
 from engine.requests import Reply, Request
 from engine.transport import split_address
 from engine.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
-
-PATIENCE_SECONDS = 30.0
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class RawClient:

@@ -22,6 +22,7 @@ from engine.home import open_home
 from engine.server import Server, ServerConfig
 from engine.settings import Settings
 from tests.support.commands import Background, Node, damage_log, environment, foreshore, free_port, nodes
+from tests.support.patience import PATIENCE_SECONDS
 from tools.config import KEYS
 from wal import list_segments
 from wal.checksum import crc32c
@@ -303,7 +304,7 @@ def test_a_node_of_another_cluster_of_the_same_name_is_not_let_in(tmp_path: Path
         await second.close()
         config = msgspec.structs.replace(config_of(tmp_path / "n2", node="n2"), seeds=[first.address])
         second = await Server.start(config, note=said.append)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not any("belongs to cluster id" in words for words in said):
                 await asyncio.sleep(0.02)
         assert first.node.core.topology is not None

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from engine import aio
 from tests.support.commands import FORESHORE, HOSTILE, Node, damage_log, environment, foreshore, nodes, objects, wal
 from tests.support.directories import append, copies
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import NOW_MS, fragment_of
 from tools.terminal import bytes_of, clean, plain, word
 from wal import list_segments, read
@@ -246,7 +247,7 @@ def test_a_live_node_is_followed_and_not_disturbed(tmp_path: Path) -> None:
             env=environment(),
         ) as following:
             _write(node, 5)
-            out, _ = following.communicate(timeout=60)
+            out, _ = following.communicate(timeout=PATIENCE_SECONDS)
         assert [line.split()[2] for line in out.splitlines()] == ["update"] * 3
         assert following.returncode == 0
         verified = foreshore("wal", "verify", node.data)
@@ -294,7 +295,7 @@ def test_an_interrupt_is_no_traceback(left: list[Path]) -> None:
         assert following.stdout is not None
         assert following.stdout.readline().startswith("lsn=1 ")
         following.send_signal(signal.SIGINT)
-        _, errors = following.communicate(timeout=60)
+        _, errors = following.communicate(timeout=PATIENCE_SECONDS)
     assert (following.returncode, errors) == (130, "")
 
 

@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.commands import FORESHORE, environment
+from tests.support.patience import PATIENCE_SECONDS
 from tools.cli import app
 from tools.demo_summary import Summary
 from tools.local_cluster import spawn
 
 SMALL = ("demo", "--partitions", "32", "--engine", "local")
-PATIENCE_SECONDS = 200.0
 
 
 def processes_about(directory: Path) -> list[str]:

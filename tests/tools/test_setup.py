@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_SECONDS
+
 SETUP = Path(__file__).parents[2] / "tools" / "setup.sh"
 NEEDED = ("bash", "dirname", "env", "sed", "head")
 
@@ -28,7 +30,7 @@ def set_up(tmp_path: Path, python: str | None) -> subprocess.CompletedProcess[st
         [SETUP, str(tmp_path / "venv")],
         capture_output=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env={"PATH": str(programs), "HOME": str(tmp_path)},
     )

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from engine.settings import Settings
-from tests.support.commands import FORESHORE, PATIENCE_SECONDS, environment, free_port
+from tests.support.commands import FORESHORE, environment, free_port
+from tests.support.patience import PATIENCE_SECONDS
 from tools.local_cluster import spawn
 
 README = Path(__file__).parents[2] / "README.md"
@@ -58,7 +59,12 @@ class Shell:
     def run(self, line: str) -> str:
         """Any other line; what it printed. It must succeed."""
         result = subprocess.run(
-            self.words(line), capture_output=True, encoding="utf-8", timeout=60, check=False, env=environment()
+            self.words(line),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=PATIENCE_SECONDS,
+            check=False,
+            env=environment(),
         )
         said = f"{line}\n{result.stdout}{result.stderr}\n{(self.directory / 'log').read_text()}"
         assert result.returncode == 0, f"exit code {result.returncode}: {said}"

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 import engine.aio
 from tests.support.commands import FORESHORE
 from tests.support.directories import copies, flip
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import DAMAGES, fragment_of
 from tools.reconcile import check
 from tools.reconcile.cli import app
@@ -197,7 +198,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(stopped: list[Path], t
         os.close(read)
         command = [*FORESHORE, "reconcile", "check", *map(str, directories), *form]
         try:
-            result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+            result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=PATIENCE_SECONDS, check=False)
         finally:
             os.close(write)
         assert (result.returncode, result.stderr) == (141, b"")
