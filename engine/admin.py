@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from engine.core import MS
 from engine.effects import SessionId, Stop
 from engine.messages import SetBaseline
 from engine.requests import Admin, Code, Report
 from engine.topology import CopyState, stamp
+from engine.turns import TURN_MS_MAX
 from wal.ids import fragment_name
 
 if TYPE_CHECKING:
@@ -83,6 +85,13 @@ class Administration:
             "in_doubt": [tx.hex() for tx in node.participant.in_doubt()],
             "held_up_by": node.exchange.held_up,
             "checkpointing": node.checkpointing,
+            "turns": {
+                "taken": node.turns.taken,
+                "above": node.turns.above,
+                "bound_ms": TURN_MS_MAX,
+                "longest_ms": round(node.turns.longest / MS, 1),
+                "longest_took": node.turns.longest_took,
+            },
         }
         if topology is not None:
             status |= {

@@ -86,7 +86,6 @@ class Driver:
         self._synced_at = 0
         self._kept: list[Record] = []  # not handed to the operating system yet (BACKGROUND and NONE)
         self._preparing = False
-        self.turns = 0
 
     def inbox(self, event: Event, weight: int = 0) -> None:
         """Something happened; `weight` is how many bytes came with it."""
@@ -113,8 +112,8 @@ class Driver:
     def _pay(self) -> None:
         node, _log, carrier = self.node, self.home.log, self.carrier
         assert carrier is not None, "the driver was started before it had a carrier"
-        effects = node.turn(time.monotonic_ns(), self._take_events())
-        self.turns += 1
+        began, events = time.thread_time_ns(), self._take_events()
+        effects = node.turn(time.monotonic_ns(), events)
         if effects.early:
             carrier.send(effects.early)
         if effects.log:
@@ -128,6 +127,7 @@ class Driver:
         for task in effects.tasks:
             self._do(task)
         self._plan(effects.wake_at)
+        node.turns.note(time.thread_time_ns() - began, events)
 
     def _take_events(self) -> list[Event]:
         """All that waits; but no more than one block of the log can hold, the rest in the next turn."""

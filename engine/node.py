@@ -94,6 +94,7 @@ from engine.requests import (
 from engine.settings import Settings
 from engine.supplier import SupplySide
 from engine.topology import CopyState, Topology
+from engine.turns import Turns
 from engine.writes import Writes
 from rebalance.affinity import Affinity, assign
 from wal import records as r
@@ -158,6 +159,7 @@ class Node:
         self._checkpointing = False
         self._checkpoint_at = 0
         self.checkpoint_wanted = False
+        self.turns = Turns()  # noted by whoever pays them
         self._on_message = self._message_handlers()
         self._on_request = self._request_handlers()
         version, encoded = replica.committed

@@ -224,5 +224,14 @@ def _status_lines(found: dict[str, Any]) -> list[str]:
         plain(dict(sorted(found["partitions"].items())) | {"behind": found["behind"]}),
         plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),
         plain({"held_up_by": found["held_up_by"] or None}),
+        _turns(found["turns"]),
     ]
     return [line for line in lines if line]
+
+
+def _turns(found: dict[str, Any]) -> str:
+    """While a turn goes on a node is not heard, so each that is longer than the bound is a defect worth telling."""
+    told = f"longest turn {found['longest_ms']} ms: {found['longest_took']}"
+    if found["above"]:
+        told += f"; {found['above']} of {found['taken']} WERE LONGER THAN {found['bound_ms']} ms"
+    return told

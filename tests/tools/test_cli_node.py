@@ -377,7 +377,11 @@ def test_status_of_a_node_that_is_there_and_of_one_that_is_not(tmp_path: Path) -
         status = foreshore("node", "status", node.address)
         assert status.returncode == 0
         assert status.stdout.startswith(f"n1 at {node.address}: serving\ncluster=foreshore id=")
+        assert "\nlongest turn " in status.stdout
         told = msgspec.json.decode(foreshore("node", "status", node.address, "--json").stdout)
+        assert told["turns"]["taken"] > 1, "the driver measures every turn"
+        assert told["turns"]["longest_ms"] > 0
+        assert told["turns"]["longest_took"]
         assert (told["node"], told["partitions"]) == ("n1", {"PRIMARY": 16})
         address = node.address
     gone = foreshore("node", "status", address)
