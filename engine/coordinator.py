@@ -75,7 +75,7 @@ class Coordinator:
         if alone is not None and hold.mine:
             alone.ask(session, request.id)
             return
-        new = not self.participant.locks.keys_of(request.owner)
+        new = not self.participant.locks.is_owner(request.owner)
         if not self.writes.may_serve(session, request, hold, request.tx, new=new):
             return
         state = core.replica.partition(decision)

@@ -14,7 +14,7 @@ from engine.requests import Code, Failed, Remap, Reply, Request
 from engine.settings import Settings
 from engine.topology import CopyState, Placement, Topology, version_of
 from rebalance.affinity import Affinity, assign
-from wal.ids import NO_VERSION, NodeId, Version
+from wal.ids import NO_VERSION, NodeId, Version, partition_of
 from wal.records import Record
 
 MS = 1_000_000
@@ -121,6 +121,11 @@ class Core:
     def version(self) -> Version:
         """The committed topology version."""
         return version_of(self.topology) if self.topology else NO_VERSION
+
+    def place(self, key: bytes) -> int:
+        """The partition of a key."""
+        assert self.topology is not None
+        return partition_of(key, self.topology.partitions)
 
     def peers(self) -> tuple[NodeId, ...]:
         """All other members."""

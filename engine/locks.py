@@ -5,16 +5,23 @@ lease runs out (the client died), or the partition changes its primary. From the
 record is logged, a key is pinned: only the outcome releases it, whatever the client does. A transaction may be pinned in
 one partition and not in the others, so it is keys that are pinned and not transactions. Whoever must wait is served in
 order.
+
+A transaction may hold a hundred thousand keys in thousands of partitions, and ends partition by partition: so what it
+holds is kept by partition, and nothing here walks all keys to find those of one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
+from heapq import heappop, heappush
 
 from wal.ids import Namespace, TxId
 
 Key = tuple[Namespace, bytes]
+
+EXPIRED_MAX = 1_000
+"""Waiters and leases that end in one turn; the rest in the next."""
 
 
 class Waiter:
@@ -39,16 +46,24 @@ class Waiter:
 
 
 class LockTable:
-    """Locks by key. Invariant: a key with waiters has an owner or is pinned by a write that does not count yet."""
+    """Locks by key. Invariant: a key with waiters has an owner or is pinned by a write that does not count yet.
 
-    def __init__(self) -> None:
+    `place` tells in which partition a key lies.
+    """
+
+    def __init__(self, place: Callable[[bytes], int]) -> None:
+        self._place = place
         self._owner: dict[Key, TxId] = {}
         self._waiting: dict[Key, deque[Waiter]] = {}
         self._pending: dict[Key, int] = {}  # single writes under way; they hold a key together
-        self._keys: dict[TxId, dict[Key, None]] = {}
+        self._keys: dict[TxId, dict[int, dict[Key, None]]] = {}  # by partition
+        self._owners: dict[int, dict[TxId, None]] = {}  # who holds something in a partition
         self._pinned: dict[Key, bool] = {}  # waits for an outcome; True: of a vote, so that nobody may be told its value
-        self.lease: dict[TxId, int] = {}
+        self._doubtful: dict[int, dict[Key, None]] = {}  # the pinned ones of votes, by partition
+        self._lease: dict[TxId, int] = {}
         self._waiters: dict[Waiter, None] = {}
+        self._ends: list[tuple[int, int, Waiter | TxId]] = []  # a heap of deadlines; no entry is later than its deadline
+        self._number = 0
 
     def __len__(self) -> int:
         return len(self._owner)
@@ -90,7 +105,19 @@ class LockTable:
 
     def keys_of(self, owner: TxId) -> list[Key]:
         """The keys a transaction holds."""
-        return list(self._keys.get(owner, ()))
+        return [key for keys in self._keys.get(owner, {}).values() for key in keys]
+
+    def keys_in(self, owner: TxId, partition: int) -> list[Key]:
+        """The keys of one partition that a transaction holds."""
+        return list(self._keys.get(owner, {}).get(partition, ()))
+
+    def is_owner(self, owner: TxId) -> bool:
+        """Whether a transaction holds anything."""
+        return owner in self._keys
+
+    def owners_in(self, partition: int) -> Iterable[TxId]:
+        """The transactions that hold keys of a partition."""
+        return self._owners.get(partition, ())
 
     def try_all(self, owner: TxId, keys: list[Key]) -> Key | None:
         """Take all keys without waiting, or none of them; the key that stood in the way, if one did."""
@@ -126,6 +153,7 @@ class LockTable:
                 waiter.taken.append(key)
         if waiter.missing:
             self._waiters[waiter] = None
+            self._end_at(deadline, waiter)
         else:
             waiter.done = True
             granted()
@@ -138,11 +166,22 @@ class LockTable:
         for key in keys:
             self._take(owner, key)
             self._pinned[key] = in_doubt
+            if in_doubt:
+                self._doubtful.setdefault(self._place(key[1]), {})[key] = None
 
     def _take(self, owner: TxId, key: Key) -> None:
-        assert self._owner.get(key, owner) == owner, f"{key} is taken twice: by {self._owner[key].hex()}, {owner.hex()}"
+        held = self._owner.get(key)
+        assert held is None or held == owner, f"{key} is taken twice: by {self._owner[key].hex()}, {owner.hex()}"
+        if held is not None:
+            return
         self._owner[key] = owner
-        self._keys.setdefault(owner, {})[key] = None
+        number = self._place(key[1])
+        mine = self._keys.setdefault(owner, {})
+        keys = mine.get(number)
+        if keys is None:
+            keys = mine[number] = {}
+            self._owners.setdefault(number, {})[owner] = None
+        keys[key] = None
 
     def give_up(self, owner: TxId, keys: list[Key] | None = None) -> None:
         """The transaction is not wanted any more (or not these keys of it): release what does not wait for an outcome."""
@@ -151,22 +190,31 @@ class LockTable:
 
     def release(self, owner: TxId, keys: list[Key] | None = None) -> None:
         """The transaction is over (here, or for these keys)."""
-        mine = self._keys.get(owner)
-        if mine is None:
-            return
-        for key in list(mine) if keys is None else keys:
-            if key in mine:
+        for key in self.keys_of(owner) if keys is None else keys:
+            if self._owner.get(key) == owner:
                 self._let_go(owner, key)
                 self._grant(key)
 
     def _let_go(self, owner: TxId, key: Key) -> None:
-        mine = self._keys[owner]
-        del mine[key]
         del self._owner[key]
-        self._pinned.pop(key, None)
+        number, mine = self._place(key[1]), self._keys[owner]
+        keys = mine[number]
+        del keys[key]
+        if self._pinned.pop(key, False):
+            doubtful = self._doubtful[number]
+            del doubtful[key]
+            if not doubtful:
+                del self._doubtful[number]
+        if keys:
+            return
+        del mine[number]
+        owners = self._owners[number]
+        del owners[owner]
+        if not owners:
+            del self._owners[number]
         if not mine:
             del self._keys[owner]
-            self.lease.pop(owner, None)
+            self._lease.pop(owner, None)
 
     def _grant(self, key: Key) -> None:
         queue = self._waiting.get(key)
@@ -188,23 +236,44 @@ class LockTable:
         """Whether a transaction that holds the key voted, and its outcome is open."""
         return self._pinned.get(key, False)
 
-    def keys_in_doubt(self) -> list[Key]:
-        """The keys of all transactions that voted and whose outcome is open."""
-        return [key for key, in_doubt in self._pinned.items() if in_doubt]
+    def keys_in_doubt(self, partition: int) -> Iterable[Key]:
+        """The keys of a partition that belong to transactions that voted and whose outcome is open."""
+        return self._doubtful.get(partition, ())
 
     # Time and topology.
 
+    def lend(self, owner: TxId, until: int, *, again: bool = False) -> None:
+        """A transaction's client must speak up before `until`. `again`: it did; one that has no lease gets none."""
+        known = owner in self._lease
+        if known or not again:
+            self._lease[owner] = until
+        if not known and not again:
+            self._end_at(until, owner)
+
+    def _end_at(self, when: int, what: Waiter | TxId) -> None:
+        self._number += 1
+        heappush(self._ends, (when, self._number, what))
+
+    def _is_over(self, what: Waiter | TxId) -> bool:
+        return what.done if isinstance(what, Waiter) else what not in self._lease
+
     def expire(self, now: int) -> None:
-        """Give up waiters past their deadline, and release locks whose lease ran out."""
-        for waiter in list(self._waiters):
-            if not waiter.done and now >= waiter.deadline:
-                held = self._in_the_way(waiter)
-                waiter.done = True
-                self._give_up(waiter, held)
-        for owner, until in list(self.lease.items()):
-            if now >= until:
-                del self.lease[owner]
-                self.give_up(owner)
+        """Give up waiters past their deadline, and release locks whose lease ran out; as many as one turn may."""
+        for _ in range(EXPIRED_MAX):
+            if not self._ends or self._ends[0][0] > now:
+                return
+            what = heappop(self._ends)[2]
+            if isinstance(what, Waiter):
+                if not what.done:
+                    held = self._in_the_way(what)
+                    what.done = True
+                    self._give_up(what, held)
+            elif (until := self._lease.get(what)) is not None:
+                if now < until:
+                    self._end_at(until, what)  # it was renewed
+                else:
+                    del self._lease[what]
+                    self.give_up(what)
 
     def _in_the_way(self, waiter: Waiter) -> str:
         for key in waiter.keys:
@@ -220,25 +289,25 @@ class LockTable:
         waiter.expired(held)
 
     def next_expiry(self) -> int | None:
-        """When `expire` has something to do."""
-        times = [waiter.deadline for waiter in self._waiters]
-        times.extend(self.lease.values())
-        return min(times, default=None)
+        """When to `expire`; a lease that was renewed is looked at too early, and put off."""
+        while self._ends and self._is_over(self._ends[0][2]):
+            heappop(self._ends)
+        return self._ends[0][0] if self._ends else None
 
-    def drop(self, gone: Callable[[Key], bool]) -> None:
-        """This node is no longer primary of the keys for which `gone` holds: nobody holds or awaits them here."""
-        in_vain = [waiter for waiter in self._waiters if any(gone(key) for key in waiter.keys)]
+    def drop(self, gone: Container[int]) -> None:
+        """This node is no longer primary of these partitions: nobody holds or awaits their keys here."""
+        in_vain = [w for w in self._waiters if any(self._place(key) in gone for _, key in w.keys)]
         for waiter in in_vain:
             waiter.done = True
-        for key in [k for k in self._owner if gone(k)]:
-            self._let_go(self._owner[key], key)
-        for key in [k for k in self._waiting if gone(k)]:
-            del self._waiting[key]
-        for key in [k for k in self._pending if gone(k)]:
+        for number in [n for n in self._owners if n in gone]:
+            for owner in list(self._owners[number]):
+                for key in self.keys_in(owner, number):
+                    self._let_go(owner, key)
+        for waiter in in_vain:
+            for key in waiter.keys:
+                if self._place(key[1]) in gone:
+                    self._waiting.pop(key, None)
+        for key in [k for k in self._pending if self._place(k[1]) in gone]:
             del self._pending[key]
         for waiter in in_vain:
             self._give_up(waiter, "")
-
-    def owners(self) -> list[TxId]:
-        """Every transaction that holds something here."""
-        return list(self._keys)

@@ -98,7 +98,7 @@ from engine.turns import Turns
 from engine.writes import Writes
 from rebalance.affinity import Affinity, assign
 from wal import records as r
-from wal.ids import PARTITIONS_MAX, NodeId, partition_of
+from wal.ids import PARTITIONS_MAX, NodeId
 
 
 class Node:
@@ -126,7 +126,7 @@ class Node:
             durable_lsn=durable_lsn,
             affinity=affinity,
         )
-        self.locks = LockTable()
+        self.locks = LockTable(core.place)
         self.demander = Demander(core)
         self.detector = Detector(core)
         self.replication = Replication(core, self.detector, demanded=self.demander.demanded)
@@ -347,10 +347,7 @@ class Node:
         hold.group = (tuple(sorted(hold.needed)), tuple(sorted(hold.moving)))
 
     def _drop_locks(self) -> None:
-        core = self.core
-        assert core.topology is not None
-        partitions, holds = core.topology.partitions, core.holds
-        self.locks.drop(lambda key: not holds[partition_of(key[1], partitions)].active)
+        self.locks.drop({hold.number for hold in self.core.holds if not hold.active})
 
     def _evict(self) -> None:
         """A copy that is not wanted here any more goes, and the log says so."""
@@ -380,21 +377,16 @@ class Node:
         moving = frozenset(handover)
         for number in handover:
             core.holds[number].draining = True
-        partitions = core.topology.partitions
-        holding = [tx.hex() for tx in self.coordinator.holding(moving)]
-        for owner in self.locks.owners():
-            if any(partition_of(key, partitions) in moving for _, key in self.locks.keys_of(owner)):
-                holding.append(owner.hex())
-        return holding
+        holding = dict.fromkeys(tx.hex() for tx in self.coordinator.holding(moving))
+        for number in handover:
+            holding |= dict.fromkeys(owner.hex() for owner in self.locks.owners_in(number))
+        return list(holding)
 
     def _break_locks(self, handover: Sequence[int]) -> None:
         """The exchange waited long enough: whoever still holds locks on these partitions loses them."""
-        core = self.core
-        assert core.topology is not None
-        moving, partitions = frozenset(handover), core.topology.partitions
-        for owner in self.locks.owners():
-            keys = [key for key in self.locks.keys_of(owner) if partition_of(key[1], partitions) in moving]
-            self.locks.give_up(owner, keys)
+        for number in handover:
+            for owner in list(self.locks.owners_in(number)):
+                self.locks.give_up(owner, self.locks.keys_in(owner, number))
 
     # Who handles what.
 

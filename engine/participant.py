@@ -93,7 +93,7 @@ class Participant:
             core.refuse(session, request.id, Code.USAGE, problem)
             return
         assert core.topology is not None
-        new = not self.locks.keys_of(request.owner)
+        new = not self.locks.is_owner(request.owner)
         for key in request.keys:
             hold = core.holds[partition_of(key, core.topology.partitions)]
             if not self.writes.may_serve(session, request, hold, None, new=new):
@@ -102,7 +102,7 @@ class Participant:
         timeout = min(request.timeout_ms, 10 * core.settings.lock_timeout_ms)
 
         def granted() -> None:
-            self.locks.lease[request.owner] = core.now + core.settings.lock_lease_ms * MS
+            self.locks.lend(request.owner, core.now + core.settings.lock_lease_ms * MS)
             self._read_locked(session, request)
 
         def expired(held: str) -> None:
@@ -124,8 +124,7 @@ class Participant:
         """Renew leases."""
         until = self.core.now + self.core.settings.lock_lease_ms * MS
         for owner in request.owners:
-            if owner in self.locks.lease:
-                self.locks.lease[owner] = until
+            self.locks.lend(owner, until, again=True)
         self.core.reply(session, Done(request.id))
 
     def on_unlock(self, session: SessionId, request: Unlock) -> None:
@@ -236,15 +235,9 @@ class Participant:
         self.replication.ship(_Vote(self, prepare, sender), hold)
         return ""
 
-    def locked_in(self, owner: TxId, number: int) -> list[Key]:
-        """The keys of one partition that a transaction holds."""
-        assert self.core.topology is not None
-        partitions = self.core.topology.partitions
-        return [key for key in self.locks.keys_of(owner) if partition_of(key[1], partitions) == number]
-
     def give_up_part(self, owner: TxId, number: int) -> None:
         """Release a transaction's locks in one partition, where it does not wait for an outcome."""
-        self.locks.give_up(owner, self.locked_in(owner, number))
+        self.locks.give_up(owner, self.locks.keys_in(owner, number))
 
     # Outcome.
 
@@ -291,10 +284,10 @@ class Participant:
         core.replica.apply(outcome)
         self._doubt_since.pop((tx, number), None)
         owner = self.owner_of.get(tx, tx)
-        keys = self.locked_in(owner, number)
+        keys = self.locks.keys_in(owner, number)
         self.locks.release(owner, keys)
         self.reads.outcome_known(keys)
-        if not self.locks.keys_of(owner):
+        if not self.locks.is_owner(owner):
             self.owner_of.pop(tx, None)
         for node in self.ending.pop((tx, number), []):
             core.send(node, Finished(core.version, tx, [number]))

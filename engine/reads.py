@@ -149,16 +149,12 @@ class Reads:
     def _answer_scan(self, session: SessionId, request: Scan) -> None:
         core = self.core
         assert core.topology is not None
-        for namespace, key in self.locks.keys_in_doubt():
-            if (
-                namespace == request.namespace
-                and key >= request.start
-                and (request.end is None or key < request.end)
-                and partition_of(key, core.topology.partitions) in request.partitions
-            ):
-                probe("scan.waited_for_outcome")
-                self._behind.setdefault((namespace, key), []).append((session, request))
-                return
+        for number in request.partitions:
+            for namespace, key in self.locks.keys_in_doubt(number):
+                if namespace == request.namespace and key >= request.start and (request.end is None or key < request.end):
+                    probe("scan.waited_for_outcome")
+                    self._behind.setdefault((namespace, key), []).append((session, request))
+                    return
         limit = max(1, min(request.limit, SCAN_ROWS_MAX))
         chunk = max(SCAN_CHUNK_ROWS, 2 * limit // max(1, len(request.partitions)))
         keys: list[bytes] = []

@@ -28,7 +28,7 @@ class LockStory(Interpreter):
     """One table, its clock, and what its waiters were told since the last command."""
 
     def __init__(self) -> None:
-        self.table = LockTable()
+        self.table = LockTable(_place)
         self.names = Names()
         self.now = 0
         self.told: list[str] = []
@@ -40,9 +40,17 @@ class LockStory(Interpreter):
         return [*(line for line in lines if line != "ok" or not told), *told]
 
     def check(self) -> None:
-        for owner in self.table.owners():
-            for key in self.table.keys_of(owner):
-                assert self.table.holds(owner, key), f"{key} is listed for an owner that does not hold it"
+        table = self.table
+        for owner, by_partition in table._keys.items():
+            for number, keys in by_partition.items():
+                assert keys, f"an empty share of partition {number} is kept"
+                assert owner in table.owners_in(number), f"partition {number} does not know an owner of its keys"
+                for key in keys:
+                    assert table.holds(owner, key), f"{key} is listed for an owner that does not hold it"
+                    assert _place(key[1]) == number, f"{key} is listed in partition {number}"
+        for number, doubtful in table._doubtful.items():
+            assert doubtful, f"an empty share of partition {number} is kept"
+            assert all(table.in_doubt(key) and _place(key[1]) == number for key in doubtful)
 
     def on_try(self, command: Command) -> str:
         blocked = self.table.try_all(self._owner(command), self._keys(command))
@@ -74,7 +82,7 @@ class LockStory(Interpreter):
 
     def on_lease(self, command: Command) -> None:
         owner = self._owner(command)
-        self.table.lease[owner] = self.now + duration(command.word("how long"))
+        self.table.lend(owner, self.now + duration(command.word("how long")))
 
     def on_release(self, command: Command) -> None:
         self.table.release(self._owner(command), self._keys(command) or None)
@@ -102,16 +110,20 @@ class LockStory(Interpreter):
 
     def on_drop(self, command: Command) -> None:
         prefix = command.word("a prefix").encode()
-        self.table.drop(lambda key: key[1].startswith(prefix))
+        self.table.drop({_place(prefix)})
 
     def on_show(self, _: Command) -> list[str]:
         lines = []
-        for owner in self.table.owners():
+        for owner in self._owners():
             held = sorted(self.table.keys_of(owner))
             doubtful = [_name(key) for key in held if self.table.in_doubt(key)]
             more = f", in doubt: {' '.join(doubtful)}" if doubtful else ""
             lines.append(f"{self.names.tx_name(owner)} holds {' '.join(map(_name, held))}{more}")
         return lines or ["nobody holds anything"]
+
+    def _owners(self) -> list[TxId]:
+        """Every transaction that holds something, the first that took something first."""
+        return list(self.table._keys)
 
     def _owner(self, command: Command) -> TxId:
         return self.names.tx(command.word("a transaction"))
@@ -122,3 +134,8 @@ class LockStory(Interpreter):
 
 def _name(key: Key) -> str:
     return key[1].decode()
+
+
+def _place(key: bytes) -> int:
+    """Keys that begin with the same word and a colon lie in one partition."""
+    return int.from_bytes(key.partition(b":")[0], "big") if b":" in key else 0

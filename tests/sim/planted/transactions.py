@@ -169,7 +169,7 @@ def locks_released_at_prepare(machine: Machine) -> None:
     def vote(original: Callable[..., str], sender: NodeId, message: PrepareParts, part: Any, hold: Hold) -> str:
         reason = original(sender, message, part, hold)
         if not reason:
-            participant.locks.release(message.owner, participant.locked_in(message.owner, part.partition))
+            participant.locks.release(message.owner, participant.locks.keys_in(message.owner, part.partition))
         return reason
 
     around(participant, "_vote", vote)

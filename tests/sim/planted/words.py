@@ -188,7 +188,7 @@ def read_under_a_prepared_lock(machine: Machine) -> None:
     locks, reads = machine.node.locks, machine.node.reads
 
     def answer(original: Callable[..., None], session: SessionId, request: Request) -> None:
-        with swapped(locks, "in_doubt", lambda key: False), swapped(locks, "keys_in_doubt", list):
+        with swapped(locks, "in_doubt", lambda key: False), swapped(locks, "keys_in_doubt", lambda number: ()):
             original(session, request)
 
     around(reads, "_answer_get", answer)
