@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine.core import MS
-from engine.effects import SessionId, Stop
+from engine.effects import SessionId
 from engine.messages import SetBaseline
 from engine.requests import Admin, Code, Report
 from engine.topology import CopyState, stamp
@@ -50,7 +50,7 @@ class Administration:
             case "checkpoint":
                 self.node.checkpoint_wanted = True
             case "stop":
-                self.node.membership.leaving_self = True
+                self.node.membership.leaving.begin()
             case _:
                 problem = f"command {request.command!r} is not known"
         if problem:
@@ -156,18 +156,3 @@ class Administration:
             "fetched": self.node.promotion.fetched,
             "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.ways[n] == "full"},
         }
-
-    def left(self) -> bool:
-        """Whether this node asked to leave and has left; before there is a cluster, it may go at once."""
-        core = self.node.core
-        if not self.node.membership.leaving_self:
-            return False
-        if core.topology is None:
-            return True
-        alone = len(core.topology.members) == 1
-        return alone or core.topology.member(core.node) is None
-
-    def end(self) -> None:
-        """Stop, once it has left."""
-        if self.left():
-            self.node.core.effects.tasks.append(Stop("left the cluster"))

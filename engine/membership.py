@@ -12,6 +12,7 @@ from engine.core import MS, Core
 from engine.detector import Detector
 from engine.effects import Connect, PeerSeen
 from engine.exchange import Exchange, Intent
+from engine.leaving import Leaving
 from engine.messages import CaughtUp, Heartbeat, Join, Leave, Message, SetBaseline
 from engine.supplier import SupplySide
 from engine.topology import Topology
@@ -29,10 +30,9 @@ class Membership:
         self._frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
         self.seen: dict[NodeId, Candidate] = {}  # everyone a connection was made to, or who asked to join
         self._joins: dict[NodeId, int] = {}  # who asks to join -> when it last did
-        self._leaving: dict[NodeId, None] = {}
+        self.leaving = Leaving(core, detector)
         self._caught_up: dict[tuple[int, NodeId], None] = {}
         self._baseline: tuple[NodeId, ...] | None = None
-        self.leaving_self = False
         self._reason_since: int | None = None
         self._next_heartbeat = 0
         self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
@@ -95,11 +95,6 @@ class Membership:
             core.effects.tasks.append(Connect(message.node, message.address))
         self._joins[message.node] = core.now
 
-    def on_leave(self, message: Leave) -> None:
-        """A member stops on purpose."""
-        self._look_at = self.core.now
-        self._leaving[message.node] = None
-
     def on_caught_up(self, message: CaughtUp) -> None:
         """A primary vouches for copies."""
         if message.version == self.core.version:
@@ -147,7 +142,7 @@ class Membership:
         self._frozen = {}
         self._caught_up = {}
         self._reason_since = None
-        self._leaving = {n: None for n in self._leaving if topology.member(n) is not None}
+        self.leaving.switch(topology)
         self._joins = {n: at for n, at in self._joins.items() if not _is_member(topology, self.seen[n])}
         if self._baseline is not None and tuple(self._baseline) == topology.baseline:
             self._baseline = None
@@ -199,8 +194,7 @@ class Membership:
         leader = self.detector.coordinator()
         if leader is None:
             return
-        if self.leaving_self:
-            core.send(leader, Leave(core.node))
+        self.leaving.say(leader)
         if self.supply.vouched and core.serving:
             core.send(leader, CaughtUp(core.version, list(self.supply.vouched)))
 
@@ -231,17 +225,16 @@ class Membership:
         settled: dict[int, list[NodeId]] = {}
         for partition, node in self._caught_up:
             settled.setdefault(partition, []).append(node)
-        if all(node in self._leaving for node in names):
-            del self._leaving[core.node]  # somebody has to be left: it goes when it is alone
-        present = [c.node for c in alive if c.node not in self._leaving]
+        going = self.leaving.granted(topology, list(names))
+        present = [c.node for c in alive if c.node not in going]
         handover, extra = self._wanted_moves(topology, present, settled)
-        if self._leaving:
-            leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in self._leaving]
+        if going:
+            leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going]
             handover = [*handover, *leaving]
         reasons = {
             "lost " + ", ".join(lost): bool(lost),
             "joining " + ", ".join(joins): bool(joins),
-            "leaving " + ", ".join(self._leaving): any(topology.member(n) for n in self._leaving),
+            "leaving " + ", ".join(going): bool(going),
             f"{len(self._caught_up)} copies caught up": bool(self._caught_up),
             f"{len(handover)} primaries to move": bool(handover),
             "surplus copies": bool(extra),
@@ -269,7 +262,7 @@ class Membership:
                 alive,
                 handover=sorted(set(handover)),
                 baseline=self._baseline,
-                leaving=list(self._leaving),
+                leaving=going,
                 reason="; ".join(given),
             )
         )
@@ -297,7 +290,8 @@ class Membership:
             case Join():
                 self.on_join(sender, message)
             case Leave():
-                self.on_leave(message)
+                self._look_at = self.core.now
+                self.leaving.on_leave(message)
             case CaughtUp():
                 self.on_caught_up(message)
             case _:

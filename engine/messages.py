@@ -74,9 +74,10 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave", gc=False):
-    """I am stopping on purpose: take me out, after handing my partitions over."""
+    """I am stopping on purpose, in this life: take me out, after handing my partitions over."""
 
     node: NodeId
+    incarnation: int = 0
 
 
 class SetBaseline(msgspec.Struct, frozen=True, array_like=True, tag="set-baseline", gc=False):

@@ -27,6 +27,7 @@ from engine.effects import (
     PeerSeen,
     Received,
     SessionId,
+    Stop,
     TrimLog,
     WriteCheckpoint,
 )
@@ -256,8 +257,8 @@ class Node:
             self.locks.expire(now)
         if self.exchange.draining is not None:
             self.exchange.try_report()
-        if self.membership.leaving_self:
-            self.admin.end()
+        if reason := self.membership.leaving.over():
+            self.core.effects.tasks.append(Stop(reason))
 
     def _next_wake(self) -> int | None:
         times = [m.wake_at for m in (self.membership, *self._machines) if m.wake_at is not None]

@@ -183,14 +183,9 @@ class Server:
         except Exception as error:
             raise as_engine_error(error) or error from error
 
-    async def leave(self, seconds: float) -> bool:
-        """Ask to leave the cluster, if it is in one; True if it was let go in time."""
-        self.node.membership.leaving_self = True
-        try:
-            await asyncio.wait_for(asyncio.shield(self.driver.stopped), seconds)
-        except TimeoutError:
-            return False
-        return True
+    def leave(self) -> None:
+        """Stop in good order: hand over what others can take, and end. `run` returns when it has."""
+        self.node.membership.leaving.begin()
 
     async def close(self) -> None:
         """Stop, with a last checkpoint if all is well."""

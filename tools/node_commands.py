@@ -24,8 +24,6 @@ from tools.config import KEYS, Key, load, toml_line
 from tools.terminal import ExitCode, emit, plain, show, to_json
 from wal import DirectoryDisk, DiskError, LogError
 
-LEAVE_SECONDS = 30.0
-LEAVE_LOOK_SECONDS = 1.0
 _log = logging.getLogger("foreshore")
 
 app = typer.Typer(
@@ -48,7 +46,8 @@ def start(config: Path | None, ready_file: Path | None, **flags: str | bool | No
 
     Settings come from flags, then from FORESHORE_* variables, then from the file of --config, then from the defaults.
 
-    SIGTERM or SIGINT (Ctrl-C): the node hands its primaries over, leaves the cluster, writes a last checkpoint and ends.
+    SIGTERM or SIGINT (Ctrl-C): the node hands its primaries over, writes a last checkpoint and ends. It stays a voter and
+    in the baseline, and catches up when it is back; if those left are no majority, it just ends.
     At a second signal it ends at once, which costs the next start a recovery and nothing else.
     """
     settings = load(flags, file=config)
@@ -101,15 +100,16 @@ async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: M
     """Run one node until it stops, or is told to by a signal. `disk` holds its log. Raises what stopped it."""
     server = await Server.start(config, disk=disk)
     loop = asyncio.get_running_loop()
-    leaving: list[asyncio.Task[None]] = []
+    told_before: list[str] = []
 
     def told(name: str) -> None:
-        if leaving:
+        if told_before:
             _log.info("%s again: ends at once; the next start recovers from the log", name)
             sys.stderr.flush()
             os._exit(ExitCode.INTERRUPTED)
-        _log.info("%s: leaves the cluster; once more to end at once", name)
-        leaving.append(loop.create_task(_leave(server)))
+        _log.info("%s: hands its primaries over and stops; once more to end at once", name)
+        told_before.append(name)
+        server.leave()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told, number.name)
@@ -127,17 +127,6 @@ async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: M
         ) from None
     finally:
         await server.close()
-
-
-async def _leave(server: Server) -> None:
-    """Leave in good order while a majority is there to agree; or else stop as a member, and let the others find out."""
-    for _ in range(round(LEAVE_SECONDS / LEAVE_LOOK_SECONDS)):
-        if await server.leave(LEAVE_LOOK_SECONDS):
-            return
-        if not server.node.core.quorum:
-            server.driver.stop("told to; no majority was there to let it go, so it is still a member")
-            return
-    server.driver.stop(f"told to; it was not let go within {LEAVE_SECONDS:.0f} s, so it is still a member")
 
 
 def _tell_ready(file: Path, address: str) -> None:
@@ -179,7 +168,10 @@ def stop(
     address: Address,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until it is gone.")] = 60.0,
 ) -> None:
-    """Ask a node to leave its cluster in good order, and wait until it is gone."""
+    """Stop a node in good order: it hands its primaries over, and ends. Wait until it is gone.
+
+    It stays a voter and in the baseline: `foreshore cluster remove` is what takes a node out of the cluster.
+    """
     run(_stop(address, timeout))
 
 
@@ -192,8 +184,8 @@ async def _stop(address: str, seconds: float) -> None:
 
     if not await wait_for(gone, seconds):
         raise Refused(
-            f"{name} was told to leave and still runs after {seconds:g} s: `foreshore node status {address}` says what "
-            "holds it up; without a majority of the members nothing can leave"
+            f"{name} was told to stop and still runs after {seconds:g} s: `foreshore node status {address}` says what "
+            "holds it up"
         )
     emit([f"{name} is gone"])
 

@@ -381,7 +381,7 @@ class Faults:
         if machine.gone:
             machine.gone = False
             self._start(machine)
-        elif machine.up and machine.node is not None and machine.node.membership.leaving_self:
+        elif machine.up and machine.node is not None and machine.node.membership.leaving.since is not None:
             self.world.after(1_000 * MS, self._return, machine)
 
     def _baseline(self, machine: Machine) -> bool:

@@ -128,12 +128,12 @@ class Node(Background):
 
 
 @contextmanager
-def nodes(root: Path, *names: str) -> Iterator[list[Node]]:
+def nodes(root: Path, *names: str, options: Sequence[object] = ()) -> Iterator[list[Node]]:
     """Nodes that know each other and form a cluster; none outlives the block."""
     started: list[Node] = []
     try:
         for name in names:
-            started.append(Node(root, name, seeds=[node.address for node in started]))
+            started.append(Node(root, name, *options, seeds=[node.address for node in started]))
         formed = foreshore("cluster", "init", started[0].address, "--nodes", ",".join(names))
         assert formed.returncode == 0, formed.stderr
         yield started

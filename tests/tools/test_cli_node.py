@@ -320,16 +320,18 @@ def test_a_node_of_another_cluster_of_the_same_name_is_not_let_in(tmp_path: Path
 
 
 def test_sigterm_leaves_in_good_order(tmp_path: Path) -> None:
-    with nodes(tmp_path, "n1", "n2") as (first, second):
+    with nodes(tmp_path, "n1", "n2", "n3") as (first, second, third):
         second.signal(signal.SIGTERM)
         assert second.ended() == 0
-        assert "SIGTERM: leaves the cluster" in second.said()
+        assert "SIGTERM: hands its primaries over and stops" in second.said()
         assert "ends: left the cluster" in second.said()
         status = asyncio.run(ask(first.address, "status"))
-        assert [member["node"] for member in status["members"]] == ["n1"]
-        assert status["lost"] == []
-        first.signal(signal.SIGINT)
-        assert first.ended() == 0
+        assert [member["node"] for member in status["members"]] == ["n1", "n3"]
+        assert (status["lost"], status["baseline"]) == ([], ["n1", "n2", "n3"])
+        for node in (first, third):
+            node.signal(signal.SIGINT)
+            assert node.ended() == 0
+            assert "ends: told to; those who are left are no majority, so nothing is handed over" in node.said()
     verified = foreshore("wal", "verify", first.data, second.data)
     assert verified.returncode == 0, verified.stdout
     assert "store_lsn=0" not in verified.stdout, "both wrote a last checkpoint"
@@ -345,10 +347,11 @@ def test_all_nodes_may_be_told_to_stop_at_once(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    with nodes(tmp_path, "n1", "n2") as (first, second):
-        second.signal(signal.SIGSTOP)  # so that n1 has no majority to let it go
+    with nodes(tmp_path, "n1", "n2", "n3", options=["--suspicion-ms", 3_600_000]) as (first, second, third):
+        for node in (second, third):
+            node.signal(signal.SIGSTOP)  # so that n1 waits for a majority to let it go
         first.signal(signal.SIGINT)
-        first.wait_until_it_says("SIGINT: leaves the cluster; once more to end at once")
+        first.wait_until_it_says("SIGINT: hands its primaries over and stops; once more to end at once")
         first.signal(signal.SIGINT)
         assert first.ended() == 130
         assert "SIGINT again: ends at once" in first.said()
@@ -359,7 +362,7 @@ def test_without_a_majority_a_node_ends_as_a_member(tmp_path: Path) -> None:
         second.kill()
         first.signal(signal.SIGTERM)
         assert first.ended() == 0
-        assert "no majority was there to let it go, so it is still a member" in first.said()
+        assert "those who are left are no majority, so nothing is handed over" in first.said()
 
 
 def test_a_node_in_no_cluster_stops_when_it_is_asked(tmp_path: Path) -> None:
