@@ -13,20 +13,38 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 from engine import errors
 from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall, SwapCall
 from engine.client.session import Session, SocketLinks
 from engine.client.transaction import Concurrency, Isolation, check_mode
 from engine.client.transaction import Transaction as RawTransaction
-from engine.codecs import Codec, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
+from engine.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.transport import split_address
 from wal.ids import check_name, partition_of
 
 T = TypeVar("T")
+D = TypeVar("D")
+K = TypeVar("K")
+V = TypeVar("V")
 _Writer = TypeVar("_Writer", PutCall, SwapCall)
 _MISSING = object()
+
+Mode = Concurrency | Literal["PESSIMISTIC", "OPTIMISTIC"]
+Level = Isolation | Literal["READ_COMMITTED", "REPEATABLE_READ", "SERIALIZABLE"]
+Setting = str | int | bool
+
+
+class TransactionOptions(TypedDict, total=False):
+    """What `transaction` takes, and `run` for each transaction that it begins."""
+
+    concurrency: Mode
+    isolation: Level | None
+    timeout: float
+    label: str
+    lock_timeout: float
+
 
 PAGE_ROWS = 1000
 BATCH_KEYS = 10_000
@@ -36,10 +54,10 @@ RETRY_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 __all__ = ["Concurrency", "Database", "Isolation", "Namespace", "Transaction", "connect", "open"]
 
 
-class Namespace:
+class Namespace(Generic[K, V]):
     """A named map of a cluster. Single operations are linearizable; a batch is atomic within each partition."""
 
-    def __init__(self, database: Database, name: str, codec: Codec) -> None:
+    def __init__(self, database: Database, name: str, codec: Codec[K, V]) -> None:
         self.database = database
         self.name = name
         self.codec = codec
@@ -51,13 +69,19 @@ class Namespace:
     def __repr__(self) -> str:
         return f"<Namespace {self.name} codec={self.codec.name}>"
 
-    async def get(self, key: Any, default: Any = None, *, stale: bool = False) -> Any:
+    @overload
+    async def get(self, key: K, default: None = None, *, stale: bool = False) -> V | None: ...
+
+    @overload
+    async def get(self, key: K, default: D, *, stale: bool = False) -> V | D: ...
+
+    async def get(self, key: K, default: object = None, *, stale: bool = False) -> object:
         """The value of a key, or `default`. `stale`: from any in-sync copy, perhaps a moment old."""
         call = await self._session.call(GetCall(self.name, [key_of(self.codec, key)], stale=stale))
         value = call.values[0][2]
         return default if value is None else self.codec.decode(value)
 
-    async def get_many(self, keys: Iterable[Any], *, stale: bool = False) -> dict[Any, Any]:
+    async def get_many(self, keys: Iterable[K], *, stale: bool = False) -> dict[K, V]:
         """The values of the keys that exist."""
         wanted = keys_of(self.codec, keys)
         if not wanted:
@@ -67,17 +91,17 @@ class Namespace:
         found = zip(wanted.values(), call.values, strict=True)
         return {key: decode(value) for key, (_, _, value) in found if value is not None}
 
-    async def put(self, key: Any, value: Any) -> None:
+    async def put(self, key: K, value: V) -> None:
         """Set a key; durable on every in-sync copy when it returns."""
         keys: list[bytes] = [key_of(self.codec, key)]
         values: list[bytes | None] = [value_of(self.codec, value)]
         await self._write(PutCall(self._session.new_tx(), self.name, keys, values))
 
-    async def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+    async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
         """Set keys; atomic within each partition only (use a transaction for more)."""
         await self._write_many(pairs_of(self.codec, items))
 
-    async def delete_many(self, keys: Iterable[Any]) -> None:
+    async def delete_many(self, keys: Iterable[K]) -> None:
         """Delete keys, whether or not they exist."""
         await self._write_many(dict.fromkeys(keys_of(self.codec, keys)))
 
@@ -96,19 +120,25 @@ class Namespace:
         if keys:
             await self._write(PutCall(new_tx(), self.name, keys, values))
 
-    async def delete(self, key: Any) -> bool:
+    async def delete(self, key: K) -> bool:
         """Delete a key; whether it existed."""
         return (await self._swap(key, "present", None, None)).applied
 
-    async def put_if_absent(self, key: Any, value: Any) -> bool:
+    async def put_if_absent(self, key: K, value: V) -> bool:
         """Set a key that has no value; whether it was set."""
         return (await self._swap(key, "absent", None, value_of(self.codec, value))).applied
 
-    async def replace(self, key: Any, old: Any, new: Any) -> bool:
+    async def replace(self, key: K, old: V, new: V) -> bool:
         """Set a key to `new` if its value is `old`; whether it was. Values are equal if their bytes are."""
         return (await self._swap(key, "equals", value_of(self.codec, old), value_of(self.codec, new))).applied
 
-    async def pop(self, key: Any, default: Any = _MISSING) -> Any:
+    @overload
+    async def pop(self, key: K) -> V: ...
+
+    @overload
+    async def pop(self, key: K, default: D) -> V | D: ...
+
+    async def pop(self, key: K, default: object = _MISSING) -> object:
         """Delete a key and return its value; KeyError, or `default`, if there is none."""
         call = await self._swap(key, "present", None, None)
         if call.found is not None:
@@ -133,8 +163,8 @@ class Namespace:
             raise
 
     async def scan(
-        self, *, prefix: Any = None, start: Any = None, end: Any = None, limit: int | None = None
-    ) -> AsyncIterator[tuple[Any, Any]]:
+        self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
+    ) -> AsyncIterator[tuple[K, V]]:
         """(key, value) pairs with start <= key < end, ascending. Not a snapshot: pages are read one after another."""
         low, high = range_of(self.codec, prefix, start, end)
         left = limit_of(limit)
@@ -158,10 +188,10 @@ class Namespace:
             at = call.next_start
 
 
-class TransactionNamespace:
+class TransactionNamespace(Generic[K, V]):
     """A namespace inside a transaction."""
 
-    def __init__(self, raw: RawTransaction, namespace: Namespace) -> None:
+    def __init__(self, raw: RawTransaction, namespace: Namespace[K, V]) -> None:
         self._raw = raw
         self._namespace = namespace
         self.name = namespace.name
@@ -170,37 +200,49 @@ class TransactionNamespace:
     def __repr__(self) -> str:
         return f"<Namespace {self.name} codec={self.codec.name} in {self._raw.description}>"
 
-    async def get(self, key: Any, default: Any = None) -> Any:
+    @overload
+    async def get(self, key: K, default: None = None) -> V | None: ...
+
+    @overload
+    async def get(self, key: K, default: D) -> V | D: ...
+
+    async def get(self, key: K, default: object = None) -> object:
         """The value of a key, or `default`; it stays what it is until the transaction ends."""
         encoded = key_of(self.codec, key)
         found = await self._raw.get_many(self.name, [encoded])
         return self.codec.decode(found[encoded]) if encoded in found else default
 
-    async def get_for_update(self, key: Any, default: Any = None) -> Any:
+    @overload
+    async def get_for_update(self, key: K, default: None = None) -> V | None: ...
+
+    @overload
+    async def get_for_update(self, key: K, default: D) -> V | D: ...
+
+    async def get_for_update(self, key: K, default: object = None) -> object:
         """The same, saying that it will be written: nobody else can from now on (or the commit will tell)."""
         return await self.get(key, default)
 
-    async def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
+    async def get_many(self, keys: Iterable[K]) -> dict[K, V]:
         """The values of the keys that exist."""
         wanted = keys_of(self.codec, keys)
         found = await self._raw.get_many(self.name, wanted)
         return {wanted[key]: self.codec.decode(value) for key, value in found.items()}
 
-    async def put(self, key: Any, value: Any) -> None:
+    async def put(self, key: K, value: V) -> None:
         """Set a key when the transaction commits."""
         await self._raw.put_many(self.name, {key_of(self.codec, key): value_of(self.codec, value)})
 
-    async def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+    async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
         """Set keys when the transaction commits."""
         await self._raw.put_many(self.name, pairs_of(self.codec, items))
 
-    async def delete(self, key: Any) -> None:
+    async def delete(self, key: K) -> None:
         """Delete a key when the transaction commits."""
         await self._raw.put_many(self.name, {key_of(self.codec, key): None})
 
     async def scan(
-        self, *, prefix: Any = None, start: Any = None, end: Any = None, limit: int | None = None
-    ) -> AsyncIterator[tuple[Any, Any]]:
+        self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
+    ) -> AsyncIterator[tuple[K, V]]:
         """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes."""
         low, high = range_of(self.codec, prefix, start, end)
         last = limit_of(limit)
@@ -229,8 +271,34 @@ class Transaction:
         """The id to ask `transaction_status` about."""
         return self._raw.id
 
-    def namespace(self, namespace: Namespace | str, *, codec: str | Codec | None = None) -> TransactionNamespace:
+    @overload
+    def namespace(self, namespace: Namespace[K, V]) -> TransactionNamespace[K, V]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Literal["bytes"] | None = None) -> TransactionNamespace[bytes, bytes]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Literal["str"]) -> TransactionNamespace[str, str]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Literal["json", "msgpack"]) -> TransactionNamespace[str, Any]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Codec[K, V]) -> TransactionNamespace[K, V]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: type[V]) -> TransactionNamespace[str, V]: ...
+
+    def namespace(
+        self, namespace: Namespace[Any, Any] | str, *, codec: CodecName | Codec[Any, Any] | type[Any] | None = None
+    ) -> TransactionNamespace[Any, Any]:
         """A namespace inside this transaction; given as an object, with that one's codec."""
+        return self.inside(namespace, codec)
+
+    def inside(
+        self, namespace: Namespace[Any, Any] | str, codec: CodecName | Codec[Any, Any] | type[Any] | None
+    ) -> TransactionNamespace[Any, Any]:
+        """`namespace`, for whoever knows no more of its types than that."""
         if isinstance(namespace, str):
             return TransactionNamespace(self._raw, self.database.namespace(namespace, codec=codec))
         if not isinstance(namespace, Namespace):
@@ -281,7 +349,28 @@ class Database:
     def __repr__(self) -> str:
         return f"<Database {self.where}{' closed' if self.session.closed else ''}>"
 
-    def namespace(self, name: str, *, codec: str | Codec | None = None, backups: int | None = None) -> Namespace:
+    @overload
+    def namespace(
+        self, name: str, *, codec: Literal["bytes"] | None = None, backups: int | None = None
+    ) -> Namespace[bytes, bytes]: ...
+
+    @overload
+    def namespace(self, name: str, *, codec: Literal["str"], backups: int | None = None) -> Namespace[str, str]: ...
+
+    @overload
+    def namespace(
+        self, name: str, *, codec: Literal["json", "msgpack"], backups: int | None = None
+    ) -> Namespace[str, Any]: ...
+
+    @overload
+    def namespace(self, name: str, *, codec: Codec[K, V], backups: int | None = None) -> Namespace[K, V]: ...
+
+    @overload
+    def namespace(self, name: str, *, codec: type[V], backups: int | None = None) -> Namespace[str, V]: ...
+
+    def namespace(
+        self, name: str, *, codec: CodecName | Codec[Any, Any] | type[Any] | None = None, backups: int | None = None
+    ) -> Namespace[Any, Any]:
         """A named map; it exists as soon as it is written to. `backups` must be what the cluster keeps."""
         if not isinstance(name, str):
             raise errors.UsageError(f"the name of a namespace is {name!r}: expected a str")
@@ -300,8 +389,8 @@ class Database:
     def transaction(
         self,
         *,
-        concurrency: str = Concurrency.PESSIMISTIC,
-        isolation: str | None = None,
+        concurrency: Mode = Concurrency.PESSIMISTIC,
+        isolation: Level | None = None,
         timeout: float = 30.0,
         label: str = "",
         lock_timeout: float = 5.0,
@@ -314,7 +403,9 @@ class Database:
         raw = RawTransaction(self.session, concurrency=chosen, timeout=timeout, label=label, lock_timeout=lock_timeout)
         return Transaction(self, raw)
 
-    async def run(self, function: Callable[[Transaction], Awaitable[T]], *, attempts: int = 10, **options: Any) -> T:
+    async def run(
+        self, function: Callable[[Transaction], Awaitable[T]], *, attempts: int = 10, **options: Unpack[TransactionOptions]
+    ) -> T:
         """Run `function` in a transaction, again while it fails for reasons that pass, `attempts` times at most.
 
         A commit whose answer was lost is asked about before anything is done again, so it is never done twice.
@@ -360,7 +451,7 @@ class Database:
         pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS)) - 1]
         await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  # spreads retries, hides no secret
 
-    async def transaction_status(self, tx_id: str) -> str:
+    async def transaction_status(self, tx_id: str) -> Literal["committed", "aborted"]:
         """How a transaction ended: `committed` or `aborted`. One that has not begun to end is aborted."""
         name, at, partition = str(tx_id).partition("@")
         try:
@@ -369,7 +460,8 @@ class Database:
             at = ""
         if not at or len(tx) != 16:
             raise errors.UsageError(f"{tx_id!r} is not a transaction id: expected 32 hex digits, '@' and a partition")
-        return (await self.session.call(StatusCall(tx, number))).outcome
+        outcome = (await self.session.call(StatusCall(tx, number))).outcome
+        return "committed" if outcome == "committed" else "aborted"
 
     async def close(self) -> None:
         """End everything that is under way and hang up."""
@@ -418,7 +510,7 @@ async def connect(addresses: str | Iterable[str], *, timeout: float = 10.0) -> D
     return database
 
 
-async def open(path: str | Path, **settings: Any) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`
+async def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`
     """Open an embedded node: a cluster of one, in this process, without a port.
 
     `settings` are those of `engine.settings.Settings`; a new directory has 16 partitions unless they say

@@ -30,44 +30,49 @@ from collections.abc import (
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from engine import aio, errors
+from engine.aio import Level, Mode, Setting, TransactionOptions
 from engine.client.transaction import Concurrency
-from engine.codecs import Codec
+from engine.codecs import Codec, CodecName
 from engine.loop import Loop, immortal, iterate
 
 T = TypeVar("T")
+D = TypeVar("D")
+K = TypeVar("K")
+V = TypeVar("V")
+P = ParamSpec("P")
 _MISSING = object()
 
 
-class Namespace(MutableMapping[Any, Any]):
+class Namespace(MutableMapping[K, V]):
     """A named map, as a dict: with any codec but `bytes`, keys are text."""
 
-    def __init__(self, database: Database, native: aio.Namespace) -> None:
+    def __init__(self, database: Database, native: aio.Namespace[K, V]) -> None:
         self._native = native
         self._run = database._loop.run
         self.database = database
         self.name = native.name
         self.codec = native.codec
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: K) -> V:
         value = self._run(self._native.get(key, _MISSING))
         if value is _MISSING:
             raise KeyError(key)
-        return value
+        return cast("V", value)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: K, value: V) -> None:
         self._run(self._native.put(key, value))
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: K) -> None:
         if not self._run(self._native.delete(key)):
             raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
-        return self._run(self._native.get(key, _MISSING)) is not _MISSING
+        return self._run(self._native.get(cast("K", key), _MISSING)) is not _MISSING
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         """The keys, ascending."""
         for key, _ in self.scan():
             yield key
@@ -76,58 +81,70 @@ class Namespace(MutableMapping[Any, Any]):
         """How many keys there are. O(n): they are counted."""
         return sum(1 for _ in self.scan())
 
-    def items(self) -> ItemsView[Any, Any]:
+    def items(self) -> ItemsView[K, V]:
         """(key, value) pairs, ascending, read in pages."""
         return _Items(self)
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> ValuesView[V]:
         """The values in the order of their keys, read in pages."""
         return _Values(self)
 
-    def get(self, key: Any, default: Any = None, *, stale: bool = False) -> Any:
+    @overload
+    def get(self, key: K, default: None = None, *, stale: bool = False) -> V | None: ...
+
+    @overload
+    def get(self, key: K, default: D, *, stale: bool = False) -> V | D: ...
+
+    def get(self, key: K, default: object = None, *, stale: bool = False) -> object:
         """The value of a key, or `default`. `stale`: from any in-sync copy, perhaps a moment old."""
         return self._run(self._native.get(key, default, stale=stale))
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: K, value: V) -> None:
         """Set a key; durable on every in-sync copy when it returns."""
         self._run(self._native.put(key, value))
 
-    def delete(self, key: Any) -> bool:
+    def delete(self, key: K) -> bool:
         """Delete a key; whether it existed."""
         return self._run(self._native.delete(key))
 
-    def get_many(self, keys: Iterable[Any], *, stale: bool = False) -> dict[Any, Any]:
+    def get_many(self, keys: Iterable[K], *, stale: bool = False) -> dict[K, V]:
         """The values of the keys that exist."""
         return self._run(self._native.get_many(keys, stale=stale))
 
-    def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+    def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
         """Set keys; atomic within each partition only (use a transaction for more)."""
         self._run(self._native.put_many(items))
 
-    def delete_many(self, keys: Iterable[Any]) -> None:
+    def delete_many(self, keys: Iterable[K]) -> None:
         """Delete keys, whether or not they exist."""
         self._run(self._native.delete_many(keys))
 
-    def put_if_absent(self, key: Any, value: Any) -> bool:
+    def put_if_absent(self, key: K, value: V) -> bool:
         """Set a key that has no value; whether it was set."""
         return self._run(self._native.put_if_absent(key, value))
 
-    def replace(self, key: Any, old: Any, new: Any) -> bool:
+    def replace(self, key: K, old: V, new: V) -> bool:
         """Set a key to `new` if its value is `old`; whether it was."""
         return self._run(self._native.replace(key, old, new))
 
-    def pop(self, key: Any, default: Any = _MISSING) -> Any:
+    @overload
+    def pop(self, key: K) -> V: ...
+
+    @overload
+    def pop(self, key: K, default: D) -> V | D: ...
+
+    def pop(self, key: K, default: object = _MISSING) -> object:
         """Delete a key and return its value; KeyError, or `default`, if there is none."""
         if default is _MISSING:
             return self._run(self._native.pop(key))
         return self._run(self._native.pop(key, default))
 
-    def popitem(self) -> tuple[Any, Any]:
+    def popitem(self) -> tuple[K, V]:
         """Delete the first key and return it with its value; KeyError if there is none."""
         while first := next(self.scan(limit=1), None):
             value = self.pop(first[0], _MISSING)
             if value is not _MISSING:
-                return first[0], value
+                return first[0], cast("V", value)
         raise KeyError(f"namespace {self.name} is empty")
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
@@ -149,8 +166,8 @@ class Namespace(MutableMapping[Any, Any]):
             self.delete_many(page)
 
     def scan(
-        self, *, prefix: Any = None, start: Any = None, end: Any = None, limit: int | None = None
-    ) -> Iterator[tuple[Any, Any]]:
+        self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
+    ) -> Iterator[tuple[K, V]]:
         """(key, value) pairs with start <= key < end, ascending. Not a snapshot."""
         return iterate(self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit))
 
@@ -158,31 +175,31 @@ class Namespace(MutableMapping[Any, Any]):
         return repr(self._native)
 
 
-class _Items(ItemsView[Any, Any]):
+class _Items(ItemsView[K, V]):
     """`dict.items` of a namespace: a scan, and not a question for each key."""
 
-    _mapping: Namespace
+    _mapping: Namespace[K, V]
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+    def __iter__(self) -> Iterator[tuple[K, V]]:
         return self._mapping.scan()
 
 
-class _Values(ValuesView[Any]):
+class _Values(ValuesView[V]):
     """`dict.values` of a namespace."""
 
-    _mapping: Namespace
+    _mapping: Namespace[Any, V]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[V]:
         return (value for _, value in self._mapping.scan())
 
     def __contains__(self, value: object) -> bool:
         return any(value == found for found in self)
 
 
-class TransactionNamespace:
+class TransactionNamespace(Generic[K, V]):
     """A namespace inside a transaction."""
 
-    def __init__(self, run: Callable[[Coroutine[Any, Any, Any]], Any], native: aio.TransactionNamespace) -> None:
+    def __init__(self, run: Callable[[Coroutine[Any, Any, Any]], Any], native: aio.TransactionNamespace[K, V]) -> None:
         self._run = run
         self._native = native
         self.name = native.name
@@ -191,34 +208,46 @@ class TransactionNamespace:
     def __repr__(self) -> str:
         return repr(self._native)
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    @overload
+    def get(self, key: K, default: None = None) -> V | None: ...
+
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+
+    def get(self, key: K, default: object = None) -> object:
         """The value of a key, or `default`; it stays what it is until the transaction ends."""
         return self._run(self._native.get(key, default))
 
-    def get_for_update(self, key: Any, default: Any = None) -> Any:
+    @overload
+    def get_for_update(self, key: K, default: None = None) -> V | None: ...
+
+    @overload
+    def get_for_update(self, key: K, default: D) -> V | D: ...
+
+    def get_for_update(self, key: K, default: object = None) -> object:
         """The same, saying that it will be written."""
         return self._run(self._native.get_for_update(key, default))
 
-    def get_many(self, keys: Iterable[Any]) -> dict[Any, Any]:
+    def get_many(self, keys: Iterable[K]) -> dict[K, V]:
         """The values of the keys that exist."""
         found: dict[Any, Any] = self._run(self._native.get_many(keys))
         return found
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: K, value: V) -> None:
         """Set a key when the transaction commits."""
         self._run(self._native.put(key, value))
 
-    def put_many(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+    def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
         """Set keys when the transaction commits."""
         self._run(self._native.put_many(items))
 
-    def delete(self, key: Any) -> None:
+    def delete(self, key: K) -> None:
         """Delete a key when the transaction commits."""
         self._run(self._native.delete(key))
 
     def scan(
-        self, *, prefix: Any = None, start: Any = None, end: Any = None, limit: int | None = None
-    ) -> Iterator[tuple[Any, Any]]:
+        self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
+    ) -> Iterator[tuple[K, V]]:
         """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes."""
         return iterate(self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit))
 
@@ -239,12 +268,32 @@ class Transaction:
         """The id to ask `transaction_status` about."""
         return self._native.id
 
-    def namespace(self, namespace: Namespace | str, *, codec: str | Codec | None = None) -> TransactionNamespace:
+    @overload
+    def namespace(self, namespace: Namespace[K, V]) -> TransactionNamespace[K, V]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Literal["bytes"] | None = None) -> TransactionNamespace[bytes, bytes]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Literal["str"]) -> TransactionNamespace[str, str]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Literal["json", "msgpack"]) -> TransactionNamespace[str, Any]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Codec[K, V]) -> TransactionNamespace[K, V]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: type[V]) -> TransactionNamespace[str, V]: ...
+
+    def namespace(
+        self, namespace: Namespace[Any, Any] | str, *, codec: CodecName | Codec[Any, Any] | type[Any] | None = None
+    ) -> TransactionNamespace[Any, Any]:
         """A namespace inside this transaction; given as an object, with that one's codec."""
         if not isinstance(namespace, Namespace | str):
             raise errors.UsageError(f"expected a namespace of engine, or its name, found {type(namespace).__name__}")
         given = namespace if isinstance(namespace, str) else namespace._native
-        return TransactionNamespace(self._run, self._native.namespace(given, codec=codec))
+        return TransactionNamespace(self._run, self._native.inside(given, codec))
 
     def commit(self) -> None:
         """Commit now; the end of `with` then does nothing."""
@@ -289,15 +338,36 @@ class Database:
     def __repr__(self) -> str:
         return repr(self._native)
 
-    def namespace(self, name: str, *, codec: str | Codec | None = None, backups: int | None = None) -> Namespace:
+    @overload
+    def namespace(
+        self, name: str, *, codec: Literal["bytes"] | None = None, backups: int | None = None
+    ) -> Namespace[bytes, bytes]: ...
+
+    @overload
+    def namespace(self, name: str, *, codec: Literal["str"], backups: int | None = None) -> Namespace[str, str]: ...
+
+    @overload
+    def namespace(
+        self, name: str, *, codec: Literal["json", "msgpack"], backups: int | None = None
+    ) -> Namespace[str, Any]: ...
+
+    @overload
+    def namespace(self, name: str, *, codec: Codec[K, V], backups: int | None = None) -> Namespace[K, V]: ...
+
+    @overload
+    def namespace(self, name: str, *, codec: type[V], backups: int | None = None) -> Namespace[str, V]: ...
+
+    def namespace(
+        self, name: str, *, codec: CodecName | Codec[Any, Any] | type[Any] | None = None, backups: int | None = None
+    ) -> Namespace[Any, Any]:
         """A named map; it exists as soon as it is written to. `backups` must be what the cluster keeps."""
         return Namespace(self, self._native.namespace(name, codec=codec, backups=backups))
 
     def transaction(
         self,
         *,
-        concurrency: str = Concurrency.PESSIMISTIC,
-        isolation: str | None = None,
+        concurrency: Mode = Concurrency.PESSIMISTIC,
+        isolation: Level | None = None,
         timeout: float = 30.0,
         label: str = "",
         lock_timeout: float = 5.0,
@@ -311,7 +381,7 @@ class Database:
 
         return Transaction(self, self._loop.run(begin()))
 
-    def run(self, function: Callable[[Transaction], T], *, attempts: int = 10, **options: Any) -> T:
+    def run(self, function: Callable[[Transaction], T], *, attempts: int = 10, **options: Unpack[TransactionOptions]) -> T:
         """Run `function` in a transaction, again while it fails for reasons that pass, `attempts` times at most.
 
         It runs in the caller's thread. A commit whose answer was lost is asked about before anything is done again, so
@@ -333,7 +403,7 @@ class Database:
             return result
         raise AssertionError("the last attempt returns or raises")
 
-    def transaction_status(self, tx_id: str) -> str:
+    def transaction_status(self, tx_id: str) -> Literal["committed", "aborted"]:
         """How a transaction ended: `committed` or `aborted`. One that has not begun to end is aborted."""
         return self._loop.run(self._native.transaction_status(tx_id))
 
@@ -374,7 +444,7 @@ def connect(addresses: str | Iterable[str], *, timeout: float = 10.0) -> Databas
     return _start(lambda: aio.connect(given, timeout=timeout))
 
 
-def open(path: str | Path, **settings: Any) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`
+def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`
     """Open an embedded node: a cluster of one, in this process, without a port."""
     return _start(lambda: aio.open(path, **settings))
 
@@ -386,6 +456,18 @@ def _start(begin: Callable[[], Coroutine[Any, Any, aio.Database]]) -> Database:
     except BaseException:
         loop.stop()
         raise
+
+
+@overload
+def transactional(
+    function: Callable[Concatenate[aio.Transaction, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[aio.Database | aio.Transaction, P], Coroutine[Any, Any, T]]: ...
+
+
+@overload
+def transactional(
+    function: Callable[Concatenate[Transaction, P], T],
+) -> Callable[Concatenate[Database | Transaction, P], T]: ...
 
 
 def transactional(function: Callable[..., Any]) -> Callable[..., Any]:

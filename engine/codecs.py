@@ -1,30 +1,38 @@
-"""How an application's keys and values become bytes: `bytes` as they are, `str`, `json` or `msgpack`.
+"""How an application's keys and values become bytes: `bytes` as they are, `str`, `json`, `msgpack`, or a type.
 
 With any codec but `bytes`, keys are text (UTF-8), and ordered as their bytes are. What cannot be a key or a value is
-refused here, before anything is sent.
+refused here, before anything is sent; and so is what would come back as something else: JSON has no sets, tuples, times
+or keys that are numbers. A type (a dataclass, a TypedDict, a `msgspec.Struct`, `list[int]`, ...) is JSON that is checked
+against it both ways.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from math import isfinite
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from engine.errors import UsageError
 from wal.ids import KEY_BYTES_MAX, VALUE_BYTES_MAX
 
+K = TypeVar("K")
+V = TypeVar("V")
+CodecName = Literal["bytes", "str", "json", "msgpack"]
 
-class Codec:
+
+class Codec(Generic[K, V]):
     """A pair of conversions for keys, and one for values."""
 
     def __init__(
         self,
         name: str,
-        encode_key: Callable[[Any], bytes],
-        decode_key: Callable[[bytes], Any],
-        encode: Callable[[Any], bytes],
-        decode: Callable[[bytes], Any],
+        encode_key: Callable[[K], bytes],
+        decode_key: Callable[[bytes], K],
+        encode: Callable[[V], bytes],
+        decode: Callable[[bytes], V],
     ) -> None:
         self.name = name
         self.encode_key = encode_key
@@ -47,8 +55,8 @@ def _text(value: object) -> bytes:
     return value.encode()
 
 
-def _encoding(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    def encoded(value: object) -> bytes:
+def _encoding(encode: Callable[[V], bytes]) -> Callable[[V], bytes]:
+    def encoded(value: V) -> bytes:
         try:
             return encode(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -57,8 +65,8 @@ def _encoding(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     return encoded
 
 
-def _decoding(name: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    def decoded(data: bytes) -> Any:
+def _decoding(name: str, decode: Callable[[bytes], V]) -> Callable[[bytes], V]:
+    def decoded(data: bytes) -> V:
         try:
             return decode(data)
         except (ValueError, RecursionError) as error:
@@ -69,30 +77,90 @@ def _decoding(name: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], An
     return decoded
 
 
-def _codec(name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> Codec:
-    text = _encoding(_text), _decoding(name, bytes.decode)
-    return Codec(name, *text, _encoding(encode), _decoding(name, decode))
+_JSON = (type(None), bool, int, str)
+_MSGPACK = (*_JSON, bytes)
 
 
-CODECS = {
+def _kept(value: object, scalars: tuple[type, ...], keys: tuple[type, ...]) -> None:
+    """Raise TypeError for what a decoder would not give back as it was."""
+    kind = type(value)
+    if kind is dict:
+        assert isinstance(value, dict)
+        for key, inner in value.items():
+            if type(key) not in keys:
+                raise TypeError(f"a key of a dict is a {type(key).__name__}, expected {_either(keys)}")
+            _kept(inner, scalars, keys)
+    elif kind is list:
+        assert isinstance(value, list)
+        for inner in value:
+            _kept(inner, scalars, keys)
+    elif isinstance(value, float) and kind is float:
+        if not isfinite(value):
+            raise ValueError(f"{value} is no number that it can carry")
+    elif kind not in scalars:
+        raise TypeError(
+            f"a {kind.__name__} would come back as something else: expected {_either((*scalars[1:], float))}, None, "
+            "a list or a dict; for anything else name its type as the codec"
+        )
+
+
+def _either(kinds: tuple[type, ...]) -> str:
+    return " or ".join(kind.__name__ for kind in kinds)
+
+
+def _encode_json(value: object) -> bytes:
+    _kept(value, _JSON, (str,))
+    return msgspec.json.encode(value)
+
+
+def _encode_msgpack(value: object) -> bytes:
+    _kept(value, _MSGPACK, (str, int, bytes))
+    return msgspec.msgpack.encode(value)
+
+
+def _codec(name: str, encode: Callable[[V], bytes], decode: Callable[[bytes], V]) -> Codec[str, V]:
+    return Codec(name, _encoding(_text), _decoding(name, bytes.decode), _encoding(encode), _decoding(name, decode))
+
+
+CODECS: dict[str, Codec[Any, Any]] = {
     "bytes": Codec("bytes", _bytes, bytes, _bytes, bytes),
     "str": _codec("str", _text, bytes.decode),
-    "json": _codec("json", msgspec.json.encode, msgspec.json.decode),
-    "msgpack": _codec("msgpack", msgspec.msgpack.encode, msgspec.msgpack.decode),
+    "json": _codec("json", _encode_json, msgspec.json.decode),
+    "msgpack": _codec("msgpack", _encode_msgpack, msgspec.msgpack.decode),
 }
 
 
-def codec_of(codec: str | Codec | None) -> Codec:
-    """The codec of a name, or the one that is given. Raises UsageError."""
+def of_type(kind: type[V]) -> Codec[str, V]:
+    """JSON of one type, checked against it when it is written and when it is read. Raises UsageError for no such type."""
+    name = getattr(kind, "__name__", str(kind))
+    try:
+        decoder = msgspec.json.Decoder(kind)
+    except (TypeError, RuntimeError) as error:
+        raise UsageError(f"{name} cannot be a codec: {error}") from None
+
+    def encode(value: V) -> bytes:
+        encoded = msgspec.json.encode(value)
+        decoder.decode(encoded)
+        return encoded
+
+    return _codec(name, encode, decoder.decode)
+
+
+def codec_of(codec: str | Codec[Any, Any] | type[Any] | None) -> Codec[Any, Any]:
+    """The codec of a name or a type, or the one that is given. Raises UsageError."""
     if isinstance(codec, Codec):
         return codec
+    if codec is not None and not isinstance(codec, str):
+        return of_type(codec)
     found = CODECS.get(codec or "bytes")
     if found is None:
-        raise UsageError(f"codec {codec!r} is not known: expected one of {', '.join(CODECS)}, or a Codec")
+        near = difflib.get_close_matches(codec or "", CODECS, n=1)
+        meant = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(CODECS)}, a type, or a Codec"
+        raise UsageError(f"codec {codec!r} is not known: {meant}")
     return found
 
 
-def key_of(codec: Codec, key: Any) -> bytes:
+def key_of(codec: Codec[K, Any], key: K) -> bytes:
     """A key as bytes. Raises UsageError for what cannot be one."""
     encoded = codec.encode_key(key)
     if not 0 < len(encoded) <= KEY_BYTES_MAX:
@@ -100,14 +168,14 @@ def key_of(codec: Codec, key: Any) -> bytes:
     return encoded
 
 
-def keys_of(codec: Codec, keys: Iterable[Any]) -> dict[bytes, Any]:
+def keys_of(codec: Codec[K, Any], keys: Iterable[K]) -> dict[bytes, K]:
     """Several keys as bytes, each with what it was given as; every key once. Raises UsageError."""
     if isinstance(keys, str | bytes | bytearray):
         raise UsageError(f"expected several keys, found one {type(keys).__name__}: put it into a list")
     return {key_of(codec, key): key for key in keys}
 
 
-def value_of(codec: Codec, value: Any) -> bytes:
+def value_of(codec: Codec[Any, V], value: V) -> bytes:
     """A value as bytes. Raises UsageError for what cannot be one."""
     encoded = codec.encode(value)
     if len(encoded) > VALUE_BYTES_MAX:
@@ -115,7 +183,7 @@ def value_of(codec: Codec, value: Any) -> bytes:
     return encoded
 
 
-def pairs_of(codec: Codec, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> dict[bytes, bytes | None]:
+def pairs_of(codec: Codec[K, V], items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[bytes, bytes | None]:
     """Keys and values as bytes; of a key that is given twice, the last value. Raises UsageError."""
     pairs = items.items() if isinstance(items, Mapping) else items
     return {key_of(codec, key): value_of(codec, value) for key, value in pairs}
@@ -128,7 +196,7 @@ def limit_of(limit: int | None) -> int | None:
     return limit
 
 
-def range_of(codec: Codec, prefix: Any, start: Any, end: Any) -> tuple[bytes, bytes | None]:
+def range_of(codec: Codec[K, Any], prefix: K | None, start: K | None, end: K | None) -> tuple[bytes, bytes | None]:
     """The key range of a scan, as bytes: start <= key < end."""
     low = codec.encode_key(start) if start is not None else b""
     high = codec.encode_key(end) if end is not None else None

@@ -30,7 +30,7 @@ BEATS_AFTER = 100
 LOAD_BESIDE = 16
 PATIENCE_SECONDS = 120.0
 
-Operation = Callable[[aio.Namespace, int], Awaitable[None]]
+Operation = Callable[[aio.Namespace[bytes, bytes], int], Awaitable[None]]
 """Does the operation with a number of its own."""
 
 
@@ -50,7 +50,7 @@ async def puts(setting: Setting, figure: str, clients: int, goal: float) -> list
     """Single-key puts of new keys."""
     value = b"v" * VALUE_BYTES
 
-    async def put(namespace: aio.Namespace, number: int) -> None:
+    async def put(namespace: aio.Namespace[bytes, bytes], number: int) -> None:
         await namespace.put(b"key-%08d" % number, value)
 
     what = f"durable replicated single-key puts, {clients:,} clients"
@@ -61,7 +61,7 @@ async def transactions(setting: Setting, figure: str, clients: int, goal: float)
     """Transactions of two new keys in two partitions."""
     value = b"v" * VALUE_BYTES
 
-    async def transact(namespace: aio.Namespace, number: int) -> None:
+    async def transact(namespace: aio.Namespace[bytes, bytes], number: int) -> None:
         one, other = _two_partitions(namespace.database, number)
         async with namespace.database.transaction() as tx:
             inside = tx.namespace(namespace)
@@ -106,7 +106,9 @@ async def _rate(
         )
 
 
-async def _drive(namespace: aio.Namespace, clients: int, operation: Operation, seconds: float, first: int = 0) -> int:
+async def _drive(
+    namespace: aio.Namespace[bytes, bytes], clients: int, operation: Operation, seconds: float, first: int = 0
+) -> int:
     """Operations one after another from each of the clients, until the time is over; how many were acknowledged."""
     numbers, end = itertools.count(first), time.perf_counter() + seconds
     acknowledged = 0

@@ -49,7 +49,7 @@ async def _rate(setting: Setting, figure: str, tasks: int, batch: int, what: str
     )
 
 
-async def _drive(namespace: aio.Namespace, tasks: int, batch: int, seconds: float, first: int) -> int:
+async def _drive(namespace: aio.Namespace[bytes, bytes], tasks: int, batch: int, seconds: float, first: int) -> int:
     """Puts from each of the tasks until the time is over; how many keys were acknowledged."""
     value = b"v" * VALUE_BYTES
     numbers, end = itertools.count(first), time.perf_counter() + seconds

@@ -29,7 +29,7 @@ RECENT = 20
 BEATS = "beats"
 BEAT_SECONDS = 0.005
 
-Writes = list[tuple[str, list[bytes], list[bytes | None]]]
+Writes = list[tuple[str, list[bytes], list[bytes]]]
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
@@ -113,11 +113,11 @@ class Load:
 
     async def _add(
         self, transaction: aio.Transaction, namespace: str, adds: dict[bytes, Total]
-    ) -> tuple[str, list[bytes], list[bytes | None]]:
+    ) -> tuple[str, list[bytes], list[bytes]]:
         """Read running totals, under their locks, and write them with what the hour adds."""
         inside = transaction.namespace(self._totals[namespace])
         held = await inside.get_many(adds)
-        sums: dict[bytes, bytes | None] = {}
+        sums: dict[bytes, bytes] = {}
         for key, add in adds.items():
             value = held.get(key)
             total = decode_total(value) if value is not None else Total()
@@ -129,7 +129,10 @@ class Load:
     async def send_again(self) -> None:
         """Send the newest acknowledged commits again, by their ids. Raises Error if one is not answered as before."""
         for tx, writes in list(self._recent):
-            call = CommitCall(tx, tx, optimistic=False, writes=writes, locks=[], reads=[])
+            again: list[tuple[str, list[bytes], list[bytes | None]]] = [
+                (namespace, keys, [*values]) for namespace, keys, values in writes
+            ]
+            call = CommitCall(tx, tx, optimistic=False, writes=again, locks=[], reads=[])
             try:
                 await self.database.session.call(call)
             except Error as error:

@@ -29,7 +29,8 @@ say "installing the locked dependencies (once; Spark alone is about 450 MB)"
 awk '/^setuptools==/ { found = 1 } found { print } found && !/\\$/ { exit }' requirements.lock >"$venv/setuptools.lock"
 pip install --no-deps --require-hashes -r "$venv/setuptools.lock"
 pip install --no-deps --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
-pip install --no-deps --no-build-isolation --no-index -e .
+# "compat": a plain path, which type checkers and editors follow; the default is an import hook that they cannot see
+pip install --no-deps --no-build-isolation --no-index --config-settings editable_mode=compat -e .
 
 supported() { # a java command of a version that Spark supports
   local version

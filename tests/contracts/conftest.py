@@ -61,6 +61,6 @@ def fresh() -> Callable[[], str]:
 
 
 @pytest.fixture
-def ns(db: engine.Database, fresh: Callable[[], str]) -> engine.Namespace:
+def ns(db: engine.Database, fresh: Callable[[], str]) -> engine.Namespace[bytes, bytes]:
     """An empty namespace of bytes."""
     return db.namespace(fresh())

@@ -20,7 +20,7 @@ PAIRS = [
     (api.connect, aio.connect),
     (api.open, aio.open),
 ]
-SHARED_WITH_THE_FACE = {"did_commit", "pause"}
+SHARED_WITH_THE_FACE = {"did_commit", "inside", "pause"}
 """What `engine.api` needs of `engine.aio` to do the same; not for applications."""
 
 RETRYABLE = {"Conflict", "LockTimeout", "TransactionTimeout", "NoQuorum", "Unavailable", "PartitionLost"}
@@ -230,7 +230,7 @@ def deposit(tx: engine.Transaction, name: str, amount: int) -> int:
     """What both of the following are made of."""
     inside = tx.namespace("accounts", codec="json")
     inside.put(name, inside.get(name, 0) + amount)
-    left: int = inside.get(name)
+    left: int = inside.get(name, 0)
     if left < 0:
         raise OverdrawnError(name)
     return left
@@ -262,7 +262,7 @@ def test_a_transactional_function_begins_a_transaction_or_joins_one(tmp_path: Pa
         assert (deposit.__name__, deposit.__doc__) == ("deposit", "What both of the following are made of.")
         for wrong in (None, "db", accounts):
             with pytest.raises(engine.UsageError, match=r"expected a Database or a Transaction of engine\.api, found "):
-                deposit(wrong, "ann", 1)
+                deposit(wrong, "ann", 1)  # type: ignore[arg-type]  # the mistake
 
 
 def test_a_transactional_function_is_tried_again_ten_times_at_most(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_asynchronous_functions_are_transactional_too(tmp_path: Path) -> None:
     async def add(tx: aio.Transaction, amount: int) -> int:
         inside = tx.namespace("n", codec="json")
         await inside.put("k", (await inside.get("k", 0)) + amount)
-        found: int = await inside.get("k")
+        found: int = await inside.get("k", 0)
         return found
 
     @engine.transactional
@@ -306,7 +306,7 @@ def test_asynchronous_functions_are_transactional_too(tmp_path: Path) -> None:
                 await tx.rollback()
             assert await db.namespace("n", codec="json").get("k") == 5
             with pytest.raises(engine.UsageError, match=r"expected a Database or a Transaction of engine\.aio, found str"):
-                await add("db", 1)
+                await add("db", 1)  # type: ignore[arg-type]  # the mistake
 
     asyncio.run(story())
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -15,10 +17,19 @@ from wal.ids import KEY_BYTES_MAX, VALUE_BYTES_MAX
 Name = Callable[[], str]
 
 
+@dataclass
+class Booking:
+    """An application's type."""
+
+    room: str
+    guests: list[str]
+    nights: int
+
+
 # One key.
 
 
-def test_what_was_put_is_there_until_it_is_deleted(ns: engine.Namespace) -> None:
+def test_what_was_put_is_there_until_it_is_deleted(ns: engine.Namespace[bytes, bytes]) -> None:
     assert ns.get(b"k") is None
     assert ns.get(b"k", b"nothing") == b"nothing"
     ns.put(b"k", b"v")
@@ -27,33 +38,33 @@ def test_what_was_put_is_there_until_it_is_deleted(ns: engine.Namespace) -> None
     assert (ns.delete(b"k"), ns.delete(b"k"), ns.get(b"k")) == (True, False, None)
 
 
-def test_an_empty_value_is_a_value(ns: engine.Namespace) -> None:
+def test_an_empty_value_is_a_value(ns: engine.Namespace[bytes, bytes]) -> None:
     ns.put(b"k", b"")
     assert (ns.get(b"k"), ns.get_many([b"k"]), list(ns.scan())) == (b"", {b"k": b""}, [(b"k", b"")])
     assert not ns.put_if_absent(b"k", b"v")
     assert ns.pop(b"k") == b""
 
 
-def test_put_if_absent_sets_a_key_once(ns: engine.Namespace) -> None:
+def test_put_if_absent_sets_a_key_once(ns: engine.Namespace[bytes, bytes]) -> None:
     assert (ns.put_if_absent(b"k", b"1"), ns.put_if_absent(b"k", b"2"), ns.get(b"k")) == (True, False, b"1")
     ns.delete(b"k")
     assert ns.put_if_absent(b"k", b"3")
 
 
-def test_replace_needs_the_value_that_is_there(ns: engine.Namespace) -> None:
+def test_replace_needs_the_value_that_is_there(ns: engine.Namespace[bytes, bytes]) -> None:
     assert not ns.replace(b"k", b"1", b"2")
     ns.put(b"k", b"1")
     assert (ns.replace(b"k", b"0", b"2"), ns.replace(b"k", b"1", b"2"), ns.get(b"k")) == (False, True, b"2")
 
 
-def test_pop_returns_what_it_deletes(ns: engine.Namespace) -> None:
+def test_pop_returns_what_it_deletes(ns: engine.Namespace[bytes, bytes]) -> None:
     ns.put(b"k", b"v")
     assert (ns.pop(b"k"), ns.get(b"k"), ns.pop(b"k", None), ns.pop(b"k", b"d")) == (b"v", None, None, b"d")
     with pytest.raises(KeyError):
         ns.pop(b"k")
 
 
-def test_a_stale_read_is_of_something_that_was_written(ns: engine.Namespace) -> None:
+def test_a_stale_read_is_of_something_that_was_written(ns: engine.Namespace[bytes, bytes]) -> None:
     ns.put(b"k", b"v")
     assert ns.get(b"k", stale=True) in (None, b"v")
     assert ns.get_many([b"k"], stale=True) in ({}, {b"k": b"v"})
@@ -62,33 +73,33 @@ def test_a_stale_read_is_of_something_that_was_written(ns: engine.Namespace) -> 
 # Several keys.
 
 
-def test_many_keys_are_got_once_each_and_only_if_they_exist(ns: engine.Namespace) -> None:
+def test_many_keys_are_got_once_each_and_only_if_they_exist(ns: engine.Namespace[bytes, bytes]) -> None:
     ns.put_many({b"a": b"1", b"b": b"2", b"c": b"3"})
     assert ns.get_many([b"c", b"nope", b"a", b"c"]) == {b"c": b"3", b"a": b"1"}
     assert ns.get_many([]) == {}
 
 
-def test_many_keys_are_put_from_a_mapping_or_from_pairs(ns: engine.Namespace) -> None:
+def test_many_keys_are_put_from_a_mapping_or_from_pairs(ns: engine.Namespace[bytes, bytes]) -> None:
     ns.put_many({b"a": b"1"})
     ns.put_many(iter([(b"b", b"2"), (b"c", b"3"), (b"b", b"4")]))
     ns.put_many([])
     assert list(ns.scan()) == [(b"a", b"1"), (b"b", b"4"), (b"c", b"3")]
 
 
-def test_many_keys_are_deleted_whether_or_not_they_exist(ns: engine.Namespace) -> None:
+def test_many_keys_are_deleted_whether_or_not_they_exist(ns: engine.Namespace[bytes, bytes]) -> None:
     ns.put_many({b"a": b"1", b"b": b"2", b"c": b"3"})
     ns.delete_many([b"a", b"nope", b"c", b"a"])
     ns.delete_many([])
     assert list(ns.scan()) == [(b"b", b"2")]
 
 
-def test_one_key_is_not_several(ns: engine.Namespace) -> None:
+def test_one_key_is_not_several(ns: engine.Namespace[bytes, bytes]) -> None:
     for call in (ns.get_many, ns.delete_many):
         with pytest.raises(engine.UsageError, match="put it into a list"):
-            call(b"key")
+            call(b"key")  # type: ignore[arg-type]  # the mistake
 
 
-def test_batches_may_be_larger_than_a_page_and_a_message(ns: engine.Namespace) -> None:
+def test_batches_may_be_larger_than_a_page_and_a_message(ns: engine.Namespace[bytes, bytes]) -> None:
     rows = {b"%05d" % at: b"v%d" % at for at in range(12_345)}
     ns.put_many(rows)
     assert dict(ns.scan()) == rows
@@ -101,7 +112,7 @@ def test_batches_may_be_larger_than_a_page_and_a_message(ns: engine.Namespace) -
 
 
 @pytest.fixture
-def letters(ns: engine.Namespace) -> engine.Namespace:
+def letters(ns: engine.Namespace[bytes, bytes]) -> engine.Namespace[bytes, bytes]:
     """Keys that begin alike, and some of the last byte."""
     ns.put_many({key: key.upper() for key in (b"a", b"ab", b"aba", b"ac", b"b", b"ba", b"\xff", b"\xff\xff", b"\xff\xffz")})
     return ns
@@ -129,17 +140,19 @@ def letters(ns: engine.Namespace) -> engine.Namespace:
         ({"prefix": b"a" * 1000}, []),
     ],
 )
-def test_a_scan_is_of_a_range_in_order(letters: engine.Namespace, wanted: dict[str, Any], found: list[bytes]) -> None:
+def test_a_scan_is_of_a_range_in_order(
+    letters: engine.Namespace[bytes, bytes], wanted: dict[str, Any], found: list[bytes]
+) -> None:
     assert list(letters.scan(**wanted)) == [(key, key.upper()) for key in found]
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, "2"])
-def test_a_limit_is_a_number_of_rows(ns: engine.Namespace, limit: Any) -> None:
+def test_a_limit_is_a_number_of_rows(ns: engine.Namespace[bytes, bytes], limit: Any) -> None:
     with pytest.raises(engine.UsageError, match=r"limit is .*: expected a whole number from 0"):
         list(ns.scan(limit=limit))
 
 
-def test_a_scan_that_is_left_half_way_disturbs_nobody(ns: engine.Namespace) -> None:
+def test_a_scan_that_is_left_half_way_disturbs_nobody(ns: engine.Namespace[bytes, bytes]) -> None:
     ns.put_many({b"%04d" % at: b"" for at in range(3000)})
     rows = iter(ns.scan())
     assert next(rows) == (b"0000", b"")
@@ -211,10 +224,11 @@ class _Model:
         ("str", "caf\u00e9 \U0001f30a"),
         ("json", {"a": [1, 2.5, None, True, "x"], "b": {}}),
         ("json", None),
+        ("msgpack", {1: {b"k": None}}),
         ("msgpack", {"raw": b"\x00", "n": [1, -1, 2**63]}),
     ],
 )
-def test_a_codec_carries_values_there_and_back(db: engine.Database, fresh: Name, codec: str, value: Any) -> None:
+def test_a_codec_carries_values_there_and_back(db: engine.Database, fresh: Name, codec: Any, value: Any) -> None:
     ns = db.namespace(fresh(), codec=codec)
     key = b"k" if codec == "bytes" else "k"
     ns.put(key, value)
@@ -253,10 +267,27 @@ def test_a_codec_of_ones_own_is_used_as_it_is(db: engine.Database, fresh: Name) 
         ("json", "k", object(), "cannot encode a object"),
         ("msgpack", "k", {"n": 2**70}, "cannot encode a dict"),
         ("str", "k", "\ud800", "cannot encode a str"),
+        (
+            "json",
+            "k",
+            {1, 2},
+            "a set would come back as something else: expected bool or int or str or float, None, a list",
+        ),
+        ("json", "k", [(1, 2)], "a tuple would come back as something else"),
+        ("json", "k", {"at": datetime(2020, 1, 1)}, "a datetime would come back as something else"),
+        ("json", "k", {1: 2}, "a key of a dict is a int, expected str"),
+        ("json", "k", b"raw", "a bytes would come back as something else"),
+        ("json", "k", float("nan"), "nan is no number that it can carry"),
+        ("msgpack", "k", [{"x": {1}}], "a set would come back as something else"),
+        ("msgpack", "k", {1.5: 1}, "a key of a dict is a float, expected str or int or bytes"),
+        ("msgpack", "k", float("inf"), "inf is no number"),
+        (Booking, "k", Booking("101", ["ann"], nights="3"), "cannot encode a Booking: Expected `int`, got `str`"),  # type: ignore[arg-type]  # the mistake
+        (Booking, "k", {"room": 101}, "cannot encode a dict"),
+        (list[int], "k", [1, "2"], "cannot encode a list: Expected `int`, got `str`"),
     ],
 )
 def test_what_a_codec_cannot_carry_is_refused(
-    db: engine.Database, fresh: Name, codec: str | None, key: Any, value: Any, says: str
+    db: engine.Database, fresh: Name, codec: Any, key: Any, value: Any, says: str
 ) -> None:
     ns = db.namespace(fresh(), codec=codec)
     with pytest.raises(engine.UsageError, match=says):
@@ -269,14 +300,35 @@ def test_what_a_codec_cannot_carry_is_refused(
 def test_a_value_that_another_codec_wrote_is_told(db: engine.Database, fresh: Name) -> None:
     name = fresh()
     db.namespace(name).put(b"k", b"\xff{")
-    for codec in ("str", "json", "msgpack"):
+    codecs: tuple[Any, ...] = ("str", "json", "msgpack")
+    for codec in codecs:
         with pytest.raises(engine.UsageError, match=f"is not what codec '{codec}' wrote"):
             db.namespace(name, codec=codec).get("k")
 
 
 def test_a_codec_that_is_not_there_is_named_with_those_that_are(db: engine.Database) -> None:
     with pytest.raises(engine.UsageError, match="codec 'pickle' is not known: expected one of bytes, str, json, msgpack"):
-        db.namespace("x", codec="pickle")
+        db.namespace("x", codec="pickle")  # type: ignore[call-overload]  # the mistake
+    with pytest.raises(engine.UsageError, match=r"codec 'jsn' is not known: did you mean 'json'\?"):
+        db.namespace("x", codec="jsn")  # type: ignore[call-overload]  # the mistake
+
+
+def test_a_type_is_a_codec(db: engine.Database, fresh: Name) -> None:
+    name = fresh()
+    bookings = db.namespace(name, codec=Booking)
+    bookings.put("monday", Booking("101", ["ann", "bob"], 3))
+    assert bookings.get("monday", Booking("", [], 0)).guests == ["ann", "bob"]
+    assert dict(bookings.scan()) == {"monday": Booking("101", ["ann", "bob"], 3)}
+    db.namespace(name, codec="json").put("tuesday", {"room": 7})
+    with pytest.raises(
+        engine.UsageError, match=r"is not what codec 'Booking' wrote: Expected `str`, got `int` - at `\$.room`"
+    ):
+        bookings.get("tuesday")
+    counts = db.namespace(fresh(), codec=dict[str, int])
+    counts.put("a", {"x": 1})
+    assert counts.get("a") == {"x": 1}
+    with pytest.raises(engine.UsageError, match="cannot be a codec"):
+        db.namespace(name, codec=list[int] | list[str])  # type: ignore[arg-type]  # a type that JSON cannot tell apart
 
 
 # Names and limits.
@@ -290,7 +342,7 @@ def test_a_name_has_a_rule(db: engine.Database, name: str) -> None:
 
 def test_a_name_is_text(db: engine.Database) -> None:
     with pytest.raises(engine.UsageError, match="expected a str"):
-        db.namespace(b"flights")  # type: ignore[arg-type]  # the mistake
+        db.namespace(b"flights")  # type: ignore[call-overload]  # the mistake
 
 
 def test_backups_are_what_the_cluster_keeps(db: engine.Database, request: pytest.FixtureRequest) -> None:
@@ -308,7 +360,7 @@ def test_namespaces_do_not_see_each_other(db: engine.Database, fresh: Name) -> N
     assert (one.get(b"k"), other.get(b"k")) == (None, b"2")
 
 
-def test_keys_have_1_to_400_bytes(ns: engine.Namespace, db: engine.Database) -> None:
+def test_keys_have_1_to_400_bytes(ns: engine.Namespace[bytes, bytes], db: engine.Database) -> None:
     longest = b"k" * KEY_BYTES_MAX
     ns.put(longest, b"v")
     assert (ns.get(longest), list(ns.scan())) == (b"v", [(longest, b"v")])
@@ -338,7 +390,7 @@ def test_keys_have_1_to_400_bytes(ns: engine.Namespace, db: engine.Database) -> 
     assert len(list(ns.scan())) == 1, "a refused batch does nothing"
 
 
-def test_values_have_up_to_16_mib(ns: engine.Namespace, db: engine.Database) -> None:
+def test_values_have_up_to_16_mib(ns: engine.Namespace[bytes, bytes], db: engine.Database) -> None:
     largest = bytes(VALUE_BYTES_MAX)
     ns.put(b"k", largest)
     assert ns.get(b"k") == largest
@@ -354,7 +406,7 @@ def test_values_have_up_to_16_mib(ns: engine.Namespace, db: engine.Database) -> 
     ns.delete_many([b"k", b"k2"])
 
 
-def test_large_values_come_one_by_one_where_they_do_not_fit_together(ns: engine.Namespace) -> None:
+def test_large_values_come_one_by_one_where_they_do_not_fit_together(ns: engine.Namespace[bytes, bytes]) -> None:
     rows = {b"{together}%d" % at: bytes([at]) * VALUE_BYTES_MAX for at in range(3)}
     ns.put_many(rows)
     assert ns.get_many(rows) == rows

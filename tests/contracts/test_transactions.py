@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import engine
+from engine import aio
 
 Name = Callable[[], str]
 MODES = ("PESSIMISTIC", "OPTIMISTIC")
@@ -25,7 +26,7 @@ class OurOwn(Exception):
 
 
 @both_modes
-def test_a_transaction_reads_what_it_wrote(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+def test_a_transaction_reads_what_it_wrote(db: engine.Database, ns: engine.Namespace[bytes, bytes], mode: aio.Mode) -> None:
     ns.put_many({b"a": b"1", b"b": b"2", b"c": b"3"})
     with db.transaction(concurrency=mode) as tx:
         inside = tx.namespace(ns)
@@ -46,7 +47,9 @@ def test_a_transaction_reads_what_it_wrote(db: engine.Database, ns: engine.Names
 
 
 @both_modes
-def test_nobody_sees_a_transaction_before_its_end(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+def test_nobody_sees_a_transaction_before_its_end(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], mode: aio.Mode
+) -> None:
     with db.transaction(concurrency=mode) as tx:
         tx.namespace(ns).put(b"a", b"1")
         assert ns.get(b"a") is None
@@ -67,7 +70,7 @@ def test_a_namespace_inside_is_named_or_given(db: engine.Database, fresh: Name) 
 
 
 @both_modes
-def test_a_transaction_over_many_partitions_and_namespaces_is_one(db: engine.Database, fresh: Name, mode: str) -> None:
+def test_a_transaction_over_many_partitions_and_namespaces_is_one(db: engine.Database, fresh: Name, mode: aio.Mode) -> None:
     one, other = db.namespace(fresh()), db.namespace(fresh())
     keys = [b"k%d" % at for at in range(40)]
     with db.transaction(concurrency=mode) as tx:
@@ -79,7 +82,9 @@ def test_a_transaction_over_many_partitions_and_namespaces_is_one(db: engine.Dat
 
 @both_modes
 @pytest.mark.parametrize("error", [OurOwn, KeyboardInterrupt, engine.UsageError])
-def test_an_exception_rolls_back(db: engine.Database, ns: engine.Namespace, mode: str, error: type[BaseException]) -> None:
+def test_an_exception_rolls_back(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], mode: aio.Mode, error: type[BaseException]
+) -> None:
     ns.put(b"a", b"1")
     with pytest.raises(error), db.transaction(concurrency=mode) as tx:
         tx.namespace(ns).put(b"a", b"2")
@@ -91,7 +96,9 @@ def test_an_exception_rolls_back(db: engine.Database, ns: engine.Namespace, mode
 
 
 @both_modes
-def test_what_was_ended_by_hand_is_left_alone_by_the_with(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+def test_what_was_ended_by_hand_is_left_alone_by_the_with(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], mode: aio.Mode
+) -> None:
     with db.transaction(concurrency=mode) as tx:
         tx.namespace(ns).put(b"a", b"1")
         tx.commit()
@@ -104,7 +111,9 @@ def test_what_was_ended_by_hand_is_left_alone_by_the_with(db: engine.Database, n
 
 
 @both_modes
-def test_after_its_end_a_transaction_is_over(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+def test_after_its_end_a_transaction_is_over(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], mode: aio.Mode
+) -> None:
     for end in ("commit", "rollback"):
         with db.transaction(concurrency=mode, label="mine") as tx:
             inside = tx.namespace(ns)
@@ -124,7 +133,7 @@ def test_after_its_end_a_transaction_is_over(db: engine.Database, ns: engine.Nam
             pass
 
 
-def test_a_transaction_is_entered_once(db: engine.Database, ns: engine.Namespace) -> None:
+def test_a_transaction_is_entered_once(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
     with pytest.raises(engine.UsageError, match="was used already"), db.transaction() as tx:
         tx.namespace(ns).put(b"a", b"1")
         with tx:
@@ -132,7 +141,7 @@ def test_a_transaction_is_entered_once(db: engine.Database, ns: engine.Namespace
     assert ns.get(b"a") is None
 
 
-def test_a_transaction_that_did_nothing_ends_quietly(db: engine.Database, ns: engine.Namespace) -> None:
+def test_a_transaction_that_did_nothing_ends_quietly(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
     with db.transaction():
         pass
     with db.transaction() as tx:
@@ -140,7 +149,7 @@ def test_a_transaction_that_did_nothing_ends_quietly(db: engine.Database, ns: en
         assert tx.namespace(ns).get_many([]) == {}
 
 
-def test_a_transaction_has_a_largest_size(db: engine.Database, ns: engine.Namespace) -> None:
+def test_a_transaction_has_a_largest_size(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
     half = bytes(16 << 20)
     with db.transaction(label="large") as tx:
         inside = tx.namespace(ns)
@@ -157,7 +166,9 @@ def test_a_transaction_has_a_largest_size(db: engine.Database, ns: engine.Namesp
 # What they are protected from.
 
 
-def test_a_pessimistic_transaction_keeps_others_from_what_it_touched(db: engine.Database, ns: engine.Namespace) -> None:
+def test_a_pessimistic_transaction_keeps_others_from_what_it_touched(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes]
+) -> None:
     ns.put_many({b"a": b"1", b"b": b"1"})
     with db.transaction() as tx:
         inside = tx.namespace(ns)
@@ -175,7 +186,7 @@ def test_a_pessimistic_transaction_keeps_others_from_what_it_touched(db: engine.
         assert other.namespace(ns).get(b"b") == b"2"
 
 
-def test_a_lock_that_was_not_got_can_be_asked_for_again(db: engine.Database, ns: engine.Namespace) -> None:
+def test_a_lock_that_was_not_got_can_be_asked_for_again(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
     ns.put(b"a", b"1")
     with db.transaction(lock_timeout=0.05) as tx:
         inside = tx.namespace(ns)
@@ -188,7 +199,9 @@ def test_a_lock_that_was_not_got_can_be_asked_for_again(db: engine.Database, ns:
     assert ns.get(b"a") == b"3"
 
 
-def test_an_optimistic_transaction_fails_if_what_it_read_has_changed(db: engine.Database, ns: engine.Namespace) -> None:
+def test_an_optimistic_transaction_fails_if_what_it_read_has_changed(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes]
+) -> None:
     ns.put_many({b"a": b"1", b"b": b"1"})
     for meanwhile in (lambda: ns.put(b"a", b"9"), lambda: ns.delete(b"a"), lambda: ns.put(b"new", b"9")):
         ns.put(b"a", b"1")
@@ -204,7 +217,9 @@ def test_an_optimistic_transaction_fails_if_what_it_read_has_changed(db: engine.
         assert ns.get(b"b") == b"1", "nothing of it happened"
 
 
-def test_an_optimistic_transaction_that_only_read_is_checked_too(db: engine.Database, ns: engine.Namespace) -> None:
+def test_an_optimistic_transaction_that_only_read_is_checked_too(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes]
+) -> None:
     ns.put_many({b"a": b"1", b"b": b"1"})
     with pytest.raises(engine.Conflict), db.transaction(concurrency="OPTIMISTIC") as tx:
         inside = tx.namespace(ns)
@@ -215,7 +230,7 @@ def test_an_optimistic_transaction_that_only_read_is_checked_too(db: engine.Data
 
 
 def test_what_an_optimistic_transaction_writes_unread_conflicts_with_nobody(
-    db: engine.Database, ns: engine.Namespace
+    db: engine.Database, ns: engine.Namespace[bytes, bytes]
 ) -> None:
     with db.transaction(concurrency="OPTIMISTIC") as tx:
         tx.namespace(ns).put(b"a", b"1")
@@ -224,7 +239,9 @@ def test_what_an_optimistic_transaction_writes_unread_conflicts_with_nobody(
 
 
 @both_modes
-def test_a_transaction_may_be_shared_by_threads(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+def test_a_transaction_may_be_shared_by_threads(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], mode: aio.Mode
+) -> None:
     ns.put_many({b"k%d" % at: b"v%d" % at for at in range(8)})
     with db.transaction(concurrency=mode) as tx, ThreadPoolExecutor(8) as threads:
         inside = tx.namespace(ns)
@@ -238,7 +255,9 @@ def test_a_transaction_may_be_shared_by_threads(db: engine.Database, ns: engine.
 
 
 @both_modes
-def test_a_transaction_that_takes_too_long_is_rolled_back(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+def test_a_transaction_that_takes_too_long_is_rolled_back(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], mode: aio.Mode
+) -> None:
     ns.put(b"a", b"1")
     with pytest.raises(engine.TransactionTimeout, match=r"slow took longer than its timeout of 0\.1 s") as caught:
         with db.transaction(concurrency=mode, timeout=0.1, label="slow") as tx:
@@ -253,7 +272,7 @@ def test_a_transaction_that_takes_too_long_is_rolled_back(db: engine.Database, n
 
 
 def test_a_transaction_that_is_never_ended_gives_its_locks_back_at_its_time(
-    db: engine.Database, ns: engine.Namespace
+    db: engine.Database, ns: engine.Namespace[bytes, bytes]
 ) -> None:
     forgotten = db.transaction(timeout=1.0)
     forgotten.namespace(ns).put(b"a", b"1")
@@ -275,11 +294,12 @@ def test_times_are_above_nothing(db: engine.Database, seconds: float) -> None:
 @pytest.mark.parametrize("concurrency", list(engine.Concurrency))
 @pytest.mark.parametrize("isolation", list(engine.Isolation))
 def test_two_modes_are_there_and_the_others_are_said_to_come(
-    db: engine.Database, ns: engine.Namespace, concurrency: engine.Concurrency, isolation: engine.Isolation
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], concurrency: engine.Concurrency, isolation: engine.Isolation
 ) -> None:
     there = {("PESSIMISTIC", "REPEATABLE_READ"), ("OPTIMISTIC", "SERIALIZABLE")}
     if (concurrency, isolation) in there:
-        for given in ((concurrency, isolation), (str(concurrency), str(isolation)), (concurrency, None)):
+        texts: Any = (str(concurrency), str(isolation))
+        for given in ((concurrency, isolation), texts, (concurrency, None)):
             with db.transaction(concurrency=given[0], isolation=given[1]) as tx:
                 tx.namespace(ns).put(b"a", b"1")
         return
@@ -302,7 +322,9 @@ def test_an_id_has_a_form(db: engine.Database, id_: Any) -> None:
         db.transaction_status(id_)
 
 
-def test_a_transaction_nobody_heard_of_is_aborted_and_stays_so(db: engine.Database, ns: engine.Namespace) -> None:
+def test_a_transaction_nobody_heard_of_is_aborted_and_stays_so(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes]
+) -> None:
     with pytest.raises(engine.Conflict), db.transaction() as tx:
         tx.namespace(ns).put(b"a", b"1")
         assert db.transaction_status(tx.id) == "aborted"
@@ -315,20 +337,20 @@ def test_a_transaction_nobody_heard_of_is_aborted_and_stays_so(db: engine.Databa
 
 
 def test_a_namespace_of_another_database_is_refused(
-    db: engine.Database, ns: engine.Namespace, tmp_path_factory: pytest.TempPathFactory
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with engine.open(tmp_path_factory.mktemp("other"), partitions=1) as other, db.transaction() as tx:
         for wrong in (other.namespace("x"), other.namespace("x")._native, 7, None):
             with pytest.raises(engine.UsageError, match=r"of another database|expected a namespace of engine"):
                 tx.namespace(wrong)  # type: ignore[arg-type]  # the mistake
         with pytest.raises(engine.UsageError, match="has its codec"):
-            tx.namespace(ns, codec="json")
+            tx.namespace(ns, codec="json")  # type: ignore[call-overload]  # the mistake
 
 
 # Trying again.
 
 
-def test_run_returns_what_the_function_does_and_commits(db: engine.Database, ns: engine.Namespace) -> None:
+def test_run_returns_what_the_function_does_and_commits(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
     def work(tx: engine.Transaction) -> str:
         tx.namespace(ns).put(b"a", b"1")
         return "done"
@@ -338,7 +360,9 @@ def test_run_returns_what_the_function_does_and_commits(db: engine.Database, ns:
 
 
 @both_modes
-def test_run_tries_again_what_may_succeed_and_not_for_ever(db: engine.Database, ns: engine.Namespace, mode: str) -> None:
+def test_run_tries_again_what_may_succeed_and_not_for_ever(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], mode: aio.Mode
+) -> None:
     tried: list[str] = []
 
     def in_vain(tx: engine.Transaction) -> None:
@@ -361,7 +385,7 @@ def test_run_tries_again_what_may_succeed_and_not_for_ever(db: engine.Database, 
     assert ns.get(b"a") == b"4"
 
 
-def test_run_does_not_try_again_what_cannot_succeed(db: engine.Database, ns: engine.Namespace) -> None:
+def test_run_does_not_try_again_what_cannot_succeed(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
     for error in (OurOwn, engine.UsageError, engine.CommitUnknown):
         tried: list[str] = []
 
@@ -383,7 +407,7 @@ def test_run_refuses_what_it_cannot_do(db: engine.Database) -> None:
 
 
 @both_modes
-def test_counters_that_many_increment_count_everything(db: engine.Database, fresh: Name, mode: str) -> None:
+def test_counters_that_many_increment_count_everything(db: engine.Database, fresh: Name, mode: aio.Mode) -> None:
     ns = db.namespace(fresh(), codec="json")
 
     def add(tx: engine.Transaction) -> None:
@@ -392,12 +416,12 @@ def test_counters_that_many_increment_count_everything(db: engine.Database, fres
             inside.put(key, inside.get_for_update(key, 0) + 1)
 
     with ThreadPoolExecutor(4) as threads:
-        for done in [threads.submit(db.run, add, attempts=1000, concurrency=mode) for _ in range(40)]:
+        for done in [threads.submit(lambda: db.run(add, attempts=1000, concurrency=mode)) for _ in range(40)]:
             done.result()
     assert dict(ns.scan()) == {"a": 40, "b": 40}
 
 
-def test_run_within_run_is_another_transaction(db: engine.Database, ns: engine.Namespace) -> None:
+def test_run_within_run_is_another_transaction(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
     def deep(tx: engine.Transaction, depth: int = 12) -> int:
         tx.namespace(ns).put(b"k%d" % depth, b"")
         return 1 + db.run(lambda inner: deep(inner, depth - 1)) if depth else 1

@@ -1,0 +1,1 @@
+"""What a type checker tells an application."""
