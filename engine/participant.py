@@ -94,16 +94,18 @@ class Participant:
             return
         assert core.topology is not None
         new = not self.locks.is_owner(request.owner)
+        needed: dict[NodeId, None] = {}
         for key in request.keys:
             hold = core.holds[partition_of(key, core.topology.partitions)]
             if not self.writes.may_serve(session, request, hold, None, new=new):
                 return
+            needed |= dict.fromkeys(hold.needed)
         keys = [(request.namespace, key) for key in request.keys]
         timeout = min(request.timeout_ms, 10 * core.settings.lock_timeout_ms)
 
         def granted() -> None:
             self.locks.lend(request.owner, core.now + core.settings.lock_lease_ms * MS)
-            self._read_locked(session, request)
+            self.reads.confirm(needed, session, request, lambda: core.reply(session, values_of(core, request)))
 
         def expired(held: str) -> None:
             probe("lock.timed_out")
@@ -116,9 +118,6 @@ class Participant:
             )
 
         self.locks.wait_all(request.owner, keys, core.now + timeout * MS, granted, expired)
-
-    def _read_locked(self, session: SessionId, request: Lock) -> None:
-        self.core.reply(session, values_of(self.core, request))
 
     def on_keep_locks(self, session: SessionId, request: KeepLocks) -> None:
         """Renew leases."""
@@ -152,7 +151,7 @@ class Participant:
             else:
                 core.reply(session, Done(request.id))
 
-        self.reads.confirm(tuple(needed), session, request, answer)
+        self.reads.confirm(needed, session, request, answer)
 
     def conflict(self, owner: TxId, locks: list[Key], reads: list[tuple[str, bytes, int, int]]) -> str:
         """Why a transaction's view does not hold any more, or nothing."""

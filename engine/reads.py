@@ -9,7 +9,7 @@ A key whose transaction is prepared has no value that may be told until the outc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 
 from engine.core import MS, Core
@@ -66,6 +66,7 @@ class Reads:
         self.core = core
         self.locks = locks
         self.writes = writes
+        writes.confirm = self.confirm
         self._turn: dict[tuple[NodeId, ...], list[tuple[SessionId, Request, Callable[[], None]]]] = {}
         self._rounds: dict[int, _Round] = {}
         self._sequence = core.run << 40
@@ -92,7 +93,7 @@ class Reads:
             if not self.writes.may_serve(session, request, hold, None, new=False):
                 return
             needed |= dict.fromkeys(hold.needed)
-        self.confirm(tuple(needed), session, request, lambda: self._answer_get(session, request))
+        self.confirm(needed, session, request, lambda: self._answer_get(session, request))
 
     def on_scan(self, session: SessionId, request: Scan) -> None:
         """Rows of partitions in key order."""
@@ -103,14 +104,15 @@ class Reads:
             if not self.writes.may_serve(session, request, hold, None, new=False):
                 return
             needed |= dict.fromkeys(hold.needed)
-        self.confirm(tuple(needed), session, request, lambda: self._answer_scan(session, request))
+        self.confirm(needed, session, request, lambda: self._answer_scan(session, request))
 
-    def confirm(self, needed: tuple[NodeId, ...], session: SessionId, request: Request, then: Callable[[], None]) -> None:
+    def confirm(self, needed: Iterable[NodeId], session: SessionId, request: Request, then: Callable[[], None]) -> None:
         """Do `then` as soon as every copy in `needed` has confirmed that this node is still primary."""
-        if not needed:
+        copies = tuple(sorted(needed))
+        if not copies:
             then()
             return
-        self._turn.setdefault(tuple(sorted(needed)), []).append((session, request, then))
+        self._turn.setdefault(copies, []).append((session, request, then))
 
     def flush(self) -> None:
         """End of the turn: one question to each set of copies."""

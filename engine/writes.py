@@ -2,7 +2,8 @@
 
 One partition needs one phase: a single record is prepare and commit. A blind put takes no lock and waits for nothing but
 a transaction that holds its key; puts of the same key follow each other without waiting, ordered by their counters. A
-conditional write looks at the value that stands, so it takes the key's lock for as long as it is under way.
+conditional write looks at the value that stands, so it takes the key's lock for as long as it is under way. One that is
+not made has only read, and is answered as a read is: when the copies have confirmed that this node is still primary.
 
 A request carries a transaction id. If its result is known here, that is the answer; if it is under way, the new request
 waits with the first. So a client may ask again, here or at the next primary, and the write happens once.
@@ -10,7 +11,8 @@ waits with the first. So a client may ask again, here or at the next primary, an
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterable
+from typing import TypeAlias
 
 from engine.core import MS, PARKED_BYTES_MAX, Core, Hold
 from engine.effects import SessionId
@@ -19,7 +21,7 @@ from engine.replication import Replication
 from engine.requests import Code, Done, Put, Request, Swap
 from engine.results import ABORTED
 from wal import records as r
-from wal.ids import DECISIONS, NAME, Namespace, TxId, partition_of, partitions_of
+from wal.ids import DECISIONS, NAME, Namespace, NodeId, TxId, partition_of, partitions_of
 from wal.probe import probe
 
 
@@ -78,13 +80,22 @@ class _Share:
                 writes.core.remap(job.session, job.request_id, begun=True)
 
 
+Confirm: TypeAlias = Callable[[Iterable[NodeId], SessionId, Request, Callable[[], None]], None]
+"""`engine.reads.Reads.confirm`, which is made later than this."""
+
+
+def _unconfirmed(needed: Iterable[NodeId], session: SessionId, request: Request, then: Callable[[], None]) -> None:
+    raise AssertionError("reads were not made yet")
+
+
 class Writes:
-    """The single writes of one node."""
+    """The single writes of one node. `confirm` is how reads are; they set it."""
 
     def __init__(self, core: Core, replication: Replication, locks: LockTable) -> None:
         self.core = core
         self.replication = replication
         self.locks = locks
+        self.confirm: Confirm = _unconfirmed
         self.transactions: list[Container[TxId]] = []  # ids in use by transactions; the coordinator's
         self.under_way: dict[tuple[TxId, int], _Share] = {}  # by the partition, too: a request may be asked again in parts
 
@@ -204,7 +215,7 @@ class Writes:
         }[request.when]
         if not holds:
             locks.give_up(request.tx, [key])
-            core.reply(session, Done(request.id, False, found))
+            self.confirm(hold.needed, session, request, lambda: core.reply(session, Done(request.id, False, found)))
             return
         self._issue(hold, job, request.tx, request.namespace, [request.key], [request.new], locked=True, found=found)
 

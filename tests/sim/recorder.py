@@ -45,6 +45,10 @@ class Recorder:
         """The same answer says something to another history, too."""
         self._ended.setdefault(workload, []).append(msgspec.structs.replace(operation, action=action))
 
+    def read(self, workload: str, since: int, until: int, action: Action) -> None:
+        """Something was read by somebody who came to no good end: it must have been true all the same."""
+        self._ended.setdefault(workload, []).append(Operation(self.process(), since, until, "ok", action))
+
     def failed(self, process: int, error: errors.Error) -> int:
         """A process was told an error; the process to go on as."""
         self.told(error)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
-from engine.client.calls import PutCall
+from engine.client.calls import Call, GetCall, LockCall, PutCall, SwapCall
+from tests.sim.network import MS
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.world import Plant
 
@@ -102,6 +105,34 @@ def a_partition_moves_to_a_new_node(plant: Plant | None) -> None:
 @story
 def a_deposed_primary_is_read(plant: Plant | None) -> None:
     """Nobody hears n1, which hears everybody and does not learn that n2 took its place; a client reads at both."""
+
+    def read(name: bytes) -> Call:
+        return GetCall(NAMESPACE, [name])
+
+    _ask_a_deposed_primary(plant, read, lambda call: isinstance(call, GetCall) and call.values[0][2])
+
+
+@story
+def a_deposed_primary_is_asked_to_write_on_a_condition(plant: Plant | None) -> None:
+    """The same with a put_if_absent, which does not apply, and so tells what n1 believes to stand there."""
+
+    def write(name: bytes) -> Call:
+        return SwapCall(bytes(15) + b"s", NAMESPACE, name, "absent", None, b"mine")
+
+    _ask_a_deposed_primary(plant, write, lambda call: isinstance(call, SwapCall) and call.found)
+
+
+@story
+def a_deposed_primary_is_asked_for_a_lock(plant: Plant | None) -> None:
+    """The same with a lock, which reads what it locks."""
+
+    def lock(name: bytes) -> Call:
+        return LockCall(bytes(15) + b"o", NAMESPACE, [name], 1_000)
+
+    _ask_a_deposed_primary(plant, lock, lambda call: isinstance(call, LockCall) and call.values[0][2])
+
+
+def _ask_a_deposed_primary(plant: Plant | None, ask: Callable[[bytes], Call], found: Callable[[Call], object]) -> None:
     with Stage(plant) as stage:
         world = stage.world
         here = world.add_client("c2", host=stage["n1"])
@@ -113,10 +144,11 @@ def a_deposed_primary_is_read(plant: Plant | None) -> None:
             stage.lose(kind, receiver="n1")
         stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
         stage.put(x, b"new", stage.another(without=["n1"]))
-        late = stage.begin_get(x, here)
+        call = ask(x)
+        late = stage.begin(here.call(call, timeout_ns=10_000 * MS), here)
         stage.wait(1_000)
         if told(late):
-            stage.must(late.result == b"new", "a read after an acknowledged write sees it")
+            stage.must(found(call) == b"new", "what is told after an acknowledged write knows of it")
         stage.curtain()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from engine.effects import SessionId
 from engine.messages import PrepareParts, Propose, Replicate, Replicated, Vote
 from engine.replication import Batch, _claims
-from engine.requests import Request
+from engine.requests import Lock, Request
 from engine.topology import CopyState
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace, swapped
@@ -179,6 +179,32 @@ def read_without_confirming_the_epoch(machine: Machine) -> None:
         then()
 
     replace(machine.node.reads, "confirm", confirm)
+
+
+@WORDS.fault("1")
+def condition_told_without_confirming_the_epoch(machine: Machine) -> None:
+    """A conditional write that is not made says what it found without asking the copies."""
+    assert machine.node is not None
+
+    def confirm(needed: Any, session: SessionId, request: Request, then: Callable[[], None]) -> None:
+        then()
+
+    replace(machine.node.writes, "confirm", confirm)
+
+
+@WORDS.fault("1")
+def lock_told_without_confirming_the_epoch(machine: Machine) -> None:
+    """A lock tells the value of its key without asking the copies."""
+    assert machine.node is not None
+    reads = machine.node.reads
+
+    def confirm(original: Callable[..., None], needed: Any, session: SessionId, request: Request, then: Any) -> None:
+        if isinstance(request, Lock):
+            then()
+        else:
+            original(needed, session, request, then)
+
+    around(reads, "confirm", confirm)
 
 
 @WORDS.fault("5")

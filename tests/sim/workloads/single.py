@@ -18,7 +18,11 @@ BATCHED = tuple(f"y{i}" for i in range(8))
 
 
 def registers_of(load: Load, client: Client, rng: Random) -> Step:
-    """Gets, puts, deletes and compare-and-sets of a few keys; each get is an observation of a version, too."""
+    """Gets, puts, deletes and compare-and-sets of a few keys; each get is an observation of a version, too.
+
+    A compare-and-set expects what its client saw last. One that does not apply is judged as the read that it is.
+    """
+    last_seen: dict[str, int | None] = {}
 
     async def step(process: int) -> int:
         recorder = load.recorder
@@ -29,7 +33,7 @@ def registers_of(load: Load, client: Client, rng: Random) -> Step:
                 recorder.begin("registers", process, Get(key))
                 call = await client.call(GetCall("registers", [key.encode()]), timeout_ns=TIMEOUT_NS)
                 epoch, counter, held = call.values[0]
-                value = int(held) if held is not None else None
+                value = last_seen[key] = int(held) if held is not None else None
                 got = recorder.end(process, "ok", Get(key, value))
                 if value is not None:
                     recorder.also("versions", got, Observe(key, Stamp(epoch, counter), value))
@@ -40,14 +44,17 @@ def registers_of(load: Load, client: Client, rng: Random) -> Step:
                 await client.call(PutCall(client.new_tx(), "registers", [key.encode()], [data]), timeout_ns=TIMEOUT_NS)
                 recorder.end(process, "ok")
             else:
-                read = await client.call(GetCall("registers", [key.encode()]), timeout_ns=TIMEOUT_NS)
-                old, new = read.values[0][2], load.element()
-                if old is None:
-                    return process
-                recorder.begin("registers", process, CompareAndSet(key, int(old), new))
-                swap = SwapCall(client.new_tx(), "registers", key.encode(), "equals", old, str(new).encode())
+                expected, new = last_seen.get(key), load.element()
+                recorder.begin("registers", process, CompareAndSet(key, expected, new))
+                when, old = ("absent", None) if expected is None else ("equals", str(expected).encode())
+                swap = SwapCall(client.new_tx(), "registers", key.encode(), when, old, str(new).encode())
                 await client.call(swap, timeout_ns=TIMEOUT_NS)
-                recorder.end(process, "ok", CompareAndSet(key, int(old), new, swap.applied))
+                if swap.applied:
+                    recorder.end(process, "ok", CompareAndSet(key, expected, new))
+                    last_seen[key] = new
+                else:  # it has only read
+                    last_seen[key] = int(swap.found) if swap.found is not None else None
+                    recorder.end(process, "ok", Get(key, last_seen[key]))
         except errors.Error as error:
             process = recorder.failed(process, error) if recorder.is_open(process) else process
         return process

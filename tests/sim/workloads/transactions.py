@@ -82,7 +82,7 @@ async def _stop_after_the_votes(tx: SimTransaction, load: Load, process: int, rn
 
 
 def lists_of(load: Load, client: Client, rng: Random) -> Step:
-    """Appends to lists and reads of them, several in a transaction."""
+    """Appends to lists and reads of them, several in a transaction. What an aborted one read is judged read by read."""
 
     async def step(process: int) -> int:
         recorder, tx = load.recorder, begin(client, rng)
@@ -90,8 +90,13 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
         keys = [f"l{generation}-{i}" for i in rng.sample(range(LISTS), rng.randrange(1, 4))]
         ops: list[Append | Read] = [Append(k, load.element()) if rng.random() < 0.6 else Read(k) for k in keys]
         recorder.begin("lists", process, Transaction(tuple(ops)))
+        reads: list[tuple[int, int, Read]] = []
         try:
-            found = await tx.get("lists", [k.encode() for k in keys])
+            found: dict[bytes, bytes | None] = {}
+            for key in keys:
+                since = client.world.now
+                found |= await tx.get("lists", [key.encode()])
+                reads.append((since, client.world.now, Read(key, _elements(found[key.encode()]))))
             told: list[Append | Read] = []
             for op in ops:
                 held = found[op.key.encode()]
@@ -100,14 +105,20 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
                     await tx.put("lists", {op.key.encode(): held + b" " + more if held else more})
                     told.append(op)
                 else:
-                    told.append(Read(op.key, tuple(int(v) for v in held.split()) if held else ()))
+                    told.append(Read(op.key, _elements(held)))
             await tx.commit()
             recorder.end(process, "ok", Transaction(tuple(told)))
         except errors.Error as error:
+            for since, until, read in reads:
+                recorder.read("lists", since, until, Transaction((read,)))
             process = await failed(tx, load, process, rng, error)
         return process
 
     return step
+
+
+def _elements(held: bytes | None) -> tuple[int, ...]:
+    return tuple(int(v) for v in held.split()) if held else ()
 
 
 def ring_of(load: Load, client: Client, rng: Random) -> Step:
