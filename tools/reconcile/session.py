@@ -1,8 +1,9 @@
 """A quiet Spark session, and the Java that it needs.
 
 Spark 4 runs on Java 17, 21 and 25. They are looked for where a person would say that they are: FORESHORE_JAVA_HOME,
-JAVA_HOME, `java` on the PATH, and last in this virtual environment, where `make setup` puts one if it finds none. Under
-spark-submit there is a Java virtual machine already, and nothing is looked for.
+JAVA_HOME, `java` on the PATH, and last in this virtual environment, where the package of `foreshore[spark-jre]` is (`make
+setup` installs it if it finds no other). Under spark-submit there is a Java virtual machine already, and nothing is looked
+for.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import UsageError
+from tools.reconcile import jre
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 JAVA_VERSIONS = (17, 21, 25)
 MASTER = "local[2]"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-_FIX = "run `make setup`, which installs one, or `sudo apt-get install openjdk-17-jre-headless`"
+_FIX = "run `make setup` or `pip install 'foreshore[spark-jre]'`, or `sudo apt-get install openjdk-17-jre-headless`"
 
 
 def find_java(environment: Mapping[str, str], *, prefix: Path = Path(sys.prefix)) -> Path:
@@ -43,6 +45,9 @@ def find_java(environment: Mapping[str, str], *, prefix: Path = Path(sys.prefix)
     if on_path:
         places.append(Path(on_path).resolve().parent.parent)
     places.append(prefix / "jre")
+    if jre.is_installed():
+        with suppress(OSError):  # an environment that may not be written to
+            jre.make_home(prefix / "jre")
     seen: list[str] = []
     for home in places:
         found = java_version(home)
