@@ -1,9 +1,9 @@
-"""The doing half: it brings events to the node and pays what the node owes, in the order that `Effects` lays down.
+"""The doing half with an event loop and threads: it brings events to the node, and does what `engine.duties` asks.
 
 A turn takes everything that arrived while the last one was paid, so group commit needs no tuning: the longer the disk
 takes, the more there is to write at once. The log is written in this thread: nothing else of the node could go on in the
 meantime (no turn begins before the last one is paid), and handing each block to another thread and back costs more than
-it saves. Checkpoints, history and the next segment's file are made in threads of their own.
+it saves. Checkpoints, history, the next segment's file and the removal of old ones are for the background.
 
 Fail-stop: whatever the log, the store or an assertion throws ends the node. Nothing is retried; coming back is recovery,
 which is the tested path.
@@ -12,43 +12,24 @@ which is the tested path.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, assert_never
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 
 from engine.core import MS
-from engine.effects import (
-    CheckpointWritten,
-    CloseHistory,
-    Connect,
-    Event,
-    HistoryRead,
-    LogGrew,
-    OpenHistory,
-    ReadHistory,
-    SessionId,
-    Stop,
-    Task,
-    TrimLog,
-    WriteCheckpoint,
-)
+from engine.duties import Duties
+from engine.effects import Event, SessionId
 from engine.home import Home
 from engine.messages import Message
 from engine.node import Node
 from engine.requests import Reply
-from engine.settings import Durability
-from engine.store import CheckpointImage
-from wal import HistoryCursor
 from wal.ids import NodeId
-from wal.records import Accepted, Boot, Committed, EpochStart, Promised, Record
 
-CONSENSUS = (Promised, Accepted, Committed, Boot, EpochStart)
-"""What must be on disk before it is spoken of, whatever durability the data has."""
-KEPT_MAX = 10_000
 TURN_BYTES_MAX = 64 << 20
-CHECKPOINT_SWITCH_SECONDS = 0.0001
+WORKERS = 4
+
+T = TypeVar("T")
 
 
 class Carrier(Protocol):
@@ -77,15 +58,12 @@ class Driver:
         self.note = note
         self.carrier: Carrier | None = None
         self.stopped: asyncio.Future[str] = loop.create_future()
+        self.duties = Duties(self, node, home.log, home.store.write)
         self._events: list[Event] = []
         self._weights: list[int] = []  # bytes, of each event
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._cursors: dict[tuple[NodeId, int], HistoryCursor] = {}
-        self._workers = ThreadPoolExecutor(3, thread_name_prefix="foreshore")
-        self._synced_at = 0
-        self._kept: list[Record] = []  # not handed to the operating system yet (BACKGROUND and NONE)
-        self._preparing = False
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="foreshore")
 
     def inbox(self, event: Event, weight: int = 0) -> None:
         """Something happened; `weight` is how many bytes came with it."""
@@ -102,7 +80,7 @@ class Driver:
 
     def _turn(self) -> None:
         self._scheduled = False
-        if self.stopped.done():
+        if self.duties.over or self.stopped.done():
             return
         try:
             self._pay()
@@ -110,22 +88,13 @@ class Driver:
             self.stop(error)
 
     def _pay(self) -> None:
-        node, _log, carrier = self.node, self.home.log, self.carrier
-        assert carrier is not None, "the driver was started before it had a carrier"
+        duties = self.duties
+        node = self.node
         began, events = time.thread_time_ns(), self._take_events()
         effects = node.turn(time.monotonic_ns(), events)
-        if effects.early:
-            carrier.send(effects.early)
-        if effects.log:
-            self._log(effects.log)
-        if effects.send:
-            carrier.send(effects.send)
-        if effects.reply:
-            carrier.reply(effects.reply)
-        for text in effects.notes:
-            self.note(text)
-        for task in effects.tasks:
-            self._do(task)
+        duties.early(effects)
+        duties.write(effects.log, now=time.monotonic_ns(), wall_ms=time.time_ns() // MS)
+        duties.rest(effects)
         self._plan(effects.wake_at)
         node.turns.note(time.thread_time_ns() - began, events)
 
@@ -149,140 +118,92 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if wake_at is not None and not self._scheduled:
+        if wake_at is not None and not self._scheduled and not self.duties.over:
             pause = (wake_at - time.monotonic_ns()) / 1e9
             if pause <= 0:
                 self._scheduled = True
-                self.loop.call_soon(self._turn)
+                self.loop.call_soon(self.loop.call_soon, self._turn)  # what has arrived is read in between
             else:
                 self._timer = self.loop.call_later(pause, self._turn)
 
-    def _log(self, records: list[Record]) -> None:
-        """Append a turn's records as one block, as durably as the cluster wants it; consensus always on disk."""
-        settings, now = self.node.core.settings, time.monotonic_ns()
-        due = now - self._synced_at > settings.sync_interval_ms * MS
-        match settings.durability:
-            case Durability.FSYNC:
-                self._append(records, durable=True)
-            case Durability.LOG_ONLY:
-                self._append(records, durable=due or any(isinstance(r, CONSENSUS) for r in records))
-            case Durability.BACKGROUND | Durability.NONE:
-                self._kept.extend(records)
-                wanted = due and settings.durability is Durability.BACKGROUND
-                if wanted or len(self._kept) > KEPT_MAX or any(isinstance(r, CONSENSUS) for r in records):
-                    self._write_kept()
-            case _:
-                assert_never(settings.durability)
+    # What duties ask.
 
-    def _write_kept(self) -> None:
-        kept, self._kept = self._kept, []
-        if kept:
-            self._append(kept, durable=True)
+    def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
+        """Say things to peers."""
+        self._carrier.send(sends)
 
-    def _append(self, records: list[Record], *, durable: bool) -> None:
-        log = self.home.log
-        self.node.core.durable_lsn = log.append(records, now_ms=time.time_ns() // MS, durable=durable)
-        if durable:
-            self._synced_at = time.monotonic_ns()
-        if log.wants_next and not self._preparing:
-            self._preparing = True
-            self._background(self._prepare_next)
+    def reply(self, replies: list[tuple[SessionId, Reply]]) -> None:
+        """Answer clients."""
+        self._carrier.reply(replies)
 
-    def _prepare_next(self) -> None:
-        try:
-            self.home.log.prepare_next()
-        finally:
-            self._preparing = False
+    def connect(self, address: str) -> None:
+        """Keep a connection to an address."""
+        self._carrier.connect(address)
 
-    # Tasks.
+    @property
+    def _carrier(self) -> Carrier:
+        assert self.carrier is not None, "the driver was started before it had a carrier"
+        return self.carrier
 
-    def _do(self, task: Task) -> None:
-        match task:
-            case WriteCheckpoint(image):
-                self._write_kept()
-                self.home.log.sync()  # the store must never be ahead of the log
-                self._background(lambda: self._write_checkpoint(image))
-            case OpenHistory(session, wants):
-                self.home.log.pin(f"supply {session[0]} {session[1]}", 1)
-                self._cursors[session] = self.home.log.history(wants)
-            case ReadHistory(session, size):
-                cursor = self._cursors.get(session)
-                if cursor is not None:
-                    self._background(lambda: self._read_history(session, cursor, size))
-            case CloseHistory(session):
-                self.home.log.unpin(f"supply {session[0]} {session[1]}")
-                closing = self._cursors.pop(session, None)
-                if closing is not None:
-                    closing.close()
-            case TrimLog(first_lsn):
-                self.home.log.trim(first_lsn)
-            case Connect(_, address):
-                assert self.carrier is not None
-                self.carrier.connect(address)
-            case Stop(reason):
-                self.stop(reason)
-            case _:
-                assert_never(task)
+    def background(self, name: str, run: Callable[[], T], back: Callable[[T | None, Exception | None], None]) -> None:
+        """Do something slow in a thread. What nobody expected of it stops the node."""
 
-    def _background(self, work: Callable[[], object]) -> None:
-        """Do something slow in a thread; what it throws stops the node."""
-        future = self.loop.run_in_executor(self._workers, work)
-
-        def finished(done: asyncio.Future[object]) -> None:
-            error = None if done.cancelled() else done.exception()
-            if error is not None:
+        def returned(done: Future[T]) -> None:
+            error = done.exception()
+            try:
+                if error is None:
+                    back(done.result(), None)
+                elif isinstance(error, Exception):
+                    back(None, error)
+                else:
+                    raise error
+            except Exception as error:
                 self.stop(error)
 
-        future.add_done_callback(finished)
+        future = self._workers.submit(run)
+        future.add_done_callback(lambda done: self.loop.call_soon_threadsafe(returned, done))
 
-    def _write_checkpoint(self, image: CheckpointImage) -> None:
-        # Every operation of the store gives up the interpreter's lock and may wait a whole switch interval to get it
-        # back: beside a busy loop a checkpoint would take a hundred times as long at Python's default of 5 ms.
-        usual = sys.getswitchinterval()
-        sys.setswitchinterval(CHECKPOINT_SWITCH_SECONDS)
-        try:
-            self.home.store.write(image)
-        finally:
-            sys.setswitchinterval(usual)
-        self.loop.call_soon_threadsafe(self._checkpoint_written, image.lsn)
-
-    def _checkpoint_written(self, lsn: int) -> None:
-        if self.stopped.done():
-            return
-        self.inbox(CheckpointWritten(lsn))
-        trimmed = self.home.log.trimmable(lsn, None)
-        if trimmed is not None:
-            self.inbox(LogGrew(trimmed))
-
-    def _read_history(self, session: tuple[NodeId, int], cursor: HistoryCursor, size: int) -> None:
-        writes = cursor.read(size)
-        done = cursor.done
-        event = HistoryRead(session, writes, done, list(cursor.missed) if done else [])
-        self.loop.call_soon_threadsafe(self.inbox, event)
-
-    # The end.
-
-    def stop(self, reason: str | BaseException) -> None:
-        """End the node: no further turn is taken."""
-        if self.stopped.done():
-            return
+    def stop(self, reason: str | Exception) -> None:
+        """No further turn is taken."""
+        self.duties.over = True
         if self._timer is not None:
             self._timer.cancel()
-        if isinstance(reason, BaseException):
+        if self.stopped.done():
+            return
+        if isinstance(reason, Exception):
             self.stopped.set_exception(reason)
         else:
             self.stopped.set_result(reason)
 
-    async def checkpoint(self) -> None:
-        """Write a last checkpoint, for a quick start next time."""
-        while self.node.checkpointing and not self.stopped.done():
-            await asyncio.sleep(0.01)
-        core = self.node.core
-        self._write_kept()
-        image = core.replica.begin_checkpoint(core.durable_lsn, self.node.replication.open_records())
-        self.home.log.sync()
-        await self.loop.run_in_executor(self._workers, self.home.store.write, image)
+    # The end.
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error ended the node: nothing more is written then."""
+        return self.stopped.done() and self.stopped.exception() is not None
+
+    async def finish(self) -> None:
+        """End in good order, with a last checkpoint. Raises what went wrong with it."""
+        if self.failed:
+            return
+        finished: asyncio.Future[None] = self.loop.create_future()
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                finished.set_result(None)
+            else:
+                finished.set_exception(error)
+
+        self.duties.finish(done)
+        awaited: list[asyncio.Future[Any]] = [finished]
+        if not self.stopped.done():
+            awaited.append(self.stopped)
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        if finished.done():
+            self.stop("closed")
+            finished.result()
 
     def close(self) -> None:
         """Let go of the threads; background work that is under way ends first."""
         self._workers.shutdown(wait=True)
+        self.duties.close()

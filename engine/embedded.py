@@ -106,14 +106,11 @@ async def open_embedded(path: Path, options: dict[str, Any], *, disk: MakeDisk =
         driver.inbox(Asked(0, Admin(0, "init", {"cluster": [secrets.token_hex(8)]})))
 
     async def close() -> None:
-        failed = driver.stopped.done() and driver.stopped.exception() is not None
         try:
-            if not failed:
-                await driver.checkpoint()
-                driver.stop("closed")
+            await driver.finish()
         finally:
             driver.close()
-            if failed:
+            if driver.failed:
                 home.abandon()
             else:
                 home.close()

@@ -189,15 +189,12 @@ class Server:
 
     async def close(self) -> None:
         """Stop, with a last checkpoint if all is well."""
-        failed = self.driver.stopped.done() and self.driver.stopped.exception() is not None
         try:
-            if not failed:
-                await self.driver.checkpoint()
-                self.driver.stop("closed")
+            await self.driver.finish()
         finally:
             await self.transport.close()
             self.driver.close()
-            if failed:
+            if self.driver.failed:
                 self.home.abandon()
             else:
                 self.home.close()

@@ -1,8 +1,8 @@
 """The log of one node: blocks are appended at its end, synced, replayed, read as history, and trimmed at its beginning.
 
-One writer thread calls `append`, `sync`, `trimmable`, `trim` and `close`. At the same time other threads may call
-`prepare_next`, `history`, `replay`, `pin`, `unpin`, `pins`, `segments` and `reach`, and read cursors; a cursor reads
-only what was durable when it was made.
+One writer thread calls `append`, `sync`, `trimmable`, `trim`, `forget` and `close`. At the same time other threads may
+call `prepare_next`, `remove`, `history`, `replay`, `pin`, `unpin`, `pins`, `segments` and `reach`, and read cursors; a
+cursor reads only what was durable when it was made.
 
 Stop rather than guess. After a write or a sync that failed, the log refuses every further call with that first error;
 nothing is ever retried, because the kernel may have dropped what it could not write and say so once. A full disk is met
@@ -281,16 +281,25 @@ class Log:
 
     def trim(self, first_lsn: int) -> None:
         """Remove the segments wholly below `first_lsn`, after the `Trimmed` that says so is durable."""
+        self.remove(self.forget(first_lsn))
+
+    def forget(self, first_lsn: int) -> list[str]:
+        """The same, but for the files: nobody is led to them any more. Their names, to be given to `remove` in order."""
         self._refuse()
         going = [sealed for sealed in self._segments.sealed() if sealed.last_lsn < first_lsn]
         ends = self._segments.ends(going)
         with self._retaining:
             for fragment, end in ends.items():
                 self._reach[fragment] = max(end, self._reach.get(fragment, 0))
+        for _ in going:
+            self._segments.forget_first()
+        return [sealed.name for sealed in going]
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove the files of forgotten segments, the oldest first. From any thread, but one call at a time."""
         with self._stopping():
-            for sealed in going:
-                self._segments.forget_first()
-                self._disk.remove(sealed.name)
+            for name in names:
+                self._disk.remove(name)
                 self._disk.sync_directory()  # one by one: a power cut must not leave a hole
 
     # How it is done.

@@ -1,9 +1,10 @@
 """One machine of a world: a disk, checkpoints, clocks, and, while its process runs, a real `Node` on a real `Log`.
 
-This is the doing half, as `engine.effects.Effects` lays it down and `engine.driver` does it, with one difference: time
-passes where the world says so. A turn's early messages leave at once; then the log is written, which takes a while, and
-whatever arrives in that time waits for the next turn; then everything else is paid. A crash can come at any point:
-before the log was touched, between any two of the disk's operations, or after the sync and before the replies left.
+The doing half is `engine.duties`, as the real driver has it, with one difference: time passes where the world says so. A
+turn's early messages leave at once; then the log is written, which takes a while, and whatever arrives in that time
+waits for the next turn; then everything else is paid. What is done in the background begins, pauses between calls of the
+disk and is back at times that the seed draws (`tests.sim.background`). A crash can come at any point: before the log was
+touched, between any two of the disk's operations, or after the sync and before the replies left.
 
 A process that dies of its own (the disk refused) stops; an assertion that fails is a finding.
 """
@@ -12,49 +13,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.core import INCARNATION_BITS
-from engine.effects import (
-    CheckpointWritten,
-    CloseHistory,
-    Connect,
-    Effects,
-    Event,
-    HistoryRead,
-    LogGrew,
-    OpenHistory,
-    ReadHistory,
-    SessionId,
-    Stop,
-    Task,
-    TrimLog,
-    WriteCheckpoint,
-)
+from engine.duties import Duties
+from engine.effects import Effects, Event, LogGrew, SessionId
+from engine.messages import Message
 from engine.node import Node
 from engine.recover import recover
-from engine.settings import Durability, Settings
+from engine.requests import Reply
+from engine.settings import Settings
 from engine.store import CheckpointImage, LayeredStore
 from engine.store_errors import StoreError
 from rebalance.affinity import Affinity
+from tests.sim.background import Fibre, Turnstile
 from tests.sim.vault import Vault
 from tests.sim.violation import About, Violation
 from tests.support.memory_disk import Keep, MemoryDisk, PowerCut, Unsynced
-from wal import DiskError, HistoryCursor, Log, LogError, LogSettings
+from wal import DiskError, Log, LogError, LogSettings
 from wal.ids import NodeId
 from wal.index import touched_by
 from wal.log import SEGMENT_BYTES_MIN
-from wal.records import Accepted, Boot, Committed, EpochStart, Promised, Record
+from wal.records import Record
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
 MS = 1_000_000
 CLUSTER = "sim"
-CONSENSUS = (Promised, Accepted, Committed, Boot, EpochStart)
 PPM = 1_000_000
 CUT_CALLS_MAX = 14
 """A turn that rotates the log makes about so many calls to the disk."""
+EXPECTED = (DiskError, LogError, StoreError)
+"""What background work may raise: the disk's."""
+
+T = TypeVar("T")
 
 
 class Speed:
@@ -103,11 +96,13 @@ class Machine:
         self._waking: int | None = None  # when the heap will wake the node
         self._wanted: int | None = None  # when the node wants to be woken, which may be later
         self._clock = (0, 0, PPM)  # (world time, local time, rate): local runs on from there
-        self._cursors: dict[tuple[NodeId, int], HistoryCursor] = {}
-        self._kept: list[Record] = []
-        self._synced_at = 0
-        self._preparing = False
+        self.duties: Duties | None = None
+        self._fibres: dict[Fibre, Callable[[Any, Exception | None], None]] = {}  # in the background -> whom it is told
+        self._current: Fibre | None = None  # the one that runs now
+        self._back: list[Fibre] = []  # that came back while a turn was being paid
+        self._needed = 0  # up to which LSN the log must be durable for what leaves now
         self._draw = world.draws.of(f"machine {name}")
+        self._chance = world.draws.of(f"background {name}")
 
     # Clocks.
 
@@ -176,7 +171,11 @@ class Machine:
         self._inbox, self._unpaid, self._resume = [], None, []
         self._left_over = []
         self._waking = self._wanted = None
-        self._cursors, self._kept, self._preparing = {}, [], False
+        self._fibres, self._current, self._back = {}, None, []
+        self.disk.before_call = self._before_call
+        turnstile = Turnstile(lambda: self._current, self._advance)
+        self.log._preparing = turnstile  # type: ignore[assignment]  # the world does not wait for a lock
+        self.duties = Duties(_Doer(self), self.node, self.log, self._checkpoint)
         self.sessions = {}
         self.world.machine_started(self)
         self._turn()
@@ -201,7 +200,8 @@ class Machine:
         for watcher in self.world.watchers.crashed:
             watcher.crashed(self, how)
         self.up, self.why = False, how
-        self.log = None
+        self.kill_background()
+        self.log = self.duties = None
         self.vault.close()
         if not process_only:
             self.disk = self.disk.crash(torn or _nothing)
@@ -209,17 +209,11 @@ class Machine:
 
     def _cut_short(self, calls: int | None) -> None:
         """What was being written to the disk got as far as it got."""
-        work: list[Callable[[], object]] = []
-        if self._unpaid is not None and self._unpaid.log:
-            work.append(lambda: self._write_log(self._unpaid.log if self._unpaid is not None else []))
-        if self._preparing and self.log is not None:
-            work.append(self.log.prepare_next)
-        if not work:
+        if self._unpaid is None or not self._unpaid.log:
             return
         self.disk.cut_power_after(self._draw.randrange(CUT_CALLS_MAX) if calls is None else calls)
         with suppress(PowerCut, DiskError):
-            for writing in work:
-                writing()
+            self._write_log(self._unpaid.log)
 
     def wipe(self) -> None:
         """A new, empty disk."""
@@ -264,22 +258,30 @@ class Machine:
     def _turn(self) -> None:
         node, world = self.node, self.world
         assert node is not None
+        assert self.duties is not None
+        if self.duties.over:
+            return
         events, self._inbox = self._inbox, []
         self.turns += 1
         try:
             effects = node.turn(self.local(world.now), events)
         except Exception as error:
-            raise Violation("node-assertion", f"{self.name} died: {error!r}", About(nodes=(self.name,))) from error
+            raise self._died("", error) from error
         for watcher in world.watchers.turned:
             watcher.turned(self, events, effects)
         self._begin_paying(effects)
 
+    def _died(self, doing: str, error: Exception) -> Violation:
+        """An error that no disk explains: a node's own mistake."""
+        return Violation("node-assertion", f"{self.name} died{doing}: {error!r}", About(nodes=(self.name,)))
+
     def _begin_paying(self, effects: Effects) -> None:
         """What may leave early leaves; the rest waits for the log."""
-        for targets, message in effects.early:
-            self.depart(targets, message, 0)
+        assert self.duties is not None
+        self._needed = 0
+        self.duties.early(effects)
         if not effects.log:
-            self._pay_rest(effects)
+            self._pay(effects)
             return
         self._unpaid = effects
         self.world.trace.add(self.world.now, "log", self.name, "", effects.log)
@@ -297,65 +299,51 @@ class Machine:
             return
         effects = self._unpaid
         assert effects is not None, "a turn is paid once"
-        assert self.node is not None
-        try:
-            last_lsn = self._write_log(effects.log)
-        except DiskError as error:
-            self.fail(error)
-            return
-        self.node.core.durable_lsn = last_lsn
-        for watcher in self.world.watchers.logged:
-            watcher.logged(self, effects.log, last_lsn)
-        self._unpaid = None
-        self._pay_rest(effects)
+        self._pay(effects)
+        back, self._back = self._back, []
+        for fibre in back:
+            self._returned(boot, fibre)
         if self.up and self._inbox and self._unpaid is None and not self.paused:
             self._turn()
 
-    def _write_log(self, records: list[Record]) -> int:
-        """As `engine.driver` does it: as durably as the settings want, consensus always."""
-        log, settings = self.log, self.settings
-        assert log is not None
-        local = self.local(self.world.now)
-        due = local - self._synced_at > settings.sync_interval_ms * MS
-        durable = True
-        if settings.durability is Durability.LOG_ONLY:
-            durable = due or any(isinstance(r, CONSENSUS) for r in records)
-        elif settings.durability is not Durability.FSYNC:
-            self._kept.extend(records)
-            wanted = due and settings.durability is Durability.BACKGROUND
-            if not wanted and not any(isinstance(r, CONSENSUS) for r in records):
-                assert self.node is not None
-                return self.node.core.durable_lsn
-            records, self._kept = self._kept, []
-        last = log.append(records, now_ms=self.wall_ms, durable=durable)
-        if durable:
-            self._synced_at = local
-        if log.wants_next and not self._preparing:
-            self._preparing = True
-            self._later(self._background(), self._prepare_next)
-        return last
-
-    def _pay_rest(self, effects: Effects) -> None:
-        """Messages, replies, notes and tasks, in this order."""
-        needed = self.log.next_lsn - 1 if self.log is not None and effects.log else 0
-        for targets, message in effects.send:
-            self.depart(targets, message, needed)
-        for session, reply in effects.reply:
-            for watcher in self.world.watchers.answers:
-                watcher.answers(self, session, reply, needed)
-            answer = self.sessions.get(session)
-            if answer is not None:
-                answer(reply)
-        for text in effects.notes:
-            self.world.trace.add(self.world.now, "note", self.name, "", text)
+    def _pay(self, effects: Effects) -> None:
+        """Write the log, and then pay the rest. What refuses stops the node, as in the driver."""
+        assert self.node is not None
+        assert self.log is not None
+        assert self.duties is not None
         try:
-            for task in effects.tasks:
-                self._do(task)
-        except (DiskError, StoreError) as error:
+            self._write_log(effects.log)
+            if effects.log:
+                for watcher in self.world.watchers.logged:
+                    watcher.logged(self, effects.log, self.node.core.durable_lsn)
+                self._needed = self.log.next_lsn - 1
+            self._unpaid = None
+            self.duties.rest(effects)
+        except EXPECTED as error:
             self.fail(error)
             return
+        except Violation:
+            raise
+        except Exception as error:
+            raise self._died(" while it paid a turn", error) from error
         if self.up and effects.wake_at is not None:
             self._plan(effects.wake_at)
+
+    def _write_log(self, records: list[Record]) -> None:
+        assert self.duties is not None
+        self.duties.write(records, now=self.local(self.world.now), wall_ms=self.wall_ms)
+
+    def answer(self, session: SessionId, reply: Reply) -> None:
+        """A client is answered."""
+        for watcher in self.world.watchers.answers:
+            watcher.answers(self, session, reply, self._needed)
+        told = self.sessions.get(session)
+        if told is not None:
+            told(reply)
+
+    def leave(self, targets: tuple[NodeId, ...], message: Message) -> None:
+        """A message of the turn that is being paid leaves."""
+        self.depart(targets, message, self._needed)
 
     def depart(self, targets: tuple[NodeId, ...], message: object, needed_lsn: int) -> None:
         """A message leaves."""
@@ -366,12 +354,11 @@ class Machine:
     def fail(self, error: Exception) -> None:
         """The log or the store refused: the node stops, as the driver does."""
         self.world.say(f"{self.name} stops: {error}")
-        if not isinstance(error, DiskError | StoreError):
+        if not isinstance(error, EXPECTED):
             raise error
         if self._unpaid is not None:
             self._left_over = self._unpaid.log
         self._unpaid = None  # it was written as far as it was, and nothing of it is owed any more
-        self._preparing = False
         self.stop(f"{type(error).__name__}: {error}", process_only=True)
 
     # Time.
@@ -398,12 +385,21 @@ class Machine:
         else:
             self._turn()
 
-    def _background(self) -> int:
-        """How long something slow takes."""
-        return self.speed.checkpoint + self._draw.randrange(self.speed.checkpoint)
+    # In the background.
+
+    def background(self, name: str, run: Callable[[], T], back: Callable[[T | None, Exception | None], None]) -> None:
+        """Do something slow beside the turns."""
+        fibre = Fibre(name, run, self._chance)
+        self._fibres[fibre] = back
+        self._later(self._while(fibre), lambda: self._step(fibre))
+
+    def _while(self, fibre: Fibre) -> int:
+        """How long it is until the next step of a background task."""
+        unit = self.speed.checkpoint if fibre.name == "checkpoint" else self.speed.checkpoint // 4
+        return self._chance.randrange(unit)
 
     def _later(self, delay: int, work: Callable[[], None]) -> None:
-        """Do something slow of this process; a stopped process does it when it goes on."""
+        """Do something of this process after a while; a stopped process does it when it goes on."""
         boot = self.boot
 
         def due() -> None:
@@ -411,84 +407,91 @@ class Machine:
                 return
             if self.paused:
                 self._resume.append(due)
-                return
-            try:
+            else:
                 work()
-            except (DiskError, StoreError) as error:
-                self.fail(error)
 
         self.world.after(delay, due)
 
-    # Tasks.
+    def _step(self, fibre: Fibre) -> None:
+        if not fibre.finished:  # somebody who needed it waited for it
+            self._advance(fibre)
+            if not fibre.finished:
+                self._later(self._while(fibre), lambda: self._step(fibre))
 
-    def _do(self, task: Task) -> None:
-        log = self.log
-        assert log is not None
-        match task:
-            case WriteCheckpoint(image):
-                if self._kept:
-                    kept, self._kept = self._kept, []
-                    log.append(kept, now_ms=self.wall_ms, durable=True)
-                log.sync()
-                self._later(self._background(), lambda: self._write_checkpoint(image))
-            case OpenHistory(session, wants):
-                log.pin(f"supply {session[0]} {session[1]}", 1)
-                self._cursors[session] = log.history(wants)
-            case ReadHistory(session, size):
-                cursor = self._cursors.get(session)
-                if cursor is not None:
-                    self._later(self._background() // 4, lambda: self._read_history(session, cursor, size))
-            case CloseHistory(session):
-                log.unpin(f"supply {session[0]} {session[1]}")
-                closing = self._cursors.pop(session, None)
-                if closing is not None:
-                    closing.close()
-            case TrimLog(first_lsn):
-                log.trim(first_lsn)
-            case Connect():
-                pass  # everyone is dialled as long as it is there
-            case Stop(reason):
-                self.gone = True
-                self.stop(reason, process_only=True)
-            case _:
-                assert_never(task)
+    def _advance(self, fibre: Fibre) -> None:
+        """Let a background task go on to its next pause; when it is at its end, it comes back after a while."""
+        before, self._current = self._current, fibre
+        try:
+            fibre.resume()
+        finally:
+            self._current = before
+        if fibre.finished:
+            boot = self.boot
+            self._later(self._while(fibre), lambda: self._returned(boot, fibre))
 
-    def _prepare_next(self) -> None:
-        assert self.log is not None
-        self._preparing = False
-        self.log.prepare_next()
+    def _returned(self, boot: int, fibre: Fibre) -> None:
+        """What was done in the background is back, between two turns."""
+        if boot != self.boot or not self.up:
+            return
+        if self._unpaid is not None:
+            self._back.append(fibre)
+            return
+        error, back = fibre.error, self._fibres.pop(fibre)
+        if error is not None and not isinstance(error, EXPECTED):
+            if isinstance(error, Exception) and not isinstance(error, Violation):
+                raise self._died(f" in the background ({fibre.name})", error) from error
+            raise error
+        try:
+            back(fibre.result, error)
+        except EXPECTED as refused:
+            self.fail(refused)
+        except Exception as wrong:
+            raise self._died(f" when {fibre.name} was back", wrong) from wrong
+
+    def _before_call(self) -> None:
+        if self._current is not None:
+            self._current.pause()
+
+    def kill_background(self) -> None:
+        """Whatever was in the background ends where it is."""
+        fibres, self._fibres = self._fibres, {}
+        for fibre in fibres:
+            if not fibre.finished:
+                fibre.kill()
+
+    def _checkpoint(self, image: CheckpointImage) -> None:
+        self._write_checkpoint(image)  # by its name, under which a fault may be planted
 
     def _write_checkpoint(self, image: CheckpointImage) -> None:
-        assert self.log is not None
+        """In the background. The store takes a checkpoint whole or not at all, so it is one step."""
+        fibre = self._current
+        assert fibre is not None
         assert self.node is not None
+        fibre.quiet = True
         for watcher in self.world.watchers.checkpoint:
             watcher.checkpoint(self, image)
+        fibre.quiet = False
         self.node.core.replica.store.base.write(image)
-        trimmed = self.log.trimmable(image.lsn, None)
-        self.receive(CheckpointWritten(image.lsn))
-        if trimmed is not None:
-            self.receive(LogGrew(trimmed))
 
-    def _read_history(self, session: tuple[NodeId, int], cursor: HistoryCursor, size: int) -> None:
-        if self._cursors.get(session) is not cursor:
+    # The end.
+
+    def finish(self) -> None:
+        """The process is told to end: it writes a last checkpoint, and stops when that is done."""
+        assert self.duties is not None
+        try:
+            self.duties.finish(self._finished)
+        except AssertionError as error:
+            raise self._died(" when it was told to end", error) from error
+
+    def _finished(self, error: Exception | None) -> None:
+        if error is not None:
+            self.fail(error)
             return
-        writes = cursor.read(size)
-        done = cursor.done
-        self.receive(HistoryRead(session, writes, done, list(cursor.missed) if done else []))
-
-    def checkpoint_now(self) -> None:
-        """A last checkpoint, as a clean end of the process writes it. Whatever is unpaid must be paid."""
-        assert self.node is not None
+        assert self.duties is not None
         assert self.log is not None
-        assert self._unpaid is None, f"{self.name} is in the middle of a turn"
-        replica = self.node.core.replica
-        if self.node.checkpointing:
-            replica.store.thaw()
-        image = replica.begin_checkpoint(self.node.core.durable_lsn, self.node.replication.open_records())
-        self.log.sync()
-        for watcher in self.world.watchers.checkpoint:
-            watcher.checkpoint(self, image)
-        replica.store.base.write(image)
+        self.duties.close()
+        self.log.close()
+        self.stop("ended in good order", process_only=True)
 
     def rotate_log(self) -> None:
         """The live segment is sealed, however little is in it, so that a trim can take all of it."""
@@ -512,9 +515,42 @@ class Machine:
         return self._unpaid.log if self._unpaid is not None else self._left_over
 
     @property
+    def works_on(self) -> list[str]:
+        """What it has begun to do in the background."""
+        return [fibre.name for fibre in self._fibres if fibre.begun]
+
+    @property
     def busy(self) -> bool:
         """A turn is being paid."""
         return self._unpaid is not None
+
+
+class _Doer:
+    """What duties ask of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.background = machine.background
+        self.note = lambda text: machine.world.trace.add(machine.world.now, "note", machine.name, "", text)
+        self.inbox = machine.receive
+
+    def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
+        for targets, message in sends:
+            self.machine.leave(targets, message)
+
+    def reply(self, replies: list[tuple[SessionId, Reply]]) -> None:
+        for session, reply in replies:
+            self.machine.answer(session, reply)
+
+    def connect(self, address: str) -> None:
+        """Everyone is dialled as long as it is there."""
+
+    def stop(self, reason: str | Exception) -> None:
+        if isinstance(reason, Exception):
+            self.machine.fail(reason)
+        else:
+            self.machine.gone = True
+            self.machine.stop(reason, process_only=True)
 
 
 def _nothing(_: Unsynced) -> bool:

@@ -154,6 +154,7 @@ class World:
 
     def __exit__(self, *_: object) -> None:
         for machine in self.machines.values():
+            machine.kill_background()
             machine.vault.close()
         for client in self.clients.values():
             for task in client.tasks:

@@ -53,6 +53,7 @@ class MemoryDisk:
         self._changes: list[_Change] = []
         self._faults: dict[tuple[str, int], Reason] = {}
         self._last_call: int | None = None
+        self.before_call: Callable[[], None] | None = None  # where whoever calls may be made to wait
 
     # wal.disk.Disk
 
@@ -228,6 +229,8 @@ class MemoryDisk:
 
     def _call(self, operation: str, name: str) -> None:
         """Count the call, and fail it if it is the one."""
+        if self.before_call is not None:
+            self.before_call()
         if self._last_call is not None and self.calls >= self._last_call:
             raise PowerCut
         self.calls += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sim.planted.copies import COPIES
+from tests.sim.planted.deeds import DEEDS
 from tests.sim.planted.elections import ELECTIONS
 from tests.sim.planted.fault import Fault
 from tests.sim.planted.transactions import TRANSACTIONS
@@ -10,5 +11,5 @@ from tests.sim.planted.transfers import TRANSFERS
 from tests.sim.planted.words import WORDS
 
 FAULTS: dict[str, Fault] = {
-    fault.name: fault for faults in (WORDS, ELECTIONS, TRANSACTIONS, COPIES, TRANSFERS) for fault in faults.all
+    fault.name: fault for faults in (WORDS, ELECTIONS, TRANSACTIONS, COPIES, TRANSFERS, DEEDS) for fault in faults.all
 }

@@ -315,3 +315,5 @@ def _recover_again(machine: Machine, keep: Callable[[list[Any]], list[Any]]) -> 
         affinity=machine.affinity,
         draw=core.incarnation,
     )
+    assert machine.duties is not None
+    machine.duties.node = machine.node

@@ -85,9 +85,8 @@ def kill(stage: Stage, statement: Statement) -> None:
 def kill_clean(stage: Stage, statement: Statement) -> None:
     """A last checkpoint, then the process stops, without leaving the cluster."""
     for machine in _listening(stage, statement):
-        stage.world.run_while(lambda m=machine: m.busy, at_most=COMMAND_NS, look_every=MS)  # type: ignore[misc]  # m is bound
-        machine.checkpoint_now()
-        machine.stop("killed after a checkpoint", process_only=True)
+        machine.finish()
+        stage.world.run_while(lambda m=machine: m.up, at_most=COMMAND_NS, look_every=MS)  # type: ignore[misc]  # m is bound
 
 
 @verb("power-cut", "NODE... [torn|written]", least=1, most=MANY)

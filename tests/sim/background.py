@@ -1,0 +1,104 @@
+"""What a simulated process does beside its turns, cut wherever the disk is asked for something.
+
+The real driver does slow things in threads. Here each of them has a thread as well, but one that runs only while the
+world waits for it: it stops before calls of the disk, as often as the seed says, and goes on at another time of the
+world. In between the node takes turns, closes what is being read, removes what is being looked for, or dies. So the real
+code of the log, of its cursors and of the store meets every interleaving that a seed can draw, the same one each time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from random import Random
+from types import TracebackType
+
+from tests.support.memory_disk import PowerCut
+
+PAUSES_MAX = 12
+"""One piece of work is interrupted so often at most."""
+
+
+class Fibre:
+    """One piece of background work. Invariant: its thread runs only inside `resume` or `kill`."""
+
+    def __init__(self, name: str, run: Callable[[], object], draw: Random) -> None:
+        self.name = name
+        self.result: object = None
+        self.error: BaseException | None = None
+        self.finished = False
+        self.quiet = False  # an oracle looks: no pause
+        self._run = run
+        self._draw = draw
+        self._density = draw.choice([0.0, 0.2, 1.0])
+        self._pauses = 0
+        self._killed = False
+        self._here = threading.Lock()
+        self._there = threading.Lock()
+        self._here.acquire()
+        self._there.acquire()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def begun(self) -> bool:
+        """It is somewhere on its way, or back."""
+        return self._thread is not None
+
+    def resume(self) -> None:
+        """Go on until the next pause, or to the end."""
+        assert not self.finished, f"{self.name} is finished"
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True, name=f"simulated {self.name}")
+            self._thread.start()
+        self._there.release()
+        self._here.acquire()
+
+    def kill(self) -> None:
+        """The process is gone: whatever is asked of the disk next is never done."""
+        self._killed = True
+        if self._thread is None:
+            self.finished = True
+        while not self.finished:
+            self.resume()
+
+    def pause(self) -> None:
+        """Called by the work itself, before a call of the disk."""
+        if self._killed:
+            raise PowerCut
+        if self.quiet or self._pauses >= PAUSES_MAX or self._draw.random() >= self._density:
+            return
+        self._pauses += 1
+        self._here.release()
+        self._there.acquire()
+        if self._killed:
+            raise PowerCut
+
+    def _work(self) -> None:
+        self._there.acquire()
+        try:
+            self.result = self._run()
+        except BaseException as error:  # the world is told
+            self.error = error
+        self.finished = True
+        self._here.release()
+
+
+class Turnstile:
+    """A lock that background work may hold while it is paused. Whoever comes then lets that work go on until it is free."""
+
+    def __init__(self, current: Callable[[], Fibre | None], advance: Callable[[Fibre], None]) -> None:
+        self._current = current
+        self._advance = advance
+        self._held = False
+        self._holder: Fibre | None = None
+
+    def __enter__(self) -> None:
+        while self._held:
+            assert self._holder is not None, "the world waits for itself"
+            self._advance(self._holder)
+        self._held, self._holder = True, self._current()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._held, self._holder = False, None

@@ -1,0 +1,54 @@
+"""Faults of the doing half: what `engine.duties` owes, in which order, and what its background work may touch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.sim.machine import Machine
+from tests.sim.planted.fault import Faults, around, replace
+
+DEEDS = Faults()
+
+
+@DEEDS.fault("10")
+def history_closed_while_it_is_read(machine: Machine) -> None:
+    """A supply that is over has its history closed at once, though a thread of the driver is reading it."""
+    duties = machine.duties
+    assert duties is not None
+
+    def close(original: Callable[..., None], session: Any) -> None:
+        reader = duties._readers.get(session)
+        if reader is not None:
+            reader.cursor.close()
+        original(session)
+
+    around(duties, "_close", close)
+
+
+@DEEDS.fault("10")
+def last_checkpoint_beside_the_nodes_own(machine: Machine) -> None:
+    """A node that is told to end begins its last checkpoint at once, whether or not one is being written."""
+    duties = machine.duties
+    assert duties is not None
+    core = duties.node.core
+
+    def finish(done: Callable[[Exception | None], None]) -> None:
+        image = core.replica.begin_checkpoint(core.durable_lsn, duties.node.replication.open_records())
+        duties.log.sync()
+        machine.background("checkpoint", lambda: machine._write_checkpoint(image), lambda _, error: done(error))
+
+    replace(duties, "finish", finish)
+
+
+@DEEDS.fault("6")
+def unsynced_for_as_long_as_nothing_is_written(machine: Machine) -> None:
+    """With LOG_ONLY and BACKGROUND, what is due to be synced waits for the next write, which may never come."""
+    duties = machine.duties
+    assert duties is not None
+
+    def write(original: Callable[..., None], records: list[Any], **times: int) -> None:
+        if records:
+            original(records, **times)
+
+    around(duties, "write", write)

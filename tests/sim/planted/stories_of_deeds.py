@@ -1,0 +1,76 @@
+"""Stories of the doing half: of what goes on in the background when something else is wanted."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.client.calls import PutCall
+from engine.settings import Durability
+from tests.sim.network import MS
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, SETTINGS, Stage, Stories, key
+from tests.sim.world import SECOND, Plant
+from wal.ids import partition_of
+
+DEEDS = Stories()
+story = DEEDS.story
+
+
+def _batch(stage: Stage, value: bytes, count: int) -> None:
+    names = [name for n in range(count) if partition_of(name := b"row%d" % n, PARTITIONS) == 0]
+    call = PutCall(stage.client.new_tx(), NAMESPACE, names, [value] * len(names))
+    stage.do(stage.client.call(call, timeout_ns=ANSWER_NS))
+
+
+@story
+def a_joiner_dies_while_its_history_is_read(plant: Plant | None) -> None:
+    """A supplier that reads its log slowly closes the supply in the middle of it; the supplier lives on."""
+    settings = msgspec.structs.replace(SETTINGS, prefer_history=True, supply_batch_bytes=1 << 10, supply_credit=1)
+    with Stage(plant, settings=settings) as stage:
+        supplier = stage["n1"]
+        stage["n2"].stop("killed", process_only=True)
+        stage.wait(3_000)
+        for number in range(12):
+            _batch(stage, b"%02d" % number + b"x" * 200, 60)
+        supplier.speed.checkpoint = 20 * SECOND
+        for _ in range(3):
+            stage.start("n2")
+            stage.until(lambda: "history" in supplier.works_on, "n1 reads its log for n2", look_every=MS)
+            stage["n2"].stop("killed", process_only=True)
+            stage.left_out("n2")
+            stage.must(supplier.up, f"the supplier lives on: {supplier.why}")
+        supplier.speed.checkpoint = 2 * MS
+        stage.start("n2")
+        stage.curtain()
+
+
+@story
+def a_node_is_told_to_end_while_it_writes_a_checkpoint(plant: Plant | None) -> None:
+    """It ends in good order, with a last checkpoint after that one, and is back with all it had."""
+    with Stage(plant, nodes=1) as stage:
+        node = stage["n1"]
+        for number in range(6):
+            stage.put(key(0), b"round %d" % number)
+            stage.world.command(node, "checkpoint")
+            stage.until(lambda: "checkpoint" in node.works_on, "it writes one", look_every=MS // 20)
+            node.finish()
+            stage.until(lambda: not node.up, "it has ended")
+            stage.must(node.why == "ended in good order", f"it ended in good order: {node.why}")
+            stage.start("n1")
+            again = stage.another()
+            stage.must(stage.get(key(0), again) == b"round %d" % number, "what was written is there")
+            stage.client.die()
+            stage.client = again
+        stage.curtain()
+
+
+@story
+def nothing_is_written_after_the_last_write(plant: Plant | None) -> None:
+    """With LOG_ONLY what was acknowledged is on disk within the interval, though nobody writes again."""
+    less = msgspec.structs.replace(SETTINGS, durability=Durability.LOG_ONLY, sync_interval_ms=500, checkpoint_ms=600_000)
+    with Stage(plant, nodes=1, settings=less) as stage:
+        stage.put(key(0), b"the last one")
+        stage.wait(1_000)
+        stage.power_cut("n1")
+        stage.start("n1")
+        stage.must(stage.get(key(0), stage.another()) == b"the last one", "what was written a second ago is on disk")
+        stage.curtain()
