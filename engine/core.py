@@ -6,6 +6,9 @@ here. Nothing in this module decides a protocol question.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 from engine.effects import Effects, SessionId
 from engine.limits import weight_of
 from engine.messages import Life, Message
@@ -22,6 +25,11 @@ MS = 1_000_000
 
 PARKED_BYTES_MAX = 64 << 20
 """All that may wait for the exchange in one node: when it is over, it fits into one turn."""
+
+WORK_MAX = 2_000
+"""What a turn does before it leaves the rest to the next one: one is a key, a row or a record, about 10 us of a slow
+processor. Who does work says so in `Core.work`; who could do too much of it does a piece, and asks for the rest with
+`Core.resume`."""
 
 INCARNATION_BITS = 20
 """An incarnation is a count of starts and, below it, bits drawn at random: a disk that was set back counts again."""
@@ -100,6 +108,8 @@ class Core:
         self.serving = False  # the committed map lists this incarnation
         self.quorum = False  # a majority of the voters was heard of lately
         self.to_self: list[Message] = []
+        self.work = 0  # done in this turn
+        self.resumed: deque[Callable[[], None]] = deque()
         self.parked_bytes = 0
 
     @property
@@ -141,6 +151,21 @@ class Core:
             targets = tuple(t for t in targets if t != self.node)
         if targets:
             self.effects.send.append((targets, message))
+
+    def resume(self, go_on: Callable[[], None]) -> None:
+        """Do this in what is left of the turn, or in one of the next; it does a piece, and may ask for this again.
+
+        Anything may have happened in between: it looks whether what it goes on with is still wanted.
+        """
+        self.resumed.append(go_on)
+
+    def go_on(self) -> None:
+        """Do of what was cut into pieces as much as the turn has room for, one of each after the other."""
+        if not self.resumed:
+            return
+        self.resumed.popleft()()
+        while self.resumed and self.work < WORK_MAX:
+            self.resumed.popleft()()
 
     def log(self, record: Record) -> None:
         """Fold a record into the replica and owe it to the log."""

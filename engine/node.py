@@ -7,13 +7,14 @@ comes in with the events. State changes only inside `turn`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from engine import topology as topologies
 from engine.admin import Administration
 from engine.coordinator import Coordinator
-from engine.core import MS, Core, Hold, next_incarnation
+from engine.core import MS, WORK_MAX, Core, Hold, next_incarnation
 from engine.demander import Demander
 from engine.detector import Detector
 from engine.effects import (
@@ -156,6 +157,7 @@ class Node:
             self.coordinator,
             self.demander,
         )
+        self._waiting: deque[Event] = deque()  # there was too much to do to take them
         self._booted = False
         self._checkpointing = False
         self._checkpoint_at = 0
@@ -172,9 +174,13 @@ class Node:
     # The turn.
 
     def turn(self, now: int, events: Sequence[Event]) -> Effects:
-        """Take all that happened since the last turn; return what is owed for it. `now` in ns, monotonic."""
+        """Take what happened since the last turn; return what is owed for it. `now` in ns, monotonic.
+
+        What would make the turn too long is left to the next one, which is to follow at once.
+        """
         core = self.core
         core.now = max(now, core.now)
+        core.work = 0
         effects = core.effects = Effects()
         if not self._booted:
             self._booted = True
@@ -184,12 +190,17 @@ class Node:
         said, core.to_self = core.to_self, []
         for message in said:
             self._on_message[type(message)](core.node, message)
-        for event in events:
-            self._take(event)
+        waiting = self._waiting
+        waiting.extend(events)
+        while waiting and core.work < WORK_MAX:
+            core.work += 1
+            self._take(waiting.popleft())
         self._tick()
+        core.go_on()
         self.replication.flush()
         self.reads.flush()
-        effects.wake_at = core.now if core.to_self else self._next_wake()
+        busy = core.to_self or core.resumed or waiting
+        effects.wake_at = core.now if busy else self._next_wake()
         return effects
 
     def _take(self, event: Event) -> None:

@@ -9,22 +9,19 @@ A key whose transaction is prepared has no value that may be told until the outc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from heapq import merge
+from collections.abc import Callable, Iterable
 
-from engine.core import MS, Core
+from engine.core import MS, WORK_MAX, Core
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
 from engine.messages import AskMap, Confirm, Confirmed, Message
 from engine.requests import Get, Lock, Request, Rows, Scan, Values
+from engine.scans import Scanning
 from engine.topology import CopyState
 from engine.writes import Writes
 from wal.ids import NodeId, partition_of
 from wal.probe import probe
 
-SCAN_ROWS_MAX = 2_000
-SCAN_BYTES_MAX = 4 << 20
-SCAN_CHUNK_ROWS = 4
 VALUES_BYTES_MAX = 32 << 20
 """Of values in one answer, unless the first alone is larger; so that every answer fits into a frame."""
 
@@ -70,6 +67,8 @@ class Reads:
         self._turn: dict[tuple[NodeId, ...], list[tuple[SessionId, Request, Callable[[], None]]]] = {}
         self._rounds: dict[int, _Round] = {}
         self._sequence = core.run << 40
+        self._scans: dict[int, tuple[SessionId, Scanning]] = {}  # confirmed, and being read
+        self._number = 0
         self._behind: dict[Key, list[tuple[SessionId, Get | Scan]]] = {}  # waits for the outcome of a prepared key
         self.wake_at: int | None = None
 
@@ -149,42 +148,40 @@ class Reads:
                     self.on_scan(session, request)
 
     def _answer_scan(self, session: SessionId, request: Scan) -> None:
-        core = self.core
-        assert core.topology is not None
-        for number in request.partitions:
-            for namespace, key in self.locks.keys_in_doubt(number):
-                if namespace == request.namespace and key >= request.start and (request.end is None or key < request.end):
-                    probe("scan.waited_for_outcome")
-                    self._behind.setdefault((namespace, key), []).append((session, request))
-                    return
-        limit = max(1, min(request.limit, SCAN_ROWS_MAX))
-        chunk = max(SCAN_CHUNK_ROWS, 2 * limit // max(1, len(request.partitions)))
-        keys: list[bytes] = []
-        values: list[bytes] = []
-        size, more = 0, False
-        for key, value in merge(*(self._rows(request, number, chunk) for number in request.partitions)):
-            if len(keys) >= limit or (keys and size + len(key) + len(value) > SCAN_BYTES_MAX):
-                more = True
-                break
-            keys.append(key)
-            values.append(value)
-            size += len(key) + len(value)
-        core.effects.reply.append((session, Rows(request.id, keys, values, more)))
+        self._number += 1
+        self._scans[self._number] = (session, Scanning(request, self.core.replica.store.page))
+        self._scan_on(self._number)
 
-    def _rows(self, request: Scan, number: int, chunk: int) -> Iterator[tuple[bytes, bytes]]:
-        """One partition's rows in the range, read in small chunks as they are needed."""
-        scan = self.core.replica.store.scan
-        start, end = request.start, request.end
-        while True:
-            rows = scan((request.namespace, number), start, chunk)
-            for key, entry in rows:
-                if end is not None and key >= end:
-                    return
-                if entry.value is not None:
-                    yield key, entry.value
-            if len(rows) < chunk:
-                return
-            start = rows[-1][0] + b"\0"
+    def _scan_on(self, number: int) -> None:
+        """A piece of a scan; nothing, if it was ended by a new topology."""
+        if number not in self._scans:
+            return
+        core = self.core
+        session, scan = self._scans[number]
+        request, awaited = scan.request, []
+
+        def doubtful(partition: int, start: bytes, following: bytes | None) -> bool:
+            for namespace, key in self.locks.keys_in_doubt(partition):
+                if (
+                    namespace == request.namespace
+                    and key >= start
+                    and (following is None or key < following)
+                    and (request.end is None or key < request.end)
+                ):
+                    awaited.append((namespace, key))
+                    return True
+            return False
+
+        core.work += scan.go_on(max(WORK_MAX - core.work, WORK_MAX // 10), doubtful)
+        if not scan.done and not awaited:
+            core.resume(lambda: self._scan_on(number))
+            return
+        del self._scans[number]
+        if awaited:
+            probe("scan.waited_for_outcome")
+            self._behind.setdefault(awaited[0], []).append((session, request))
+        else:
+            core.effects.reply.append((session, Rows(request.id, scan.keys, scan.values, scan.more)))
 
     # Copies, and time.
 
@@ -214,7 +211,8 @@ class Reads:
         again = [(session, request) for asked in self._rounds.values() for session, request, _ in asked.then]
         again.extend((session, request) for then in self._turn.values() for session, request, _ in then)
         again.extend(waiting for queue in self._behind.values() for waiting in queue)
-        self._rounds, self._turn, self._behind = {}, {}, {}
+        again.extend((session, scan.request) for session, scan in self._scans.values())
+        self._rounds, self._turn, self._behind, self._scans = {}, {}, {}, {}
         return again
 
     def tick(self) -> None:

@@ -12,13 +12,13 @@ values that no longer change. So the store lags behind the log by as much as one
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from heapq import merge
+from itertools import islice
 from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedDict, SortedList
 
 from wal.ids import Fragment
 
@@ -38,6 +38,23 @@ GONE = Entry(0, 0, None)
 
 ROW_OVERHEAD_BYTES = 120
 """What an entry weighs in memory beside its key and value; decides when a checkpoint is due by size."""
+
+LOOKED_MAX = 1_000
+"""Entries that one page of a scan passes, whatever it finds: tombstones may lie in its way by the ten thousand."""
+BASE_ROWS = 64
+SORTED_MAX = 4_000
+"""New keys of a layer that one page puts in order."""
+
+
+class Page(NamedTuple):
+    """Some rows of a fragment, in order. `next`: where to go on, None if no row is left; `work`: entries looked at.
+
+    A page may be empty and have a next one: what lies in between was deleted, or was not in order yet.
+    """
+
+    rows: list[Row]
+    next: bytes | None
+    work: int
 
 
 class CheckpointImage(NamedTuple):
@@ -162,24 +179,56 @@ class MemoryStore:
 class _Layer:
     """Entries applied since a point in time, over a store that lacks them."""
 
-    __slots__ = ("bytes", "cleared", "order", "rows")
+    __slots__ = ("_fresh", "_order", "bytes", "cleared", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[Fragment, dict[bytes, Entry]] = {}
         self.cleared: dict[Fragment, None] = {}
-        self.order: dict[Fragment, list[bytes]] = {}
         self.bytes = 0
+        self._order: dict[Fragment, SortedList[bytes]] = {}
+        self._fresh: dict[Fragment, list[bytes]] = {}  # known to be new, and not in order yet
+
+    def clear(self, fragment: Fragment) -> None:
+        """Forget all rows of a fragment, here and below."""
+        self.cleared[fragment] = None
+        self.rows.pop(fragment, None)
+        self._order.pop(fragment, None)
+        self._fresh.pop(fragment, None)
+
+    def put_in_order(self, fragment: Fragment, most: int) -> int:
+        """Sort up to `most` of the keys that came since the last scan; how many there were, above `most` if more are left.
+
+        Keys are never taken out of a layer, and a dict keeps them as they came: so the new ones are the last ones.
+        """
+        rows = self.rows.get(fragment)
+        if not rows:
+            return 0
+        order = self._order.get(fragment)
+        if order is None:
+            order = self._order[fragment] = SortedList()
+        fresh = self._fresh.get(fragment, [])
+        new = len(rows) - len(order) - len(fresh)
+        if new:
+            fresh.extend(islice(reversed(rows), new))
+        if not fresh:
+            return 0
+        order.update(fresh[-most:])
+        count = len(fresh)
+        del fresh[-most:]
+        if fresh:
+            self._fresh[fragment] = fresh
+        else:
+            self._fresh.pop(fragment, None)
+        return count
 
     def keys_from(self, fragment: Fragment, start: bytes) -> Iterator[Row]:
-        """The layer's rows of one fragment with keys >= start, ascending."""
+        """The layer's rows of one fragment with keys >= start, ascending; they were put in order."""
         rows = self.rows.get(fragment)
         if not rows:
             return
-        order = self.order.get(fragment)
-        if order is None or len(order) != len(rows):  # keys are never taken out of a layer
-            order = self.order[fragment] = sorted(rows)
-        at = bisect_left(order, start)
-        for key in order[at:] if at else order:
+        order = self._order[fragment]
+        assert len(order) == len(rows), "a layer is put in order before it is walked"
+        for key in order.irange(start):
             yield key, rows[key]
 
 
@@ -240,32 +289,46 @@ class LayeredStore:
 
     def clear(self, fragment: Fragment) -> None:
         """Forget all rows of a fragment."""
-        self._active.cleared[fragment] = None
-        self._active.rows.pop(fragment, None)
-        self._active.order.pop(fragment, None)
+        self._active.clear(fragment)
 
     def scan(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
-        """Up to `limit` rows with keys >= start, ascending, tombstones included."""
-        if limit <= 0:
-            return []
+        """Up to `limit` rows with keys >= start, ascending, tombstones included, however much lies in the way."""
+        found: list[Row] = []
+        at: bytes | None = start
+        while at is not None and len(found) < limit:
+            page = self.page(fragment, at, limit - len(found))
+            found += page.rows
+            at = page.next
+        return found
+
+    def page(self, fragment: Fragment, start: bytes, limit: int) -> Page:
+        """The same as far as one turn may go: it looks at no more than `LOOKED_MAX` entries, and `limit`."""
         active, frozen = self._active, self._frozen
-        sources: list[Iterator[tuple[bytes, int, Entry]]] = [_ranked(active.keys_from(fragment, start), 0)]
-        if fragment not in active.cleared:
-            if frozen is not None:
-                sources.append(_ranked(frozen.keys_from(fragment, start), 1))
-            if frozen is None or fragment not in frozen.cleared:
-                sources.append(self._base_rows(fragment, start, limit))
+        layers = [active]
+        if frozen is not None and fragment not in active.cleared:
+            layers.append(frozen)
+        work = 0
+        for layer in layers:
+            new = layer.put_in_order(fragment, SORTED_MAX)
+            if new > SORTED_MAX:
+                return Page([], start, SORTED_MAX)
+            work += new
+        sources = [_ranked(layer.keys_from(fragment, start), rank) for rank, layer in enumerate(layers)]
+        if not any(fragment in layer.cleared for layer in layers):
+            sources.append(self._base_rows(fragment, start, limit))
         found: list[Row] = []
         last: bytes | None = None
+        looked = 0
         for key, _, entry in merge(*sources):
+            looked += 1
             if key == last:
                 continue
             last = key
             if entry is not GONE and entry.counter:
                 found.append((key, entry))
-                if len(found) >= limit:
-                    break
-        return found
+            if len(found) >= limit or looked >= LOOKED_MAX + limit:
+                return Page(found, last + b"\0", work + looked)
+        return Page(found, None, work + looked)
 
     def _base_rows(self, fragment: Fragment, start: bytes, limit: int) -> Iterator[tuple[bytes, int, Entry]]:
         while True:
@@ -274,7 +337,7 @@ class LayeredStore:
                 yield key, 2, entry
             if len(rows) < limit:
                 return
-            start = rows[-1][0] + b"\0"
+            start, limit = rows[-1][0] + b"\0", max(limit, BASE_ROWS)  # those before were deleted, and more may be
 
     # Checkpoints.
 

@@ -283,15 +283,16 @@ class SupplySide:
         """The next rows of the fragment that is being taken in full."""
         core, name = self.core, session.full[0]
         start = session.cursor or b""
-        rows = core.replica.store.scan(name, start, 1024)
-        size, taken = 0, 0
+        page = core.replica.store.page(name, start, 1024)
+        core.work += page.work
+        rows, size, taken = page.rows, 0, 0
         for key, entry in rows:
             size += len(key) + len(entry.value or b"") + 32
             taken += 1
             if size >= core.settings.supply_batch_bytes:
                 break
-        whole = taken == len(rows) and len(rows) < 1024
-        rows = rows[:taken]
+        following = page.next if taken == len(rows) else rows[taken - 1][0] + b"\0"
+        whole, rows = following is None, rows[:taken]
         preload = r.Preload(
             name[0],
             name[1],
@@ -310,7 +311,7 @@ class SupplySide:
             session.full.pop(0)
             session.cursor = None
         else:
-            session.cursor = rows[-1][0] + b"\0"
+            session.cursor = following
         return self._batch(session, rows=[preload], results=results, done=[name] if whole else [])
 
     def _fetch(self, name: Fragment, keys: list[bytes]) -> r.Preload:

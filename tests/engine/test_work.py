@@ -6,6 +6,9 @@ Nothing here looks at a clock. Each test does a thing at one size and at twice t
 from __future__ import annotations
 
 from engine.locks import Key, LockTable
+from engine.requests import Scan
+from engine.scans import Scanning
+from engine.store import LOOKED_MAX, SORTED_MAX, Entry, LayeredStore, MemoryStore
 
 
 class Counted:
@@ -59,3 +62,55 @@ def _dropped(others: int) -> int:
 
 def test_the_loss_of_a_partition_costs_what_is_held_in_it() -> None:
     assert _dropped(2_000) == _dropped(1_000)
+
+
+def _deleted(keys: int, partitions: int) -> LayeredStore:
+    """Deleted keys in every partition, and one that is left in the last."""
+    store = LayeredStore(MemoryStore())
+    for at in range(keys):
+        number = at % partitions
+        store.put(("n", number), b"%07d" % at, Entry(1, at + 1, None))
+    store.put(("n", partitions - 1), b"left", Entry(1, keys + 1, b"v"))
+    return store
+
+
+def _scanned(keys: int, partitions: int) -> list[int]:
+    """The pieces in which a scan for one row was done."""
+    scan = Scanning(Scan(1, "n", list(range(partitions)), b"", None, 1), _deleted(keys, partitions).page)
+    pieces = []
+    while not scan.done:
+        pieces.append(scan.go_on(1_000, lambda *_: False))
+    assert (scan.keys, scan.values, scan.more) == ([b"left"], [b"v"], False)
+    return pieces
+
+
+def test_a_scan_over_deleted_keys_is_cut_into_pieces() -> None:
+    once, twice = _scanned(20_000, 16), _scanned(40_000, 16)
+    assert max(twice) <= 1_000 + SORTED_MAX + LOOKED_MAX + 10
+    assert sum(twice) <= 2.2 * sum(once)
+    assert len(twice) > len(once) > 10
+
+
+def test_a_scan_that_looks_into_many_partitions_is_cut_into_pieces() -> None:
+    once, twice = _scanned(0, 4_096), _scanned(0, 8_192)
+    assert max(twice) <= 1_000 + LOOKED_MAX
+    assert sum(twice) <= 2.2 * sum(once)
+
+
+def test_pages_show_what_one_scan_shows() -> None:
+    store, wanted = LayeredStore(MemoryStore()), []
+    for at in range(3 * SORTED_MAX):
+        key, deleted = b"%07d" % (at * 7919 % (3 * SORTED_MAX)), at % 3 == 0
+        store.put(("n", 0), key, Entry(1, at + 1, None if deleted else b"v"))
+        wanted.append((key, Entry(1, at + 1, None if deleted else b"v")))
+    wanted.sort(key=lambda row: row[0])
+    assert store.scan(("n", 0), b"", 1 << 30) == wanted
+    store.put(("n", 0), b"0000000a", Entry(1, 1 << 20, b"late"))
+    found, at_key = [], b""
+    while True:
+        page = store.page(("n", 0), at_key, 100)
+        found += page.rows
+        if page.next is None:
+            break
+        at_key = page.next
+    assert found == sorted([*wanted, (b"0000000a", Entry(1, 1 << 20, b"late"))], key=lambda row: row[0])
