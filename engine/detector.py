@@ -6,8 +6,9 @@ node that was away itself (its process was stopped, or its clock jumped) does no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from engine.clique import connected
 from engine.core import MS, Core
 from engine.messages import Life, Peak
 from wal.ids import NodeId
@@ -75,11 +76,11 @@ class Detector:
         return sum(not self.suspected(n) and not self._apart(n, node) for n in topology.voters) >= topology.majority
 
     def coordinator(self) -> NodeId | None:
-        """The oldest member that is not suspected and hears a majority, in this node's opinion."""
+        """The oldest member that is not suspected and could make a map, in this node's opinion."""
         topology = self.core.topology
         if topology is None:
             return None
-        return next((m.node for m in topology.members if not self.suspected(m.node) and not self._deaf(m.node)), None)
+        return next((m.node for m in topology.members if not self.suspected(m.node) and self._can_lead(m.node)), None)
 
     # Links that are broken in one direction, or between others.
 
@@ -93,27 +94,32 @@ class Detector:
         """A node says whom it does not hear."""
         self._silent[node] = silent
 
-    def _deaf(self, node: NodeId) -> bool:
-        """Whether a member says that it hears no majority: it cannot lead, although it is heard."""
+    def _can_lead(self, node: NodeId) -> bool:
+        """Whether a majority hears this member and each other, as far as they say: else it is heard and cannot lead."""
         topology = self.core.topology
         assert topology is not None
-        silent = self._silent.get(node, ())
-        return sum(n not in silent for n in topology.voters) < topology.majority
+        voters = topology.voters
+        if node == self.core.node:
+            voters = tuple(n for n in voters if not self.suspected(n))
+        part = connected(node, voters, self._apart, voters)
+        return topology.carried_by(part)
 
-    def connected(self, nodes: Iterable[NodeId]) -> list[NodeId]:
-        """Those of the nodes, in their order, who hear this one and each other as far as they say; the earlier goes first.
-
-        Two members that do not hear each other cannot be in one map, although both are heard here: what one is primary of
-        and the other has a copy of could acknowledge nothing.
-        """
-        chosen = [self.core.node]
-        for node in nodes:
-            if node != self.core.node and not any(self._apart(node, other) for other in chosen):
-                chosen.append(node)
-        return chosen
+    def connected(self, nodes: Sequence[NodeId]) -> list[NodeId]:
+        """This node, and of the others as many as can be in one map with it, in their order."""
+        topology = self.core.topology
+        return connected(self.core.node, nodes, self._apart, topology.voters if topology is not None else ())
 
     def _apart(self, a: NodeId, b: NodeId) -> bool:
         return b in self._silent.get(a, ()) or a in self._silent.get(b, ())
+
+    def next_suspicion(self) -> int | None:
+        """When the next of the members or voters will be suspected, unless it is heard of before."""
+        topology, limit = self.core.topology, self.core.settings.suspicion_ms * MS
+        if topology is None:
+            return None
+        expected = dict.fromkeys([*self.core.peers(), *topology.voters])
+        due = [at + limit + 1 for n, at in self._heard.items() if n in expected and at + limit >= self.core.now]
+        return min(due, default=None)
 
     def note_peak(self, node: NodeId, life: Life, durable_lsn: int) -> None:
         """A node claims that its log is durable up to here."""

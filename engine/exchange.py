@@ -348,6 +348,10 @@ class Exchange:
             candidate.node, single.life.allocation, single.life.incarnation, candidate.address, candidate.domain
         )
 
+    def look_again(self) -> None:
+        """Somebody that was waited for is suspected: perhaps all others have answered."""
+        self._try_propose()
+
     def _propose(self) -> None:
         attempt, core = self.attempt, self.core
         assert attempt is not None

@@ -37,6 +37,8 @@ class Membership:
         self._next_heartbeat = 0
         self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
         self._look_at = 0  # when to look again whether an exchange is due
+        self._silent: list[NodeId] = []  # who was suspected when this node last looked
+        self._silence_at: int | None = 0  # when somebody may come to be suspected
         self.wake_at: int | None = None
 
     # What others know of us, and we of them.
@@ -155,6 +157,7 @@ class Membership:
         """Beat, look who is silent, and begin an exchange if this node should."""
         core = self.core
         beat = core.settings.heartbeat_ms * MS
+        self._notice_silence()
         if core.now >= self._next_heartbeat:
             self._next_heartbeat = core.now + beat
             self._beat()
@@ -163,6 +166,24 @@ class Membership:
             self._look_at = core.now + min(beat, core.settings.exchange_delay_ms * MS // 2)
             self._lead()
         self.wake_at = min(self._next_heartbeat, self._look_at)
+        if self._silence_at is not None:
+            self.wake_at = min(self.wake_at, self._silence_at)
+
+    def _notice_silence(self) -> None:
+        """Whenever somebody comes to be suspected, look again at what was waiting for it."""
+        if self._silence_at is not None and self.core.now < self._silence_at:
+            return
+        silent = self.detector.silent()
+        if silent != self._silent:
+            self._silent = silent
+            self._look_at = self.core.now
+            self.exchange.look_again()
+        self._silence_at = self.detector.next_suspicion()
+
+    def on_peer_lost(self, node: NodeId) -> None:
+        """A connection broke: its node may be suspected sooner."""
+        self.detector.lost(node)
+        self._silence_at = self.core.now
 
     def _beat(self) -> None:
         core, topology = self.core, self.core.topology
@@ -209,7 +230,7 @@ class Membership:
         for node in self._joins:
             alive[node] = self.seen[node]
         alive[core.node] = self.me
-        return [alive[node] for node in self.detector.connected(alive)]
+        return [alive[node] for node in self.detector.connected(list(alive))]
 
     def _lead(self) -> None:
         core, topology = self.core, self.core.topology

@@ -214,7 +214,7 @@ class Node:
             case PeerSeen():
                 self.membership.on_peer_seen(event)
             case PeerLost(node):
-                self.detector.lost(node)
+                self.membership.on_peer_lost(node)
             case CheckpointWritten(lsn):
                 core.replica.store.thaw()
                 core.log(r.Checkpoint(lsn))

@@ -1,0 +1,62 @@
+"""Which nodes can be in one map: the largest part of them who all hear each other.
+
+Two members that do not hear each other cannot be in one map, although a third hears both: what one is primary of and the
+other has a copy of could acknowledge nothing. So a part is wanted without any such pair: with the most voters, then the
+most nodes, then the oldest. To find it, whoever has most broken links is left out, or kept and all it does not hear left
+out; both ways are walked, so the answer is exact as long as links are few that broke, and the walk is bounded where they
+are not. It takes no account of anything but the order of the nodes, and so is the same on every node that knows the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from wal.ids import NodeId
+
+STEPS_MAX = 128
+"""Seven nodes with broken links, in whatever pattern, are looked at in full."""
+
+Apart = Callable[[NodeId, NodeId], bool]
+
+
+def connected(first: NodeId, nodes: Sequence[NodeId], apart: Apart, voters: Collection[NodeId]) -> list[NodeId]:
+    """`first`, and then the best of the others, in their order, who hear it and each other."""
+    others = [n for n in dict.fromkeys(nodes) if n != first and not apart(first, n)]
+    deaf = {n: {o: None for o in others if o != n and apart(n, o)} for n in others}
+    if not any(deaf.values()):
+        return [first, *others]
+    walk = _Walk(others, deaf, voters)
+    walk.on(dict.fromkeys(others))
+    return [first, *(n for n in others if n in walk.best)]
+
+
+class _Walk:
+    """Both ways, over and over; the best part that was met."""
+
+    def __init__(self, order: Sequence[NodeId], deaf: dict[NodeId, dict[NodeId, None]], voters: Collection[NodeId]) -> None:
+        self.rank = {node: -rank for rank, node in enumerate(order)}
+        self.deaf = deaf
+        self.voters = voters
+        self.best: dict[NodeId, None] = {}
+        self._worth: tuple[int, int, list[int]] = (-1, -1, [])
+        self.steps = 0
+
+    def on(self, left: dict[NodeId, None]) -> None:
+        """Look at the parts of those that are left."""
+        self.steps += 1
+        broken = {n: sum(o in left for o in self.deaf[n]) for n in left}
+        worst = max(left, key=lambda n: (broken[n], self.rank[n]), default=None)
+        if worst is None or not broken[worst]:
+            worth = self._worth_of(left)
+            if worth > self._worth:
+                self.best, self._worth = left, worth
+            return
+        if sum(n in self.voters for n in left) < self._worth[0]:
+            return  # whatever is left out from here on, another part has more voters
+        without = {n: None for n in left if n != worst}
+        if self.steps < STEPS_MAX:
+            self.on({n: None for n in left if n not in self.deaf[worst]})
+        self.on(without)
+
+    def _worth_of(self, part: dict[NodeId, None]) -> tuple[int, int, list[int]]:
+        return (sum(n in self.voters for n in part), len(part), sorted((self.rank[n] for n in part), reverse=True))
