@@ -183,6 +183,7 @@ class Client:
         self.name = name
         self.host = host
         self.alive = True
+        self.sheltered = False  # no fault befalls it
         self.wall_offset_ms = 0
         self.tasks: list[Task] = []
         self.connections: dict[Address, Connection] = {}

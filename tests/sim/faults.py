@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.sim.lulls import DRAWN, Lull
 from tests.sim.machine import Speed
 from tests.sim.network import MS, Pair, Weather
 from tests.sim.vault import MemoryVault
@@ -46,6 +47,7 @@ RATES = {
     "baseline": 1.0,  # an operator changes who is meant to hold data
     "checkpoint": 2.0,  # an operator asks for a checkpoint
     "everybody": 0.4,  # all machines lose power at once
+    "lull": 0.6,  # one thing stays wrong for long, and nothing else happens: the others must serve
     "weather": 3.0,  # loss, duplicates, delay, reordering; another one every few seconds
 }
 """How often each kind comes, relative to the others, in a seed that has it."""
@@ -72,6 +74,7 @@ class Faults:
         self._cuts = 0
         self._images: dict[str, tuple[str, MemoryDisk, Vault]] = {}
         self._patience = 0  # how often a destructive fault still looks whether it may
+        self._lull: Lull | None = None
         self._set_back: Machine | None = None  # it claims less than it had, and nobody may forget that yet
         self._kinds: dict[str, Callable[[Machine], bool]] = {
             "power": self._power,
@@ -97,6 +100,7 @@ class Faults:
             "checkpoint": self._checkpoint,
             "client": self._client,
             "everybody": self._everybody,
+            "lull": self._begin_lull,
         }
         assert set(self._kinds) | {"weather"} == set(RATES), "every kind of fault has a rate"
 
@@ -109,8 +113,11 @@ class Faults:
     def _change_weather(self) -> None:
         if self.over:
             return
-        self._count("weather")
         draw = self._draw
+        if self._lull is not None:
+            self.world.after(draw.randrange(1, 10) * 1_000 * MS, self._change_weather)
+            return
+        self._count("weather")
         self.world.network.weather = Weather(
             loss=draw.choice([0.0, 0.01, 0.05, 0.15, 0.3]),
             duplicate=draw.choice([0.0, 0.02, 0.1, 0.5]),
@@ -125,6 +132,9 @@ class Faults:
         self.happened[kind] = self.happened.get(kind, 0) + 1
 
     def _next(self) -> None:
+        if self._lull is not None:
+            self.world.after(self._lull.lasts_ns, self._lull_is_over)
+            return
         self.world.after(self._draw.randrange(self._pause_ns // 4, self._pause_ns), self._strike)
 
     def _strike(self) -> None:
@@ -232,7 +242,7 @@ class Faults:
         return True
 
     def _split(self, machine: Machine) -> bool:
-        sides = [*self.world.machines, *self.world.clients]
+        sides = [*self.world.machines, *(c.name for c in self.world.clients.values() if not c.sheltered)]
         here = {machine.name, *(s for s in sides if self._draw.random() < 0.3)}
         return self._cut([(a, b) for a in sides for b in sides if (a in here) != (b in here)])
 
@@ -418,11 +428,41 @@ class Faults:
         return True
 
     def _client(self, _: Machine) -> bool:
-        alive = [c for c in self.world.clients.values() if c.alive]
+        alive = [c for c in self.world.clients.values() if c.alive and not c.sheltered]
         if not alive:
             return False
         self._draw.choice(alive).die()
         return True
+
+    # Lulls.
+
+    @property
+    def lulled(self) -> bool:
+        """Nothing new happens, for a while."""
+        return self._lull is not None
+
+    def _begin_lull(self, machine: Machine) -> bool:
+        """Until it is over nothing else happens. It is long, so there is one of them."""
+        if "lull" in self.happened:
+            return False
+        trouble = self._draw.choice(DRAWN)
+        self._lull = Lull(self.world, trouble, machine, self._draw)
+        self.world.say(f"a lull: {trouble} for {self._lull}")
+        self.world.network.weather = Weather(loss=self._draw.choice([0.0, 0.0, 0.01]), jitter=300_000)
+        return True
+
+    def _lull_is_over(self) -> None:
+        if self._lull is not None:
+            self.world.say("the lull is over")
+            self._end_lull()
+        self._next()
+
+    def _end_lull(self) -> None:
+        assert self._lull is not None
+        lull, self._lull = self._lull, None
+        lull.end()
+        for machine in lull.down:
+            self._start(machine)
 
     # The end.
 
@@ -430,6 +470,8 @@ class Faults:
         """Nothing is wrong any more; whoever is down is started."""
         self.over = True
         world = self.world
+        if self._lull is not None:
+            self._end_lull()
         world.say("calm")
         world.network.heal()
         world.network.weather = Weather()

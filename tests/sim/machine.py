@@ -86,6 +86,7 @@ class Machine:
         self.gone = False  # left for good
         self.why = "not started yet"
         self.wall_offset_ms = 0
+        self.befallen = 0  # how often something happened to it that it has to get over
         self.turns = 0
         self.sessions: dict[SessionId, Callable[[object], None]] = {}
         self._session = 0
@@ -118,6 +119,7 @@ class Machine:
     def set_clock(self, *, jump_ns: int = 0, rate: int | None = None) -> None:
         """The monotonic clock jumps forward, or goes at another rate (in millionths) from now on."""
         assert jump_ns >= 0, "a monotonic clock does not go back"
+        self.befallen += 1
         now = self.world.now
         self._clock = (now, self.local(now) + jump_ns, rate if rate is not None else self._clock[2])
         if self.up and self._waking is not None:
@@ -227,6 +229,7 @@ class Machine:
     def pause(self) -> None:
         """The process is stopped (SIGSTOP): the world goes on without it."""
         self.paused = True
+        self.befallen += 1
 
     def resume(self) -> None:
         """The process goes on, with everything that piled up."""
@@ -508,6 +511,11 @@ class Machine:
         self.log._settings = wanted
         if trimmed is not None:
             self.receive(LogGrew(trimmed))
+
+    @property
+    def well(self) -> bool:
+        """It runs, and as fast as it was made to."""
+        return self.up and not self.paused and self.speed.slow_until <= self.world.now
 
     @property
     def unwritten(self) -> list[Record]:

@@ -118,6 +118,10 @@ class Network:
         """Whether anything gets from one side to the other now."""
         return not self._blocked or (src, dst) not in self._blocked
 
+    def flows(self, src: Side, dst: Side) -> bool:
+        """Whether what is sent now gets there, and soon."""
+        return self.passes(src, dst) and self._clogged.get((src, dst), 0) <= self.world.now
+
     def cut(self, name: str, pairs: Iterable[Pair]) -> None:
         """From now on nothing passes in these directions, until the cut of this name is healed."""
         self.heal(name)

@@ -17,7 +17,7 @@ from tests.sim.draws import Draws
 from tests.sim.faults import RATES, Faults
 from tests.sim.machine import Speed
 from tests.sim.network import MS
-from tests.sim.oracles import look_inside, out_of_sync, unsettled, watch
+from tests.sim.oracles import Pulse, look_inside, out_of_sync, unsettled, watch
 from tests.sim.recorder import Recorder
 from tests.sim.violation import Violation
 from tests.sim.workloads import WORKLOADS, Load, judge, read_everything, set_up
@@ -32,6 +32,7 @@ KINDS_MIN = 5
 CLIENTS = 4
 CALM_PACE = 4
 """In the calm there is less to do for clients: they pause for so much longer."""
+LULL_PACE = 10
 REST_NS = 60 * SECOND
 """A cluster of which nothing is wrong any more comes to rest within so much simulated time."""
 LOOK_NS = 250 * MS
@@ -158,15 +159,18 @@ def _live(
             )
         for _ in range(CLIENTS):
             _spawn(world, load, draw)
+        oracles.life.pulse = Pulse(world)
         faults.begin()
         storm_from = world.now
         while not _over(world, faults, world.now - storm_from, storm_ns):
             world.run_for(LOOK_NS)
             oracles.look(world)
             _look_at_clients(world)
-            while sum(client.alive for client in world.clients.values()) < CLIENTS:
+            load.pace = LULL_PACE if faults.lulled else 1
+            while sum(client.alive and not client.sheltered for client in world.clients.values()) < CLIENTS:
                 _spawn(world, load, draw)
         look_inside(world)
+        oracles.life.pulse.stopping = True
         faults.calm()
         load.pace = CALM_PACE
         _rest(world, load)

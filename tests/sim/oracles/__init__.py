@@ -6,12 +6,13 @@
 | 2 counters, maps and epochs are given away once | `Ledger`, `Watermarks`, `OneMap`, `OnePrimary` |
 | 3 each counter has its record in the log | `LogRecords` |
 | 4 equal counters, equal contents | `EqualCounters` |
-| 5 all or nothing, and all agree | `Atomicity` |
+| 5 all or nothing, all agree, and nobody is told otherwise | `Atomicity`, `Answers` |
 | 6 the log comes first | `Durability` |
 | 7 the store follows, and replay is one | `Replay` |
 | 8 what is deleted stays so | `Deletions` |
 | 9 no step loses a copy | `Copies` |
-| 10 rest comes | `liveness.unsettled` |
+| what a copy keeps does not grow with its history | `Memory` |
+| 10 rest comes; and who can serve does, all the time | `liveness.unsettled`, `Life` |
 
 Observers see each fact as it becomes one;
 `look` sees the whole cluster a few times in a simulated second, `finish` at rest.
@@ -20,6 +21,7 @@ Observers see each fact as it becomes one;
 from __future__ import annotations
 
 from tests.sim.oracles.acknowledged import Acknowledged
+from tests.sim.oracles.answers import Answers
 from tests.sim.oracles.atomicity import Atomicity
 from tests.sim.oracles.copies import Copies
 from tests.sim.oracles.counters import OneMap, OnePrimary, Watermarks, look_inside
@@ -27,13 +29,15 @@ from tests.sim.oracles.deletions import Deletions
 from tests.sim.oracles.durability import Durability
 from tests.sim.oracles.equality import EqualCounters, compare_copies
 from tests.sim.oracles.ledger import Ledger
+from tests.sim.oracles.life import Life, Pulse
 from tests.sim.oracles.liveness import out_of_sync, unsettled
 from tests.sim.oracles.log_records import LogRecords
+from tests.sim.oracles.memory import Memory
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.oracles.replay import Replay
 from tests.sim.world import World
 
-__all__ = ["Oracle", "Oracles", "compare_copies", "look_inside", "out_of_sync", "unsettled", "watch"]
+__all__ = ["Oracle", "Oracles", "Pulse", "compare_copies", "look_inside", "out_of_sync", "unsettled", "watch"]
 
 
 class Oracles:
@@ -41,6 +45,7 @@ class Oracles:
 
     def __init__(self) -> None:
         ledger = Ledger()
+        self.life = Life(ledger)
         self.all: list[Oracle] = [
             ledger,  # first: the others read what it wrote
             Durability(),
@@ -50,10 +55,13 @@ class Oracles:
             EqualCounters(),
             Atomicity(ledger),
             Acknowledged(ledger),
+            Answers(ledger),
             LogRecords(),
             Replay(),
             Deletions(ledger),
             Copies(ledger),
+            Memory(ledger),
+            self.life,
         ]
 
     def look(self, world: World) -> None:

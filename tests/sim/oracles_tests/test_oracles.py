@@ -10,15 +10,16 @@ import pytest
 from engine.core import Hold
 from engine.effects import Effects
 from engine.messages import Heartbeat, Life
-from engine.requests import Done, Put
+from engine.requests import Done, GetStatus, Put, Status
 from engine.store import CheckpointImage, Entry
 from engine.topology import Topology
 from tests.sim.machine import Machine
-from tests.sim.oracles import out_of_sync, unsettled
+from tests.sim.oracles import Pulse, out_of_sync, unsettled
 from tests.sim.oracles.copies import compare_maps
 from tests.sim.oracles.log_records import LogFold
 from tests.sim.oracles_tests.small import KEY, KEYS, NAME, PARTITIONS, Small, small_world
 from tests.sim.violation import Violation
+from tests.sim.world import SECOND
 from wal import records as r
 from wal.ids import NO_VERSION, partition_of
 
@@ -216,9 +217,46 @@ def be_in_sync_without_being_whole(small: Small) -> None:
             oracle.look(small.world)
 
 
+def tell_two_answers(small: Small) -> None:
+    request = GetStatus(78, small.put.tx, NAME[1])
+    for watcher in small.world.watchers.asked:
+        watcher.asked(small.primary, 1, request)
+    for watcher in small.world.watchers.answers:
+        watcher.answers(small.primary, 1, Status(78, "aborted"), 0)
+
+
+def write_again_what_was_written(small: Small) -> None:
+    start = small.copy(small.primary).counter.lwm
+    _decide(small, small.primary, [r.Update([r.Write(*NAME, 9, start, [KEY], [b"last"], tx=small.put.tx)])])
+    small.oracles.finish(small.world)
+
+
+def remember_every_write(small: Small) -> None:
+    copy = small.copy(small.primary)
+    for number in range(100):
+        copy.suspects[b"%d" % number] = None
+    for oracle in small.oracles.all:
+        if type(oracle).__name__ == "Memory":
+            oracle.finish(small.world)
+
+
+def serve_nobody_although_all_are_well(small: Small) -> None:
+    small.oracles.life.pulse = Pulse(small.world)
+    primary = small.primary
+    assert primary.node is not None
+    primary.node.core.holds[NAME[1]].active = False
+    for _ in range(200):
+        small.world.run_for(SECOND // 4)
+        small.oracles.life.look(small.world)
+
+
 @pytest.mark.parametrize(
     ("oracle", "misdeed"),
     [
+        ("answers", tell_two_answers),
+        ("answers", write_again_what_was_written),
+        ("memory", remember_every_write),
+        ("life", serve_nobody_although_all_are_well),
         ("acknowledged", reply_without_a_write),
         ("acknowledged", reply_before_a_copy_has_it),
         ("acknowledged", reply_before_a_copy_has_it_on_disk),
@@ -261,6 +299,28 @@ def test_rest_is_not_found_where_a_node_is_away_or_a_lock_is_held() -> None:
         assert out_of_sync(small.world) == ""
         small.backup.stop("killed")
         assert out_of_sync(small.world) == f"{small.backup.name} does not serve (killed)"
+
+
+# Who must live.
+
+
+def test_a_minority_or_a_node_that_is_cut_off_need_not_serve_and_who_can_must() -> None:
+    with small_world() as small:
+        life = small.oracles.life
+        pulse = life.pulse = Pulse(small.world)
+        assert small.backup.node is not None
+        small.world.network.cut("away", [(a, b) for a in ("n1",) for b in ("n2", "n3")])
+        _watch(small, 40 * SECOND)
+        assert small.world.now - pulse.served_at < 2 * SECOND, "two of three are a majority, and have everything"
+        small.world.network.cut("all", [(a, b) for a in ("n1", "n2", "n3") for b in ("n1", "n2", "n3") if a != b])
+        _watch(small, 40 * SECOND)
+        assert small.world.now - pulse.served_at > 39 * SECOND, "nobody can, and nobody is blamed"
+
+
+def _watch(small: Small, ns: int) -> None:
+    for _ in range(ns // (SECOND // 4)):
+        small.world.run_for(SECOND // 4)
+        small.oracles.life.look(small.world)
 
 
 # Maps, and logs, that are wrong by themselves.

@@ -11,12 +11,12 @@ from random import Random
 from typing import NamedTuple
 
 from engine import errors
-from engine.client.calls import Call, CommitCall, GetCall, PutCall, SwapCall
+from engine.client.calls import Call, CommitCall, GetCall, PutCall, StatusCall, SwapCall
 from tests.sim.checkers.history import Apply, ReadApplied
 from tests.sim.clients import Client
 from tests.sim.network import MS
 from tests.sim.workloads.load import TIMEOUT_NS, Load, Step
-from wal.ids import TxId
+from wal.ids import TxId, partition_of
 
 ATTEMPTS_MAX = 6
 NAMES_MAX = 20
@@ -50,13 +50,15 @@ class _Lists:
         self.asked: list[_Asked] = []
 
     async def step(self, process: int) -> int:
-        """Append, read, or ask again for something that was answered."""
+        """Append, read, ask again for something that was answered, or ask what became of it."""
         choice = self.rng.random()
         if choice < 0.2:
             return await self._read(process)
         if choice < 0.45 and self.asked:
             process, _ = await self._attempt(process, self.rng.choice(self.asked), again=True)
             return process
+        if choice < 0.52 and self.asked:
+            return await self._ask(process, self.rng.choice(self.asked))
         if len(self.asked) >= NAMES_MAX:
             self.begin()
         before = self.asked[-1].after if self.asked else b""
@@ -95,6 +97,16 @@ class _Lists:
         writes: list[tuple[str, list[bytes], list[bytes | None]]]
         writes = [("retry", [self.key, b"mirror of " + self.key], [asked.after, asked.after])]
         return CommitCall(asked.tx, asked.tx, optimistic=True, writes=writes, locks=[], reads=[])
+
+    async def _ask(self, process: int, asked: _Asked) -> int:
+        """How did it end? What the answer must be, the oracle of answers knows."""
+        topology = self.client.router.topology
+        assert topology is not None, "something was answered already"
+        try:
+            await self.client.call(StatusCall(asked.tx, partition_of(self.key, topology.partitions)), timeout_ns=TIMEOUT_NS)
+        except errors.Error as error:
+            self.load.recorder.told(error)
+        return process
 
     async def _read(self, process: int) -> int:
         recorder = self.load.recorder

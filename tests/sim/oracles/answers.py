@@ -1,0 +1,84 @@
+"""Invariant 5, as clients see it: what a client was told never changes, and what it asked for happens once.
+
+An answer counts when it leaves its node, whether or not it arrives: nobody can take it back. Refusals that promise
+nothing (busy, no quorum, a lock that did not come) may be followed by anything.
+"""
+
+from __future__ import annotations
+
+from engine.requests import Code, CommitTx, Done, Failed, GetStatus, Put, Reply, Request, Status, Swap
+from tests.sim.machine import Machine
+from tests.sim.oracles.ledger import Ledger
+from tests.sim.oracles.oracle import Oracle
+from tests.sim.violation import About, Violation
+from tests.sim.world import World
+from wal.ids import Fragment, NodeId, TxId, fragment_name
+
+Asked = tuple[NodeId, int, int, int]
+"""(node, its life, session, request)"""
+
+COMMITTED, ABORTED = "committed", "aborted"
+
+
+class Answers(Oracle):
+    """Whoever asks again, under the same id or for its status, is told what was told before."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._asked: dict[Asked, Request] = {}
+        self._told: dict[tuple[TxId, str], tuple[str, NodeId]] = {}
+
+    def asked(self, machine: Machine, session: int, request: Request) -> None:
+        """Something of which the answer is for good."""
+        if isinstance(request, Put | Swap | CommitTx | GetStatus):
+            self._asked[machine.name, machine.boot, session, request.id] = request
+
+    def answers(self, machine: Machine, session: int, reply: Reply, needed_lsn: int) -> None:
+        """It is told."""
+        request = self._asked.pop((machine.name, machine.boot, session, reply.id), None)
+        if isinstance(request, Put | Swap | CommitTx | GetStatus):
+            said = final(request, reply)
+            if said is not None:
+                self._tell(machine, request.tx, *said)
+
+    def _tell(self, machine: Machine, tx: TxId, what: str, answer: str) -> None:
+        before, by = self._told.setdefault((tx, what), (answer, machine.name))
+        if before != answer:
+            raise Violation(
+                "answers",
+                f"{by} said that {tx.hex()} is {before}; {machine.name} says that it is {answer}",
+                About(txs=(tx,)),
+            )
+
+    def finish(self, world: World) -> None:
+        """In the history that was continued each key of a transaction was written once."""
+        written: dict[tuple[TxId, Fragment, bytes], int] = {}
+        for name, counters in self._ledger.facts.items():
+            for counter in counters:
+                fact = self._ledger.settled(name, counter)
+                if fact is None or not fact.tx or fact.key is None:
+                    continue
+                first = written.setdefault((fact.tx, name, fact.key), counter)
+                if first != counter:
+                    raise Violation(
+                        "answers",
+                        f"{fact.tx.hex()} wrote {fact.key!r} of {fragment_name(name)} at {first}, and again at {counter}",
+                        About(txs=(fact.tx,), fragments=(name,), keys=(fact.key,)),
+                    )
+
+
+def final(request: Request, reply: Reply) -> tuple[str, str] | None:
+    """What this tells for good: of what, and which answer. None: nothing that binds anybody."""
+    match request, reply:
+        case Swap(), Done(applied=applied):
+            return "swap", "applied" if applied else "not applied"
+        case CommitTx(prepare_only=False), Done():
+            return "end", COMMITTED
+        case CommitTx(), Failed(code=Code.CONFLICT, maybe_committed=False):
+            return "end", ABORTED
+        case GetStatus(), Status(outcome=outcome):
+            return "end", outcome
+        case Put(), Done():
+            return "end", COMMITTED
+        case _:
+            return None
