@@ -30,9 +30,9 @@ from tools.bench_embedded import embedded_batches, embedded_puts
 from tools.bench_figures import Measured, Setting, machine
 from tools.bench_log import history, log_parts, replay
 from tools.bench_store import store_parts
-from tools.terminal import emit, show, to_json
+from tools.terminal import emit, program, show, to_json
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = program("bench")
 
 Measure: TypeAlias = Callable[[Setting, str], Awaitable[list[Measured]]]
 

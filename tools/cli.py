@@ -24,7 +24,7 @@ from typing import Annotated
 import typer
 
 from engine.errors import Error
-from tools.terminal import ExitCode, Unreadable, complain, exit_code_of
+from tools.terminal import ExitCode, Unreadable, complain, exit_code_of, program
 from wal import DiskError, LogClosed, LogError
 
 PROGRAMS = {
@@ -36,17 +36,13 @@ PROGRAMS = {
     "bench": ("tools.bench", "Measure every figure of this project."),
 }
 
-app = typer.Typer(
-    name="foreshore",
-    help="Foreshore: a transactional, partitioned, persistent key-value engine that counts its updates.",
+app = program(
+    "foreshore",
+    "Foreshore: a transactional, partitioned, persistent key-value engine that counts its updates.",
     epilog=(
         "Exit codes: 0 done, nothing wrong; 1 something wrong found, or refused by the cluster; 2 usage; "
         "3 a directory cannot be read or a node not reached; 130 interrupted; 141 the reader of the output went away."
     ),
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
 )
 
 
@@ -83,13 +79,35 @@ for _name in PROGRAMS:
     _attach(_name)
 
 
+@app.command("version", help="Say the version, as --version does.")
+def version_command() -> None:
+    """The version."""
+    _print_version(wanted=True)
+
+
+@app.command("help", help="The help of a command, as its --help does.")
+def help_command(words: Annotated[list[str] | None, typer.Argument(metavar="[COMMAND]...")] = None) -> None:
+    """The help of a command."""
+    app(args=[*(words or []), "--help"], prog_name="foreshore")
+
+
+def elsewhere(word: str) -> list[str]:
+    """The programs that have a command of this name: who types `foreshore status` means one of them."""
+    found: list[str] = []
+    for name, (module, _) in PROGRAMS.items():
+        if importlib.util.find_spec(module) is not None:
+            verbs = importlib.import_module(module).app.registered_commands
+            found += [f"foreshore {name} {word}" for verb in verbs if word == (verb.name or verb.callback.__name__)]
+    return found
+
+
 def run(module: str, name: str, arguments: Sequence[str]) -> int:
     """Run one program; the exit code. What it raises becomes a line on stderr, unless it is a bug."""
     try:
         if importlib.util.find_spec(module) is None:
             raise Unreadable(f"this installation has no {name!r}: {module} is missing; install the project again")
-        program = importlib.import_module(module).app
-        code = program(args=list(arguments), prog_name=f"foreshore {name}", standalone_mode=False)
+        started = importlib.import_module(module).app
+        code = started(args=list(arguments), prog_name=f"foreshore {name}", standalone_mode=False)
     except (Error, LogError, LogClosed, DiskError) as error:
         complain(error)
         return exit_code_of(error)
@@ -98,8 +116,17 @@ def run(module: str, name: str, arguments: Sequence[str]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command, and exit with its code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="foreshore")
+        if (
+            words
+            and words[0].isalpha()
+            and words[0] not in {*PROGRAMS, "help", "version"}
+            and (meant := elsewhere(words[0]))
+        ):
+            complain(f"{words[0]!r} is no command by itself: did you mean `{'`, or `'.join(meant)}`?")
+            sys.exit(ExitCode.USAGE)
+        app(args=words, prog_name="foreshore")
     except KeyboardInterrupt:
         complain("interrupted")
         sys.exit(ExitCode.INTERRUPTED)

@@ -12,16 +12,9 @@ import typer
 
 from engine.errors import Unavailable
 from tools.asking import Refused, node_names, question, run, status_or_none, wait_for
-from tools.terminal import ExitCode, Row, emit, plain, show, to_json
+from tools.terminal import ExitCode, Row, emit, plain, program, show, to_json
 
-app = typer.Typer(
-    name="cluster",
-    help="Form a cluster, look at it, and say which nodes hold its data.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program("cluster", "Form a cluster, look at it, and say which nodes hold its data.")
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
 Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")]

@@ -29,12 +29,12 @@ from engine.settings import Settings, check_settings
 from tools.demo_screen import Screen, summary_rows, summary_table
 from tools.demo_story import Options, Story, check_hours
 from tools.demo_summary import Summary
-from tools.terminal import emit, emit_bytes
+from tools.terminal import emit, emit_bytes, program
 
 BYTES_PER_MONTH = 250 << 20
 BYTES_MIN = 1 << 30
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = program("demo")
 
 
 class Victim(StrEnum):

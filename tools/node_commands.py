@@ -21,19 +21,12 @@ from engine.home import MakeDisk
 from engine.server import Server, ServerConfig
 from tools.asking import Refused, listens, question, run, wait_for
 from tools.config import KEYS, Key, load, toml_line
-from tools.terminal import ExitCode, emit, plain, show, to_json
+from tools.terminal import ExitCode, emit, plain, program, show, to_json
 from wal import DirectoryDisk, DiskError, LogError
 
 _log = logging.getLogger("foreshore")
 
-app = typer.Typer(
-    name="node",
-    help="Start, stop and look at a node.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program("node", "Start, stop and look at a node.")
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of the node.")]
 
@@ -51,15 +44,17 @@ def start(config: Path | None, ready_file: Path | None, **flags: str | bool | No
     At a second signal it ends at once, which costs the next start a recovery and nothing else.
     """
     settings = load(flags, file=config)
-    with _told_on_stderr():
+    with _told_on_stderr(settings.node):
         uvloop.run(serve(settings, ready_file))
 
 
 @contextmanager
-def _told_on_stderr() -> Iterator[None]:
-    """What anything logs goes to stderr, in lines that begin with the time."""
+def _told_on_stderr(node: str) -> Iterator[None]:
+    """What anything logs goes to stderr, in lines that begin with day, time, level and the node's name if it was given."""
     root, handler = logging.getLogger(), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S"))
+    who = " " + node.replace("%", "%%") if node else ""
+    line = f"%(asctime)s.%(msecs)03d %(levelname)s{who} %(message)s"
+    handler.setFormatter(logging.Formatter(line, datefmt="%Y-%m-%d %H:%M:%S"))
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -7,6 +7,7 @@ but printable characters.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from enum import IntEnum
 
 import msgspec
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -40,6 +42,20 @@ class ExitCode(IntEnum):
     UNREADABLE = 3  # a directory could not be read, or a node not reached
     INTERRUPTED = 130
     HUNG_UP = 141  # whoever read the answer went away
+
+
+def program(name: str, meaning: str = "", *, epilog: str | None = None) -> typer.Typer:
+    """A program of the command: all of them look and behave alike."""
+    return typer.Typer(
+        name=name,
+        help=meaning or None,
+        epilog=epilog,
+        no_args_is_help=bool(meaning),
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
 
 
 class Unreadable(Error):
@@ -84,9 +100,12 @@ def _while_it_is_read() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more is written, not even at the exit
-        raise typer.Exit(ExitCode.HUNG_UP) from None
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(ExitCode.HUNG_UP) from None
+        complain(f"the answer could not be written: {error.strerror}; what was printed is not all of it")
+        raise typer.Exit(ExitCode.UNREADABLE) from None
 
 
 def show(rows: Iterable[Row], *, as_json: bool) -> None:
@@ -153,6 +172,12 @@ def _escaped(character: str) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
+def width_of(rows: Sequence[Row]) -> int:
+    """How many columns a table of these rows takes if nothing in it is cut or wrapped."""
+    shown = [list(rows[0]), *([clean("" if cell is None else _text(cell)) for cell in row.values()] for row in rows)]
+    return sum(max(map(cell_len, column)) + 3 for column in zip(*shown, strict=True)) + 1
+
+
 def _text(cell: Cell) -> str:
     match cell:
         case float():
@@ -164,16 +189,14 @@ def _text(cell: Cell) -> str:
 
 
 def _show_table(rows: Sequence[Row]) -> None:
-    """Rows with the same names as tables; a change of names begins another one."""
+    """Rows with the same names as tables; a change of names begins another one. One that does not fit is plain lines."""
     console = Console(highlight=False)
-    table: Table | None = None
-    names: list[str] = []
-    for row in rows:
-        if table is None or list(row) != names:
-            if table is not None:
-                console.print(table)
-            names = list(row)
-            table = Table(*names)
-        table.add_row(*(escape(clean("" if cell is None else _text(cell))) for cell in row.values()))
-    if table is not None:
-        console.print(table)
+    for _, group in itertools.groupby(rows, key=list):
+        alike = list(group)
+        table = Table(*alike[0])
+        for row in alike:
+            table.add_row(*(escape(clean("" if cell is None else _text(cell))) for cell in row.values()))
+        if width_of(alike) > console.width:
+            emit(plain(row) for row in alike)
+        else:
+            console.print(table)

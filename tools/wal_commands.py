@@ -18,7 +18,7 @@ import typer
 
 from engine.errors import UsageError
 from tools.reconcile.findings import Values
-from tools.terminal import ExitCode, Row, bytes_of, complain, emit, show, to_json, word
+from tools.terminal import ExitCode, Row, bytes_of, complain, emit, program, show, to_json, word
 from tools.wal_checks import counters, verify
 from tools.wal_places import Place, place_of
 from tools.wal_records import Filter, facts, line, time_text
@@ -30,14 +30,7 @@ from wal.records import kind_of
 FOLLOW_SECONDS = 0.2
 ASIDE = re.compile(r".*\.(?:torn|lost)(?:\.\d+)?")
 
-app = typer.Typer(
-    name="wal",
-    help="Look at a node's log, live or stopped; nothing is written.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = program("wal", "Look at a node's log, live or stopped; nothing is written.")
 app.command()(verify)
 app.command()(counters)
 

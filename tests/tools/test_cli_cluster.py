@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from engine import errors
 from tests.support.commands import Node, foreshore, free_port, nodes
-from tools.cli import PROGRAMS, app, run
-from tools.terminal import ExitCode, exit_code_of
+from tools.__main__ import main as begin
+from tools.cli import PROGRAMS, app, main, run
+from tools.terminal import ExitCode, Row, exit_code_of, show, width_of
 from wal import DiskError, Finding, LogDamaged, LogTooNew
 
 # What all commands share.
@@ -34,6 +35,85 @@ def test_help_lists_every_program_and_the_exit_codes() -> None:
 def test_the_version_is_the_packages() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"foreshore {version('foreshore')}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["version"], f"foreshore {version('foreshore')}\n"),
+        (["help"], "Usage: foreshore [OPTIONS] COMMAND"),
+        (["help", "wal", "dump"], "Usage: foreshore wal dump [OPTIONS]"),
+        (["-h"], "Usage: foreshore [OPTIONS] COMMAND"),
+        *(([name, "-h"], f"Usage: foreshore {name} [OPTIONS]") for name in PROGRAMS),
+    ],
+)
+def test_help_is_found_wherever_it_is_looked_for(words: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, result.output.startswith(says)) == (0, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("status", "`foreshore node status`, or `foreshore cluster status`"),
+        ("init", "`foreshore cluster init`"),
+        ("dump", "`foreshore wal dump`"),
+        ("check", "`foreshore reconcile check`"),
+    ],
+)
+def test_a_word_of_a_program_leads_there(word: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([word, "127.0.0.1:7401"])
+    told = capsys.readouterr()
+    says = f"foreshore: '{word}' is no command by itself: did you mean {meant}?\n"
+    assert (ended.value.code, told.out, told.err) == (2, "", says)
+
+
+def test_an_answer_that_cannot_be_written_is_told() -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "tools", "node", "config"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert result.returncode == ExitCode.UNREADABLE
+    assert result.stderr == (
+        "foreshore: the answer could not be written: No space left on device; what was printed is not all of it\n"
+    )
+
+
+def test_whoever_interrupts_an_import_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "tools.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "tools.cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        begin()
+    assert ended.value.code == ExitCode.INTERRUPTED
+
+
+ROWS: list[Row] = [
+    {"node": "n1", "address": "a-host-with-a-long-name.example:7401", "primary": 1365, "updates": 123456789},
+    {"node": "n2", "address": "127.0.0.1:7402", "primary": 0, "updates": 7},
+]
+
+
+@pytest.mark.parametrize("columns", [30, 40, 68, 69, 80, 200])
+def test_a_table_cuts_nothing_however_narrow_the_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show(ROWS, as_json=False)
+    out = capsys.readouterr().out
+    is_table = width_of(ROWS) <= columns
+    assert width_of(ROWS) == 69
+    assert out.startswith("┏" if is_table else "node=n1 address=a-host-with-a-long-name.example:7401 ")
+    for cell in (str(cell) for row in ROWS for cell in row.values()):
+        assert cell in out
+    if is_table:
+        assert len(out.splitlines()[0]) == 69
 
 
 def test_a_program_that_is_not_there_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,15 +22,9 @@ from tools.reconcile.report import ExitCode, Report, lines_of, show
 from tools.reconcile.run import FINDINGS_KEPT, GRACE_SECONDS, check
 from tools.reconcile.session import session
 from tools.reconcile.spark_job import OnSpark
-from tools.terminal import emit, emit_bytes
+from tools.terminal import emit, emit_bytes, program
 
-app = typer.Typer(
-    name="reconcile",
-    help="Find out from data directories whether the copies of a cluster agree.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = program("reconcile", "Find out from data directories whether the copies of a cluster agree.")
 
 
 class EngineName(StrEnum):
