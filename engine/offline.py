@@ -28,6 +28,7 @@ from typing import Self, TypeAlias
 import msgspec
 
 from engine import topology as topologies
+from engine.contents import MASK, share
 from engine.errors import CorruptionError, UsageError
 from engine.fragment import FragmentState
 from engine.home import Identity, read_identity
@@ -105,7 +106,9 @@ class State:
     """What one node has, or a share of it. Rows are read from the store on demand, so close it, within minutes.
 
     `checkpoint_lsn` and `lsn` are where the fold began and ended; `time_ms` is the newest block's time, 0 if the log
-    says nothing since the checkpoint. `topology` is the newest map that this node knows to be committed.
+    says nothing since the checkpoint. `topology` is the newest map that this node knows to be committed. `unequal` are
+    fragments whose rows in the store, all of them whole, do not add up: the digest of contents that the last checkpoint
+    wrote, and that of what was read. It fills while rows are read.
     """
 
     def __init__(self, path: Path, identity: Identity, store: LmdbStore, replica: Replica, tail: Tail) -> None:
@@ -130,20 +133,42 @@ class State:
             for number, state in replica.partitions.items()
             if number in tail.share
         }
+        self.unequal: dict[Fragment, tuple[int, int]] = {}
         self._store = store
         # What the next checkpoint would do to the rows of the last one: the newest entries are these over those.
         self._cleared, self._changes = replica.store.freeze()
 
     def rows(self, fragment: Fragment, on_damage: Tell) -> Iterator[Row]:
-        """The newest entry of each key, ascending, tombstones included; damage is told and its row left out."""
+        """The newest entry of each key, ascending, tombstones included; damage is told and its row left out.
 
-        def tell(damage: StoreDamaged) -> None:
-            on_damage(damage.key, str(damage))
-
+        Once all are read, `unequal` says whether those of the store add up to the digest that was written with them.
+        """
         cleared = fragment in self._cleared
-        stored: Iterator[Row] = iter(()) if cleared else map(_row, self._store.rows([fragment], tell))
+        stored: Iterator[Row] = iter(()) if cleared else self._stored(fragment, on_damage)
         changes = self._changes.get(fragment)
         return _overlaid(stored, changes) if changes else stored
+
+    def _stored(self, fragment: Fragment, on_damage: Tell) -> Iterator[Row]:
+        """The rows of the checkpoint, and what is wrong with them."""
+        whole = True
+
+        def tell(damage: StoreDamaged) -> None:
+            nonlocal whole
+            whole = False
+            on_damage(damage.key, str(damage))
+
+        try:
+            promised = self._store.contents(fragment)
+        except StoreDamaged as damage:
+            tell(damage)
+            promised = None
+        found = 0
+        for row in map(_row, self._store.rows([fragment], tell)):
+            found += share(*row)
+            yield row
+        found &= MASK
+        if whole and promised is not None and found != promised:
+            self.unequal[fragment] = (promised, found)
 
     def close(self) -> None:
         """Release the store. Closing twice is harmless."""

@@ -176,6 +176,10 @@ class Window:
         """As the store does it."""
         return self._store.scan(fragment, start, limit)
 
+    def contents(self, fragment: Fragment) -> int | None:
+        """As the store has it."""
+        return self._store.contents(fragment)
+
     def write(self, image: CheckpointImage) -> None:
         """Never."""
         raise AssertionError(f"a tool does not write: {image.lsn}")

@@ -13,6 +13,7 @@ values that no longer change. So the store lags behind the log by as much as one
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from heapq import merge
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeAlias
@@ -20,6 +21,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from msgspec import Struct
 from sortedcontainers import SortedDict, SortedList
 
+from engine.contents import MASK, Walk, share
 from wal.ids import Fragment
 
 
@@ -97,6 +99,10 @@ class BaseStore(Protocol):
         """Up to `limit` rows with keys >= `start`, ascending."""
         ...
 
+    def contents(self, fragment: Fragment) -> int | None:
+        """The digest of all rows of a fragment; None if it is not known (no state of it, or one of an older version)."""
+        ...
+
     def write(self, image: CheckpointImage) -> None:
         """Apply a checkpoint: all of it durably, or nothing."""
         ...
@@ -119,6 +125,7 @@ class MemoryStore:
         self._fragments: dict[Fragment, bytes] = {}
         self._partitions: dict[int, bytes] = {}
         self._rows: dict[Fragment, SortedDict[bytes, Entry]] = {}
+        self._contents: dict[Fragment, int] = {}
 
     def load(self) -> Loaded:
         """What the last checkpoint holds."""
@@ -141,6 +148,10 @@ class MemoryStore:
             found.append((key, rows[key]))
         return found
 
+    def contents(self, fragment: Fragment) -> int | None:
+        """The digest of all rows of a fragment."""
+        return self._contents.get(fragment, 0) if fragment in self._fragments else None
+
     def write(self, image: CheckpointImage) -> None:
         """Apply a checkpoint."""
         self._lsn = image.lsn
@@ -153,13 +164,17 @@ class MemoryStore:
                 self._fragments[fragment] = data
         for fragment in image.cleared:
             self._rows.pop(fragment, None)
+            self._contents.pop(fragment, None)
         for fragment, changes in image.rows.items():
             rows = self._rows.setdefault(fragment, SortedDict())
+            contents = self._contents.get(fragment, 0)
             for key, entry in changes.items():
+                contents += share(key, entry) - share(key, rows.get(key))
                 if entry is None or entry is GONE:
                     rows.pop(key, None)
                 else:
                     rows[key] = entry
+            self._contents[fragment] = contents & MASK
 
     def renew(self) -> None:
         """Reads see a checkpoint as soon as it is written."""
@@ -173,6 +188,7 @@ class MemoryStore:
         twin._lsn, twin._node = self._lsn, dict(self._node)
         twin._fragments, twin._partitions = dict(self._fragments), dict(self._partitions)
         twin._rows = {fragment: SortedDict(rows) for fragment, rows in self._rows.items()}
+        twin._contents = dict(self._contents)
         return twin
 
 
@@ -339,6 +355,24 @@ class LayeredStore:
                 return
             start, limit = rows[-1][0] + b"\0", max(limit, BASE_ROWS)  # those before were deleted, and more may be
 
+    def walk(self, fragment: Fragment) -> Walk | None:
+        """Begin to sum up the contents of a fragment as they are now; None if the store below does not know its own.
+
+        O(rows that were changed since the last checkpoint), and nothing is hashed yet. What comes of it is worth nothing
+        if a checkpoint changed the fragment meanwhile: then `contents` of the base is another than when it began.
+        """
+        changes = dict(self._active.rows.get(fragment, ()))
+        alone = fragment in self._active.cleared
+        if self._frozen is not None and not alone:
+            changes = self._frozen.rows.get(fragment, {}) | changes
+            alone = fragment in self._frozen.cleared
+        if alone:
+            return Walk(0, list(changes.items()), _nothing)
+        stored = self.base.contents(fragment)
+        if stored is None and not self.base.scan(fragment, b"", 1):
+            stored = 0
+        return Walk(stored, list(changes.items()), partial(self.base.get, fragment)) if stored is not None else None
+
     # Checkpoints.
 
     def freeze(self) -> tuple[list[Fragment], dict[Fragment, dict[bytes, Entry]]]:
@@ -352,6 +386,10 @@ class LayeredStore:
         assert self._frozen is not None, "no checkpoint is under way"
         self._frozen = None
         self.base.renew()
+
+
+def _nothing(_: bytes) -> Entry | None:
+    return None
 
 
 def _ranked(rows: Iterator[Row], rank: int) -> Iterator[tuple[bytes, int, Entry]]:

@@ -3,13 +3,14 @@
 ```
 database     key                                         value
 rows         namespace | 00 | partition u16 | key        01 | flags u8 | crc u32 | epoch u64 | counter u64 | value
-fragments    namespace | 00 | partition u16              01 | 00       | crc u32 | state
+fragments    namespace | 00 | partition u16              01 | 02       | crc u32 | contents u64 | state
 partitions   partition u16                               01 | 00       | crc u32 | state
 node         00 "format"                                 01 | 00       | crc u32 | format of the store u64
              00 "lsn"                                    01 | 00       | crc u32 | applied LSN u64
              name                                        01 | 00       | crc u32 | value
 
-first byte: the envelope's format.   flags: 1 = tombstone (the value is empty).
+first byte: the envelope's format.   flags: 1 = tombstone (the value is empty), 2 = begins with the digest of contents
+(`engine.contents`), which older versions did not keep.
 crc: CRC-32C of the database's name, the LMDB key, and the value without the crc itself.
 ```
 
@@ -23,6 +24,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 
+from engine.contents import packed_share
 from engine.store import GONE, Entry
 from wal.checksum import crc32c
 from wal.ids import KEY_BYTES_MAX, PARTITIONS_MAX, Fragment
@@ -32,13 +34,14 @@ DATABASES = (ROWS, FRAGMENTS, PARTITIONS, NODE)
 FORMAT_KEY, LSN_KEY = b"\0format", b"\0lsn"
 
 _FORMAT = 1
-_LIVE, _TOMBSTONE = 0, 1
+_LIVE, _TOMBSTONE, _SUMMED = 0, 1, 2
 _HEAD_BYTES, _ROW_HEAD_BYTES = 6, 22
 _ROW = struct.Struct(">BBIQQ")  # format, flags, crc, epoch, counter
 _VERSION = struct.Struct(">QQ")  # epoch, counter
 _U16 = struct.Struct(">H")
 _U64 = struct.Struct(">Q")
 _HEAD_LIVE, _HEAD_TOMBSTONE = bytes((_FORMAT, _LIVE)), bytes((_FORMAT, _TOMBSTONE))
+_HEAD_SUMMED = bytes((_FORMAT, _SUMMED))
 
 _NAMESPACE_BYTES_MAX = 64
 _LMDB_KEY_BYTES_MAX = 511
@@ -140,6 +143,13 @@ def open_row(seed: int, key: bytes, raw: bytes) -> Entry:
     return Entry(epoch, counter, None if flags else raw[_ROW_HEAD_BYTES:])
 
 
+def row_share(seed: int, key: bytes, raw: bytes) -> int:
+    """What the row sealed in `raw` contributes to its fragment's digest of contents. Raises BadEnvelope."""
+    if len(raw) < _ROW_HEAD_BYTES or crc32c(key + raw[:2] + raw[6:], seed) != int.from_bytes(raw[2:6], "big"):
+        raise BadEnvelope("expected a row whose checksum matches")
+    return packed_share(key, raw[6:_ROW_HEAD_BYTES], raw[_ROW_HEAD_BYTES:]) if raw[1] == _LIVE else 0
+
+
 def row_is_whole(full: bytes, raw: bytes) -> bool:
     """Whether a row's checksum matches, given its whole LMDB key."""
     return crc32c(raw[6:], crc32c(ROWS + full + raw[:2])) == int.from_bytes(raw[2:6], "big")
@@ -156,17 +166,36 @@ def _in_order(changes: Mapping[bytes, Entry | None]) -> Iterable[bytes]:
 # Everything else.
 
 
-def seal_state(database: bytes, key: bytes, data: bytes) -> bytes:
+def seal_state(database: bytes, key: bytes, data: bytes, head: bytes = _HEAD_LIVE) -> bytes:
     """What lies under `key` in one of the small databases."""
-    return _HEAD_LIVE + crc32c(data, crc32c(database + key + _HEAD_LIVE)).to_bytes(4, "big") + data
+    return head + crc32c(data, crc32c(database + key + head)).to_bytes(4, "big") + data
 
 
 def open_state(database: bytes, key: bytes, raw: bytes) -> bytes:
     """The inverse of `seal_state`. Raises BadEnvelope."""
+    return _open(database, key, raw, _HEAD_LIVE)
+
+
+def seal_fragment(key: bytes, data: bytes, contents: int) -> bytes:
+    """A fragment's state, with the digest of its contents."""
+    return seal_state(FRAGMENTS, key, _U64.pack(contents) + data, _HEAD_SUMMED)
+
+
+def open_fragment(key: bytes, raw: bytes) -> tuple[bytes, int | None]:
+    """The inverse of `seal_fragment`; without a digest where an older version wrote it. Raises BadEnvelope."""
+    if raw[:2] == _HEAD_LIVE:
+        return _open(FRAGMENTS, key, raw, _HEAD_LIVE), None
+    data = _open(FRAGMENTS, key, raw, _HEAD_SUMMED)
+    if len(data) < 8:
+        raise BadEnvelope(f"expected a digest of 8 bytes, found {len(data)}")
+    return data[8:], int.from_bytes(data[:8], "big")
+
+
+def _open(database: bytes, key: bytes, raw: bytes, head: bytes) -> bytes:
     data = raw[_HEAD_BYTES:]
     crc, found = int.from_bytes(raw[2:_HEAD_BYTES], "big"), crc32c(data, crc32c(database + key + raw[:2]))
     if len(raw) < _HEAD_BYTES or found != crc:
         raise BadEnvelope(f"expected checksum {crc:08x}, found {found:08x}")
-    if raw[:2] != _HEAD_LIVE:
+    if raw[:2] != head:
         raise BadEnvelope(f"expected an envelope of format {_FORMAT}, found format {raw[0]}, flags {raw[1]:02x}")
     return data

@@ -19,7 +19,7 @@ from lmdb.verify import VerifyError, verify
 from engine.store_envelope import DATABASES, FORMAT_KEY, NODE, seal_state, u64
 from engine.store_errors import StoreError, StoreFailed, StoreForeign, StoreFull, StoreInUse, StoreTooNew, damaged
 
-FORMAT = 1
+FORMAT = 2
 MAP_STEP_BYTES = 1 << 16
 """The largest page that LMDB runs on."""
 

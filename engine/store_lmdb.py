@@ -7,7 +7,7 @@ durable together or not at all.
 <path>/                 0700
   data.mdb              0600, LMDB data format 1 (that of LMDB 0.9)
     rows                namespace | 00 | partition u16 | key  ->  the key's entry
-    fragments           namespace | 00 | partition u16        ->  the fragment's state
+    fragments           namespace | 00 | partition u16        ->  the fragment's state, and the digest of its contents
     partitions          partition u16                         ->  the partition's state
     node                name                                  ->  a value of the node; 00 "lsn", 00 "format" are ours
   lock.mdb              0600, LMDB's table of readers; holds nothing of ours
@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -48,18 +49,21 @@ from engine.store_envelope import (
     BadEnvelope,
     fragment_key,
     fragment_of,
+    open_fragment,
     open_row,
     open_state,
     partition_key,
     partition_of,
     row_is_whole,
     row_seed,
+    seal_fragment,
     seal_rows,
     seal_state,
     u64,
 )
 from engine.store_errors import StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreTooNew, damaged
 from engine.store_file import FORMAT, check_length, create, environment, not_lmdb, sole_writer, trouble
+from engine.store_sums import stored_in, summed_up, sums_of
 from wal.ids import Fragment
 from wal.probe import probe
 
@@ -219,6 +223,18 @@ class LmdbStore:
             raise damaged(self.path, f"a scan begins here, but {doubt}", fragment, start)
         return rows
 
+    def contents(self, fragment: Fragment) -> int | None:
+        """The digest of all rows of a fragment; None if there is no state of it, or one that an older version wrote."""
+        prefix = self._prefix(fragment)[0]
+        try:
+            with self._lock:
+                raw = self._txn.get(prefix, db=self._fragments)
+            return stored_in(raw, prefix)
+        except BadEnvelope as error:
+            raise damaged(self.path, str(error), fragment) from error
+        except lmdb.Error as error:
+            raise self._unreadable("LMDB cannot read its state", error, fragment) from error
+
     def rows(
         self, fragments: Iterable[Fragment] | None = None, on_damage: Tell | None = None
     ) -> Iterator[tuple[Fragment, bytes, Entry]]:
@@ -349,7 +365,7 @@ class LmdbStore:
 
     def _state(self, name: bytes, key: bytes, raw: bytes) -> bytes:
         try:
-            return open_state(name, key, raw)
+            return open_fragment(key, raw)[0] if name is FRAGMENTS else open_state(name, key, raw)
         except BadEnvelope as error:
             raise damaged(self.path, f"{name.decode()} {key!r}: {error}") from error
 
@@ -399,7 +415,7 @@ class LmdbStore:
         removed: list[bytes] = []
         try:
             with env.begin(write=True) as txn:
-                self._put_states(txn, image)
+                sums = sums_of(txn, self._rows, self._fragments, image)
                 with txn.cursor(self._rows) as cursor:
                     for fragment in image.cleared:
                         _delete_prefix(cursor, fragment_key(fragment))
@@ -409,25 +425,34 @@ class LmdbStore:
                     )
                 for full in removed:
                     txn.delete(full, db=self._rows)
+                self._put_states(txn, image, sums)
         except lmdb.MapFullError:
             probe("store.map_full")
             return False
         return True
 
-    def _put_states(self, txn: lmdb.Transaction[bytes], image: CheckpointImage) -> None:
+    def _put_states(self, txn: lmdb.Transaction[bytes], image: CheckpointImage, sums: dict[Fragment, int | None]) -> None:
+        _put_state(txn, self._node, NODE, FORMAT_KEY, u64(FORMAT))
         _put_state(txn, self._node, NODE, LSN_KEY, u64(image.lsn))
         for name, data in image.node.items():
             assert name, "a value of the node has a name"
             assert name[0] != "\0", "names that begin with NUL are the store's"
             _put_state(txn, self._node, NODE, name.encode(), data)
-        for fragment, state in image.fragments.items():
+        for fragment, known in sums.items():
             key = fragment_key(fragment)
+            state = image.fragments.get(fragment)
+            if state is None and fragment not in image.fragments and (raw := txn.get(key, db=self._fragments)) is not None:
+                state = self._state(FRAGMENTS, key, raw)
             if state is None:
                 txn.delete(key, db=self._fragments)
-            else:
-                _put_state(txn, self._fragments, FRAGMENTS, key, state)
+                continue
+            total = known if known is not None else summed_up(txn, self._rows, fragment, partial(self._tell_row, fragment))
+            txn.put(key, seal_fragment(key, state, total), db=self._fragments)
         for partition, data in image.partitions.items():
             _put_state(txn, self._partitions, PARTITIONS, partition_key(partition), data)
+
+    def _tell_row(self, fragment: Fragment, key: bytes, what: str) -> None:
+        raise damaged(self.path, what, fragment, key)
 
     def _grow(self, env: lmdb.Environment) -> None:
         """Double the map. Reads wait, and go on in a new transaction that sees the same checkpoint."""

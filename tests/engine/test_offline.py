@@ -12,7 +12,7 @@ import engine.aio
 from engine.errors import CorruptionError, UsageError
 from engine.offline import DoesNotFold, State, is_live, read_directory
 from engine.store import Entry
-from tests.support.directories import append, flip, replace
+from tests.support.directories import append, flip, lose, replace
 from wal import list_segments
 from wal import records as r
 from wal.ids import DECISIONS, Fragment, partition_of
@@ -281,3 +281,14 @@ def test_a_row_changed_behind_the_log_is_read_as_it_is(directory: Path) -> None:
     replace(directory, name, {KEYS[50]: Entry(1, 1, b"other"), KEYS[51]: None})
     with read_directory(directory) as state:
         assert dict(state.rows(name, _no_damage))[KEYS[50]] == Entry(1, 1, b"other")
+
+
+def test_a_row_that_went_missing_from_the_store_shows_in_the_digest_of_contents(directory: Path) -> None:
+    name = where(KEYS[50])
+    with read_directory(directory) as state:
+        rows = dict(state.rows(name, _no_damage))
+        assert state.unequal == {}
+    lose(directory, name, KEYS[50])
+    with read_directory(directory) as state:
+        assert len(dict(state.rows(name, _no_damage))) == len(rows) - 1, "every row that is left is whole"
+        assert list(state.unequal) == [name]

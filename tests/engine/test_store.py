@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from engine.contents import share
 from engine.store import GONE, BaseStore, CheckpointImage, Entry, LayeredStore, Loaded, MemoryStore, Row
 from engine.store_lmdb import LmdbStore
 from wal.ids import DECISIONS, KEY_BYTES_MAX, Fragment
@@ -249,6 +250,17 @@ class LayeredModel(RuleBasedStateMachine):
             assert self.layered.scan(fragment, b"", 100) == sorted(rows.items())
             for key in KEYS:
                 assert self.layered.get(fragment, key) == rows.get(key)
+
+    @invariant()
+    def the_digest_is_that_of_the_rows(self) -> None:
+        for fragment in FRAGMENTS[:4]:
+            walk = self.layered.walk(fragment)
+            if walk is None:
+                assert fragment not in self.base.load().fragments, "where there is a state, there is a digest"
+                continue
+            while not walk.done:
+                assert walk.step(2) > 0
+            assert walk.digest == sum(share(*row) for row in self.now.get(fragment, {}).items()) % (1 << 64)
 
     @precondition(lambda self: self.frozen is None)
     @invariant()

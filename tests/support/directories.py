@@ -11,12 +11,15 @@ import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import lmdb
+
 from engine import aio
 from engine.client.admin import ask
 from engine.home import read_identity
 from engine.server import Server, ServerConfig
 from engine.settings import Settings
 from engine.store import CheckpointImage, Entry
+from engine.store_envelope import ROWS, fragment_key
 from engine.store_lmdb import LmdbStore
 from tests.support.patience import PATIENCE_SECONDS
 from wal import DirectoryDisk, Log, LogSettings
@@ -132,6 +135,14 @@ def replace(directory: Path, fragment: Fragment, rows: dict[bytes, Entry | None]
     store = LmdbStore(directory / "store")
     store.write(CheckpointImage(store.load().lsn, {}, {}, {}, [], {fragment: rows}))
     store.close()
+
+
+def lose(directory: Path, fragment: Fragment, key: bytes) -> None:
+    """Take a row out of a stopped node's store behind the store's back: nothing that is left is damaged."""
+    with lmdb.open(str(directory / "store"), map_size=1 << 30, max_dbs=4) as env:
+        rows = env.open_db(ROWS)
+        with env.begin(write=True) as txn:
+            assert txn.delete(fragment_key(fragment) + key, db=rows), f"{key!r} is not in the store"
 
 
 def flip(directory: Path, value: bytes) -> int:

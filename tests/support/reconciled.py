@@ -15,7 +15,7 @@ import msgspec
 from engine import aio
 from engine.offline import read_directory
 from engine.store import Entry
-from tests.support.directories import append, flip, replace
+from tests.support.directories import append, flip, lose, replace
 from wal import list_segments
 from wal import records as r
 from wal.ids import Fragment, partition_of
@@ -86,6 +86,11 @@ def _several(root: Path) -> None:
     _replace(root / "n3", b"nowhere", Entry(1, 1, b"else"))
 
 
+def _lose(root: Path) -> None:
+    for node in ("n1", "n2", "n3"):
+        lose(root / node, fragment_of(b"k313"), b"k313")
+
+
 def _vote(root: Path) -> None:
     """Two nodes voted for a transaction, another write came after it, and then nothing for a year."""
     namespace, number = name = fragment_of(b"k320")
@@ -144,6 +149,9 @@ DAMAGES = {
             ("TOMBSTONE_MISMATCH", _where(b"k312"), "k312", ["n3"]),
             ("EXTRA_ON", _where(b"nowhere"), "nowhere", ["n3"]),
         ],
+    ),
+    "a row that no copy has any more": Damage(
+        _lose, [("CONTENTS_MISMATCH", _where(b"k313"), None, [node]) for node in ("n1", "n2", "n3")]
     ),
     "a transaction in doubt": Damage(
         _vote,

@@ -32,6 +32,7 @@ class Kind(StrEnum):
     COUNTER_GAP = "COUNTER_GAP"  # counters that are missing here, and nobody is about to bring
     TX_UNRESOLVED = "TX_UNRESOLVED"  # prepared, and no outcome
     TX_PARTIAL = "TX_PARTIAL"  # ended one way here and another way there
+    CONTENTS_MISMATCH = "CONTENTS_MISMATCH"  # the rows of this copy are not those that its last checkpoint wrote
     MISSING_ON = "MISSING_ON"  # the key is not here
     EXTRA_ON = "EXTRA_ON"  # the key is here only
     VALUE_MISMATCH = "VALUE_MISMATCH"  # the same version, another value

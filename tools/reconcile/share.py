@@ -6,7 +6,7 @@ then; so a share needs nothing of another one, and gives the same answer whereve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 import msgspec
@@ -182,12 +182,12 @@ class _Task:
             tally = counts.namespaces.setdefault(name[0], Tally())
             tally.fragments += 1
             tally.keys += found.keys
-            tally.findings += len(found.findings)
+            tally.findings += len(found.findings) + sum(name in s.unequal for s in compared)
             counts.copies += len(copies)
             counts.alone += len(copies) == 1 and len(placement.in_sync) > 1
             counts.unsettled_keys += found.unsettled_keys
             counts.unsettled_gaps += found.unsettled_gaps
-            for finding in found.findings:
+            for finding in sorted((*found.findings, *_unequal(name, compared)), key=_about_a_key):
                 self._add(finding)
         for state in readable:
             view = state.fragments.get(name)
@@ -222,6 +222,26 @@ class _Task:
         result.counts.incomplete += finding.incomplete
         if not limit or len(result.findings) < limit:
             result.findings.append(msgspec.json.encode(finding))
+
+
+def _about_a_key(finding: Finding) -> bool:
+    return finding.key is not None
+
+
+def _unequal(name: Fragment, states: Sequence[State]) -> Iterator[Finding]:
+    """Copies whose rows are not what their own checkpoint wrote, whatever the others have."""
+    for state in states:
+        sums = state.unequal.get(name)
+        if sums is not None:
+            node = state.identity.node
+            yield Finding(
+                Kind.CONTENTS_MISMATCH,
+                name[1],
+                name[0],
+                on=[node],
+                copies={node: {"written": f"{sums[0]:016x}", "found": f"{sums[1]:016x}"}},
+                detail="a row of the last checkpoint is missing, or is another than was written",
+            )
 
 
 def _loading(state: State, name: Fragment) -> bool:

@@ -1,0 +1,91 @@
+"""The digest of contents: a number over the rows of one fragment, whatever their order and however they came.
+
+Each live row has a share: a hash of its key, epoch, counter and value. The digest is the sum of all shares modulo 2^64,
+so a change of one row costs two shares and no look at the others. Tombstones have none, because copies drop them at
+different times. It stands beside the digest of history (`engine.fragment`): that one tells whether two copies were told
+the same, this one whether they have the same, and it is never taken over from another copy. A transfer that loses a row
+ends with equal histories and unequal contents.
+
+A put pays nothing for it. A checkpoint reads each row that it replaces, and keeps the digest of what the store holds
+then; what was applied since is summed up when somebody asks (`Walk`), a bounded number of rows at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from xxhash import xxh3_64_intdigest
+
+MASK = (1 << 64) - 1
+
+_pack = struct.Struct(">QQ").pack  # epoch, counter
+
+
+class Version(Protocol):
+    """What a key has: `engine.store.Entry`."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that issued it."""
+        ...
+
+    @property
+    def counter(self) -> int:
+        """The counter of its update."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """Its value; None for a tombstone."""
+        ...
+
+
+def share(key: bytes, entry: Version | None) -> int:
+    """What one key contributes; nothing if it is not there, or deleted."""
+    if entry is None or (value := entry.value) is None:
+        return 0
+    return xxh3_64_intdigest(value, xxh3_64_intdigest(_pack(entry.epoch, entry.counter) + key))
+
+
+def packed_share(key: bytes, version: bytes, value: bytes) -> int:
+    """The same of a live row, whose epoch and counter are packed already, big-endian, as a store keeps them."""
+    return xxh3_64_intdigest(value, xxh3_64_intdigest(version + key))
+
+
+class Walk:
+    """Sums up what one fragment held when the walk began, so many rows at a time, while it goes on changing.
+
+    `stored` is the digest of the store below, `changes` the newest entries of the keys that differ from it, and `held`
+    what the store has of a key.
+    """
+
+    def __init__(
+        self, stored: int, changes: Sequence[tuple[bytes, Version]], held: Callable[[bytes], Version | None]
+    ) -> None:
+        self._sum = stored
+        self._changes = changes
+        self._held = held
+        self._at = 0
+
+    def step(self, rows: int) -> int:
+        """Look at up to so many rows; how many it were."""
+        changes = self._changes[self._at : self._at + rows]
+        held, found = self._held, self._sum
+        for key, entry in changes:
+            found += share(key, entry) - share(key, held(key))
+        self._sum = found & MASK
+        self._at += len(changes)
+        return len(changes)
+
+    @property
+    def done(self) -> bool:
+        """Whether all rows were looked at."""
+        return self._at == len(self._changes)
+
+    @property
+    def digest(self) -> int:
+        """The digest, once it is done."""
+        assert self.done, f"{len(self._changes) - self._at} rows were not looked at"
+        return self._sum

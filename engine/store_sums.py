@@ -1,0 +1,73 @@
+"""The digests of contents that a checkpoint leaves in LMDB: each row that it replaces is read, in the same transaction.
+
+Where the digest of before is not known (an older version wrote the state), or a row that goes cannot be believed, all
+rows of the fragment are summed up anew, once they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import lmdb
+
+from engine.contents import MASK, share
+from engine.store import CheckpointImage
+from engine.store_envelope import BadEnvelope, fragment_key, open_fragment, row_seed, row_share
+from wal.ids import Fragment
+from wal.probe import probe
+
+
+def sums_of(
+    txn: lmdb.Transaction[bytes], rows: lmdb._Database, fragments: lmdb._Database, image: CheckpointImage
+) -> dict[Fragment, int | None]:
+    """The digest of each fragment that an image speaks of, as it will be; None where the rows must be summed up anew."""
+    cleared = dict.fromkeys(image.cleared)
+    found: dict[Fragment, int | None] = {}
+    for fragment in dict.fromkeys([*image.fragments, *image.cleared, *image.rows]):
+        prefix = fragment_key(fragment)
+        changes = image.rows.get(fragment, {})
+        if fragment in cleared:
+            found[fragment] = sum(share(key, entry) for key, entry in changes.items()) & MASK
+            continue
+        total = stored_in(txn.get(prefix, db=fragments), prefix)
+        if total is None:
+            found[fragment] = None
+            continue
+        seed, get = row_seed(prefix), txn.get
+        try:
+            for key, entry in changes.items():
+                raw = get(prefix + key, db=rows)
+                if raw is not None:
+                    total -= row_share(seed, key, raw)
+                total += share(key, entry)
+            found[fragment] = total & MASK
+        except BadEnvelope:
+            probe("store.summed_up_anew")
+            found[fragment] = None
+    return found
+
+
+def stored_in(raw: bytes | None, key: bytes) -> int | None:
+    """The digest that lies with a fragment's state; None if there is none. Raises BadEnvelope."""
+    return open_fragment(key, raw)[1] if raw is not None else None
+
+
+def summed_up(
+    txn: lmdb.Transaction[bytes], rows: lmdb._Database, fragment: Fragment, tell: Callable[[bytes, str], None]
+) -> int:
+    """The digest of all rows of a fragment, read one by one; one that cannot be believed is told, and left out."""
+    prefix = fragment_key(fragment)
+    seed, total = row_seed(prefix), 0
+    with txn.cursor(rows) as cursor:
+        more = cursor.set_range(prefix)
+        while more:
+            full, raw = cursor.item()
+            if not full.startswith(prefix):
+                break
+            key = full[len(prefix) :]
+            try:
+                total += row_share(seed, key, raw)
+            except BadEnvelope as error:
+                tell(key, str(error))
+            more = cursor.next()
+    return total & MASK
