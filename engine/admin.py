@@ -84,6 +84,10 @@ class Administration:
             "locks": len(node.locks),
             "in_doubt": [tx.hex() for tx in node.participant.in_doubt()],
             "held_up_by": node.exchange.held_up,
+            "split": [
+                {"node": n, "version": str(version), "map": f"{map_hash:016x}"}
+                for n, (version, map_hash) in node.exchange.splits.items()
+            ],
             "checkpointing": node.checkpointing,
             "turns": {
                 "taken": node.turns.taken,
@@ -97,6 +101,7 @@ class Administration:
             status |= {
                 "cluster": topology.cluster,
                 "stamp": f"{stamp(topology):016x}",
+                "map": f"{core.map_hash:016x}",
                 "partition_count": topology.partitions,
                 "backups": topology.backups,
                 "epoch": max(p.epoch for p in topology.placements),

@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from engine.detector import set_back
+from engine.claims import set_back
 from engine.messages import CopyReport, SingleMap
-from engine.topology import Member, Placement, Topology
+from engine.topology import BEFORE_KEPT, Member, Placement, Topology
 from rebalance.affinity import Affinity, assign
 from wal.ids import NodeId, Version
+from wal.records import Claim
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -38,6 +39,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     handover: Sequence[int]
     baseline: Sequence[NodeId]
     leaving: Sequence[NodeId] = ()
+    voted: Mapping[NodeId, int] = {}  # where on its disk the promise of each life lies that reported
+    claims: Sequence[Claim] = ()  # of those who did not report
+    map_hash: int = 0  # of the last map
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -128,9 +132,19 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
         allocations=allocations,
         domains=domains,
         next_order=max(m.order for m in members) + 1,
+        claims=_claims(members, allocations, change),
+        before=(*old.before, (old.version, change.map_hash))[-BEFORE_KEPT:] if change.map_hash else (),
     )
     topology.check()
     return Plan(topology, notes)
+
+
+def _claims(members: Sequence[Member], allocations: Mapping[NodeId, str], change: Change) -> tuple[Claim, ...]:
+    """What may not be forgotten: where the promise lies of those that reported, and all that is known of the others."""
+    here = [Claim(m.node, m.allocation, m.incarnation, change.voted.get(m.node, 0)) for m in members]
+    names = {m.node for m in members}
+    away = [c for c in change.claims if c.node not in names and allocations.get(c.node) == c.allocation]
+    return (*(c for c in here if c.durable_lsn), *away)
 
 
 def wanted_handover(
@@ -195,7 +209,7 @@ def _trusted(
     notes: list[str],
 ) -> dict[NodeId, None]:
     """The nodes whose disk is the one that the map knows, and began its life with no less than it ever claimed."""
-    peaks = [peak for single in singles.values() for peak in single.peaks]
+    claims = [claim for single in singles.values() for claim in single.claims]
     trusted: dict[NodeId, None] = {}
     for node, candidate in alive.items():
         if node not in singles:
@@ -203,7 +217,7 @@ def _trusted(
         known = old.allocations.get(node)
         if known is not None and known != candidate.allocation:
             notes.append(f"{node} came with another disk ({candidate.allocation}, known {known}): its copies are new")
-        elif node not in steady and set_back(node, singles[node].life, peaks):
+        elif node not in steady and set_back(node, singles[node].life, claims):
             notes.append(
                 f"{node} began with less than its disk had claimed before: it was set back, its copies must catch up"
             )

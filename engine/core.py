@@ -102,7 +102,10 @@ class Core:
         self.effects = Effects()
         self.durable_lsn = durable_lsn
         self.boot_lsn = durable_lsn
+        self.lives_before: list[tuple[int, int]] = []
+        self.voted_lsn = 0  # where the last promise or accept lies, of the version after the committed one
         self.topology: Topology | None = None
+        self.map_hash = 0
         self.holds: list[Hold] = []
         self.frozen = False  # the single map was sent: no replication and no commits of this version any more
         self.serving = False  # the committed map lists this incarnation
@@ -115,7 +118,7 @@ class Core:
     @property
     def life(self) -> Life:
         """This run of this node, as others tell it from earlier ones."""
-        return Life(self.allocation, self.incarnation, self.boot_lsn)
+        return Life(self.allocation, self.incarnation, self.boot_lsn, self.lives_before)
 
     @property
     def run(self) -> int:
@@ -171,6 +174,11 @@ class Core:
         """Fold a record into the replica and owe it to the log."""
         self.replica.apply(record)
         self.effects.log.append(record)
+
+    def vote(self, record: Record) -> None:
+        """Log what a promise or an accept rests on; it is on disk before anything says so."""
+        self.log(record)
+        self.voted_lsn = self.claim_lsn
 
     def reply(self, session: SessionId, reply: Reply) -> None:
         """Answer a client after this turn's log is durable."""

@@ -6,26 +6,21 @@ node that was away itself (its process was stopped, or its clock jumped) does no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from engine.clique import connected
 from engine.core import MS, Core
-from engine.messages import Life, Peak
 from wal.ids import NodeId
 from wal.probe import probe
 
-LIVES_KEPT = 4
-"""Of so many lives of a node it is remembered what they claimed."""
-
 
 class Detector:
-    """When each node was last heard of, and the most that each disk ever claimed."""
+    """When each node was last heard of."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self._heard: dict[NodeId, int] = {}
         self._silent: dict[NodeId, list[NodeId]] = {}  # whom each node said that it does not hear
-        self._peaks: dict[tuple[NodeId, str, int], int] = {}  # a life -> the highest durable LSN it claimed
         self._last_look = 0
         self.since: int | None = None  # when this node began to listen
 
@@ -121,44 +116,6 @@ class Detector:
         due = [at + limit + 1 for n, at in self._heard.items() if n in expected and at + limit >= self.core.now]
         return min(due, default=None)
 
-    def note_peak(self, node: NodeId, life: Life, durable_lsn: int) -> None:
-        """A node claims that its log is durable up to here."""
-        key = (node, life.allocation, life.incarnation)
-        if key not in self._peaks:
-            known = [k for k in self._peaks if k[0] == node]
-            for old in known[: max(0, len(known) - LIVES_KEPT + 1)]:
-                del self._peaks[old]
-        self._peaks[key] = max(self._peaks.get(key, 0), durable_lsn)
-
-    def note_claim(self, node: NodeId, durable_lsn: int) -> None:
-        """A node that serves under the same map claims it, so in the life that the map lists."""
-        member = self.core.topology.member(node) if self.core.topology is not None else None
-        if member is not None:
-            self.note_peak(node, Life(member.allocation, member.incarnation, 0), durable_lsn)
-
     def switch(self) -> None:
-        """A new map: what it says of a node rests on the life that it lists; what other lives claimed is settled."""
-        assert self.core.topology is not None
+        """A new map: who does not hear whom has to be said anew."""
         self._silent = {}
-        listed = {m.node: (m.node, m.allocation, m.incarnation) for m in self.core.topology.members}
-        self._peaks = {life: lsn for life, lsn in self._peaks.items() if listed.get(life[0], life) == life}
-
-    def peaks(self) -> list[Peak]:
-        """The most that each life was heard to claim."""
-        return [Peak(*life, lsn) for life, lsn in self._peaks.items()]
-
-
-def earlier(life: Life, known: Iterable[Peak], heard: Iterable[Peak]) -> list[Peak]:
-    """What lives before this one claimed: all that was known before it answered, and of the rest the lower lives."""
-    return [*known, *(peak for peak in heard if peak.incarnation < life.incarnation)]
-
-
-def set_back(node: NodeId, life: Life, peaks: Iterable[Peak]) -> bool:
-    """Whether a life began with less than an earlier one on the same disk had claimed: an old image was put back."""
-    return any(
-        p.node == node
-        and p.allocation == life.allocation
-        and p.incarnation != life.incarnation
-        and p.durable_lsn > life.boot_lsn
-        for p in peaks
-    )

@@ -28,17 +28,16 @@ from collections.abc import Callable, Sequence
 
 from engine import topology as topologies
 from engine.assignment import Candidate, Change, next_topology
+from engine.claims import Claims, disk_of, earlier, may_vote, set_back
 from engine.core import MS, Core
-from engine.detector import Detector, earlier, set_back
+from engine.detector import Detector
 from engine.messages import (
     Accept,
     Announce,
     AskMap,
     Commit,
     CopyReport,
-    Life,
     Message,
-    Peak,
     Promise,
     Propose,
     Refuse,
@@ -72,12 +71,12 @@ class Intent:
 class Attempt:
     """One ballot of a coordinator."""
 
-    def __init__(self, after: Version, ballot: Ballot, intent: Intent, deadline: int, peaks: list[Peak]) -> None:
+    def __init__(self, after: Version, ballot: Ballot, intent: Intent, deadline: int, claims: list[r.Claim]) -> None:
         self.after = after
         self.ballot = ballot
         self.intent = intent
         self.deadline = deadline
-        self.peaks = peaks  # claimed before the ballot was announced: by lives that came before any that answers it
+        self.claims = claims  # made before the ballot was announced: by lives that came before any that answers it
         self.promises: dict[NodeId, Promise] = {}
         self.singles: dict[NodeId, SingleMap] = {}
         self.proposed: bytes | None = None
@@ -91,6 +90,7 @@ class Exchange:
         self,
         core: Core,
         detector: Detector,
+        claims: Claims,
         *,
         switch: Callable[[Topology], None],
         drained: Callable[[Sequence[int]], list[str]],
@@ -99,6 +99,7 @@ class Exchange:
     ) -> None:
         self.core = core
         self.detector = detector
+        self.claims = claims
         self._switch = switch
         self._drained = drained
         self._break_locks = break_locks
@@ -112,6 +113,7 @@ class Exchange:
         self.retry_at = 0
         self.held_up: list[str] = []
         self._resend_at = 0
+        self.splits: dict[NodeId, tuple[Version, int]] = {}  # who has another map than ours
         self.wake_at: int | None = None
 
     # Acceptor.
@@ -155,14 +157,22 @@ class Exchange:
             core.send(sender, Refuse(message.after, message.ballot, self.promised))
             return
         if message.ballot > self.promised:
-            core.log(r.Promised(message.after, message.ballot))
+            core.vote(r.Promised(message.after, message.ballot))
             self.draining, self.single = message, None
             self._drain_until = core.now + core.settings.exchange_drain_ms * MS
             self._coordinator = sender
         accepted_ballot, accepted = self.accepted
         core.send(
             sender,
-            Promise(message.after, message.ballot, accepted_ballot, accepted, core.life),
+            Promise(
+                message.after,
+                message.ballot,
+                accepted_ballot,
+                accepted,
+                core.life,
+                core.voted_lsn,
+                self.claims.sure(),
+            ),
         )
         if self.single is not None:
             core.send(sender, self.single)
@@ -187,7 +197,7 @@ class Exchange:
             message.after,
             message.ballot,
             core.life,
-            self.detector.peaks(),
+            self.claims.known(),
             [
                 CopyReport(ns, p, f.counter.lwm, f.counter.highest_applied, f.base, f.digest)
                 for (ns, p), f in core.replica.fragments.items()
@@ -206,25 +216,44 @@ class Exchange:
             probe("exchange.refused_proposal")
             core.send(sender, Refuse(message.after, message.ballot, self.promised))
             return
+        if core.topology is not None and disk_of(core.topology, core.node) != core.allocation:
+            probe("exchange.no_vote_on_this_disk")
+            return  # the voter of this name is another disk: it alone knows what it promised
         if self.accepted != (message.ballot, message.topology):
-            core.log(r.Accepted(message.after, message.ballot, message.topology))
+            core.vote(r.Accepted(message.after, message.ballot, message.topology))
         self.draining = None
         core.frozen = True
-        core.send(sender, Accept(message.after, message.ballot, core.life, core.claim_lsn))
+        core.send(sender, Accept(message.after, message.ballot, core.life, core.claim_lsn, core.voted_lsn))
 
     def on_commit(self, sender: NodeId, message: Commit) -> None:
         """Take a committed map that is newer than ours."""
         if message.version <= self.core.version:
             return
-        topology = topologies.decode(message.topology)
-        if self.core.topology is not None and topology.cluster != self.core.topology.cluster:
-            self.core.note(f"{sender} belongs to another cluster ({topology.cluster}): ignored")
+        core, topology = self.core, topologies.decode(message.topology)
+        if core.topology is not None and topology.cluster != core.topology.cluster:
+            core.note(f"{sender} belongs to another cluster ({topology.cluster}): ignored")
+            return
+        if core.topology is not None and topologies.split_from(topology, 0, core.version, core.map_hash):
+            self.alarm(sender, message.version, topologies.hash_of(message.topology))
             return
         self.adopt(topology, message.topology)
+
+    def alarm(self, node: NodeId, version: Version, map_hash: int) -> None:
+        """Another map than ours follows a version of ours: promises were broken, and only a person can mend that."""
+        if self.splits.get(node) != (version, map_hash):
+            self.splits[node] = (version, map_hash)
+            probe("exchange.split")
+            self.core.note(
+                f"SPLIT: {node} has map {map_hash:016x} of version {version}, which does not go with {self.core.version} "
+                f"({self.core.map_hash:016x}) here: both sides may have acknowledged writes; keep both directories, stop "
+                "the side that is to be given up, wipe it, and let it join"
+            )
 
     def adopt(self, topology: Topology, encoded: bytes) -> None:
         """Log a committed map and switch to it."""
         self.core.log(r.Committed(topology.version, encoded))
+        self.core.voted_lsn = 0  # nobody was promised anything about what follows
+        self.core.map_hash = topologies.hash_of(encoded)
         self.draining, self.single, self.held_up = None, None, []
         self.attempt = None
         self.retry_at = 0
@@ -240,7 +269,7 @@ class Exchange:
         self.highest_seen = max(self.highest_seen, self.promised.round) + 1
         ballot = Ballot(self.highest_seen, core.node)
         deadline = core.now + (core.settings.exchange_drain_ms + core.settings.exchange_retry_ms) * MS
-        self.attempt = Attempt(core.version, ballot, intent, deadline, self.detector.peaks())
+        self.attempt = Attempt(core.version, ballot, intent, deadline, self.claims.known())
         core.note(f"exchange after {core.version} ballot {ballot}: {intent.reason}")
         self._announce()
         self._resend_at = self.wake_at = core.now + core.settings.retransmit_ms * MS
@@ -248,7 +277,7 @@ class Exchange:
     def _announce(self) -> None:
         attempt = self.attempt
         assert attempt is not None
-        asked = [c.node for c in attempt.intent.candidates if c.node not in attempt.singles]
+        asked = [c.node for c in attempt.intent.candidates if c.node not in attempt.singles or self._restarted(c.node)]
         self.core.send(tuple(asked), Announce(attempt.after, attempt.ballot, attempt.intent.handover))
 
     def on_promise(self, sender: NodeId, message: Promise) -> None:
@@ -256,6 +285,8 @@ class Exchange:
         attempt = self.attempt
         if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
             attempt.promises[sender] = message
+            self.claims.note(sender, message.life, message.voted_lsn, 0)
+            self.claims.learn(message.claims)
             self._try_propose()
 
     def on_single_map(self, sender: NodeId, message: SingleMap) -> None:
@@ -269,8 +300,7 @@ class Exchange:
         attempt, core = self.attempt, self.core
         if attempt is None or attempt.proposed is not None or core.topology is None:
             return
-        promises = [n for n in core.topology.voters if n in attempt.promises and self._may_vote(n)]
-        if len(promises) < core.topology.majority:
+        if sum(self._voted(n) for n in core.topology.voters) < core.topology.majority:
             return
         waiting = [
             c.node
@@ -304,6 +334,13 @@ class Exchange:
                 handover=attempt.intent.handover,
                 baseline=baseline,
                 leaving=attempt.intent.leaving,
+                voted={
+                    node: promise.voted_lsn
+                    for node, single in attempt.singles.items()
+                    if (promise := attempt.promises.get(node)) is not None and promise.life == single.life
+                },
+                claims=self.claims.sure(),
+                map_hash=core.map_hash,
             )
             plan = next_topology(core.topology, change, core.affinity)
             if not plan.topology.carried_by([m.node for m in plan.topology.members]):
@@ -313,16 +350,22 @@ class Exchange:
             attempt.proposed = topologies.encode(plan.topology)
         self._propose()
 
-    def _may_vote(self, node: NodeId) -> bool:
-        """A wiped or set-back disk has forgotten what it promised: its promise counts for nothing."""
+    def _voted(self, node: NodeId) -> bool:
+        """Whether a node's promise is here, and counts."""
         attempt, topology = self.attempt, self.core.topology
         assert attempt is not None
         assert topology is not None
-        life, member = attempt.promises[node].life, topology.member(node)
-        if life.allocation != topology.allocations.get(node):
-            return False
-        listed = member is not None and life.incarnation == member.incarnation
-        return listed or not set_back(node, life, earlier(life, attempt.peaks, self.detector.peaks()))
+        promise = attempt.promises.get(node)
+        return promise is not None and may_vote(topology, node, promise.life, self.claims.known())
+
+    def _restarted(self, node: NodeId) -> bool:
+        """Whether a voter's promise does not count although its disk is the right one: a later life may promise again."""
+        attempt, topology = self.attempt, self.core.topology
+        assert attempt is not None
+        assert topology is not None
+        promise = attempt.promises.get(node)
+        mine = promise is not None and disk_of(topology, node) == promise.life.allocation
+        return mine and not self._voted(node)
 
     def _outlived(self) -> list[NodeId]:
         """The nodes of which others know a life that claimed more and may be the later one.
@@ -332,14 +375,13 @@ class Exchange:
         """
         attempt = self.attempt
         assert attempt is not None
-        heard = [peak for single in attempt.singles.values() for peak in single.peaks]
-        for peak in heard:
-            self.detector.note_peak(peak.node, Life(peak.allocation, peak.incarnation, 0), peak.durable_lsn)
+        heard = [claim for single in attempt.singles.values() for claim in single.claims]
+        self.claims.learn(heard)
         return [
             node
             for node, single in attempt.singles.items()
             if set_back(node, single.life, heard)
-            and not set_back(node, single.life, earlier(single.life, attempt.peaks, heard))
+            and not set_back(node, single.life, earlier(single.life, attempt.claims, heard))
         ]
 
     @staticmethod
@@ -365,9 +407,12 @@ class Exchange:
         attempt, core = self.attempt, self.core
         if not attempt or (message.after, message.ballot) != (attempt.after, attempt.ballot):
             return
-        attempt.accepts[sender] = None
-        self.detector.note_peak(sender, message.life, message.durable_lsn)
         assert core.topology is not None
+        self.claims.note(sender, message.life, message.durable_lsn, 0)
+        if not may_vote(core.topology, sender, message.life, self.claims.known()):
+            probe("exchange.no_vote_in_this_life")
+            return  # it may have forgotten what an earlier life promised, under this ballot or a higher one
+        attempt.accepts[sender] = None
         assert attempt.proposed is not None, "an accept answers a proposal"
         if sum(n in attempt.accepts for n in core.topology.voters) >= core.topology.majority:
             topology = topologies.decode(attempt.proposed)

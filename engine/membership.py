@@ -8,6 +8,7 @@ operator changes the baseline, or when a member is held up by an exchange whose 
 from __future__ import annotations
 
 from engine.assignment import Candidate, first_topology, surplus, wanted_handover
+from engine.claims import Claims
 from engine.core import MS, Core
 from engine.detector import Detector
 from engine.effects import Connect, PeerSeen
@@ -15,16 +16,17 @@ from engine.exchange import Exchange, Intent
 from engine.leaving import Leaving
 from engine.messages import CaughtUp, Heartbeat, Join, Leave, Message, SetBaseline
 from engine.supplier import SupplySide
-from engine.topology import Topology
-from wal.ids import NodeId
+from engine.topology import Topology, split_from
+from wal.ids import NO_VERSION, NodeId
 
 
 class Membership:
     """One node's view of the others, and the coordinator's initiative."""
 
-    def __init__(self, core: Core, detector: Detector, exchange: Exchange, supply: SupplySide) -> None:
+    def __init__(self, core: Core, detector: Detector, claims: Claims, exchange: Exchange, supply: SupplySide) -> None:
         self.core = core
         self.detector = detector
+        self.claims = claims
         self.exchange = exchange
         self.supply = supply
         self._frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
@@ -59,8 +61,10 @@ class Membership:
 
     def on_heartbeat(self, sender: NodeId, message: Heartbeat) -> None:
         """A member lives."""
+        if not self._goes_with_ours(sender, message):
+            return
         if message.version >= self.core.version:
-            self.detector.note_peak(sender, message.life, message.durable_lsn)
+            self.claims.note(sender, message.life, message.durable_lsn, message.voted_lsn)
         if message.version < self.core.version:
             self.exchange.send_map(sender)
             return
@@ -70,6 +74,20 @@ class Membership:
             self._frozen[sender] = None
         else:
             self._frozen.pop(sender, None)
+
+    def _goes_with_ours(self, sender: NodeId, message: Heartbeat) -> bool:
+        """Whether its map is ours, led to ours, or came after it."""
+        core, topology, exchange = self.core, self.core.topology, self.exchange
+        if topology is None or message.version == NO_VERSION or message.version > core.version:
+            return True
+        if message.cluster and message.cluster != topology.cluster:
+            exchange.alarm(sender, message.version, message.map_hash)
+            return False
+        if message.map_hash and split_from(topology, core.map_hash, message.version, message.map_hash):
+            exchange.alarm(sender, message.version, message.map_hash)
+            return False
+        exchange.splits.pop(sender, None)
+        return True
 
     def on_join(self, sender: NodeId, message: Join) -> None:
         """A node asks to be let in."""
@@ -139,6 +157,7 @@ class Membership:
         core, topology = self.core, self.core.topology
         assert topology is not None
         self.detector.switch()
+        self.claims.switch()
         core.quorum = self.detector.has_quorum()
         self._look_at = core.now
         self._frozen = {}
@@ -193,7 +212,19 @@ class Membership:
         hearers = tuple(dict.fromkeys([*peers, *self._joins]))  # who asks to join is told who is there
         if hearers:
             silent = self.detector.silent()
-            core.send(hearers, Heartbeat(core.version, core.life, core.durable_lsn, core.frozen, silent))
+            core.send(
+                hearers,
+                Heartbeat(
+                    core.version,
+                    core.life,
+                    core.durable_lsn,
+                    core.frozen,
+                    silent,
+                    min(core.voted_lsn, core.durable_lsn),
+                    topology.cluster if topology is not None else "",
+                    core.map_hash,
+                ),
+            )
         if topology is None or not _is_member(topology, self.me):
             others = tuple(dict.fromkeys([*peers, *self.seen]))
             others = tuple(n for n in others if n != core.node)

@@ -28,20 +28,15 @@ class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One run of one node on one disk, and where its log ended when it began."""
+    """One run of one node on one disk, and where its log ended when it began.
+
+    `before` are the lives before it, oldest first, in the same words: from the one that the map lists on.
+    """
 
     allocation: str
     incarnation: int
     boot_lsn: int
-
-
-class Peak(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The most that one life of a node was heard to claim."""
-
-    node: NodeId
-    allocation: str
-    incarnation: int
-    durable_lsn: int
+    before: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
 # Membership and the exchange.
@@ -51,6 +46,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     """I live, I am at this version, and in this life the log on this disk is durable up to `durable_lsn`.
 
     `frozen`: I reported to an exchange that has not ended. `silent`: members that I do not hear, whoever else may.
+    `voted_lsn`: all that I promised or accepted of the next version lies up to there. `cluster` and `map_hash` tell my map
+    from another of the same version.
     """
 
     version: Version
@@ -58,6 +55,9 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     durable_lsn: int
     frozen: bool
     silent: list[NodeId]
+    voted_lsn: int = 0
+    cluster: str = ""
+    map_hash: int = 0
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
@@ -95,26 +95,31 @@ class Announce(msgspec.Struct, frozen=True, array_like=True, tag="announce", gc=
 
 
 class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=False):
-    """No lower ballot will be accepted; this is what was accepted before, if anything was."""
+    """No lower ballot will be accepted; this is what was accepted before, if anything was. It is on disk at `voted_lsn`.
+
+    `claims` is what I remember that others had promised: whoever began with less has forgotten it.
+    """
 
     after: Version
     ballot: Ballot
     accepted_ballot: Ballot
     accepted: bytes
     life: Life
+    voted_lsn: int = 0
+    claims: list[r.Claim] = msgspec.field(default_factory=list)
 
 
 class SingleMap(msgspec.Struct, frozen=True, array_like=True, tag="single-map", gc=False):
     """All that one node has. From now on it takes no replication and no commits of version `after`.
 
-    `peaks` is the most that other lives were heard to claim: a disk that begins a life below that was set back.
+    `claims` is the most that other lives were heard to claim: a disk that begins a life below that was set back.
     `vouched` are MOVING copies, of partitions it is primary of, that have everything it has.
     """
 
     after: Version
     ballot: Ballot
     life: Life
-    peaks: list[Peak]
+    claims: list[r.Claim]
     copies: list[CopyReport]
     vouched: list[tuple[int, NodeId]]
 
@@ -128,12 +133,13 @@ class Propose(msgspec.Struct, frozen=True, array_like=True, tag="full-map", gc=F
 
 
 class Accept(msgspec.Struct, frozen=True, array_like=True, tag="accept", gc=False):
-    """The proposed map is on my disk, which is durable up to `durable_lsn` in this life."""
+    """The proposed map is on my disk at `voted_lsn`; the log is durable up to `durable_lsn` in this life."""
 
     after: Version
     ballot: Ballot
     life: Life
     durable_lsn: int
+    voted_lsn: int = 0
 
 
 class Refuse(msgspec.Struct, frozen=True, array_like=True, tag="refuse", gc=False):

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from engine import topology as topologies
 from engine.admin import Administration
+from engine.claims import Claims, lives_before
 from engine.coordinator import Coordinator
 from engine.core import MS, WORK_MAX, Core, Hold, next_incarnation
 from engine.demander import Demander
@@ -131,7 +132,8 @@ class Node:
         self.locks = LockTable(core.place)
         self.demander = Demander(core)
         self.detector = Detector(core)
-        self.replication = Replication(core, self.detector, demanded=self.demander.demanded)
+        self.claims = Claims(core)
+        self.replication = Replication(core, self.claims, demanded=self.demander.demanded)
         self.supply = SupplySide(core, self.replication, regroup=self._group)
         self.writes = Writes(core, self.replication, self.locks)
         self.reads = Reads(core, self.locks, self.writes)
@@ -141,12 +143,13 @@ class Node:
         self.exchange = Exchange(
             core,
             self.detector,
+            self.claims,
             switch=self._switch,
             drained=self._held_up_by,
             break_locks=self._break_locks,
             vouched=lambda: list(self.supply.vouched),
         )
-        self.membership = Membership(core, self.detector, self.exchange, self.supply)
+        self.membership = Membership(core, self.detector, self.claims, self.exchange, self.supply)
         self.admin = Administration(self)
         self._machines = (
             self.exchange,
@@ -170,6 +173,12 @@ class Node:
             core.topology = topologies.decode(encoded)
             assert core.topology.version == version, "the committed map is of the version it was committed as"
             core.holds = [Hold(n, p) for n, p in enumerate(core.topology.placements)]
+            core.map_hash = topologies.hash_of(encoded)
+        listed = core.topology.member(node) if core.topology is not None else None
+        core.lives_before = lives_before(replica.lives, listed.incarnation if listed is not None else None)
+        if encoded and version in (replica.promised[0], replica.accepted[0]):
+            core.voted_lsn = core.boot_lsn
+        self.claims.boot()
 
     # The turn.
 
@@ -184,7 +193,7 @@ class Node:
         effects = core.effects = Effects()
         if not self._booted:
             self._booted = True
-            core.log(r.Boot(core.incarnation))
+            core.log(r.Boot(core.incarnation, core.boot_lsn, core.lives_before))
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
         self._begin_checkpoint()
         said, core.to_self = core.to_self, []

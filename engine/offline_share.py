@@ -59,7 +59,7 @@ class Share:
                 return record if self.holds((record.namespace, record.partition)) else None
             case r.Prepare() | r.Outcome() | r.NoOp() | r.EpochStart() | r.Results():
                 return self._narrowed(record) if record.partition in self else None
-            case r.Promised() | r.Accepted() | r.Committed() | r.Boot() | r.Checkpoint():
+            case r.Promised() | r.Accepted() | r.Committed() | r.Boot() | r.Claimed() | r.Checkpoint():
                 return record
 
     def _narrowed(self, record: r.Prepare | r.Outcome | r.NoOp | r.EpochStart | r.Results) -> r.Record:

@@ -39,6 +39,9 @@ class NodeImage(msgspec.Struct, frozen=True, array_like=True):
     accepted: tuple[Version, Ballot, bytes]
     committed: tuple[Version, bytes]
     open: list[r.Record]
+    lives: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    claimed_at: Version = NO_VERSION
+    claims: list[r.Claim] = msgspec.field(default_factory=list)
 
 
 class PartitionState:
@@ -65,6 +68,9 @@ class Replica:
         self.namespaces: dict[Namespace, None] = {}  # that ever had a fragment here, in this life
         self.partitions: dict[int, PartitionState] = {}
         self.incarnation = 0
+        self.lives: list[tuple[int, int]] = []  # this one last, each with where its log ended when it began
+        self.claimed_at = NO_VERSION
+        self.claims: list[r.Claim] = []  # of the disks of others
         self.promised: tuple[Version, Ballot] = (NO_VERSION, NO_BALLOT)
         self.accepted: tuple[Version, Ballot, bytes] = (NO_VERSION, NO_BALLOT, b"")
         self.committed: tuple[Version, bytes] = (NO_VERSION, b"")
@@ -139,8 +145,10 @@ class Replica:
             case r.Committed(version, topology):
                 if version > self.committed[0]:
                     self.committed = (version, topology)
-            case r.Boot(incarnation):
-                self.incarnation = incarnation
+            case r.Boot(incarnation, at, before):
+                self.incarnation, self.lives = incarnation, [*before, (incarnation, at)]
+            case r.Claimed(version, claims):
+                self.claimed_at, self.claims = version, claims
             case r.Trimmed(_, dropped):
                 for namespace, partition, counter in dropped:
                     fragment = self.fragment((namespace, partition))
@@ -391,7 +399,18 @@ class Replica:
             for number in self._dirty_partitions
             for p in (self.partitions[number],)
         }
-        node = encode(NodeImage(self.incarnation, self.promised, self.accepted, self.committed, open_records))
+        node = encode(
+            NodeImage(
+                self.incarnation,
+                self.promised,
+                self.accepted,
+                self.committed,
+                open_records,
+                self.lives,
+                self.claimed_at,
+                self.claims,
+            )
+        )
         self._dirty_fragments, self._dirty_partitions = {}, {}
         return CheckpointImage(lsn, {"node": node}, fragments, partitions, cleared, rows)
 
@@ -426,7 +445,8 @@ class Replica:
             node = decode(loaded.node["node"], type=NodeImage)
         except msgspec.MsgspecError as error:
             raise ValueError(f"the checkpoint cannot be read: {error}") from error
-        self.incarnation = node.incarnation
+        self.incarnation, self.lives = node.incarnation, node.lives
+        self.claimed_at, self.claims = node.claimed_at, node.claims
         self.promised, self.accepted, self.committed = node.promised, node.accepted, node.committed
         return node.open
 

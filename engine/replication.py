@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from engine.claims import Claims
 from engine.core import MS, Core, Hold
-from engine.detector import Detector
 from engine.messages import AskMap, Message, Replicate, Replicated
 from engine.topology import CopyState
 from wal import records as r
@@ -81,9 +81,9 @@ class Batch:
 class Replication:
     """The batches of one node: those it sent as a primary, and how it takes those of others."""
 
-    def __init__(self, core: Core, detector: Detector, *, demanded: Callable[[int], bool]) -> None:
+    def __init__(self, core: Core, claims: Claims, *, demanded: Callable[[int], bool]) -> None:
         self.core = core
-        self.detector = detector
+        self.claims = claims
         self._demanded = demanded  # whether the first supply of a partition is on its way to this node
         self._turn: dict[Group, list[Operation]] = {}
         self._batches: dict[int, Batch] = {}
@@ -150,7 +150,7 @@ class Replication:
     def on_replicated(self, sender: NodeId, message: Replicated) -> None:
         """A copy has batches on its disk; an answer given in an older version is as true as it was."""
         if message.version == self.core.version:
-            self.detector.note_claim(sender, message.durable_lsn)
+            self.claims.note_listed(sender, message.durable_lsn)
         for sequence in message.sequences:
             batch = self._batches.get(sequence)
             if batch is None:

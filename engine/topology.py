@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import StrEnum
+from hashlib import blake2b
 
 import msgspec
 
 from wal.ids import NO_VERSION, NodeId, Version
+from wal.records import Claim
 
 FORMAT = 1
+BEFORE_KEPT = 16
 
 
 class CopyState(StrEnum):
@@ -73,6 +76,10 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     `cluster` is the id drawn when the cluster was formed; `allocations` names the disk on which each data node's copies
     are known to live: a wiped disk has another one, and so cannot pass as in-sync. `baseline` are the nodes that are
     meant to hold data, here or not.
+
+    `claims` is how far the disk of each voter was durable as of its single map; for one that is away, all that was heard.
+    `before` are the last versions that led here, oldest first, each with the hash of its map: whoever has another map of
+    such a version, or a version that is not among them, is on the other side of a split.
     """
 
     version: Version
@@ -87,6 +94,8 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     domains: dict[NodeId, str]
     next_order: int
     format: int = FORMAT
+    claims: tuple[Claim, ...] = ()
+    before: tuple[tuple[Version, int], ...] = ()
 
     def member(self, node: NodeId) -> Member | None:
         """The member entry of `node`, if it is one."""
@@ -123,6 +132,21 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
                 assert p.owners[0] in p.in_sync, f"{where}: the primary is not in sync"
                 assert all(n in p.owners for n in p.in_sync), f"{where}: an in-sync copy is not an owner"
                 assert all(n in names for n in p.owners), f"{where}: an owner is not a member"
+
+
+def hash_of(encoded: bytes) -> int:
+    """64 bits of a map's bytes: equal hashes, equal maps."""
+    return int.from_bytes(blake2b(encoded, digest_size=8).digest(), "big")
+
+
+def split_from(topology: Topology, own_hash: int, version: Version, other_hash: int) -> bool:
+    """Whether a map of this or an older version, with this hash, is not one that led to `topology`, as far as it knows."""
+    assert version <= topology.version
+    if version == topology.version:
+        return other_hash != own_hash
+    if not topology.before or version < topology.before[0][0]:
+        return False
+    return (version, other_hash) not in topology.before
 
 
 _decoder = msgspec.msgpack.Decoder(Topology)

@@ -63,7 +63,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
                 wanted = self._fits(namespace, partition, [], [])
             case r.Trimmed(_, dropped):
                 wanted = any(self._fits(ns, partition, [], []) for ns, partition, _ in dropped)
-            case r.Promised() | r.Accepted() | r.Committed() | r.Boot() | r.Checkpoint():
+            case r.Promised() | r.Accepted() | r.Committed() | r.Boot() | r.Claimed() | r.Checkpoint():
                 wanted = False
             case _:
                 assert_never(record)
@@ -151,8 +151,11 @@ def about(record: r.Record, values: Values) -> str:
             return f"after={after} ballot={word(str(ballot).encode())} version={_version(topology)}"
         case r.Committed(version, topology):
             return f"version={version} bytes={len(topology)}"
-        case r.Boot(incarnation):
-            return f"start={incarnation >> INCARNATION_BITS} incarnation={incarnation}"
+        case r.Boot(incarnation, at):
+            return f"start={incarnation >> INCARNATION_BITS} incarnation={incarnation} at={at}"
+        case r.Claimed(version, claims):
+            said = [f"{word(c.node.encode())}:{c.incarnation}<={c.durable_lsn}" for c in claims]
+            return " ".join([f"under={version}", *said])
         case r.Checkpoint(lsn):
             return f"up-to={lsn}"
         case r.Trimmed(first_lsn, dropped):

@@ -16,7 +16,7 @@ from typing import TypeAlias, assert_never, get_args
 
 import msgspec
 
-from wal.ids import Ballot, Fragment, Namespace, TxId, Version
+from wal.ids import Ballot, Fragment, Namespace, NodeId, TxId, Version
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -204,9 +204,30 @@ class Committed(msgspec.Struct, frozen=True, array_like=True, tag="committed", g
 
 
 class Boot(msgspec.Struct, frozen=True, array_like=True, tag="boot", gc=False):
-    """The node started; `incarnation` is how often it has."""
+    """The node started; `incarnation` is how often it has. `at` is where its log ended.
+
+    `before` are earlier lives on this disk, as (incarnation, at): from the one that the map lists on.
+    """
 
     incarnation: int
+    at: int = 0
+    before: list[tuple[int, int]] = msgspec.field(default_factory=list)
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One life of a node, on one disk, claimed that its log is durable up to here."""
+
+    node: NodeId
+    allocation: str
+    incarnation: int
+    durable_lsn: int
+
+
+class Claimed(msgspec.Struct, frozen=True, array_like=True, tag="claimed", gc=False):
+    """All that the disks of others were heard to claim under the map `version`, in place of the last such record."""
+
+    version: Version
+    claims: list[Claim]
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag="checkpoint", gc=False):
@@ -238,6 +259,7 @@ Record: TypeAlias = (
     | Accepted
     | Committed
     | Boot
+    | Claimed
     | Checkpoint
     | Trimmed
 )
@@ -270,6 +292,7 @@ def spans(record: Record) -> Iterator[tuple[Namespace, int, int, int]]:
             | Accepted()
             | Committed()
             | Boot()
+            | Claimed()
             | Checkpoint()
             | Trimmed()
         ):

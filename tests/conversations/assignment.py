@@ -23,12 +23,13 @@ from __future__ import annotations
 import msgspec
 
 from engine.assignment import Candidate, Change, Plan, next_topology, surplus, wanted_handover
-from engine.messages import CopyReport, Life, Peak, SingleMap
+from engine.messages import CopyReport, Life, SingleMap
 from engine.topology import Member, Placement, Topology, stamp
 from tests.conversations.in_turn import in_turn
 from tests.conversations.speech import placement_line
 from tests.conversations.story import Command, Interpreter, StoryError
 from wal.ids import Ballot, NodeId, Version
+from wal.records import Claim
 
 
 class AssignmentStory(Interpreter):
@@ -128,11 +129,12 @@ def _single(words: Command, old: Topology) -> tuple[NodeId, SingleMap]:
     heard, vouches = words.option("heard"), words.option("vouches")
     known = old.member(node)
     disk = words.option("disk") or (known.allocation if known else f"disk-{node}")
+    life, lsn = int(words.option("life") or 1), int(words.option("lsn") or 100)
     single = SingleMap(
         old.version,
         Ballot(1, "n1"),
-        Life(disk, int(words.option("life") or 1), int(words.option("lsn") or 100)),
-        [Peak(n, f"disk-{n}", 1, int(lsn)) for n, lsn in (h.split(":") for h in heard.split(","))] if heard else [],
+        Life(disk, life, lsn, [(1, 0)] if life > 1 else []),
+        [Claim(n, f"disk-{n}", 1, int(lsn)) for n, lsn in (h.split(":") for h in heard.split(","))] if heard else [],
         [],
         [(int(p[1:]), n) for p, n in (v.split(":") for v in vouches.split(","))] if vouches else [],
     )

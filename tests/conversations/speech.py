@@ -68,6 +68,8 @@ class Speech:
                 about = str(version)
             case r.Boot(incarnation):
                 about = f"life {incarnation >> INCARNATION_BITS}"
+            case r.Claimed(version, claims):
+                about = f"under {version}: {', '.join(f'{c.node} {c.durable_lsn}' for c in claims)}"
             case r.Checkpoint(lsn):
                 about = f"up to LSN {lsn}"
             case r.Trimmed(first_lsn, dropped):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from engine.claims import Claims
 from engine.core import MS, Core, Hold
-from engine.detector import Detector
 from engine.effects import Effects
 from engine.messages import Message, Replicate, Replicated
 from engine.replica import Replica
@@ -58,7 +58,7 @@ class Primary:
         self.hold.needed, self.hold.moving = ("n2",), ("n3",)
         self.hold.group = (("n2",), ("n3",))
         self.core.holds = [self.hold]
-        self.replication = Replication(self.core, Detector(self.core), demanded=lambda _: False)
+        self.replication = Replication(self.core, Claims(self.core), demanded=lambda _: False)
 
     def ship(self, *operations: Noted) -> None:
         """Ship operations in one turn."""

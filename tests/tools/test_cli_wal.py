@@ -111,6 +111,7 @@ def test_every_kind_of_record_has_a_line_and_an_object(left: list[Path], tmp_pat
         r.Accepted(Version(1, 0), Ballot(2, "n\x071"), b"no topology"),
         r.Committed(Version(1, 1), b""),
         r.Boot(7),
+        r.Claimed(Version(1, 1), [r.Claim("n\x072", "disk", 5, 9)]),
         r.Checkpoint(9),
         r.Trimmed(3, [("acc", 1, 2)]),
     ]
@@ -131,13 +132,14 @@ def test_every_kind_of_record_has_a_line_and_an_object(left: list[Path], tmp_pat
     assert said[6] == r"preload acc/1 rows=1 k\x0a=deleted@1.5"
     assert said[9] == "ready acc/1 lwm=9 digest=00000000000000ff epochs=1:1,2:8 full"
     assert said[12] == r"accepted after=1.0 ballot=2@n\x071 version=unknown(11B)"
-    assert said[16] == "trimmed below=3 acc/1<=2"
+    assert said[15] == r"claimed under=1.1 n\x072:5<=9"
+    assert said[17] == "trimmed below=3 acc/1<=2"
     told = objects("dump", directory, "--from-lsn", lsn)
     assert [item["type"] for item in told] == [kind_of(record) for record in records]
     partition = [
         line.split()[2] for line in wal("dump", directory, "--from-lsn", lsn, "--partition", 1).stdout.splitlines()
     ]
-    nowhere = {"promised", "accepted", "committed", "boot", "checkpoint"}
+    nowhere = {"promised", "accepted", "committed", "boot", "claimed", "checkpoint"}
     assert partition == [kind_of(record) for record in records if kind_of(record) not in nowhere]
 
 

@@ -16,6 +16,8 @@ from wal.records import (
     Accepted,
     Boot,
     Checkpoint,
+    Claim,
+    Claimed,
     Committed,
     EpochStart,
     FragmentClear,
@@ -50,6 +52,7 @@ BLOCKS: list[list[Record]] = [
     [Preload("acc", 8, [1, 2], [5, 0], [b"g", b"h"], [b"5", None]), Results(8, [TX], [1], TX[:8] + bytes(8))],
     [FragmentReady("acc", 8, 5, 2**64 - 1, [(1, 1), (2, 5)], True), Checkpoint(12)],
     [FragmentClear("acc", 7, "behind"), Undo("acc", 9, 4, [b"i"]), Trimmed(3, [("acc", 7, 2)])],
+    [Boot(3, 21, [(1, 0), (2, 17)]), Claimed(Version(1, 0), [Claim("n2", "d2", 5, 99)])],
 ]
 
 

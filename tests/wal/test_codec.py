@@ -28,7 +28,7 @@ from wal.codec import (
     Trailer,
 )
 from wal.index import SegmentIndex, touched_by
-from wal.records import KINDS, Update, Write
+from wal.records import KINDS, Boot, Record, Update, Write
 from wal.segment import segment_name
 
 SEGMENT = segment_name(1)
@@ -50,6 +50,10 @@ def test_the_golden_log_is_written_byte_for_byte_the_same_today() -> None:
 
 def test_the_golden_log_holds_every_kind_of_record() -> None:
     assert {type(record) for block in golden.BLOCKS for record in block} == set(KINDS)
+
+
+def test_a_record_of_before_a_field_was_added_is_read() -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(["boot", 5]), type=Record) == Boot(5)
 
 
 def test_a_header_says_what_it_was_made_of() -> None:

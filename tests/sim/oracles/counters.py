@@ -9,8 +9,8 @@ from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
-from wal.ids import NodeId, Version
-from wal.records import Committed, Record
+from wal.ids import NO_VERSION, NodeId, Version
+from wal.records import Accepted, Committed, Record
 
 
 class Watermarks(Oracle):
@@ -31,18 +31,37 @@ class Watermarks(Oracle):
 
 
 class OneMap(Oracle):
-    """A version is one map, everywhere and for ever; no node goes back in one life."""
+    """A version is one map, everywhere and for ever, and is followed by one: 1.1 and 2.0 cannot both come after 1.0."""
 
     def __init__(self) -> None:
         self._maps: dict[Version, tuple[bytes, NodeId]] = {}
+        self._after: dict[bytes, Version] = {}  # what was accepted, as the successor of which version
+        self._successors: dict[Version, tuple[Version, NodeId]] = {}
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """A node decided something; what it accepted, others may commit."""
+        for record in effects.log:
+            if isinstance(record, Accepted):
+                self._after[record.topology] = record.after
 
     def logged(self, machine: Machine, records: Sequence[Record], last_lsn: int) -> None:
         """A node has a new map on disk."""
         for record in records:
             if isinstance(record, Committed):
-                known, by = self._maps.setdefault(record.version, (record.topology, machine.name))
-                if known != record.topology:
-                    raise Violation("one-map", f"version {record.version} is one map for {by}, another for {machine.name}")
+                self._committed(machine, record)
+
+    def _committed(self, machine: Machine, record: Committed) -> None:
+        known, by = self._maps.setdefault(record.version, (record.topology, machine.name))
+        if known != record.topology:
+            raise Violation("one-map", f"version {record.version} is one map for {by}, another for {machine.name}")
+        after = self._after.get(record.topology, NO_VERSION)
+        if after == NO_VERSION:
+            return
+        successor, by = self._successors.setdefault(after, (record.version, machine.name))
+        if successor != record.version:
+            raise Violation(
+                "one-map", f"{after} is followed by {successor} for {by}, and by {record.version} for {machine.name}"
+            )
 
 
 class OnePrimary(Oracle):

@@ -21,7 +21,7 @@ from tests.sim.oracles_tests.small import KEY, KEYS, NAME, PARTITIONS, Small, sm
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND
 from wal import records as r
-from wal.ids import NO_VERSION, partition_of
+from wal.ids import NO_VERSION, Ballot, Version, partition_of
 
 TX = b"t" * 16
 
@@ -106,6 +106,15 @@ def commit_two_maps_as_one_version(small: Small) -> None:
         for watcher in small.oracles.all:
             if type(watcher).__name__ == "OneMap":
                 watcher.logged(machine, [r.Committed(NO_VERSION, topology)], 1)
+
+
+def commit_two_successors_of_one_version(small: Small) -> None:
+    for machine, version in ((small.primary, Version(1, 1)), (small.backup, Version(2, 0))):
+        topology = str(version).encode()
+        _decide(small, machine, [r.Accepted(Version(1, 0), Ballot(1, machine.name), topology)])
+        for watcher in small.oracles.all:
+            if type(watcher).__name__ == "OneMap":
+                watcher.logged(machine, [r.Committed(version, topology)], 1)
 
 
 def serve_an_epoch_twice(small: Small) -> None:
@@ -265,6 +274,7 @@ def serve_nobody_although_all_are_well(small: Small) -> None:
         ("counter-twice", close_a_counter_that_was_given_away),
         ("watermarks", lower_the_high_watermark),
         ("one-map", commit_two_maps_as_one_version),
+        ("one-map", commit_two_successors_of_one_version),
         ("one-primary", serve_an_epoch_twice),
         ("log-records", apply_what_the_log_does_not_say),
         ("equal-counters", forget_a_digest),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from engine import assignment, exchange, promotion
+import msgspec
+
+from engine import assignment, claims, exchange, promotion
 from engine.core import Hold
 from engine.messages import Accept, Announce, CopyReport, Promise, Propose
 from engine.replica import PartitionState
@@ -13,7 +15,7 @@ from engine.topology import Placement, Topology
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace, swapped
 from wal import records as r
-from wal.ids import NO_BALLOT, NodeId
+from wal.ids import NO_BALLOT, Ballot, NodeId
 
 ELECTIONS = Faults()
 
@@ -26,9 +28,37 @@ def own_map_instead_of_the_accepted_one(machine: Machine) -> None:
     assert machine.node is not None
 
     def on_promise(original: Callable[..., None], sender: NodeId, message: Promise) -> None:
-        original(sender, Promise(message.after, message.ballot, NO_BALLOT, b"", message.life))
+        original(sender, msgspec.structs.replace(message, accepted_ballot=NO_BALLOT, accepted=b""))
 
     around(machine.node.exchange, "on_promise", on_promise)
+
+
+@ELECTIONS.fault("2")
+def any_accepted_map_instead_of_the_last(machine: Machine) -> None:
+    """Of several maps that were accepted, the first that a coordinator hears of is proposed again."""
+    assert machine.node is not None
+
+    def on_promise(original: Callable[..., None], sender: NodeId, message: Promise) -> None:
+        ballot = Ballot(1, "") if message.accepted else NO_BALLOT
+        original(sender, msgspec.structs.replace(message, accepted_ballot=ballot))
+
+    around(machine.node.exchange, "on_promise", on_promise)
+
+
+@ELECTIONS.fault("2")
+def any_life_of_a_voter_accepts(machine: Machine) -> None:
+    """An accept counts for the name that it comes from, on whatever disk, and whatever that disk has forgotten."""
+    exchanging = _exchange(machine)
+    during(machine, exchanging, "on_accept", exchange, "may_vote", _always)
+    during(machine, exchanging, "on_propose", exchange, "disk_of", lambda *_: machine.allocation)
+
+
+@ELECTIONS.fault("2")
+def claims_forgotten_in_a_restart(machine: Machine) -> None:
+    """What others had claimed is kept in memory alone: after a loss of power, a disk of long ago passes for today's."""
+    assert machine.node is not None
+    held = machine.node.claims
+    held._heard, held._sure, held._logged = {}, {}, {}
 
 
 @ELECTIONS.fault("2")
@@ -155,7 +185,11 @@ def set_back_disk_passes_as_in_sync(machine: Machine) -> None:
     assert machine.node is not None
 
     def wrapper(original: Callable[..., None], *args: Any) -> None:
-        with swapped(assignment, "set_back", _never), swapped(exchange, "set_back", _never):
+        with (
+            swapped(assignment, "set_back", _never),
+            swapped(exchange, "set_back", _never),
+            swapped(claims, "set_back", _never),
+        ):
             original(*args)
 
     around(machine.node.exchange, "_try_propose", wrapper)
@@ -173,6 +207,15 @@ def lost_disk_passes_though_it_lacks_everything(machine: Machine) -> None:
     """A wiped disk keeps its name, nobody minds what it claims, nor that it lacks what is known to be everywhere."""
     lost_disk_passes_whatever_it_says(machine)
     copies_that_lack_acknowledged_updates_stay(machine)
+
+
+def _exchange(machine: Machine) -> exchange.Exchange:
+    assert machine.node is not None
+    return machine.node.exchange
+
+
+def _always(*_: Any) -> bool:
+    return True
 
 
 def _never(*_: Any) -> bool:

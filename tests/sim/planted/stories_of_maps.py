@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine.client.calls import Call, GetCall, LockCall, PutCall, SwapCall
+from tests.sim.machine import all_of
 from tests.sim.network import MS
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.world import Plant
@@ -30,6 +31,79 @@ def a_committed_map_is_found_by_the_next_coordinator(plant: Plant | None) -> Non
         stage.end(untold)
         stage.start("n2", "n3")
         stage.wait(8_000)
+        stage.curtain()
+
+
+@story
+def two_accepted_maps_and_the_higher_ballot(plant: Plant | None) -> None:
+    """n1 alone accepts its map; n2's is accepted by n2, n3 and n4, and n2 alone knows that, when it dies. n1 comes back."""
+    with Stage(plant, nodes=5) as stage:
+        stage.put(key(0), b"first")
+        first, second = stage["n1"].node, stage["n2"].node
+        assert first is not None
+        assert second is not None
+        version = second.core.version
+        unheard = stage.lose("full-map", "n1")
+        stage.power_cut("n5")
+        stage.until(lambda: bool(first.exchange.accepted[1]), "n1 accepted its own map")
+        others = [pair for other in ("n2", "n3", "n4", "n5", "c1") for pair in (("n1", other), (other, "n1"))]
+        stage.world.network.cut("n1 is alone", others)
+        silent = stage.lose("commit", "n2")
+        stage.until(lambda: second.core.version > version, "n2 committed its map")
+        stage.power_cut("n2")
+        stage.world.network.heal()
+        stage.end(unheard, silent)
+        stage.until(lambda: first.core.version > version, "n1 has a map")
+        stage.curtain()
+
+
+@story
+def a_voter_is_wiped_between_two_ballots(plant: Plant | None) -> None:
+    """n2 promised n1, and then decides with n3; its new disk, which promised nothing, gets n1's old proposal."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, exchange_retry_ms=5_000)) as stage:
+        first, third = stage["n1"].node, stage["n3"].node
+        assert first is not None
+        assert third is not None
+        version = third.core.version
+        unheard = stage.lose("full-map", "n1")
+        stage.power_cut("n2")
+        stage.start("n2")
+        stage.until(lambda: first.exchange.attempt is not None and bool(first.exchange.attempt.proposed), "n1 proposes")
+        alone = [pair for other in ("n2", "n3") for pair in (("n1", other), (other, "n1"))]
+        stage.world.network.cut("n1 is alone", alone)
+        stage.until(lambda: third.core.version > version, "n3 has a map")
+        second = stage["n2"]
+        second.stop("it is wiped", calls=0)
+        second.wipe()
+        stage.world.destroyed(second, "lost its disk")
+        stage.end(unheard)
+        stage.world.network.heal()
+        stage.world.network.cut("n3 is alone", [pair for n in ("n1", "n2") for pair in (("n3", n), (n, "n3"))])
+        stage.start("n2")
+        stage.wait(3_000)
+        stage.curtain()
+
+
+@story
+def a_voter_is_set_back_when_all_lost_their_power(plant: Plant | None) -> None:
+    """n1 and n2 decide a map that n3 never sees; all lose their power; n2's disk is an old image, and n1 stays away."""
+    with Stage(plant, absent=1) as stage:
+        stage.put(key(0), b"first")
+        first, second = stage["n1"].node, stage["n2"]
+        assert first is not None
+        version = first.core.version
+        disk, vault = second.disk.crash(all_of), second.vault.copy()
+        rules = [stage.lose("announce", "", "n3"), stage.lose("full-map", "", "n3"), stage.lose("commit", "n1")]
+        stage.start("n4")
+        stage.until(lambda: first.core.version > version, "n1 committed a map")
+        stage.wait(1_000)
+        stage.power_cut("n1", "n2", "n3", "n4")
+        second.vault.close()
+        second.disk, second.vault = disk, vault
+        stage.world.destroyed(second, "was set back to an old image of its disk")
+        stage.end(*rules)
+        stage.start("n2", "n3")
+        stage.wait(12_000)
         stage.curtain()
 
 
