@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from engine.effects import SessionId
 from engine.messages import Part
-from engine.requests import CommitTx, Done
+from engine.requests import CommitTx, Done, Unlock
 from wal import records as r
 from wal.ids import Namespace, TxId, partition_of
 from wal.probe import probe
@@ -48,6 +48,7 @@ class Transaction:
         self.prepare_only = False
         self.unfinished: dict[int, None] = {}
         self.asked: list[tuple[SessionId, int, bool]] = []  # (session, request id, wants a Status)
+        self.unlocks: list[tuple[SessionId, Unlock]] = []  # rolled back by its client; answered when the abort counts
         self.since = since
         self.sent_at = since
 

@@ -147,11 +147,19 @@ class Coordinator:
         self.replication.ship(operation, hold)
 
     def on_unlock(self, session: SessionId, request: Unlock) -> None:
-        """A transaction was given up by its client: one that it had prepared, and that is not decided yet, is aborted."""
+        """A transaction was given up by its client: one that it had prepared, and that is not decided yet, is aborted.
+
+        The client is answered when the abort counts: from then on no recovery can find anything else.
+        """
         prepared = self.active.get(request.owner)
-        if prepared is not None and prepared.prepare_only and prepared.phase in (Phase.PREPARING, Phase.PREPARED):
-            probe("tx.prepared_and_rolled_back")
-            self._no(prepared, "its client rolled it back")
+        if prepared is not None and prepared.prepare_only:
+            prepared.unlocks.append((session, request))
+            if prepared.phase in (Phase.PREPARING, Phase.PREPARED):
+                probe("tx.prepared_and_rolled_back")
+                self._no(prepared, "its client rolled it back")
+            elif prepared.phase is Phase.FINISHING:
+                self._answer(prepared)
+            return
         self.participant.on_unlock(session, request)
 
     def on_status(self, session: SessionId, request: GetStatus) -> None:
@@ -209,6 +217,7 @@ class Coordinator:
                     parts,
                     transaction.participants,
                     transaction.decision,
+                    transaction.prepare_only,
                 ),
             )
         self._wake(core.now + core.settings.retransmit_ms * MS)
@@ -286,6 +295,9 @@ class Coordinator:
                 reason = transaction.reason or "the transaction was aborted by recovery"
                 core.refuse(session, request_id, Code.CONFLICT, reason, retryable=True)
         transaction.asked = []
+        unlocks, transaction.unlocks = transaction.unlocks, []
+        for session, unlock in unlocks:
+            self.participant.on_unlock(session, unlock)
 
     def _answer_prepared(self, transaction: Transaction) -> None:
         for session, request_id, _ in transaction.asked:
@@ -351,6 +363,10 @@ class Coordinator:
         transaction = self.active[tx] = Transaction(tx, prepare.decision, prepare.participants, self.core.now)
         transaction.phase = Phase.RECOVERING
         probe("tx.recovery.began")
+        if prepare.held:
+            probe("tx.recovery.held_aborted")
+            self._no(transaction, "its client had not asked to commit it")
+            return transaction
         self._inquire(transaction)
         return transaction
 
@@ -406,6 +422,8 @@ class Coordinator:
                 del self.active[transaction.tx]
                 for session, request_id, _ in transaction.asked:
                     core.remap(session, request_id, begun=True)
+                for session, unlock in transaction.unlocks:
+                    core.remap(session, unlock.id)
             elif transaction.held_back:
                 self._decide(transaction, commit=transaction.commit)
             elif transaction.phase is Phase.PREPARING:

@@ -254,7 +254,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PrepareParts(msgspec.Struct, frozen=True, array_like=True, tag="prepare-parts", gc=False):
-    """A transaction's coordinator to a participant: vote on these parts."""
+    """A transaction's coordinator to a participant: vote on these parts. `held`: the client has not asked to commit."""
 
     version: Version
     tx: TxId
@@ -263,6 +263,7 @@ class PrepareParts(msgspec.Struct, frozen=True, array_like=True, tag="prepare-pa
     parts: list[Part]
     participants: list[int]
     decision: int
+    held: bool = False
 
 
 class Vote(msgspec.Struct, frozen=True, array_like=True, tag="vote", gc=False):

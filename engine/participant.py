@@ -225,7 +225,9 @@ class Participant:
             start = counter.reserve(len(written))
             writes.append(r.Write(namespace, number, hold.epoch, start, written, values, counter.lwm, tx))
         locked = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
-        prepare = r.Prepare(tx, number, hold.epoch, writes, locked, message.participants, message.decision)
+        prepare = r.Prepare(
+            tx, number, hold.epoch, writes, locked, message.participants, message.decision, held=message.held
+        )
         core.log(prepare)
         self.locks.pin(owner, keys_of(prepare))
         self.owner_of[tx] = owner

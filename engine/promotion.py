@@ -247,6 +247,7 @@ def _begin(hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Reco
                 prepare.participants,
                 prepare.decision,
                 prepare.issued,
+                prepare.held,
             )
         )
     return r.EpochStart(number, epoch, firsts), records

@@ -73,6 +73,7 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare", gc=Fa
 
     `locks` are keys that were read and not written. `participants` are all partitions of the transaction, `decision`
     the one that holds its decision record. `origin` is the epoch it was voted in, when a later primary re-issued it.
+    `held`: its client asked for the votes only. Nothing but a decision that follows from its word may commit it.
     """
 
     tx: TxId
@@ -83,6 +84,7 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare", gc=Fa
     participants: list[int]
     decision: int
     origin: int = 0
+    held: bool = False
 
     @property
     def issued(self) -> int:

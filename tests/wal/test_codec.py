@@ -28,7 +28,7 @@ from wal.codec import (
     Trailer,
 )
 from wal.index import SegmentIndex, touched_by
-from wal.records import KINDS, Boot, Record, Update, Write
+from wal.records import KINDS, Boot, Prepare, Record, Update, Write
 from wal.segment import segment_name
 
 SEGMENT = segment_name(1)
@@ -229,3 +229,10 @@ def _append_raw(disk: MemoryDisk, body: bytes, *, records: int, lsn: int) -> Non
         at, crc = at + found.size, found.crc
     file.write(at, _block(body, lsn=lsn, records=records, previous_crc=crc))
     file.sync()
+
+
+def test_a_prepare_that_was_written_before_votes_could_be_held_back_is_read() -> None:
+    now = msgspec.msgpack.decode(msgspec.msgpack.encode(Prepare(b"t" * 16, 7, 1, [], [("acc", b"k")], [7, 9], 9)))
+    assert now[-2:] == [0, False]
+    before = msgspec.msgpack.encode(now[:-1])
+    assert msgspec.msgpack.decode(before, type=Prepare).held is False

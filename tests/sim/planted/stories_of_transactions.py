@@ -74,6 +74,28 @@ def an_outcome_is_told_and_its_coordinator_dies(plant: Plant | None) -> None:
 
 
 @story
+def a_client_rolls_back_what_was_voted_for(plant: Plant | None) -> None:
+    """A client has the votes, and gives the transaction up; n1 dies, and the abort has reached nobody."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        tx = stage.transaction()
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        stage.do(tx.prepare())
+        untold = [stage.lose("replicate", "n1"), stage.lose("finish", "n1")]
+        stage.begin(tx.rollback())
+        stage.wait(50)
+        stage.power_cut("n1")
+        stage.end(*untold)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        stage.wait(SETTINGS.in_doubt_ms)
+        stage.rest()
+        reader = stage.another()
+        stage.must(stage.get(x, reader) is None, "what was rolled back is not there")
+        stage.must(stage.get(y, reader) is None, "what was rolled back is not there")
+        stage.curtain()
+
+
+@story
 def a_key_is_read_while_its_outcome_is_on_its_way(plant: Plant | None) -> None:
     """A client was told of a commit; n2, where one of the keys is, has not heard of it yet."""
     with Stage(plant) as stage:

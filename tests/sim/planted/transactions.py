@@ -78,6 +78,17 @@ def recovery_commits_what_one_has_not_prepared(machine: Machine) -> None:
     around(machine.node.coordinator, "on_inquired", on_inquired)
 
 
+@TRANSACTIONS.fault("5")
+def recovery_commits_what_was_held_back(machine: Machine) -> None:
+    """Recovery commits what it finds prepared everywhere, whether or not its client had asked for more than votes."""
+    assert machine.node is not None
+
+    def recover(original: Callable[..., Transaction], tx: TxId, prepare: r.Prepare) -> Transaction:
+        return original(tx, msgspec.structs.replace(prepare, held=False))
+
+    around(machine.node.coordinator, "_recover", recover)
+
+
 @TRANSACTIONS.fault(
     "5",
     harmless="""Recovery runs only where no decision record is, at the primary of the decision, which has every

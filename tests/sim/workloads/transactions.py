@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 
 from engine import errors
-from tests.sim.checkers.history import Append, Read, ReadBalances, ReadRing, Rotate, Transaction, Transfer
+from tests.sim.checkers.history import Append, Outcome, Read, ReadBalances, ReadRing, Rotate, Transaction, Transfer
 from tests.sim.clients import Client
 from tests.sim.network import MS
 from tests.sim.transactions import SimTransaction
@@ -58,27 +58,31 @@ def bank_of(load: Load, client: Client, rng: Random) -> Step:
 
 
 async def _stop_after_the_votes(tx: SimTransaction, load: Load, process: int, rng: Random) -> int:
-    """Prepare only; then go on, ask, or leave it to the engine to find out that nobody will come."""
-    recorder = load.recorder
-    await tx.prepare()
-    await tx.client.pause(rng.choice([1, 300, 3_000]) * MS)
-    then = rng.random()
+    """Prepare only; then go on, ask, give it up, or leave it to the engine to find out that nobody will come.
+
+    Whoever did not ask to commit can be sure that nothing commits it.
+    """
+    recorder, then = load.recorder, rng.random()
+    outcome: Outcome = "fail"
     try:
+        await tx.prepare()
+        await tx.client.pause(rng.choice([1, 300, 3_000]) * MS)
         if then < 0.3:
+            outcome = "info"
             await tx.commit()
-            recorder.end(process, "ok")
-            return process
-        if then < 0.6:
-            outcome = await tx.status()
-            recorder.end(process, "ok" if outcome == "committed" else "fail")
-            return process
-    except errors.Conflict:
-        recorder.end(process, "fail")
-        return process
-    except errors.Error:
-        pass  # whatever this attempt was told: the votes were given, and recovery may have committed
-    recorder.end(process, "info")
-    return recorder.process()
+            outcome = "ok"
+        elif then < 0.6:
+            if await tx.status() == "committed":
+                outcome = "ok"
+        elif then < 0.8:
+            await tx.rollback()
+    except errors.Conflict as error:
+        recorder.told(error)
+        outcome = "fail"
+    except errors.Error as error:
+        recorder.told(error)
+    recorder.end(process, outcome)
+    return recorder.process() if outcome == "info" else process
 
 
 def lists_of(load: Load, client: Client, rng: Random) -> Step:
