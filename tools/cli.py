@@ -32,6 +32,7 @@ PROGRAMS = {
     "cluster": ("tools.cluster_commands", "Form a cluster, and look at it."),
     "wal": ("tools.wal_commands", "Look at a node's log; nothing is written."),
     "reconcile": ("tools.reconcile.cli", "Compare the copies of a cluster."),
+    "doctor": ("tools.doctor", "Say whether this machine is fit for a node."),
     "demo": ("tools.demo", "The whole story, with real data."),
     "bench": ("tools.bench", "Measure every figure of this project."),
 }
