@@ -12,7 +12,7 @@ from engine.messages import SetBaseline
 from engine.requests import Admin, Code, Report
 from engine.topology import CopyState, stamp
 from engine.turns import TURN_MS_MAX
-from wal.ids import fragment_name
+from wal.ids import NO_VERSION, fragment_name
 
 if TYPE_CHECKING:
     from engine.node import Node
@@ -42,10 +42,11 @@ class Administration:
                 body = {"formed": cluster}
             case "baseline":
                 nodes = tuple(arguments.get("nodes", []))
-                problem = self.node.membership.change_baseline(nodes)
+                baselined = core.topology.baselined if core.topology is not None else NO_VERSION
+                problem = self.node.membership.change_baseline(nodes, baselined)
                 leader = self.node.detector.coordinator()
                 if not problem and leader is not None:
-                    core.send(leader, SetBaseline(list(nodes)))
+                    core.send(leader, SetBaseline(list(nodes), baselined))
                 body = {"baseline": list(nodes)}
             case "checkpoint":
                 self.node.checkpoint_wanted = True

@@ -134,6 +134,7 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
         next_order=max(m.order for m in members) + 1,
         claims=_claims(members, allocations, change),
         before=(*old.before, (old.version, change.map_hash))[-BEFORE_KEPT:] if change.map_hash else (),
+        baselined=version if baseline != old.baseline else old.baselined,
     )
     topology.check()
     return Plan(topology, notes)

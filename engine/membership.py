@@ -17,7 +17,7 @@ from engine.leaving import Leaving
 from engine.messages import CaughtUp, Heartbeat, Join, Leave, Message, SetBaseline
 from engine.supplier import SupplySide
 from engine.topology import Topology, split_from
-from wal.ids import NO_VERSION, NodeId
+from wal.ids import NO_VERSION, NodeId, Version
 
 
 class Membership:
@@ -34,7 +34,8 @@ class Membership:
         self._joins: dict[NodeId, int] = {}  # who asks to join -> when it last did
         self.leaving = Leaving(core, detector)
         self._caught_up: dict[tuple[int, NodeId], None] = {}
-        self._baseline: tuple[NodeId, ...] | None = None
+        self._baseline: tuple[NodeId, ...] | None = None  # an order, given on the baseline that ...
+        self._baselined = NO_VERSION  # ... this version brought
         self._reason_since: int | None = None
         self._next_heartbeat = 0
         self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
@@ -137,8 +138,11 @@ class Membership:
         settings = core.settings
         return first_topology(cluster, settings.cluster, settings.partitions, settings.backups, chosen, core.affinity)
 
-    def change_baseline(self, nodes: tuple[NodeId, ...]) -> str:
-        """Ask for another baseline; or why not."""
+    def change_baseline(self, nodes: tuple[NodeId, ...], baselined: Version) -> str:
+        """Ask for another baseline in place of the one that a version brought; or why not.
+
+        Whoever took the order keeps it for the case that the coordinator dies; any change of the baseline makes it void.
+        """
         topology = self.core.topology
         if topology is None:
             return "the cluster is not formed yet"
@@ -147,7 +151,11 @@ class Membership:
             return f"not a member: {', '.join(unknown)}; members: {', '.join(m.node for m in topology.members)}"
         if not nodes:
             return "a baseline needs at least one node"
-        self._baseline = nodes
+        if baselined != topology.baselined:
+            return (
+                f"the order is about the baseline of {baselined}, and {topology.baselined} brought another: give it again"
+            )
+        self._baseline, self._baselined = nodes, baselined
         return ""
 
     # Time.
@@ -165,7 +173,7 @@ class Membership:
         self._reason_since = None
         self.leaving.switch(topology)
         self._joins = {n: at for n, at in self._joins.items() if not _is_member(topology, self.seen[n])}
-        if self._baseline is not None and tuple(self._baseline) == topology.baseline:
+        if self._baseline == topology.baseline or self._baselined != topology.baselined:
             self._baseline = None
         for member in topology.members:
             if member.node != core.node:
@@ -333,8 +341,8 @@ class Membership:
     def handle(self, sender: NodeId, message: Message) -> None:
         """Everything that is said about membership."""
         match message:
-            case SetBaseline(nodes):
-                problem = self.change_baseline(tuple(nodes))
+            case SetBaseline(nodes, baselined):
+                problem = self.change_baseline(tuple(nodes), baselined)
                 if problem:
                     self.core.note(f"baseline not changed: {problem}")
             case Heartbeat():

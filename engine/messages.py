@@ -13,7 +13,7 @@ from typing import TypeAlias, get_args
 import msgspec
 
 from wal import records as r
-from wal.ids import Ballot, Namespace, NodeId, TxId, Version
+from wal.ids import NO_VERSION, Ballot, Namespace, NodeId, TxId, Version
 
 
 class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -81,9 +81,13 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave", gc=False)
 
 
 class SetBaseline(msgspec.Struct, frozen=True, array_like=True, tag="set-baseline", gc=False):
-    """An operator's wish, passed on to the coordinator: these nodes are meant to hold data."""
+    """An operator's order, passed on to the coordinator: these nodes are meant to hold data.
+
+    It is given on the baseline that version `baselined` brought, and void for any other.
+    """
 
     nodes: list[NodeId]
+    baselined: Version = NO_VERSION
 
 
 class Announce(msgspec.Struct, frozen=True, array_like=True, tag="announce", gc=False):

@@ -79,7 +79,8 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
 
     `claims` is how far the disk of each voter was durable as of its single map; for one that is away, all that was heard.
     `before` are the last versions that led here, oldest first, each with the hash of its map: whoever has another map of
-    such a version, or a version that is not among them, is on the other side of a split.
+    such a version, or a version that is not among them, is on the other side of a split. `baselined` is the version that
+    brought the baseline: an order to change it is for one baseline alone.
     """
 
     version: Version
@@ -96,6 +97,7 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     format: int = FORMAT
     claims: tuple[Claim, ...] = ()
     before: tuple[tuple[Version, int], ...] = ()
+    baselined: Version = NO_VERSION
 
     def member(self, node: NodeId) -> Member | None:
         """The member entry of `node`, if it is one."""

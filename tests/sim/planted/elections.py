@@ -209,6 +209,21 @@ def lost_disk_passes_though_it_lacks_everything(machine: Machine) -> None:
     copies_that_lack_acknowledged_updates_stay(machine)
 
 
+@ELECTIONS.fault("10")
+def an_old_order_is_carried_out(machine: Machine) -> None:
+    """An order to change the baseline is kept until a map has that very baseline, whatever was ordered since."""
+    assert machine.node is not None
+    membership = machine.node.membership
+
+    def switch(original: Callable[[], None]) -> None:
+        topology = membership.core.topology
+        assert topology is not None
+        membership._baselined = topology.baselined
+        original()
+
+    around(membership, "switch", switch)
+
+
 def _exchange(machine: Machine) -> exchange.Exchange:
     assert machine.node is not None
     return machine.node.exchange

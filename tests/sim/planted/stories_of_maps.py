@@ -108,6 +108,24 @@ def a_voter_is_set_back_when_all_lost_their_power(plant: Plant | None) -> None:
 
 
 @story
+def an_order_about_an_older_baseline(plant: Plant | None) -> None:
+    """n2 and n1 are told different baselines; n1 does what it was told, and dies, and n2 leads."""
+    with Stage(plant, nodes=4) as stage:
+        late = stage.lose("set-baseline")
+        stage.world.command(stage["n2"], "baseline", {"nodes": ["n1", "n2", "n3"]})
+        stage.world.command(stage["n1"], "baseline", {"nodes": ["n1", "n2", "n4"]})
+        stage.wait(4_000)
+        stage.end(late)
+        stage.power_cut("n1")
+        stage.left_out("n1")
+        stage.wait(4_000)
+        newest = stage.world.newest()
+        assert newest is not None
+        stage.must(newest.baseline == ("n1", "n2", "n4"), f"the last order holds, not {', '.join(newest.baseline)}")
+        stage.curtain()
+
+
+@story
 def a_coordinator_that_nobody_accepts(plant: Plant | None) -> None:
     """n1 proposes a map which no other node gets to see, and dies; the others make one of their own."""
     with Stage(plant) as stage:

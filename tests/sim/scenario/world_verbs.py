@@ -353,11 +353,14 @@ def leave(stage: Stage, statement: Statement) -> None:
         _command(stage, statement, machine, "stop", {})
 
 
-@verb("baseline", "NODE...", least=1, most=MANY)
+@verb("baseline", "NODE...", least=1, most=MANY, options="at")
 def baseline(stage: Stage, statement: Statement) -> None:
-    """The operator says which nodes are meant to hold data."""
+    """The operator says which nodes are meant to hold data, to the first node that serves or to the one that is named."""
     names = [stage.machine(statement, name).name for name in statement.words]
-    machine = next((m for m in stage.world.running if m.node is not None and m.node.core.serving and not m.paused), None)
+    at = stage.machine(statement, statement.options["at"]) if "at" in statement.options else None
+    machine = at or next(
+        (m for m in stage.world.running if m.node is not None and m.node.core.serving and not m.paused), None
+    )
     if machine is None:
         raise statement.error("no node serves: nobody can be told")
     _command(stage, statement, machine, "baseline", {"nodes": names})
