@@ -61,6 +61,10 @@ class DoesNotFold(CorruptionError):
     """Checkpoint and log are readable, and contradict each other; a smaller share may fold."""
 
 
+class LogLost(CorruptionError):
+    """The log does not reach the checkpoint, or is another node's, or is not there at all."""
+
+
 class Claim(msgspec.Struct, frozen=True, gc=False):
     """The counters start+1 .. start+delta of one fragment, and the transaction that they belong to."""
 
@@ -105,15 +109,17 @@ class PartitionView(msgspec.Struct, frozen=True):
 class State:
     """What one node has, or a share of it. Rows are read from the store on demand, so close it, within minutes.
 
-    `checkpoint_lsn` and `lsn` are where the fold began and ended; `time_ms` is the newest block's time, 0 if the log
-    says nothing since the checkpoint. `topology` is the newest map that this node knows to be committed. `unequal` are
-    fragments whose rows in the store, all of them whole, do not add up: the digest of contents that the last checkpoint
-    wrote, and that of what was read. It fills while rows are read.
+    `incarnation` is how often its node has started; 0 if neither log nor checkpoint knows of a start. `checkpoint_lsn`
+    and `lsn` are where the fold began and ended; `time_ms` is the newest block's time, 0 if the log says nothing since
+    the checkpoint. `topology` is the newest map that this node knows to be committed. `unequal` are fragments whose rows
+    in the store, all of them whole, do not add up: the digest of contents that the last checkpoint wrote, and that of
+    what was read. It fills while rows are read.
     """
 
     def __init__(self, path: Path, identity: Identity, store: LmdbStore, replica: Replica, tail: Tail) -> None:
         self.path = path
         self.identity = identity
+        self.incarnation = replica.incarnation
         self.version: Version = replica.committed[0]
         self.topology: Topology | None = topologies.decode(replica.committed[1]) if replica.committed[1] else None
         self.checkpoint_lsn = tail.began
@@ -251,7 +257,7 @@ def _check_pages(path: Path) -> None:
 def _read(path: Path, identity: Identity, store: LmdbStore, share: Share) -> State:
     seen = -1
     for _ in range(ATTEMPTS):
-        tail = Tail(path / "wal", share)
+        tail = Tail(path / "wal", share, (identity.cluster, identity.node))
         try:
             replica = recover(LayeredStore(Window(store, share)), tail)
             if tail.lsn == tail.began:
@@ -259,7 +265,7 @@ def _read(path: Path, identity: Identity, store: LmdbStore, share: Share) -> Sta
             return State(path, identity, store, replica, tail)
         except Overtaken as error:
             if tail.began == seen:
-                raise CorruptionError(f"{path}: {error}; copy the directory again, or leave it out") from None
+                raise LogLost(f"{path}: {error}; copy the directory again, or leave it out") from None
             seen = tail.began
             store.renew()
         except _NOT_FOLDED as error:
@@ -276,7 +282,7 @@ def _check_not_behind(path: Path, lsn: int) -> None:
     segments = list_segments(path / "wal")
     last = segments[-1].last_lsn if segments else 0
     if last < lsn:
-        raise CorruptionError(
+        raise LogLost(
             f"{path}: the checkpoint ends at LSN {lsn}, and the log at LSN {last}: expected a log that reaches so far; "
             "were store and wal copied at different moments?"
         )

@@ -17,7 +17,7 @@ from engine.replica import NodeImage
 from engine.store import CheckpointImage, Entry, Loaded, Row
 from engine.store_errors import StoreDamaged
 from engine.store_lmdb import LmdbStore
-from wal import LogDamaged, read
+from wal import LogDamaged, Owner, begins, read
 from wal import records as r
 from wal.ids import Fragment, Namespace, TxId
 
@@ -84,22 +84,25 @@ class Share:
 class Tail:
     """The log since the checkpoint, one share of it, as `recover` replays it; and what its blocks say about time."""
 
-    def __init__(self, path: Path, share: Share) -> None:
+    def __init__(self, path: Path, share: Share, owner: Owner) -> None:
         self.share = share
+        self.begins = 1
         self.began = 0
         self.lsn = 0
         self.first_ms = self.time_ms = 0  # the first block's time, and the latest
         self.touched_ms: dict[Fragment, int] = {}
         self.prepared_ms: dict[tuple[TxId, int], int] = {}
         self._path = path
+        self._owner = owner
 
     def replay(self, from_lsn: int) -> Iterator[Records]:
         """The records from there to where the log ends now. Raises Overtaken, LogError, DiskError."""
         self.began = self.lsn = from_lsn - 1
+        self.begins = begins(self._path)
         doubts, doubted = 0, 0
         while True:
             try:
-                for block in read(self._path, self.lsn + 1):
+                for block in read(self._path, self.lsn + 1, owner=self._owner):
                     if block.first_lsn != self.lsn + 1:
                         raise Overtaken(
                             f"after LSN {self.lsn} the log goes on with LSN {block.first_lsn}: "

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from engine.replica import Replica
 from engine.store import LayeredStore
-from wal.records import Record
+from wal.probe import probe
+from wal.records import Record, Trimmed
 
 
 class Replayed(Protocol):
@@ -24,6 +25,11 @@ class Replayed(Protocol):
 
 class Replays(Protocol):
     """A log that can be read from an LSN on."""
+
+    @property
+    def begins(self) -> int:
+        """Its first LSN."""
+        ...
 
     def replay(self, from_lsn: int) -> Iterable[Replayed]:
         """The blocks from there to the end."""
@@ -39,7 +45,15 @@ def recover(store: LayeredStore, log: Replays) -> Replica:
     replica = Replica(store)
     for record in replica.load(loaded):
         replica.apply(record)
+    doubtful = log.begins > replica.trimmed  # unless a record that follows says where it begins
+    applied = {n: f.counter.highest_applied for n, f in replica.fragments.items()} if doubtful else {}
     for block in log.replay(loaded.lsn + 1):
         for record in block.records:
             replica.apply(record)
+    if log.begins > replica.trimmed:
+        # The log is cut off where no record says so: the end that had it is lost, or a loss was accepted. What was
+        # applied by the checkpoint may be in what went; what was applied since is in what was just read.
+        probe("recover.history_in_doubt")
+        dropped = [(*name, counter) for name, counter in applied.items() if name in replica.fragments]
+        replica.apply(Trimmed(log.begins, dropped))
     return replica

@@ -42,6 +42,7 @@ class NodeImage(msgspec.Struct, frozen=True, array_like=True):
     lives: list[tuple[int, int]] = msgspec.field(default_factory=list)
     claimed_at: Version = NO_VERSION
     claims: list[r.Claim] = msgspec.field(default_factory=list)
+    trimmed: int = 1
 
 
 class PartitionState:
@@ -74,6 +75,7 @@ class Replica:
         self.promised: tuple[Version, Ballot] = (NO_VERSION, NO_BALLOT)
         self.accepted: tuple[Version, Ballot, bytes] = (NO_VERSION, NO_BALLOT, b"")
         self.committed: tuple[Version, bytes] = (NO_VERSION, b"")
+        self.trimmed = 1  # the log has a record which says that it begins here
         self._dirty_fragments: dict[Fragment, None] = {}
         self._dirty_partitions: dict[int, None] = {}
 
@@ -149,7 +151,8 @@ class Replica:
                 self.incarnation, self.lives = incarnation, [*before, (incarnation, at)]
             case r.Claimed(version, claims):
                 self.claimed_at, self.claims = version, claims
-            case r.Trimmed(_, dropped):
+            case r.Trimmed(first_lsn, dropped):
+                self.trimmed = max(first_lsn, self.trimmed)
                 for namespace, partition, counter in dropped:
                     fragment = self.fragment((namespace, partition))
                     fragment.history_from = max(fragment.history_from, counter)
@@ -399,18 +402,9 @@ class Replica:
             for number in self._dirty_partitions
             for p in (self.partitions[number],)
         }
-        node = encode(
-            NodeImage(
-                self.incarnation,
-                self.promised,
-                self.accepted,
-                self.committed,
-                open_records,
-                self.lives,
-                self.claimed_at,
-                self.claims,
-            )
-        )
+        exchange = self.promised, self.accepted, self.committed
+        knows = self.lives, self.claimed_at, self.claims
+        node = encode(NodeImage(self.incarnation, *exchange, open_records, *knows, self.trimmed))
         self._dirty_fragments, self._dirty_partitions = {}, {}
         return CheckpointImage(lsn, {"node": node}, fragments, partitions, cleared, rows)
 
@@ -448,6 +442,7 @@ class Replica:
         self.incarnation, self.lives = node.incarnation, node.lives
         self.claimed_at, self.claims = node.claimed_at, node.claims
         self.promised, self.accepted, self.committed = node.promised, node.accepted, node.committed
+        self.trimmed = node.trimmed
         return node.open
 
     def check(self) -> None:

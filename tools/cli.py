@@ -7,7 +7,11 @@ code says:
     0  done, and nothing is wrong
     1  something wrong was found, or the cluster refused
     2  the command or the configuration cannot be meant so
-    3  a directory could not be read, or a node not reached
+    3  a directory could not be read, or a node not reached, or a newer version wrote it
+    4  the end of a log is gone, and it may have been promised
+    5  damage: bytes are not what was written
+    6  segments of a log are missing, or another node's
+    7  what a log says cannot be, or the store says otherwise
   130  interrupted
   141  whoever read the answer went away
 """
@@ -42,7 +46,9 @@ app = program(
     "Foreshore: a transactional, partitioned, persistent key-value engine that counts its updates.",
     epilog=(
         "Exit codes: 0 done, nothing wrong; 1 something wrong found, or refused by the cluster; 2 usage; "
-        "3 a directory cannot be read or a node not reached; 130 interrupted; 141 the reader of the output went away."
+        "3 a directory cannot be read or a node not reached; 4 the end of a log is gone and may have been promised; "
+        "5 damage; 6 segments missing or foreign; 7 a log contradicts itself or its store; 130 interrupted; 141 the "
+        "reader of the output went away."
     ),
 )
 

@@ -22,9 +22,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from engine.errors import Error, Unavailable, UsageError
+from engine.errors import CorruptionError, Error, Unavailable, UsageError
+from engine.offline import DoesNotFold, LogLost
+from engine.store_errors import StoreDamaged, StoreError, StoreForeign
 from tools.reconcile.findings import printable
-from wal import DiskError, LogDamaged, LogError
+from wal import DiskError, Finding, LogError
+from wal.errors import Kind as FindingKind
 
 Cell = str | int | float | bool | None | list[int] | list[str] | list[list[int]]
 Row = Mapping[str, Cell]
@@ -39,7 +42,11 @@ class ExitCode(IntEnum):
     OK = 0
     WRONG = 1  # something wrong was found, or the cluster refused
     USAGE = 2  # the command or the configuration cannot be meant so
-    UNREADABLE = 3  # a directory could not be read, or a node not reached
+    UNREADABLE = 3  # a directory could not be read, or a node not reached, or a newer version wrote it
+    TAIL = 4  # the end of a log is gone, and it may have been promised
+    DAMAGED = 5  # bytes are not what was written
+    MISSING = 6  # segments of a log are missing, or are another's
+    LOGIC = 7  # what a log says cannot be, or its store says otherwise
     INTERRUPTED = 130
     HUNG_UP = 141  # whoever read the answer went away
 
@@ -58,6 +65,19 @@ def program(name: str, meaning: str = "", *, epilog: str | None = None) -> typer
     )
 
 
+_CODES: dict[FindingKind, ExitCode] = {
+    "index": ExitCode.WRONG,
+    "stray": ExitCode.WRONG,
+    "newer": ExitCode.UNREADABLE,
+    "torn": ExitCode.TAIL,
+    "unfollowed": ExitCode.TAIL,
+    "damaged": ExitCode.DAMAGED,
+    "replaced": ExitCode.MISSING,
+    "missing": ExitCode.MISSING,
+    "foreign": ExitCode.MISSING,
+}
+
+
 class Unreadable(Error):
     """A directory or a node from which nothing could be learned."""
 
@@ -65,16 +85,31 @@ class Unreadable(Error):
 def exit_code_of(error: Exception) -> ExitCode:
     """What an error is at the end of a command."""
     match error:
-        case UsageError():
-            return ExitCode.USAGE
-        case Unavailable() | Unreadable() | DiskError() | OSError():
-            return ExitCode.UNREADABLE
-        case LogDamaged():
-            return ExitCode.WRONG
         case LogError():
+            return code_of(error.finding)
+        case DoesNotFold():
+            return ExitCode.LOGIC
+        case LogLost():
+            return ExitCode.MISSING
+        case StoreDamaged() | StoreForeign():
+            return ExitCode.DAMAGED
+        case UsageError() if not isinstance(error.__cause__, LogError):
+            return ExitCode.USAGE
+        case Error() if isinstance(error.__cause__, LogError | CorruptionError | StoreError | DiskError):
+            return exit_code_of(error.__cause__)
+        case CorruptionError() if isinstance(error.__cause__, OSError):
+            return ExitCode.UNREADABLE
+        case CorruptionError():
+            return ExitCode.DAMAGED
+        case Unavailable() | Unreadable() | DiskError() | StoreError() | OSError():
             return ExitCode.UNREADABLE
         case _:
             return ExitCode.WRONG
+
+
+def code_of(finding: Finding) -> ExitCode:
+    """What is wrong with a log, as an exit code; of several the largest counts."""
+    return _CODES[finding.kind]
 
 
 def complain(text: object) -> None:

@@ -1,7 +1,7 @@
 """`foreshore wal`: what a node's log says, read from its files beside the live node or after it, and never written.
 
 DIR is a data directory, its `wal`, or a segment file. What is wrong with a log is told on stderr, in its place, and
-everything that verifies is shown all the same; then the exit code is 1.
+everything that verifies is shown all the same; then the exit code says how bad it is (`tools.terminal.ExitCode`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import typer
 
 from engine.errors import UsageError
 from tools.reconcile.findings import Values
-from tools.terminal import ExitCode, Row, bytes_of, complain, emit, program, show, to_json, word
-from tools.wal_checks import counters, verify
+from tools.terminal import ExitCode, Row, bytes_of, code_of, complain, emit, program, show, to_json, word
+from tools.wal_counters import counters
 from tools.wal_places import Place, place_of
 from tools.wal_records import Filter, facts, line, time_text
-from wal import Block, Finding, follow, inspect, list_segments
+from tools.wal_verify import verify
+from wal import Block, Finding, SegmentInfo, follow, inspect, list_segments
 from wal import records as r
 from wal.ids import PARTITIONS_MAX
 from wal.records import kind_of
@@ -58,7 +59,7 @@ def dump(
     tail: Annotated[bool, typer.Option("--follow", help="Go on with what the node appends, until interrupted.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the records of a log, one line each. Exit code 1 if the log is damaged."""
+    """Print the records of a log, one line each. The exit code says whether the log is whole, as that of verify does."""
     _check_range(from_lsn, to_lsn)
     wanted = Filter(namespace=namespace, partition=partition, key=None if key is None else bytes_of(key), tx=_tx(tx))
     if tail and len(directories) > 1:
@@ -74,6 +75,7 @@ def dump(
             left -= len(shown) if left > 0 else 0
             emit(shown)
             if left == 0:
+                trouble.end()
                 return
     trouble.end()
 
@@ -110,7 +112,7 @@ class _Trouble:
 
     def aside(self, place: Place, from_lsn: int, to_lsn: int | None) -> Iterator[Block]:
         """The blocks of a log, without what is wrong with it."""
-        for found in inspect(place.source, from_lsn, to_lsn):
+        for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner):
             if isinstance(found, Finding):
                 self.note(place, found)
             else:
@@ -119,10 +121,13 @@ class _Trouble:
     def note(self, place: Place, finding: Finding) -> None:
         """Tell of a finding."""
         complain(f"{place.path}: {finding}")
-        if finding.kind == "newer":
-            self._code = ExitCode.UNREADABLE
-        elif finding.damage and self._code is ExitCode.OK:
-            self._code = ExitCode.WRONG
+        code = code_of(finding)
+        if not (place.live and code is ExitCode.TAIL):  # it is being written
+            self._code = max(code, self._code)
+
+    def files(self, place: Place) -> list[SegmentInfo]:
+        """The segments of a log; what is wrong with their files is told."""
+        return list_segments(place.source, owner=place.owner, tell=lambda finding: self.note(place, finding))
 
     def end(self) -> None:
         """The command ends here."""
@@ -148,7 +153,7 @@ def stat(
         counted = _Counted()
         for block in trouble.aside(place, from_lsn, to_lsn):
             counted.add(block, Filter(namespace=namespace, partition=partition))
-        files = list_segments(place.source)
+        files = list_segments(place.source)  # what is wrong was told
         rows.append(
             {
                 "node": place.name,
@@ -230,12 +235,14 @@ class _Counted:
 @app.command()
 def segments(directories: Directories, as_json: AsJson = False) -> None:
     """List the segment files of a log, and what was set aside beside them."""
-    show(_segment_rows([place_of(text) for text in directories]), as_json=as_json)
+    trouble = _Trouble()
+    show(_segment_rows([place_of(text) for text in directories], trouble), as_json=as_json)
+    trouble.end()
 
 
-def _segment_rows(places: list[Place]) -> Iterator[Row]:
+def _segment_rows(places: list[Place], trouble: _Trouble) -> Iterator[Row]:
     for place in places:
-        for info in list_segments(place.source):
+        for info in trouble.files(place):
             empty = info.last_lsn < info.first_lsn
             yield {
                 "node": place.name,

@@ -10,7 +10,7 @@ from engine.errors import CorruptionError, UsageError
 from engine.home import read_identity
 from engine.offline import is_live
 from tools.terminal import Unreadable
-from wal import Source
+from wal import Owner, Source
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +28,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The node, or the path if nobody says whose it is."""
         return self.node or str(self.path)
+
+    @property
+    def owner(self) -> Owner | None:
+        """Whose log it should be, if the directory says so."""
+        return (self.cluster, self.node) if self.node else None
 
     @property
     def source(self) -> Source:

@@ -11,9 +11,10 @@ from wal.disk import DirectoryDisk, Disk, DiskError, DiskFull, DiskMissing, File
 from wal.errors import Finding, LogBehindStore, LogClosed, LogDamaged, LogError, LogForeign, LogTooNew
 from wal.history import HistoryCursor
 from wal.log import Log, LogSettings
-from wal.reader import Report, Source, follow, inspect, list_segments, read, verify
+from wal.reader import Report, Source, begins, follow, inspect, list_segments, read, verify
 from wal.repair import Torn
 from wal.segment import Block, SegmentInfo
+from wal.walk import Owner
 from wal.want import Want
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "LogForeign",
     "LogSettings",
     "LogTooNew",
+    "Owner",
     "PartitionCounter",
     "Report",
     "SegmentInfo",
@@ -44,6 +46,7 @@ __all__ = [
     "TooManyRanges",
     "Torn",
     "Want",
+    "begins",
     "crc32c",
     "follow",
     "inspect",

@@ -10,18 +10,19 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["torn", "damaged", "missing", "replaced", "index", "stray", "foreign", "newer"]
+Kind = Literal["torn", "unfollowed", "damaged", "missing", "replaced", "index", "stray", "foreign", "newer"]
 
-_HARMLESS: frozenset[Kind] = frozenset({"torn", "index", "stray"})
+_HARMLESS: frozenset[Kind] = frozenset({"torn", "unfollowed", "index", "stray"})
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is not as it should be, and what it costs.
 
-    `torn`: the log ends in a block that was never promised. `damaged`: bytes changed. `missing`: a segment, or the
-    log's beginning, is gone. `replaced`: a whole segment that is not the one its neighbour knew. `index`: a footer that
-    is made again from the blocks. `stray`: bytes where zeros should be. `foreign`: of another node or cluster. `newer`:
-    written by a newer version.
+    `torn`: the log ends in a block that is not whole, and nothing here proves that it was promised. `damaged`: bytes
+    changed, or a file has another size than it was made with. `missing`: a segment, or the log's beginning, is gone.
+    `unfollowed`: the last segment is sealed, and has no successor. `replaced`: a whole segment that is not the one its
+    neighbour knew. `index`: a footer that is made again from the blocks. `stray`: bytes where zeros should be.
+    `foreign`: of another node or cluster. `newer`: written by a newer version.
     """
 
     kind: Kind
@@ -30,6 +31,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     lsn: int
     what: str
     cost: str
+    until: int = 0
+    """The first LSN behind it that is there again, and follows what stands before; 0 if nothing does, or nobody knows."""
+
+    def costs(self, from_lsn: int) -> bool:
+        """Whether it may cost a reader anything who needs the records from `from_lsn` on."""
+        return self.damage and not 0 < self.until <= max(from_lsn, self.lsn)
 
     @property
     def damage(self) -> bool:

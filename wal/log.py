@@ -139,6 +139,11 @@ class Log:
         return self._segments.live.next_lsn
 
     @property
+    def begins(self) -> int:
+        """Its first LSN."""
+        return self._segments.durable()[0][0]
+
+    @property
     def durable_lsn(self) -> int:
         """Every record up to here survives a power cut."""
         return self._segments.durable_lsn

@@ -19,13 +19,16 @@ from wal.checksum import crc32c, reference_crc32c
 from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
+from wal.records import Trimmed
 from wal.scan import Scan
 from wal.segment import Block, SegmentInfo, segment_lsn, segment_name
 from wal.segment_file import after, before, decode, read_header
-from wal.walk import ReadableDisk, Walk
+from wal.walk import Owner, ReadableDisk, Walk
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ReadableDisk
 """A directory, segment files (of one log, from wherever), or a disk."""
+
+Tell: TypeAlias = Callable[[Finding], None]
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -45,25 +48,28 @@ class Report(msgspec.Struct, kw_only=True):
         return any(finding.damage for finding in self.findings)
 
 
-def read(source: Source, from_lsn: int = 1, to_lsn: int | None = None) -> Iterator[Block]:
+def read(source: Source, from_lsn: int = 1, to_lsn: int | None = None, *, owner: Owner | None = None) -> Iterator[Block]:
     """The blocks that hold LSNs `from_lsn` to `to_lsn`, cut to these, as far as the log still has them.
 
-    Raises LogDamaged, LogForeign or LogTooNew where it comes upon what they say; a torn tail is where the log ends.
+    Raises LogDamaged, LogForeign or LogTooNew where it comes upon what they say; a torn tail is where the log ends, and
+    damage that only costs what lies below `from_lsn` is passed over.
     """
-    for found in inspect(source, from_lsn, to_lsn):
+    for found in inspect(source, from_lsn, to_lsn, owner=owner):
         if isinstance(found, Block):
             yield found
         elif found.kind == "foreign":
             raise LogForeign(found)
         elif found.kind == "newer":
             raise LogTooNew(found)
-        elif found.damage:
+        elif found.costs(from_lsn):
             raise LogDamaged(found)
 
 
-def inspect(source: Source, from_lsn: int = 1, to_lsn: int | None = None) -> Iterator[Block | Finding]:
+def inspect(
+    source: Source, from_lsn: int = 1, to_lsn: int | None = None, *, owner: Owner | None = None
+) -> Iterator[Block | Finding]:
     """The same, tolerantly: what is wrong comes as a `Finding` in its place, and everything that verifies is read."""
-    for found in Walk(_disk_of(source), from_lsn=from_lsn):
+    for found in Walk(_disk_of(source), from_lsn=from_lsn, owner=owner):
         match found:
             case Finding():
                 yield found
@@ -77,13 +83,23 @@ def inspect(source: Source, from_lsn: int = 1, to_lsn: int | None = None) -> Ite
                 pass
 
 
-def verify(source: Source, *, reference: bool = False) -> Report:
-    """Read all of it: chain, checksums, LSNs, footers and unused space.
+def verify(
+    source: Source,
+    *,
+    reference: bool = False,
+    owner: Owner | None = None,
+    look: Callable[[Block], None] = lambda _: None,
+) -> Report:
+    """Read all of it: chain, checksums, LSNs, footers and unused space; of a directory, that it begins where it may.
 
-    With `reference` every checksum is computed by crcmod instead of the hardware: slower, and independent of it.
+    With `reference` every checksum is computed by crcmod instead of the hardware: slower, and independent of it. `look`
+    is shown every block.
     """
     report = Report(segments=[], findings=[])
-    for found in Walk(_disk_of(source), checksum=reference_crc32c if reference else crc32c, everything=True):
+    checksum = reference_crc32c if reference else crc32c
+    walk = Walk(_disk_of(source), checksum=checksum, everything=True, owner=owner)
+    trimmed = 1
+    for found in walk:
         match found:
             case Finding():
                 report.findings.append(found)
@@ -96,12 +112,45 @@ def verify(source: Source, *, reference: bool = False) -> Report:
                 report.records += len(records)
                 report.bytes += found.bytes
                 report.last_lsn = found.last_lsn
+                trimmed = max(trimmed, *(record.first_lsn for record in records if isinstance(record, Trimmed)), 1)
+                look(found)
+    if isinstance(source, str) or not isinstance(source, Sequence):  # files that were picked out prove nothing missing
+        report.findings += _ends(walk.first, trimmed, report.segments)
     return report
 
 
-def list_segments(source: Source) -> list[SegmentInfo]:
-    """All segments whose header can be read, the oldest first. Reads the blocks of the last one only."""
-    return [found for found in Walk(_disk_of(source), from_lsn=2**63) if isinstance(found, SegmentInfo)]
+def _ends(first: SegmentHeader | None, trimmed: int, segments: Sequence[SegmentInfo]) -> Iterator[Finding]:
+    """What is wrong with where a log begins, of which the last `Trimmed` says that it is at `trimmed`, and ends."""
+    if first is not None and first.previous_lsn and first.first_lsn > trimmed:
+        lsn, name = first.first_lsn, segment_name(first.first_lsn)
+        told = f"Trimmed speaks of LSN {trimmed} last" if trimmed > 1 else "it holds no Trimmed"
+        what = f"the log begins at LSN {lsn} and {told}: expected a Trimmed record that explains it"
+        cost = f"the records from LSN {trimmed} to {lsn - 1}, or the end of the log, where the Trimmed was"
+        yield Finding(kind="missing", segment=name, offset=0, lsn=trimmed, what=what, cost=cost, until=lsn)
+    if segments and segments[-1].sealed:
+        last = segments[-1]
+        what = "the last segment is sealed, and only a node that stopped at that very moment explains that none follows"
+        cost = f"the records from LSN {last.last_lsn + 1} on, if a segment with them was removed"
+        yield Finding(kind="unfollowed", segment=last.name, offset=last.bytes, lsn=last.last_lsn + 1, what=what, cost=cost)
+
+
+def list_segments(source: Source, *, owner: Owner | None = None, tell: Tell = lambda _: None) -> list[SegmentInfo]:
+    """All segments whose header can be read, the oldest first, and `tell` of what is wrong with their files.
+
+    Reads the blocks of the last one only.
+    """
+    infos: list[SegmentInfo] = []
+    for found in Walk(_disk_of(source), from_lsn=2**63, owner=owner):
+        if isinstance(found, SegmentInfo):
+            infos.append(found)
+        elif isinstance(found, Finding):
+            tell(found)
+    return infos
+
+
+def begins(source: Source) -> int:
+    """The LSN that the log begins with, by its files' names; 1 if there are none."""
+    return min((lsn for lsn in map(segment_lsn, _disk_of(source).list()) if lsn is not None), default=1)
 
 
 def follow(source: Source, from_lsn: int = 1, *, wait: Callable[[], bool]) -> Iterator[Block]:

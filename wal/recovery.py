@@ -5,9 +5,11 @@ nothing; `wal.repair` does.
 
 ## Torn tail or damage?
 
-The log stops at its first block that does not verify. In any segment but the last that is damage: a segment gets a
-successor only after all of it was synced. In the last one it is a *torn tail* if nothing from there on was ever known
-to be durable, and damage otherwise. The bytes alone cannot tell. With FSYNC durability there is at most one unsynced
+A file that is shorter than its header says, or longer, is damage: segments are made, filled and synced in full size
+before they are used, so no crash changes that. Else the log stops at its first block that does not verify. In any
+segment but the last that is damage: a segment gets a successor only after all of it was synced. In the last one it is a
+*torn tail* if nothing from there on was ever known to be durable, and damage otherwise. The bytes alone cannot tell.
+With FSYNC durability there is at most one unsynced
 block, the last; with LOG_ONLY many are written between two syncs, and a power cut keeps any subset of their sectors,
 so that a later one may be whole where an earlier one is not. Therefore each block says up to which offset the file was
 synced when it was written. A whole block behind the break that says so of the place of the break is the proof that what
@@ -30,7 +32,7 @@ from wal.disk import Disk, File
 from wal.errors import Finding, Kind, LogBehindStore, LogDamaged, LogForeign, LogTooNew
 from wal.scan import Scan, nonzero_end, survivors
 from wal.segment import SegmentBuilder, segment_lsn, segment_name
-from wal.segment_file import Sealed, broken, newer, read_header, read_trailer, rebuild
+from wal.segment_file import Sealed, broken, newer, read_header, read_trailer, rebuild, wrong_size
 
 
 class Examined:
@@ -44,7 +46,7 @@ class Examined:
         self.tail_end = 0
         """Where the bytes end that follow the live segment's last block and are not zero."""
         self.gone = 0
-        """How many bytes the live segment's file is shorter than it was made."""
+        """How many bytes the live segment's file is shorter than it was made; below 0 if it is longer."""
         self.why = ""
         """What stopped the scan of the live segment."""
         self.damage: Finding | None = None
@@ -143,6 +145,8 @@ def _examine_sealed(
 ) -> Finding | None:
     """A segment with a successor: it must be whole, by its trailer or else by what its successor knew of it."""
     name = segment_name(header.first_lsn)
+    if verify and (what := wrong_size(file, header)):
+        return _resized(found, file, header, what)
     trailer = _trailer(file, header)
     if trailer is not None:
         if verify:
@@ -166,9 +170,10 @@ def _examine_sealed(
 
 def _examine_last(found: Examined, file: File, header: SegmentHeader) -> Finding | None:
     """The last segment: where its blocks end, and whether what follows is torn or damaged."""
+    if what := wrong_size(file, header):
+        return _resized(found, file, header, what)
     trailer = _trailer(file, header)
-    size = min(file.size(), header.capacity)
-    builder, scan = rebuild(file, header, size if trailer is None else trailer.end)
+    builder, scan = rebuild(file, header, header.capacity if trailer is None else trailer.end)
     if trailer is not None:
         if (scan.offset, scan.lsn - 1, scan.crc) != (trailer.end, trailer.last_lsn, trailer.last_crc):
             return _stopped(found, file, header, scan)
@@ -176,12 +181,11 @@ def _examine_last(found: Examined, file: File, header: SegmentHeader) -> Finding
         found.live, found.live_sealed = builder, True
         return None
     found.live = builder
-    found.gone = header.capacity - size
     found.why = scan.stop
-    found.tail_end = nonzero_end(file, scan.offset, size)
+    found.tail_end = nonzero_end(file, scan.offset, header.capacity)
     if found.tail_end == scan.offset:
         return None
-    for raw in survivors(file, header, offset=scan.offset, limit=size, lsn=scan.lsn):
+    for raw in survivors(file, header, offset=scan.offset, limit=header.capacity, lsn=scan.lsn):
         if raw.header.synced_to > scan.offset:
             known = f"a whole block at offset {raw.offset} says that all before offset {raw.header.synced_to} was synced"
             what = f"{scan.stop or 'zeros where a block should be'}; {known}"
@@ -192,12 +196,25 @@ def _examine_last(found: Examined, file: File, header: SegmentHeader) -> Finding
 
 def _stopped(found: Examined, file: File, header: SegmentHeader, scan: Scan) -> Finding:
     """A segment that must be whole stops at `scan`; the log ends there if the loss is accepted."""
-    size = min(file.size(), header.capacity)
+    _cut_at(found, file, header, scan, scan.stop or "zeros where a block should be")
+    return broken(scan, segment_name(header.first_lsn), f"the records from LSN {scan.lsn} on")
+
+
+def _resized(found: Examined, file: File, header: SegmentHeader, what: str) -> Finding:
+    """A segment whose file has another size than it was made with; the log ends with its blocks if it is accepted."""
+    _, scan = rebuild(file, header, min(file.size(), header.capacity))
+    _cut_at(found, file, header, scan, what)
+    cost = f"the records from LSN {scan.lsn} on"
+    return _finding("damaged", segment_name(header.first_lsn), scan.offset, scan.lsn, what, cost)
+
+
+def _cut_at(found: Examined, file: File, header: SegmentHeader, scan: Scan, why: str) -> None:
+    """The log ends where the scan stands."""
+    size = file.size()
     found.live, _ = rebuild(file, header, scan.offset)
     found.gone = header.capacity - size
-    found.why = scan.stop or "zeros where a block should be"
+    found.why = why
     found.tail_end = nonzero_end(file, scan.offset, size)
-    return broken(scan, segment_name(header.first_lsn), f"the records from LSN {scan.lsn} on")
 
 
 def _trailer(file: File, header: SegmentHeader) -> Trailer | None:

@@ -24,9 +24,9 @@ _CHUNK = 1 << 20
 
 
 class Torn(msgspec.Struct, frozen=True, kw_only=True):
-    """A torn tail, of which nothing was promised: `bytes` of it were copied to `kept_as`.
+    """What stood behind the log's last block: `bytes` of it were copied to `kept_as`.
 
-    `gone` bytes were missing at the end of the file, which had been made in its full size.
+    `gone`: so many bytes were missing at the end of the file (below 0: too many), and that loss was accepted.
     """
 
     segment: str
@@ -54,8 +54,10 @@ def repair(disk: Disk, found: Examined) -> tuple[File, Torn | None]:
             bytes=size,
             gone=found.gone,
             kept_as=_copy_aside(disk, file, live.name, live.end, size) if size else "",
-            why=found.why or ("zeros, and then bytes that are no block" if size else "the file was cut short"),
+            why=found.why or "zeros, and then bytes that are no block",
         )
+        if found.gone < 0:
+            file.truncate(live.header.capacity)
         _zero(file, live.end, live.header.capacity if found.gone else found.tail_end)
     _rewrite(file, live.synced_to, live.end)
     file.sync()
@@ -102,7 +104,7 @@ def _reopen_last(disk: Disk, found: Examined) -> None:
     file = disk.open(sealed.name)
     try:
         found.live, _ = rebuild(file, sealed.header, sealed.trailer.end)
-        found.gone = sealed.header.capacity - min(file.size(), sealed.header.capacity)
+        found.gone = sealed.header.capacity - file.size()
     finally:
         file.close()
     found.live_sealed = False

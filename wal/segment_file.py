@@ -63,6 +63,16 @@ def read_header(file: Readable, checksum: Checksum = crc32c) -> SegmentHeader:
     return decode_header(file.read(0, HEADER_BYTES), checksum)
 
 
+def wrong_size(file: Readable, header: SegmentHeader) -> str:
+    """What is wrong with the size of a segment's file; empty if nothing is.
+
+    A segment is made, filled and synced in its full size before it is used, so no crash shortens one: a partial copy or
+    a sick file system does, and what was behind its end may have been promised. A longer one was never ours.
+    """
+    size = file.size()
+    return f"the file has {size} bytes: expected the {header.capacity} that it was made with" * (size != header.capacity)
+
+
 def read_trailer(file: Readable, header: SegmentHeader, checksum: Checksum = crc32c) -> Trailer:
     """A segment's trailer; NothingHere if it is not sealed, FormatError if it cannot be read."""
     data = file.read(header.capacity - TRAILER_BYTES, TRAILER_BYTES)

@@ -20,10 +20,13 @@ from wal.probe import probe
 from wal.records import Record
 from wal.scan import RawBlock, Scan, nonzero_end, survivors
 from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_lsn, segment_name
-from wal.segment_file import Sealed, decode, read_header, read_trailer
+from wal.segment_file import Sealed, decode, read_header, read_trailer, wrong_size
 
 Found: TypeAlias = Block | Finding | SegmentInfo
 """A segment's info comes after its blocks."""
+
+Owner: TypeAlias = tuple[str, str]
+"""The cluster and the node that a log belongs to."""
 
 
 class ReadableDisk(Protocol):
@@ -41,31 +44,50 @@ class ReadableDisk(Protocol):
 class Walk:
     """Iterates once over all segments. Segments that end before `from_lsn` are passed over, unless `everything`.
 
-    `everything` also compares footers with blocks and looks for bytes where zeros should be.
+    `everything` also compares footers with blocks and looks for bytes where zeros should be. `owner` is whose log this
+    should be: that it is another's is told once, and then it is read all the same. Segments of yet other logs are not.
     """
 
     def __init__(
-        self, disk: ReadableDisk, *, from_lsn: int = 1, checksum: Checksum = crc32c, everything: bool = False
+        self,
+        disk: ReadableDisk,
+        *,
+        from_lsn: int = 1,
+        checksum: Checksum = crc32c,
+        everything: bool = False,
+        owner: Owner | None = None,
     ) -> None:
         self._disk = disk
         self._from_lsn = from_lsn
         self._checksum = checksum
         self._everything = everything
-        self._log: tuple[str, str] | None = None  # cluster and node of the first segment
+        self._owner = owner
+        self._log: Owner | None = None  # whose segments are read: the owner's if there are any, else the first one's
+        self.first: SegmentHeader | None = None
+        """The first segment's header, once the walk has begun, if it can be read."""
         self._ended: tuple[str, int, int, int] | None = None  # name, last LSN, end, last crc of the segment before
 
     def __iter__(self) -> Iterator[Found]:
         lsns = sorted(lsn for lsn in map(segment_lsn, self._disk.list()) if lsn is not None)
         headers = [self._header(lsn) for lsn in lsns]
-        for at, header in enumerate(headers):
+        read = [header for header in headers if isinstance(header, SegmentHeader)]
+        self._log = next((_owner(h) for h in read if self._owner in (None, _owner(h))), _owner(read[0]) if read else None)
+        self.first = read[0] if read and headers[0] == read[0] else None
+        if self._owner not in (None, self._log) and read:
+            what = f"a log of node {read[0].node!r} in cluster {read[0].cluster!r}: expected {_named(self._owner)}"
+            cost = "nothing, where it belongs; what its node had here is not here"
+            yield _finding("foreign", segment_name(read[0].first_lsn), 0, read[0].first_lsn, what, cost)
+        for at, found in enumerate(headers):
+            header = self._ours(lsns[at], found)
+            after = headers[at + 1] if at + 1 < len(headers) else None
             if isinstance(header, Finding):
-                yield header
+                until = after.first_lsn if isinstance(after, SegmentHeader) else 0
+                yield msgspec.structs.replace(header, until=until)
                 self._ended = None
             elif header is not None:
                 link = self._link(header)
                 if link is not None:
                     yield link
-                after = headers[at + 1] if at + 1 < len(headers) else None
                 yield from self._segment(header, after)
 
     def _header(self, lsn: int) -> SegmentHeader | Finding | None:
@@ -84,13 +106,19 @@ class Walk:
             return _finding("damaged", name, 0, lsn, str(error), lost)
         finally:
             file.close()
-        self._log = self._log or (header.cluster, header.node)
-        if (header.cluster, header.node) != self._log:
-            what = f"a segment of node {header.node!r} in cluster {header.cluster!r}: expected {self._log}"
-            return _finding("foreign", name, 0, lsn, what, lost)
+        return header
+
+    def _ours(self, lsn: int, header: SegmentHeader | Finding | None) -> SegmentHeader | Finding | None:
+        """A segment's header, or that it is no segment of the log that is read, or none of this place in it."""
+        if not isinstance(header, SegmentHeader):
+            return header
+        lost = f"the records from LSN {lsn} on that were in this segment"
+        if _owner(header) != self._log:
+            what = f"a segment of node {header.node!r} in cluster {header.cluster!r}: expected {_named(self._log)}"
+            return _finding("foreign", segment_name(lsn), 0, lsn, what, lost)
         if header.first_lsn != lsn:
             what = f"the segment begins at LSN {header.first_lsn}: expected {lsn}, by the file's name"
-            return _finding("replaced", name, 0, lsn, what, lost)
+            return _finding("replaced", segment_name(lsn), 0, lsn, what, lost)
         return header
 
     def _link(self, header: SegmentHeader) -> Finding | None:
@@ -103,7 +131,8 @@ class Walk:
         name, lost = segment_name(header.first_lsn), ended[0] + 1
         if known[0] > ended[0]:
             what = f"the segment follows LSN {known[0]}: the log before it ends with LSN {ended[0]} in {before}"
-            return _finding("missing", name, 0, lost, what, f"the records from LSN {lost} to {known[0]}")
+            cost = f"the records from LSN {lost} to {known[0]}"
+            return _finding("missing", name, 0, lost, what, cost, until=header.first_lsn)
         what = f"the segment follows LSN {known[0]}, end {known[1]}: {before} ends with LSN {ended[0]} at {ended[1]}"
         return _finding("replaced", name, 0, lost, what, "which of the two belongs here cannot be told")
 
@@ -118,7 +147,7 @@ class Walk:
                 file,
                 header,
                 self._checksum,
-                last=after is None,
+                after=after,
                 from_lsn=0 if self._everything else self._from_lsn,
                 everything=self._everything,
             )
@@ -140,10 +169,11 @@ class _SegmentWalk:
         header: SegmentHeader,
         checksum: Checksum,
         *,
-        last: bool,
+        after: SegmentHeader | Finding | None,
         from_lsn: int,
         everything: bool,
     ) -> None:
+        last = after is None
         self.name = segment_name(header.first_lsn)
         self.problem: Finding | None = None
         self.trailer: Trailer | None = None
@@ -161,6 +191,8 @@ class _SegmentWalk:
         self._from_lsn = from_lsn
         self._everything = everything
         self._size = min(file.size(), header.capacity)
+        self._resized = wrong_size(file, header)
+        self._until = after.first_lsn if isinstance(after, SegmentHeader) else 0
         self._limit = self._size if self.trailer is None else self.trailer.end
         self._builder = SegmentBuilder(header)
         self._whole = True  # so far every block verified, and the builder has them all
@@ -170,6 +202,7 @@ class _SegmentWalk:
 
     def __iter__(self) -> Iterator[Found]:
         scan = Scan(self._file, self._header, limit=self._limit, checksum=self._checksum)
+        stop: Finding | None = None
         while True:
             yield from self._blocks(scan)
             stop = self._judge(scan)
@@ -188,7 +221,12 @@ class _SegmentWalk:
             probe("wal.walk.resumed_behind_damage")
             place = onward.offset, onward.header.first_lsn, onward.header.previous_crc
             scan = Scan(self._file, self._header, limit=self._limit, checksum=self._checksum, place=place)
-        if self.trailer is None and self._whole:
+        if self._resized and stop is None:
+            cost = f"the records from LSN {scan.lsn} on, and nobody can tell from here whether there were any"
+            if self._until == scan.lsn:
+                cost = "nothing: the segment behind it follows what is here"
+            yield self._finding("damaged", scan, self._resized, cost, until=self._until)
+        if self.trailer is None and self._whole and not self._resized:
             self.ended = (self.name, scan.lsn - 1, scan.offset, scan.crc)
         if self._everything and not self._last:
             yield from self._footer()
@@ -234,16 +272,20 @@ class _SegmentWalk:
             return self._finding("newer", scan, what, "nothing, with the version that wrote it")
         if self._last:
             tail_end = nonzero_end(self._file, scan.offset, self._size)
-            gone = self._header.capacity - self._size
-            if tail_end == scan.offset and not gone:
+            if tail_end == scan.offset:
                 return None
             proven = any(raw.header.synced_to > scan.offset for raw in self._survivors(scan))
+            if not proven and self._resized:
+                return None  # that is said, and it is worse
             if not proven:
-                what = f"{what}; {tail_end - scan.offset} bytes, and {gone} that are missing from the file"
+                what = f"{what}; {tail_end - scan.offset} bytes"
                 return self._finding("torn", scan, what, "nothing that was promised, unless it was the last sync")
         onward = next(self._survivors(scan), None)
-        until = f"to {onward.header.first_lsn - 1}" if onward is not None else "on"
-        return self._finding("damaged", scan, what, f"the records from LSN {scan.lsn} {until}")
+        until = onward.header.first_lsn if onward is not None else self._until
+        cost = f"the records from LSN {scan.lsn} {f'to {until - 1}' if until else 'on'}"
+        if until == scan.lsn:
+            cost = "nothing: there were no records in it"
+        return self._finding("damaged", scan, what, cost, until=until)
 
     def _survivors(self, scan: Scan) -> Iterator[RawBlock]:
         return survivors(self._file, self._header, offset=scan.offset, limit=self._limit, lsn=scan.lsn)
@@ -268,13 +310,21 @@ class _SegmentWalk:
         info = self._builder.info()
         return info if self._whole else msgspec.structs.replace(info, last_lsn=scan.lsn - 1)
 
-    def _finding(self, kind: Kind, scan: Scan, what: str, cost: str) -> Finding:
-        return _finding(kind, self.name, scan.offset, scan.lsn, what, cost)
+    def _finding(self, kind: Kind, scan: Scan, what: str, cost: str, until: int = 0) -> Finding:
+        return _finding(kind, self.name, scan.offset, scan.lsn, what, cost, until=until)
 
     def _footer_problem(self, header: SegmentHeader, what: str) -> Finding:
         cost = "nothing: it is made again from the blocks"
         return _finding("index", self.name, header.capacity, header.first_lsn, what, cost)
 
 
-def _finding(kind: Kind, segment: str, offset: int, lsn: int, what: str, cost: str) -> Finding:
-    return Finding(kind=kind, segment=segment, offset=offset, lsn=lsn, what=what, cost=cost)
+def _finding(kind: Kind, segment: str, offset: int, lsn: int, what: str, cost: str, *, until: int = 0) -> Finding:
+    return Finding(kind=kind, segment=segment, offset=offset, lsn=lsn, what=what, cost=cost, until=until)
+
+
+def _owner(header: SegmentHeader) -> Owner:
+    return header.cluster, header.node
+
+
+def _named(owner: Owner | None) -> str:
+    return f"{owner[1]!r} in {owner[0]!r}" if owner is not None else "nobody's"

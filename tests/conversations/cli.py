@@ -1,7 +1,7 @@
 r"""Conversations with the `foreshore` command (`tools.cli`) over data directories that the story makes.
 
 ```
-node n1 [cluster=other]        the directory of a node that was started once and stopped
+node n1 [cluster=other] [member]  the directory of a node whose log was opened once; of a member, with its first checkpoint
 append n1                      one block of the records in the body (tests/conversations/records.py), one second after LSN
                                1970-01-01; bytes of keys and values may be written as \x1b
 flip n1 BYTE                   one bit of the last segment
@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from engine.home import Home, open_home
 from engine.settings import Settings
+from engine.topology import Member, Placement, Topology, encode
 from tests.conversations.names import Names
 from tests.conversations.records import record
 from tests.conversations.story import Command, Interpreter, StoryError
@@ -32,8 +33,12 @@ from tools.cli import app
 from tools.terminal import bytes_of
 from wal import list_segments
 from wal import records as r
+from wal.ids import Version
 
 SETTINGS = Settings(partitions=4, wal_segment_bytes=4096, wal_total_bytes=1 << 20)
+_ALONE = Placement(1, 1, ("n1",), ("n1",))
+MAP = Topology(Version(1, 0), "c1", "foreshore", 4, 0, (Member("n1", "d1", 1, "-", 1),), ("n1",), (_ALONE,) * 4, {}, {}, 2)
+"""A cluster of one."""
 _SEGMENT = re.compile(r"\b0*(\d+)\.wal\b")
 
 
@@ -58,7 +63,12 @@ class CliStory(Interpreter):
     def on_node(self, command: Command) -> None:
         name = command.word("a name")
         self.nodes.append(name)
-        self._open(name, command.option("cluster") or "foreshore").close()
+        home = self._open(name, command.option("cluster") or "foreshore")
+        if command.flag("member"):
+            for said in (r.Boot(1), r.Committed(MAP.version, encode(MAP))):
+                home.replica.apply(said)
+            home.store.write(home.replica.begin_checkpoint(0, []))
+        home.close()
 
     def on_append(self, command: Command) -> str:
         home = self._open(command.word("a node"))

@@ -118,6 +118,11 @@ class Host:
         """The LSN of the last record."""
         return self.blocks[-1].last_lsn if self.blocks else 0
 
+    @property
+    def begins(self) -> int:
+        """The first LSN that is there."""
+        return self.blocks[0].first_lsn if self.blocks else 1
+
     def replay(self, from_lsn: int) -> Iterator[Block]:
         """The log, for `recover`."""
         return iter([block for block in self.blocks if block.first_lsn >= from_lsn])

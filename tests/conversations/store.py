@@ -44,7 +44,11 @@ class _Log:
 
     @property
     def last_lsn(self) -> int:
-        return sum(len(block.records) for block in self.blocks)
+        return self.blocks[-1].first_lsn + len(self.blocks[-1].records) - 1 if self.blocks else 0
+
+    @property
+    def begins(self) -> int:
+        return self.blocks[0].first_lsn if self.blocks else 1
 
     def replay(self, from_lsn: int) -> list[_Block]:
         return [block for block in self.blocks if block.first_lsn >= from_lsn]
@@ -128,6 +132,15 @@ class StoreStory(Interpreter):
         return f"{self.log.last_lsn} records, {new} new"
 
     # Looking.
+
+    def on_lose(self, command: Command) -> str:
+        """Blocks that are gone, at the log's beginning or at its end."""
+        below, above = int(command.option("below") or 0), int(command.option("above") or 1 << 60)
+        self.log.blocks = [b for b in self.log.blocks if below <= b.first_lsn <= above]
+        return f"the log has LSN {self.log.begins} to {self.log.last_lsn}"
+
+    def on_serves(self, command: Command) -> str:
+        return f"what came after {self.replica.fragment(fragment(command)).history_from}"
 
     def on_rows(self, command: Command) -> list[str]:
         name = fragment(command)

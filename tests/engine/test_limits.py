@@ -50,6 +50,8 @@ MS = 1_000_000
 class _NoLog:
     """A log that says nothing."""
 
+    begins = 1
+
     def replay(self, from_lsn: int) -> Iterable[_Block]:
         """The blocks of a new node."""
         del from_lsn

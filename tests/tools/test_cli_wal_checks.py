@@ -30,17 +30,19 @@ def test_verify_tells_where_a_log_is_damaged_and_what_to_do(left: list[Path], tm
     (directory,) = copies(left[:1], tmp_path)
     name = damage_log(directory)
     result = wal("verify", directory)
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert f"{directory}: damaged segment={name} offset=256 lsn=1: " in result.stdout
     assert "costs the records from LSN 1" in result.stdout
     assert f"{directory}: DAMAGED. Stop the node, move {directory} away" in result.stdout
     assert f"`foreshore node start --data {directory} --accept-loss`" in result.stdout
     first, *_ = (msgspec.json.decode(line) for line in wal("verify", directory, "--json").stdout.splitlines())
     assert (first["finding"]["segment"], first["finding"]["offset"], first["finding"]["damage"]) == (name, 256, True)
-    assert wal("verify", directory / "wal" / name).exit_code == 1
+    assert wal("verify", directory / "wal" / name).exit_code == 5
 
 
-def test_a_torn_tail_is_no_damage(left: list[Path], tmp_path: Path) -> None:
+def test_a_torn_tail_is_no_damage_and_nobody_knows_from_here_whether_it_was_promised(
+    left: list[Path], tmp_path: Path
+) -> None:
     (directory,) = copies(left[:1], tmp_path)
     segment = directory / "wal" / list_segments(directory / "wal")[0].name
     data = bytearray(segment.read_bytes())
@@ -48,15 +50,28 @@ def test_a_torn_tail_is_no_damage(left: list[Path], tmp_path: Path) -> None:
     data[end : end + 3] = b"\x01\x02\x03"
     segment.write_bytes(data)
     result = wal("verify", directory)
-    assert result.exit_code == 0
+    assert result.exit_code == 4
     assert ": torn segment=" in result.stdout
+    assert f"whether that was promised its peers know: `foreshore wal verify {directory} --against`" in result.stdout
+    asked = wal("verify", "--against", directory, *left[1:])
+    assert asked.exit_code == 4
+    assert ": owes bank/14 counters=1..1: n2 has what is missing here; it may have been acknowledged" in asked.stdout
+
+    data[end : end + 3] = bytes(3)
+    begun = -(-end // 8) * 8
+    data[begun : begun + 3] = b"\x01\x02\x03"  # of a block that nobody was told of
+    segment.write_bytes(data)
+    assert wal("verify", directory).exit_code == 4
+    asked = wal("verify", "--against", directory, *left[1:])
+    assert asked.exit_code == 0, asked.stdout
+    assert "against n2, n3: nothing lost" in asked.stdout
 
 
 def test_verify_tells_which_rows_of_a_store_are_damaged(checkpointed: list[Path], tmp_path: Path) -> None:
     (directory,) = copies(checkpointed[:1], tmp_path)
     assert flip(directory, b"value of k301.")
     result = wal("verify", directory)
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert "key b'k301'" in result.stdout
     assert "DAMAGED" in result.stdout
 
@@ -68,10 +83,10 @@ def test_verify_walks_the_pages_before_anything_trusts_them(checkpointed: list[P
     (second / "store" / "data.mdb").write_bytes(b"no store at all")
     for directory in (first, second):
         result = wal("verify", directory)
-        assert result.exit_code == 1, result.stdout
+        assert result.exit_code == 5, result.stdout
         assert f"{directory}: damaged " in result.stdout
         counted = wal("counters", directory)
-        assert (counted.exit_code, counted.stdout) == (3, "")
+        assert (counted.exit_code, counted.stdout) == (5, "")
 
 
 def test_a_log_that_does_not_reach_its_store_is_damage(checkpointed: list[Path], tmp_path: Path) -> None:
@@ -79,8 +94,9 @@ def test_a_log_that_does_not_reach_its_store_is_damage(checkpointed: list[Path],
     for file in (directory / "wal").iterdir():
         file.unlink()
     result = wal("verify", directory)
-    assert result.exit_code == 1
-    assert "the checkpoint ends at LSN" in result.stdout
+    assert result.exit_code == 6
+    assert "has no segment: a node that was ever started has one" in result.stdout
+    assert "the checkpoint ends at LSN" in wal("counters", directory).stderr
     (directory / "wal").rmdir()
     assert "has no log: expected its directory wal" in wal("verify", directory).stdout
 

@@ -183,14 +183,26 @@ def test_a_log_can_be_written_after_its_torn_tail_was_dropped() -> None:
     assert reopened(disk) == [update(1), update(2, 99)]
 
 
-def test_a_file_that_was_cut_short_gets_its_size_back() -> None:
+@pytest.mark.parametrize("size", [2047, 600, 400, 4096])
+def test_a_file_of_another_size_than_it_was_made_with_is_damage_and_gets_its_size_back_if_that_is_accepted(
+    size: int,
+) -> None:
     disk = filled([[update(1)], [update(2)]])
-    disk.open(segment_name(1), write=True).truncate(600)
-    log = open_log(disk)
+    disk.open(segment_name(1), write=True).truncate(size)
+    before = disk.copy()
+    with pytest.raises(LogDamaged, match=f"the file has {size} bytes: expected the 2048") as refusal:
+        open_log(disk)
+    assert refusal.value.lsn == (3 if size >= 600 else 2)
+    assert disk.image(segment_name(1)) == before.image(segment_name(1))
+    log = open_log(disk, accept_loss=True)
     assert log.torn is not None
-    assert (log.torn.bytes, log.torn.gone, log.torn.why) == (0, 2048 - 600, "the file was cut short")
+    assert (log.torn.gone, log.torn.why) == (
+        2048 - size,
+        f"the file has {size} bytes: expected the 2048 that it was made with",
+    )
     assert disk.size(segment_name(1)) == 2048
-    assert records_of(log) == [update(1), update(2)]
+    assert records_of(log) == [update(1), update(2)][: refusal.value.lsn - 1]
+    assert reopened(disk) == records_of(log)
 
 
 def test_damage_behind_which_synced_blocks_follow_is_refused_with_the_disk_unchanged() -> None:

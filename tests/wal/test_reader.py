@@ -94,7 +94,7 @@ def test_a_log_that_was_trimmed_is_read_from_where_it_begins(disk: MemoryDisk) -
     begins = int(names[2][:20])
     assert numbers(list(read(disk))) == list(range(begins, 61))
     report = verify(disk)
-    assert (report.first_lsn, report.last_lsn, report.findings) == (begins, 60, [])
+    assert (report.first_lsn, report.last_lsn, [f.kind for f in report.findings]) == (begins, 60, ["missing"])
 
 
 def test_a_report_counts_what_is_there(disk: MemoryDisk) -> None:
@@ -152,6 +152,87 @@ def test_a_foreign_segment_is_named_and_left_out(disk: MemoryDisk) -> None:
     assert [finding.kind for finding in findings_of(found)] == ["foreign"]
     with pytest.raises(LogForeign):
         list(read(disk))
+
+
+def test_a_log_of_another_node_is_named_once_and_read_all_the_same(disk: MemoryDisk) -> None:
+    found = list(inspect(disk, owner=("tests", "n2")))
+    assert [(f.kind, f.lsn) for f in findings_of(found)] == [("foreign", 1)]
+    assert numbers(blocks_of(found)) == list(range(1, 61))
+    assert [f.kind for f in verify(disk, owner=("tests", "n2")).findings] == ["foreign"]
+    told: list[Finding] = []
+    assert list_segments(disk, owner=("tests", "n2"), tell=told.append) == list_segments(disk)
+    assert [f.kind for f in told] == ["foreign"]
+    with pytest.raises(LogForeign):
+        list(read(disk, owner=("other", "n1")))
+    assert verify(disk, owner=("tests", "n1")).findings == []
+
+
+def test_damage_below_what_is_asked_for_is_passed_over_by_who_asks_and_told_by_who_looks(disk: MemoryDisk) -> None:
+    names = disk.names()
+    begins = [int(name[:20]) for name in names]
+    inside = next(read(disk, begins[-1] + 1, begins[-1] + 1))
+    disk.flip(inside.segment, 8 * (inside.offset + 70))  # in the last segment, which has to be read from its beginning
+    disk.flip(names[1], 8 * 20)  # a header
+    disk.remove(names[3])
+    assert numbers(list(read(disk, begins[-1] + 2))) == list(range(begins[-1] + 2, 61))
+    for lsn in (begins[-1] + 1, begins[3], begins[1]):
+        with pytest.raises(LogDamaged):
+            list(read(disk, lsn))
+    told = findings_of(list(inspect(disk)))
+    assert [(f.kind, f.lsn, f.until) for f in told] == [
+        ("damaged", begins[1], begins[2]),
+        ("missing", begins[3], begins[4]),
+        ("damaged", begins[-1] + 1, begins[-1] + 2),
+    ]
+
+
+@pytest.mark.parametrize("size", [HEADER_BYTES, 700, 2047, 2048 + 512])
+def test_a_segment_file_of_another_size_than_it_was_made_with_is_damage(disk: MemoryDisk, size: int) -> None:
+    names = disk.names()
+    for at in (0, len(names) - 1):
+        changed = disk.copy()
+        changed.open(names[at], write=True).truncate(size)
+        findings = [f for f in verify(changed).findings if f.kind != "index"]
+        assert findings, f"{names[at]} has {size} bytes"
+        assert {(f.kind, f.segment) for f in findings} == {("damaged", names[at])}
+        told = findings_of(list(inspect(changed)))
+        assert [f.kind for f in told if f.damage and f.segment == names[at]] or at == 0
+        if at:
+            with pytest.raises(LogDamaged):
+                list(read(changed))
+
+
+def test_a_log_that_begins_later_than_it_says_has_lost_its_beginning_or_its_end(disk: MemoryDisk) -> None:
+    settings = LogSettings(segment_bytes=2048, total_bytes=3 * 2048)
+    log = open_log(disk, settings)
+    trimmed = log.trimmable(60, None)
+    assert trimmed is not None
+    lsn = append(log, trimmed)
+    log.trim(trimmed.first_lsn)
+    assert verify(disk).findings == []
+    untold = disk.copy()
+    block = next(read(disk, lsn, lsn))
+    untold.flip(block.segment, 8 * (block.offset + 70))
+    assert {(f.kind, f.lsn, f.until) for f in verify(untold).findings} == {
+        ("torn", lsn, 0),
+        ("missing", 1, trimmed.first_lsn),
+    }
+    log.close()
+    further = disk.copy()
+    first, second = further.names()[:2]
+    further.remove(first)
+    (finding,) = verify(further).findings
+    assert (finding.kind, finding.lsn, finding.until) == ("missing", trimmed.first_lsn, int(second[:20]))
+    assert verify(MemoryDisk()).findings == []
+
+
+def test_a_sealed_last_segment_without_a_successor_is_told_and_costs_nobody_his_reading(disk: MemoryDisk) -> None:
+    names = disk.names()
+    disk.remove(names[-1])
+    report = verify(disk)
+    assert [(f.kind, f.segment, f.lsn) for f in report.findings] == [("unfollowed", names[-2], int(names[-1][:20]))]
+    assert not report.damaged
+    assert numbers(list(read(disk))) == list(range(1, int(names[-1][:20])))
 
 
 def test_an_index_that_disagrees_with_the_blocks_is_reported_and_costs_nothing(disk: MemoryDisk) -> None:

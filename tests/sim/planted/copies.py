@@ -302,6 +302,8 @@ def _recover_again(machine: Machine, keep: Callable[[list[Any]], list[Any]]) -> 
     log, core = machine.log, machine.node.core
 
     class Partly(Replays):
+        begins = log.begins
+
         def replay(self, from_lsn: int) -> Iterator[Any]:
             return iter(keep(list(log.replay(from_lsn))))
 

@@ -1,0 +1,255 @@
+"""`foreshore wal verify`: whether a directory is whole, as far as it can tell, and what only its peers could.
+
+A verdict is never better than what was checked: what was, what was not, and what nobody can tell from this disk alone
+are said each. With `--against` the peers' directories answer the last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from engine.errors import CorruptionError, UsageError
+from engine.offline import State, is_live, read_directory
+from engine.store_errors import StoreDamaged, StoreError, StoreTooNew
+from engine.store_file import structure_problems
+from engine.store_lmdb import LmdbStore
+from tools.terminal import ExitCode, code_of, emit, exit_code_of, to_json
+from tools.wal_against import Owed, check_peers, owed_by
+from tools.wal_places import Place, place_of
+from wal import Finding, Report
+from wal import verify as verify_log
+
+SHOWN = 5
+"""So many damages of a store are told one by one; it is to be replaced as a whole anyway."""
+ATTEMPTS = 3
+AGAIN_SECONDS = 0.2
+
+
+def verify(
+    directories: Annotated[list[str], typer.Argument(metavar="DIR", help="Data directories, logs, or segment files.")],
+    against: Annotated[
+        bool, typer.Option("--against", help="Check the first directory; the others are its peers', and tell what it lost.")
+    ] = False,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="Compute checksums by crcmod instead of the hardware: slow, independent.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program: one JSON object a line.")] = False,
+) -> None:
+    """Check all that can be checked: the log's chain, the store's pages and rows, and that one folds onto the other.
+
+    Exit codes: 0 whole; 1 something wrong that costs nothing; 3 cannot be read, or is newer; 4 a tail is gone that may
+    have been promised; 5 damage; 6 missing or foreign segments; 7 it contradicts itself. The largest wins.
+    """
+    if against and len(directories) < 2:
+        raise UsageError("--against was given one directory: expected that one, and those of its peers")
+    places = [place_of(text) for text in directories]
+    if against:
+        check_peers(places[0], places[1:])
+    code = ExitCode.OK
+    for place in places[:1] if against else places:
+        checked = Checked(place, reference=reference, peers=places[1:] if against else [])
+        emit(map(to_json, checked.objects()) if as_json else checked.lines())
+        code = max(code, checked.code)
+    if code:
+        raise typer.Exit(code)
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something wrong that is no finding of the log's: in one word, how bad it is, and in a sentence."""
+
+    kind: str
+    code: ExitCode
+    what: str
+
+
+class Checked:
+    """What was found out about one directory."""
+
+    def __init__(self, place: Place, *, reference: bool = False, peers: list[Place] | None = None) -> None:
+        self.place = place
+        self.facts: list[dict[str, Any]] = []
+        self.findings: list[Finding] = []
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self.owed: Owed | None = None
+        self._report: Report | None = None
+        if place.problem:
+            self._problem("damaged", ExitCode.DAMAGED, place.problem)
+        if place.log is not None:
+            self._check_log(reference=reference)
+        elif place.directory is not None:
+            self._problem("missing", ExitCode.MISSING, f"{place.directory} has no log: expected its directory wal")
+        if place.directory is not None and self._check_store():
+            self._check_fold(peers or [])
+        self._say_what_was_not_checked()
+
+    # What it comes to.
+
+    @property
+    def codes(self) -> list[ExitCode]:
+        """All that is wrong, as exit codes, the worst last."""
+        found = {code_of(finding) for finding in self.findings if not self._settled(finding)}
+        found |= {problem.code for problem in self.problems}
+        if self.owed is not None and self.owed.code:
+            found.add(self.owed.code)
+        return sorted(found)
+
+    @property
+    def code(self) -> ExitCode:
+        """How bad it is."""
+        return max(self.codes, default=ExitCode.OK)
+
+    def _settled(self, finding: Finding) -> bool:
+        """Whether a finding is none: a live node is just writing there, or its peers say that nothing of it is owed."""
+        asked = self.owed is not None and self.owed.code is ExitCode.OK
+        return code_of(finding) is ExitCode.TAIL and (self.place.live or asked)
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        name = self.place.path
+        for facts in self.facts:
+            yield f"{name}: " + " ".join(f"{key}={value}" for key, value in facts.items())
+        for finding in self.findings:
+            yield f"{name}: {finding}"
+        for problem in self.problems:
+            yield f"{name}: {problem.kind} {problem.what}"
+        for line in self.owed.lines() if self.owed is not None else ():
+            yield f"{name}: {line}"
+        for note in self.notes:
+            yield f"{name}: {note}"
+        yield f"{name}: {self._verdict()}"
+
+    def objects(self) -> Iterator[dict[str, Any]]:
+        """For a program."""
+        head = {"path": str(self.place.path), "node": self.place.node}
+        for finding in self.findings:
+            told = {name: getattr(finding, name) for name in finding.__struct_fields__}
+            yield head | {"finding": told | {"damage": finding.damage, "exit_code": code_of(finding)}}
+        for problem in self.problems:
+            told = {"kind": problem.kind, "what": problem.what, "damage": True, "exit_code": problem.code}
+            yield head | {"finding": told}
+        for owes in self.owed.objects() if self.owed is not None else ():
+            yield head | owes
+        last = {"checked": self.facts, "notes": self.notes, "exit_code": self.code, "exit_codes": self.codes}
+        yield head | last | {"verdict": self._verdict()}
+
+    def _verdict(self) -> str:
+        where = self.place.directory or self.place.path
+        match self.code:
+            case ExitCode.OK:
+                return "whole"
+            case ExitCode.WRONG:
+                return "WRONG, and nothing is lost: bytes that say nothing of their own are not what was written"
+            case ExitCode.UNREADABLE:
+                return "written by a newer version, or cannot be read: look at it with that one, or see to the disk"
+            case ExitCode.TAIL:
+                return (
+                    "whole up to its end, and the end is gone; whether that was promised its peers know: `foreshore wal "
+                    f"verify {where} --against` and their directories. If it is alone, the next start sets it aside"
+                )
+            case ExitCode.LOGIC:
+                return f"CONTRADICTS ITSELF. Stop the node, keep {where}, and start it with an empty directory"
+            case _:
+                return (
+                    f"DAMAGED. Stop the node, move {where} away and start it with an empty directory, so that it gets its "
+                    "copies from its peers. If it has no peers and the log is what is damaged: `foreshore node start "
+                    f"--data {where} --accept-loss` sets the log aside from there on, and goes on without it"
+                )
+
+    def _problem(self, kind: str, code: ExitCode, what: str) -> None:
+        self.problems.append(Problem(kind, code, what))
+
+    def _say_what_was_not_checked(self) -> None:
+        if self.place.directory is None:
+            self.notes.append("not checked: whose log this is, and the store beside it; name the data directory for that")
+        if self.owed is None and self._report is not None and not self.place.live:
+            ends = self._report.last_lsn
+            self.notes.append(
+                f"nobody can tell from this disk alone: whether a last group of records followed LSN {ends}; ask the "
+                "peers with --against"
+            )
+
+    # How it is found out.
+
+    def _check_log(self, *, reference: bool) -> None:
+        place = self.place
+        report = verify_log(place.source, reference=reference, owner=place.owner)
+        for _ in range(ATTEMPTS):  # a live node may have rotated or trimmed its log while it was read
+            if not (report.damaged and place.live):
+                break
+            time.sleep(AGAIN_SECONDS)
+            report = verify_log(place.source, reference=reference, owner=place.owner)
+        self._report = report
+        self.findings = report.findings
+        lsns = f"{report.first_lsn}..{report.last_lsn}"
+        counted = {"log": lsns, "segments": len(report.segments), "blocks": report.blocks, "records": report.records}
+        self.facts.append(counted | {"bytes": report.bytes})
+        if place.directory is not None and not report.segments and not report.findings:
+            what = f"{place.log} has no segment: a node that was ever started has one, and its start in it"
+            self._problem("missing", ExitCode.MISSING, what)
+
+    def _check_store(self) -> bool:
+        """Whether the store can be folded onto."""
+        directory = self.place.directory
+        assert directory is not None, "a store is looked for in a data directory only"
+        path = directory / "store"
+        try:
+            if is_live(directory):
+                self.notes.append("a node runs here, so the pages of its store were not walked; its rows were read")
+            else:
+                broken = structure_problems(path)
+                if broken:
+                    self._tell_store(broken)
+                    return False  # LMDB may not survive such a file
+            store = LmdbStore(path, read_only=True)
+            try:
+                lsn = store.load().lsn
+                damages: list[StoreDamaged] = []
+                rows = sum(1 for _ in store.rows(on_damage=damages.append))
+            finally:
+                store.close()
+        except (StoreError, ValueError) as error:
+            newer = isinstance(error, StoreTooNew)
+            self._problem("newer" if newer else "damaged", ExitCode.UNREADABLE if newer else ExitCode.DAMAGED, str(error))
+            return False
+        self._tell_store([str(damage) for damage in damages])
+        self.facts.append({"store_lsn": lsn, "rows": rows})
+        return True
+
+    def _tell_store(self, found: list[str]) -> None:
+        for what in found[:SHOWN]:
+            self._problem("damaged", ExitCode.DAMAGED, what if "store" in what else f"store {self.place.path}: {what}")
+        if len(found) > SHOWN:
+            self._problem("damaged", ExitCode.DAMAGED, f"and {len(found) - SHOWN} more in the store")
+
+    def _check_fold(self, peers: list[Place]) -> None:
+        """The log onto the checkpoint, as the next start would do it; then who is asked about its end."""
+        assert self.place.directory is not None, "a directory is folded as a whole"
+        try:
+            with read_directory(self.place.directory) as state:
+                self.facts.append({"folded_lsn": state.lsn, "fragments": len(state.fragments)})
+                self._check_member(state)
+                if peers:
+                    self.owed = owed_by(state, peers)
+        except CorruptionError as error:
+            code = exit_code_of(error)
+            if code not in self.codes:  # else it is said already, and better
+                self._problem(_KINDS.get(code, "damaged"), code, str(error))
+
+    def _check_member(self, state: State) -> None:
+        """A node that was ever started has a Boot, and one that ever held data a Committed."""
+        where = "neither the log nor the checkpoint has"
+        if not state.incarnation:
+            what = f"{where} a Boot record: a node that was ever started has one; the log that had it is gone"
+            self._problem("missing", ExitCode.MISSING, what)
+        if state.topology is None and (state.fragments or state.partitions):
+            what = f"{where} a Committed map: expected the one that placed the {len(state.fragments)} fragments here"
+            self._problem("missing", ExitCode.MISSING, what)
+
+
+_KINDS = {ExitCode.MISSING: "missing", ExitCode.LOGIC: "contradiction", ExitCode.UNREADABLE: "unreadable"}
