@@ -48,6 +48,7 @@ rewrite: $(READY) ## write the answers of the conversations anew; the diff is th
 
 bench: $(READY) ## every figure that README or ARCHITECTURE claims, measured here
 	@$(BIN)/foreshore bench $(ARGS)
+	@$(BIN)/python -m tests.sim cost
 
 lock: $(READY) ## resolve the dependencies anew (needs pip-tools)
 	@tools/lock.sh $(VENV)

@@ -6,6 +6,7 @@ python -m tests.sim run --seed 7 --shrink       which of its faults it needs to 
 python -m tests.sim run --seeds 1-50 --rate wipe=5 --rate weather=0
 python -m tests.sim long --seeds 1-10000        the same, and a line in docs/track-record.md
 python -m tests.sim scenario FILE...            stories in the language of docs/scenarios.md
+python -m tests.sim cost                        what turns take of this processor, beside what they ought to
 python -m tests.sim planted --renew             which seed or story catches each deliberate fault
 """
 
@@ -22,6 +23,7 @@ from functools import partial
 from os import cpu_count
 from pathlib import Path
 
+from tests.sim.calibrate import calibrate
 from tests.sim.faults import RATES
 from tests.sim.planted import search as planted
 from tests.sim.run import DELIVERIES_MIN, KINDS_MIN, Result, run_seed
@@ -54,12 +56,18 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
     scenario = commands.add_parser("scenario", help="run stories: docs/scenarios.md describes their language")
     scenario.add_argument("files", nargs="+", type=Path, metavar="FILE")
     scenario.add_argument("-v", "--verbose", action="store_true", help="print the whole trace")
+    cost = commands.add_parser("cost", help="what turns take of this processor, beside what they ought to")
+    cost.add_argument("--partitions", type=int, default=1_024)
+    cost.add_argument("--namespaces", type=int, default=4)
+    cost.add_argument("--nodes", type=int, default=3)
     planted.add_arguments(commands.add_parser("planted", help="which seed or story catches a deliberate fault"))
     args = parser.parse_args(argv)
     if args.command == "scenario":
         return run_files(args.files, verbose=args.verbose)
     if args.command == "planted":
         return planted.main(args)
+    if args.command == "cost":
+        return calibrate(args.partitions, args.namespaces, args.nodes)
     rates = dict(args.rate) if args.command == "run" and args.rate else None
     if args.command == "run" and args.seed is not None:
         return _one(args.seed, rates, plant, verbose=args.verbose, smaller=args.shrink)

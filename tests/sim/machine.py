@@ -23,10 +23,11 @@ from engine.node import Node
 from engine.recover import recover
 from engine.requests import Reply
 from engine.settings import Settings
-from engine.store import CheckpointImage, LayeredStore
+from engine.store import CheckpointImage
 from engine.store_errors import StoreError
 from rebalance.affinity import Affinity
 from tests.sim.background import Fibre, Turnstile
+from tests.sim.costs import CountingStore
 from tests.sim.vault import Vault
 from tests.sim.violation import About, Violation
 from tests.support.memory_disk import Keep, MemoryDisk, PowerCut, Unsynced
@@ -53,11 +54,20 @@ T = TypeVar("T")
 class Speed:
     """How fast a machine is; times in ns."""
 
-    def __init__(self, *, turn: int = 30_000, sync: int = 200_000, jitter: int = 0, checkpoint: int = 2 * MS) -> None:
+    def __init__(
+        self,
+        *,
+        turn: int = 30_000,
+        sync: int = 200_000,
+        jitter: int = 0,
+        checkpoint: int = 2 * MS,
+        slowness: int = 1,
+    ) -> None:
         self.turn = turn
         self.sync = sync
         self.jitter = jitter
         self.checkpoint = checkpoint
+        self.slowness = slowness  # its processor takes so many times as long as the usual one
         self.slow_until = 0  # a disk that has its bad minute
         self.slow = 1
 
@@ -92,6 +102,7 @@ class Machine:
         self._session = 0
         self._inbox: list[Event] = []
         self._unpaid: Effects | None = None
+        self._computing = False  # what is unpaid is still being decided
         self._left_over: list[Record] = []  # what the log refused
         self._resume: list[Callable[[], None]] = []  # what came due while the process was stopped
         self._waking: int | None = None  # when the heap will wake the node
@@ -148,7 +159,7 @@ class Machine:
                 ),
                 from_lsn=base.load().lsn + 1,
             )
-            replica = recover(LayeredStore(base), self.log)
+            replica = recover(CountingStore(base), self.log)
         except AssertionError as error:
             raise Violation(
                 "node-assertion", f"{self.name} cannot recover: {error!r}", About(nodes=(self.name,))
@@ -170,7 +181,7 @@ class Machine:
             draw=self._draw.getrandbits(INCARNATION_BITS),
         )
         self.up, self.paused, self.why = True, False, ""
-        self._inbox, self._unpaid, self._resume = [], None, []
+        self._inbox, self._unpaid, self._computing, self._resume = [], None, False, []
         self._left_over = []
         self._waking = self._wanted = None
         self._fibres, self._current, self._back = {}, None, []
@@ -211,7 +222,7 @@ class Machine:
 
     def _cut_short(self, calls: int | None) -> None:
         """What was being written to the disk got as far as it got."""
-        if self._unpaid is None or not self._unpaid.log:
+        if self._unpaid is None or not self._unpaid.log or self._computing:
             return
         self.disk.cut_power_after(self._draw.randrange(CUT_CALLS_MAX) if calls is None else calls)
         with suppress(PowerCut, DiskError):
@@ -267,12 +278,32 @@ class Machine:
         events, self._inbox = self._inbox, []
         self.turns += 1
         try:
-            effects = node.turn(self.local(world.now), events)
+            effects, cost = world.costs.turn(node, self.local(world.now), events)
+        except Violation:
+            raise
         except Exception as error:
             raise self._died("", error) from error
         for watcher in world.watchers.turned:
             watcher.turned(self, events, effects)
+        if cost:
+            self._unpaid, self._computing = effects, True
+            self.world.after(cost * self.speed.slowness, self._computed, self.boot)
+        else:
+            self._begin_paying(effects)
+
+    def _computed(self, boot: int) -> None:
+        """The turn is taken; until now nobody heard of it, and it heard nobody."""
+        if boot != self.boot or not self.up:
+            return
+        if self.paused:
+            self._resume.append(lambda: self._computed(boot))
+            return
+        effects = self._unpaid
+        assert effects is not None, "a turn is computed once"
+        self._unpaid, self._computing = None, False
         self._begin_paying(effects)
+        if self._unpaid is None:
+            self._go_on(boot)
 
     def _died(self, doing: str, error: Exception) -> Violation:
         """An error that no disk explains: a node's own mistake."""
@@ -303,6 +334,10 @@ class Machine:
         effects = self._unpaid
         assert effects is not None, "a turn is paid once"
         self._pay(effects)
+        self._go_on(boot)
+
+    def _go_on(self, boot: int) -> None:
+        """A turn is paid: what waited for it comes next."""
         back, self._back = self._back, []
         for fibre in back:
             self._returned(boot, fibre)
@@ -361,6 +396,7 @@ class Machine:
             raise error
         if self._unpaid is not None:
             self._left_over = self._unpaid.log
+        self._computing = False
         self._unpaid = None  # it was written as far as it was, and nothing of it is owed any more
         self.stop(f"{type(error).__name__}: {error}", process_only=True)
 

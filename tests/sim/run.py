@@ -13,6 +13,7 @@ from random import Random
 
 from engine.settings import Settings
 from rebalance.affinity import assign
+from tests.sim.costs import COSTS
 from tests.sim.draws import Draws
 from tests.sim.faults import RATES, Faults
 from tests.sim.machine import Speed
@@ -97,10 +98,11 @@ def run_seed(
     plant: Plant | None = None,
     verbose: Callable[[str], None] | None = None,
     digest: bool = True,
+    cost: str = "model",
 ) -> Result:
     """Run one seed. `rates` replaces what the seed would draw of `RATES`; `plant` is done to each node that starts.
 
-    `digest`: sum up the trace, which has to be printed for it.
+    `cost`: how long turns take (`tests.sim.costs`). `digest`: sum up the trace, which has to be printed for it.
     """
     draws = Draws(seed)
     draw = draws.of("options")
@@ -119,7 +121,7 @@ def run_seed(
     reached: Counter[str] = Counter()
     deaf = listen(lambda name: reached.update((name,)))
     try:
-        with World(draws, settings, affinity=assign, plant=plant) as world:
+        with World(draws, settings, affinity=assign, plant=plant, costs=COSTS[cost]()) as world:
             try:
                 _live(world, count, used, storm_ns, result, lmdb=lmdb, pause_ns=draw.choice([300, 800, 2_000]) * MS)
             except Violation as violation:
@@ -144,7 +146,8 @@ def _live(
     draw = world.draws.of("live")
     names = [f"n{i}" for i in range(1, count + 1)]
     for name in names:
-        speed = Speed(sync=draw.choice([100_000, 1 * MS, 8 * MS]), jitter=draw.choice([0, 400_000]))
+        sync, jitter = draw.choice([100_000, 1 * MS, 8 * MS]), draw.choice([0, 400_000])
+        speed = Speed(sync=sync, jitter=jitter, slowness=draw.choice([1, 1, 1, 1, 4]))
         world.add_machine(name, speed=speed, lmdb=lmdb)
     oracles = watch(world)
     world.form(names)

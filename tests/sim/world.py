@@ -19,6 +19,7 @@ from engine.settings import Settings
 from engine.topology import Topology
 from rebalance.affinity import Affinity, assign
 from tests.sim.clients import Client
+from tests.sim.costs import Costs, Free
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine, Speed
 from tests.sim.network import Network
@@ -50,8 +51,10 @@ class World:
         affinity: Affinity = assign,
         machine_class: type[Machine] = Machine,
         plant: Plant | None = None,
+        costs: Costs | None = None,
     ) -> None:
         self.draws = draws
+        self.costs = costs or Free()
         self.settings = settings
         self.affinity = affinity
         self.now = BEGIN_NS

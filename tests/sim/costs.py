@@ -1,0 +1,133 @@
+"""What a turn costs of the processor: a node has one core, and while it computes it neither hears nor is heard.
+
+Two ways to tell. **Modelled**: a price for each thing that a turn takes in, writes down, reads and sends, the same in
+every run: what the turn ought to cost. **Measured**: the processor time that it really took, which is not the same twice,
+and finds what the model cannot see, a walk over everything that nobody needed. `python -m tests.sim cost` holds the two
+against each other, and names every turn that took much longer than it ought to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from engine.core import MS
+from engine.effects import Effects, Event
+from engine.node import Node
+from engine.store import Entry, LayeredStore, Page
+from engine.turns import TURN_MS_MAX, what
+from tests.sim.violation import About, Violation
+from wal.ids import Fragment
+from wal.records import Committed
+
+TURN_NS = 40_000
+ITEM_NS = 700
+"""Each part of a message or a record: a field that holds a list, an entry of it, a key, a value."""
+BYTE_NS = 1
+ROW_NS = 6_000
+"""A row that is read from the store."""
+PLACE_NS = 5_000
+"""A partition, when a map takes effect: it is decoded, compared, grouped."""
+SAID_NS = 8_000
+"""A message for one receiver, or a reply."""
+
+
+class Costs(Protocol):
+    """How long a turn takes on a machine of the usual speed, in ns."""
+
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
+        """Take it, and say what it cost."""
+        ...
+
+
+class Free:
+    """No time at all: for stories, in which only the order of things counts."""
+
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
+        """For nothing."""
+        return node.turn(now, events), 0
+
+
+class Modelled:
+    """What it ought to cost. A turn above the bound is a finding."""
+
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
+        """At the prices above."""
+        store = node.core.replica.store
+        before = store.read if isinstance(store, CountingStore) else 0
+        effects = node.turn(now, events)
+        rows = store.read - before if isinstance(store, CountingStore) else 0
+        cost = price(events, effects, rows, len(node.core.holds))
+        if cost > TURN_MS_MAX * MS:
+            raise Violation(
+                "turn",
+                f"{node.core.node} has a turn of {cost / MS:.0f} ms, and not {TURN_MS_MAX} at most: {what(events)}; "
+                f"{rows} rows read, {len(effects.log)} records, {len(effects.send) + len(effects.early)} messages",
+                About(nodes=(node.core.node,)),
+            )
+        return effects, cost
+
+
+class Measured:
+    """What it did cost here and now: another figure each time."""
+
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
+        """By the processor's clock."""
+        began = time.thread_time_ns()
+        effects = node.turn(now, events)
+        return effects, time.thread_time_ns() - began
+
+
+COSTS: dict[str, type[Costs]] = {"free": Free, "model": Modelled, "cpu": Measured}
+
+
+class CountingStore(LayeredStore):
+    """A store that knows how many rows were read from it."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__(base)
+        self.read = 0
+
+    def get(self, fragment: Fragment, key: bytes) -> Entry | None:
+        """One row."""
+        self.read += 1
+        return super().get(fragment, key)
+
+    def page(self, fragment: Fragment, start: bytes, limit: int) -> Page:
+        """As many as were looked at."""
+        found = super().page(fragment, start, limit)
+        self.read += found.work
+        return found
+
+
+def price(events: Iterable[Event], effects: Effects, rows: int, partitions: int) -> int:
+    """What a turn ought to cost that took these events, read so many rows and owes these effects."""
+    items, size = parts_of(events)
+    for said in (effects.log, effects.early, effects.send, effects.reply):
+        more, longer = parts_of(said)
+        items, size = items + more, size + longer
+    messages = sum(len(targets) for targets, _ in (*effects.early, *effects.send)) + len(effects.reply)
+    maps = sum(type(record) is Committed for record in effects.log)
+    return TURN_NS + items * ITEM_NS + size * BYTE_NS + rows * ROW_NS + messages * SAID_NS + maps * partitions * PLACE_NS
+
+
+def parts_of(said: object) -> tuple[int, int]:
+    """How many parts something has, all the way down, and how many bytes they are."""
+    items, size, left = 0, 0, [said]
+    while left:
+        part = left.pop()
+        kind = type(part)
+        if kind is int or kind is bool or part is None:
+            continue
+        items += 1
+        if kind is bytes or kind is str:
+            size += len(part)  # type: ignore[arg-type]  # just looked
+        elif kind is list or kind is tuple:
+            left.extend(part)  # type: ignore[arg-type]  # just looked
+        elif kind is dict:
+            left.extend(part.keys())  # type: ignore[attr-defined]  # just looked
+            left.extend(part.values())  # type: ignore[attr-defined]  # just looked
+        else:
+            left.extend(getattr(part, name) for name in getattr(part, "__struct_fields__", ()))
+    return items, size

@@ -1,0 +1,133 @@
+"""What turns cost: a node that computes is not heard, a turn above the bound is found, a useless walk is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from engine.client.calls import PutCall
+from engine.core import MS
+from engine.effects import Effects, Event, Received
+from engine.messages import Heartbeat, Life
+from engine.node import Node
+from engine.settings import Settings
+from tests.sim.calibrate import calibrate
+from tests.sim.costs import Modelled, parts_of, price
+from tests.sim.draws import Draws
+from tests.sim.machine import Machine, Speed
+from tests.sim.oracles import unsettled
+from tests.sim.violation import Violation
+from tests.sim.world import SECOND, World
+from wal.ids import NO_VERSION
+from wal.records import Update, Write
+
+NAMES = ["n1", "n2", "n3"]
+BEAT = Received("n2", Heartbeat(NO_VERSION, Life("x", 1, 0), 0, False, []))
+
+
+class Fixed:
+    """Every turn takes as long."""
+
+    def __init__(self, ns: int) -> None:
+        self.ns = ns
+
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
+        """Take it."""
+        return node.turn(now, events), self.ns
+
+
+def _world(costs: Modelled | Fixed, slowness: int = 1) -> World:
+    world = World(Draws("costs"), Settings(cluster="sim", partitions=4, backups=2), costs=costs)
+    for name in NAMES:
+        world.add_machine(name, speed=Speed(slowness=slowness))
+    return world
+
+
+def _put(world: World) -> int:
+    """How long a put takes, in ns of simulated time."""
+    client = world.add_client(f"c{len(world.clients)}")
+    world.run_for(SECOND)
+    began = world.now
+    put = client.spawn(client.call(PutCall(client.new_tx(), "acc", [b"k"], [b"v"]), timeout_ns=60 * SECOND))
+    assert world.run_while(lambda: not put.done, at_most=60 * SECOND, look_every=100_000)
+    assert put.failure is None
+    return world.now - began
+
+
+def test_the_same_put_takes_longer_where_turns_take_longer() -> None:
+    took: list[int] = []
+    for ns, slowness in ((0, 1), (5 * MS, 1), (5 * MS, 4)):
+        with _world(Fixed(ns), slowness) as world:
+            world.form(NAMES)
+            took.append(_put(world))
+    free, costly, slow = took
+    assert free < 5 * MS, "only messages and disks take time"
+    assert costly >= free + 15 * MS, "the primary takes the put and two answers, each copy the write, one after the other"
+    assert slow >= 3 * costly, "and all of that four times as long"
+
+
+def test_a_node_that_dies_while_it_computes_has_written_and_said_nothing_of_it() -> None:
+    with _world(Fixed(5 * MS)) as world:
+        world.form(NAMES)
+        _put(world)
+        assert world.run_while(lambda: bool(unsettled(world)), at_most=60 * SECOND)
+        machine = world.machines["n3"]
+        sent, log = world.network.sent, machine.log
+        assert log is not None
+        assert world.run_while(lambda: not machine.busy, at_most=SECOND, look_every=1_000)
+        written = log.next_lsn
+        machine.stop("killed", process_only=True)
+        assert machine.start()
+        assert machine.log is not None
+        assert machine.log.next_lsn == written
+        assert world.network.sent - sent < 50
+
+
+def test_a_turn_above_the_bound_is_a_finding_and_says_what_it_took() -> None:
+    with _world(Modelled()) as world:
+        world.form(NAMES)
+        machine = world.machines["n1"]
+        assert machine.node is not None
+        long = Update([Write("acc", 0, 1, 0, [b"k%d" % at for at in range(60_000)], [b"v"] * 60_000)])
+        turn = machine.node.turn
+
+        def verbose(now: int, events: Sequence[Event]) -> Effects:
+            effects = turn(now, events)
+            effects.log.append(long)
+            return effects
+
+        machine.node.turn = verbose  # type: ignore[method-assign]  # this is the fault
+        with pytest.raises(Violation, match=r"turn: n1 has a turn of \d+ ms, and not 50 at most: ") as found:
+            world.run_for(SECOND)
+        assert found.value.oracle == "turn"
+
+
+def test_a_price_grows_with_what_a_turn_takes_reads_writes_and_sends() -> None:
+    effects = Effects()
+    least = price([], effects, 0, 64)
+    assert price([BEAT], effects, 0, 64) > least
+    assert price([], effects, 10, 64) > least
+    effects.send.append((("n2", "n3"), BEAT.message))
+    assert price([], effects, 0, 64) > least
+    assert parts_of([b"abc", [b"d", 7], "ef"]) == (5, 6)
+
+
+def test_a_walk_that_nothing_asks_for_is_named() -> None:
+    said: list[str] = []
+    walks = iter(range(3))
+
+    def forget(machine: Machine) -> None:
+        node = machine.node
+        assert node is not None
+        honest = node.turn
+
+        def turn(now: int, events: Sequence[Event]) -> Effects:
+            if any(isinstance(e, Received) and isinstance(e.message, Heartbeat) for e in events) and next(walks, None):
+                sum(range(10_000_000))
+            return honest(now, events)
+
+        node.turn = turn  # type: ignore[method-assign]  # this is the fault
+
+    assert calibrate(8, 1, 3, plant=forget, tell=said.append) == 1
+    assert any(line.startswith("more than it ought to: ") and "heartbeat" in line for line in said), said
