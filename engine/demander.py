@@ -18,9 +18,12 @@ simply followed by a demand for what is still missing. Until a copy has taken pa
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+from itertools import islice
+
 import msgspec
 
-from engine.core import MS, Core, Hold
+from engine.core import MS, WORK_MAX, Core, Hold
 from engine.messages import Demand, Have, Message, More, Settle, Settled, Supply, Way
 from engine.topology import CopyState
 from rebalance.choice import Kind
@@ -41,18 +44,33 @@ class Progress(msgspec.Struct):
     ended_ms: int = 0
 
 
+PART_HAVES = 500
+"""What one part of a demand says of fragments, about, and of partitions."""
+STUCK_AFTER = 5
+"""Times `retransmit_ms` without progress: a session has broken off, and a copy below its mark lacks something."""
+AGAIN_PARTS = 4
+"""Parts of a demand that are said again at a time, when nobody answers."""
+END_WORK = 500
+
+
 class _Session:
     """One demand and what was supplied for it."""
 
-    def __init__(self, number: int, supplier: NodeId, partitions: list[int], now: int) -> None:
+    def __init__(self, number: int, supplier: NodeId, parts: list[list[int]], now: int) -> None:
         self.number = number
         self.supplier = supplier
-        self.partitions = dict.fromkeys(partitions)
+        self.parts = parts
+        self.said = 0  # how many of the parts
+        self.partitions = {n: None for part in parts for n in part}
+        self.awaited: dict[int, None] = {}  # demanded, and nothing of them was supplied yet
         self.ways: dict[Fragment, Way] = {}
+        self.in_full = False  # something is taken in full
         self.later: dict[int, None] = {}  # partitions that the supplier will serve in another session
         self.doubts: dict[int, list[TxId]] = {}  # prepared here without a write, when the demand was made
         self.batch = 0  # the last batch that was taken
-        self.ahead: dict[int, Supply] = {}  # batches that came out of order
+        self.ahead: dict[int, Supply] = {}  # batches that came and were not taken yet
+        self.taking = False
+        self.ending: list[int] | None = None  # everything was supplied: partitions still to be looked at
         self.heard_at = now
         self.asked_at = now
 
@@ -64,8 +82,11 @@ class Demander:
         self.core = core
         self.progress = Progress()
         self._queue: dict[NodeId, dict[int, None]] = {}  # supplier -> partitions that must catch up
+        self._deferred: dict[NodeId, dict[int, None]] = {}  # the same, which it supplies in full, a few at a time
         self._sessions: dict[NodeId, _Session] = {}
         self._settling: dict[int, int] = {}  # partition -> when to say Settled again
+        self._due: list[tuple[int, int, int]] = []  # a heap of (when, order, partition); one that is not so is passed over
+        self._order = 0
         self._marks: dict[int, dict[str, int]] = {}
         self._rounds: dict[int, int] = {}  # partition -> how often it was said to be settled
         self._stuck: dict[Fragment, tuple[int, int]] = {}  # short of its mark -> (where it stands, since when)
@@ -77,21 +98,23 @@ class Demander:
     def behind(self) -> int:
         """How many partitions are not caught up."""
         demanded = sum(len(s.partitions) for s in self._sessions.values())
-        return demanded + sum(map(len, self._queue.values())) + len(self._settling)
+        waiting = sum(map(len, self._queue.values())) + sum(map(len, self._deferred.values()))
+        return demanded + waiting + len(self._settling)
 
     def demanded(self, number: int) -> bool:
         """Whether a partition was demanded and nothing of it has been supplied yet."""
-        return any(number in s.partitions and not s.batch for s in self._sessions.values())
+        return any(number in s.awaited for s in self._sessions.values())
 
     def switch(self, changed: list[Hold]) -> None:
         """A new topology; `changed` are the holds whose primary, epoch or state is another now."""
         core = self.core
         for hold in changed:
             number = hold.number
-            for queue in self._queue.values():
+            for queue in (*self._queue.values(), *self._deferred.values()):
                 queue.pop(number, None)
             for session in self._sessions.values():
                 session.partitions.pop(number, None)
+                session.awaited.pop(number, None)
             self._settling.pop(number, None)
             self._marks.pop(number, None)
             primary = hold.placement.primary
@@ -106,21 +129,53 @@ class Demander:
 
     def _demand(self) -> None:
         core = self.core
-        for supplier, queue in self._queue.items():
-            if not queue or supplier in self._sessions:
+        for supplier in dict.fromkeys([*self._queue, *self._deferred]):
+            if supplier in self._sessions:
                 continue
-            self._number += 1
-            session = _Session(self._number, supplier, list(queue), core.now)
-            self._sessions[supplier] = session
-            for number in queue:
-                session.doubts[number] = [t for t, p in core.replica.partition(number).prepared.items() if not p.writes]
-            queue.clear()
-            self._ask(session)
+            numbers = list(self._queue.pop(supplier, ()))
+            deferred = self._deferred.get(supplier, {})
+            for number in list(islice(deferred, core.settings.max_parallel_migrations)):
+                del deferred[number]
+                numbers.append(number)
+            if not deferred:
+                self._deferred.pop(supplier, None)
+            if numbers:
+                self._number += 1
+                session = _Session(self._number, supplier, self._parts(numbers), core.now)
+                self._sessions[supplier] = session
+                self._ask_on(session)
         self._plan_wake()
 
-    def _ask(self, session: _Session) -> None:
+    def _parts(self, numbers: list[int]) -> list[list[int]]:
+        """A demand of these partitions, cut into what one turn can say, and another can answer."""
+        parts: list[list[int]] = []
+        size = PART_HAVES
+        for number in numbers:
+            if size >= PART_HAVES:
+                parts.append([])
+                size = 0
+            parts[-1].append(number)
+            size += 1 + len(self.core.replica.partition(number).fragments)
+        return parts
+
+    def _ask_on(self, session: _Session) -> None:
+        """Say the next part of a demand."""
+        if self._sessions.get(session.supplier) is not session:
+            return
+        for number in session.parts[session.said]:
+            if number in session.partitions:
+                session.awaited[number] = None
+                prepared = self.core.replica.partition(number).prepared
+                session.doubts[number] = [t for t, p in prepared.items() if not p.writes]
+        self._ask(session, session.said)
+        session.said += 1
+        session.asked_at = self.core.now
+        if session.said < len(session.parts):
+            self.core.resume(lambda: self._ask_on(session))
+
+    def _ask(self, session: _Session, part: int) -> None:
         core = self.core
-        session.asked_at = core.now
+        numbers = [number for number in session.parts[part] if number in session.partitions]
         haves = [
             Have(
                 namespace,
@@ -135,13 +190,22 @@ class Demander:
                 (namespace, number) in self._no_history,
                 [] if f.loading else list(f.suspects),
             )
-            for number in session.partitions
+            for number in numbers
             for namespace, f in core.replica.partition(number).fragments.items()
         ]
-        core.send(
-            session.supplier,
-            Demand(core.version, session.number, list(session.partitions), haves, core.settings.supply_credit),
-        )
+        core.work += len(haves)
+        credit = core.settings.supply_credit
+        core.send(session.supplier, Demand(core.version, session.number, numbers, haves, credit, part, len(session.parts)))
+
+    def _ask_again(self, session: _Session) -> None:
+        """Nobody answered for a while: say again the first parts of which nothing was supplied, and what was taken."""
+        core = self.core
+        session.asked_at = core.now
+        silent = (at for at in range(session.said) if any(number in session.awaited for number in session.parts[at]))
+        for part in islice(silent, AGAIN_PARTS):
+            self._ask(session, part)
+        if session.batch:
+            core.send(session.supplier, More(core.version, session.number, session.batch, core.settings.supply_credit))
 
     # What is supplied.
 
@@ -157,22 +221,42 @@ class Demander:
             return
         if message.batch - session.batch <= 4 * core.settings.supply_credit:
             session.ahead[message.batch] = message
+        if not session.taking:
+            self._take_on(session)
+
+    def _take_on(self, session: _Session) -> None:
+        """Take the next batches, as many as the turn has room for."""
+        core = self.core
+        session.taking = False
+        if self._sessions.get(session.supplier) is not session or core.frozen:
+            return
         while (batch := session.ahead.pop(session.batch + 1, None)) is not None:
             session.batch += 1
             self._take(session, batch)
-            core.send(sender, More(core.version, session.number, session.batch, 1))
+            core.send(session.supplier, More(core.version, session.number, session.batch, 1))
             if batch.last:
                 self._end(session)
                 return
+            if core.work >= WORK_MAX and session.batch + 1 in session.ahead:
+                session.taking = True
+                core.resume(lambda: self._take_on(session))
+                return
 
     def _take(self, session: _Session, batch: Supply) -> None:
-        session.later |= dict.fromkeys(batch.later)
+        self.core.work += 2 * len(batch.ways) + len(batch.writes) + sum(len(rows.keys) for rows in batch.rows)
+        for number in batch.later:
+            session.later[number] = None
+            session.awaited.pop(number, None)
         for way in batch.ways:
             if way.partition in session.partitions:
                 self._prepare_for(session, way)
+        open_there: dict[int, dict[TxId, None]] = {}
+        for prepare in batch.prepares:
+            open_there.setdefault(prepare.partition, {})[prepare.tx] = None
         for partition, epoch in batch.epochs:
+            session.awaited.pop(partition, None)
             if partition in session.partitions:
-                self._adopt(session, partition, epoch, batch.prepares)
+                self._adopt(session, partition, epoch, open_there.get(partition, {}))
         for prepare in batch.prepares:
             if prepare.partition in session.partitions:
                 self.core.log(prepare)
@@ -196,13 +280,12 @@ class Demander:
             self.core.note(f"{session.supplier} could not supply the history of {namespace}/{partition}: asking for all")
             self._no_history[(namespace, partition)] = None
 
-    def _adopt(self, session: _Session, partition: int, epoch: int, prepares: list[r.Prepare]) -> None:
+    def _adopt(self, session: _Session, partition: int, epoch: int, open_there: dict[TxId, None]) -> None:
         """Take part in the supplier's epoch. What was prepared here before the demand, and is not there, has ended.
 
         If it wrote, its counters tell; of one that only read here nothing else would.
         """
         state = self.core.replica.partition(partition)
-        open_there = {prepare.tx for prepare in prepares if prepare.partition == partition}
         ended = [tx for tx in session.doubts.get(partition, []) if tx not in open_there and tx in state.prepared]
         if ended:
             probe("demand.transactions_had_ended")
@@ -219,6 +302,7 @@ class Demander:
             self.progress.reasons[name] = way.reason
             self.progress.expected[name] = way.missing
         if way.kind == Kind.FULL:
+            session.in_full = True
             core.note(f"{way.namespace}/{way.partition} from {session.supplier} in full: {way.reason}")
             core.log(r.FragmentClear(way.namespace, way.partition, way.reason))
         elif way.cut >= 0:
@@ -238,13 +322,33 @@ class Demander:
 
     def _end(self, session: _Session) -> None:
         """A session is over: what is whole settles, the rest is asked for again."""
-        core = self.core
-        del self._sessions[session.supplier]
-        for number in session.partitions:
+        session.ending = list(session.partitions)[::-1]
+        session.awaited = {}
+        self._end_on(session)
+
+    def _end_on(self, session: _Session) -> None:
+        """Look at the next partitions of a session that is over; after the last, another may begin."""
+        core, supplier = self.core, session.supplier
+        if self._sessions.get(supplier) is not session or session.ending is None:
+            return
+        work = 0
+        while session.ending and work < END_WORK:
+            number = session.ending.pop()
+            if number not in session.partitions:
+                continue
+            del session.partitions[number]
+            work += 1 + len(core.replica.partition(number).fragments)
             if self._whole(number, session):
-                self._settling[number] = core.now
+                self._settle_at(number, core.now)
+            elif number in session.later and session.in_full:
+                self._deferred.setdefault(supplier, {})[number] = None
             else:
-                self._queue.setdefault(session.supplier, {})[number] = None
+                self._queue.setdefault(supplier, {})[number] = None
+        core.work += work
+        if session.ending:
+            core.resume(lambda: self._end_on(session))
+            return
+        del self._sessions[supplier]
         self._demand()
         self._settle()
 
@@ -260,33 +364,50 @@ class Demander:
 
     # Settling.
 
+    def _settle_at(self, number: int, when: int) -> None:
+        """Say that a partition is settled, then."""
+        self._settling[number] = when
+        self._order += 1
+        heappush(self._due, (when, self._order, number))
+
     def _settle(self) -> None:
+        """Say what is due, as much as the turn has room for; a copy that cannot reach its marks asks for what it lacks."""
         core = self.core
-        for number, due in self._settling.items():
-            if core.now < due:
+        while self._due and self._due[0][0] <= core.now and core.work < WORK_MAX:
+            when, _, number = heappop(self._due)
+            if self._settling.get(number) != when:
                 continue
-            self._settling[number] = core.now + core.settings.retransmit_ms * MS
+            core.work += 1 + len(core.replica.partition(number).fragments)
             primary = core.holds[number].placement.primary
-            if primary is None:
+            if primary is not None and self._is_stuck(number, STUCK_AFTER * core.settings.retransmit_ms * MS):
+                probe("demand.gap_after_settling")
+                self._again(primary, number)
                 continue
-            state = core.replica.partition(number)
-            marks = self._marks.get(number)
-            if marks is not None and any(
-                core.replica.fragment((ns, number)).counter.lwm < mark for ns, mark in marks.items()
-            ):
-                continue
-            self._rounds[number] = self._rounds.get(number, 0) + 1
-            core.send(
-                primary,
-                Settled(
-                    core.version,
-                    number,
-                    [(ns, f.counter.lwm, f.recent_digests()) for ns, f in state.fragments.items()],
-                    [tx for tx, prepare in state.prepared.items() if not prepare.writes],
-                    self._rounds[number],
-                ),
-            )
+            self._settle_at(number, core.now + core.settings.retransmit_ms * MS)
+            if primary is not None:
+                self._say_settled(primary, number)
         self._plan_wake()
+
+    def _say_settled(self, primary: NodeId, number: int) -> None:
+        core = self.core
+        if not self._at_its_marks(number):
+            return
+        state = core.replica.partition(number)
+        self._rounds[number] = self._rounds.get(number, 0) + 1
+        core.send(
+            primary,
+            Settled(
+                core.version,
+                number,
+                [(ns, f.counter.lwm, f.recent_digests()) for ns, f in state.fragments.items()],
+                [tx for tx, prepare in state.prepared.items() if not prepare.writes],
+                self._rounds[number],
+            ),
+        )
+
+    def _at_its_marks(self, number: int) -> bool:
+        fragment = self.core.replica.fragment
+        return all(fragment((ns, number)).counter.lwm >= mark for ns, mark in self._marks.get(number, {}).items())
 
     def on_settle(self, sender: NodeId, message: Settle) -> None:
         """The primary waits for this copy now; say Settled again at these counters."""
@@ -305,10 +426,10 @@ class Demander:
         known, self._marks[number] = self._marks.get(number), marks
         if known == marks and not taken:
             return  # it waits for something that is on its way: ask again in time, not at once
-        if any(core.replica.fragment((ns, number)).counter.lwm < mark for ns, mark in message.marks):
-            return
-        self._settling[number] = core.now
-        self._settle()
+        core.work += len(marks)
+        if self._at_its_marks(number):
+            self._settle_at(number, core.now)
+            self._settle()
 
     def _take_readers(self, message: Settle) -> bool:
         """Transactions that only read here leave no counter by which their end, or their beginning, could be missed.
@@ -340,33 +461,28 @@ class Demander:
 
     def _plan_wake(self) -> None:
         core = self.core
+        while self._due and self._settling.get(self._due[0][2]) != self._due[0][0]:
+            heappop(self._due)
         times = [s.asked_at + core.settings.retransmit_ms * MS for s in self._sessions.values()]
-        times.extend(self._settling.values())
+        if self._due:
+            times.append(self._due[0][0])
         self.wake_at = min(times, default=None)
 
     def tick(self) -> None:
-        """Ask again what was not answered; a copy that cannot reach its marks asks for what it lacks."""
+        """Ask again what was not answered."""
         core = self.core
-        patience = 5 * core.settings.retransmit_ms * MS
-        for session in self._sessions.values():
-            if core.now < session.asked_at + core.settings.retransmit_ms * MS:
-                continue
-            session.asked_at = core.now
-            if not session.batch:
-                self._ask(session)
-            else:
-                core.send(session.supplier, More(core.version, session.number, session.batch, core.settings.supply_credit))
+        again = core.settings.retransmit_ms * MS
         for supplier, session in list(self._sessions.items()):
-            if core.now >= session.heard_at + patience:
+            if session.ending is not None or core.now < session.asked_at + again:
+                continue
+            if core.now >= session.heard_at + STUCK_AFTER * again:
                 probe("demand.session_timed_out")
                 del self._sessions[supplier]
                 self._queue.setdefault(supplier, {}).update(session.partitions)
-        for number in list(self._settling):
-            if self._is_stuck(number, patience):
-                primary = core.holds[number].placement.primary
-                if primary is not None:
-                    probe("demand.gap_after_settling")
-                    self._again(primary, number)
+            elif core.now < session.heard_at + again:
+                session.asked_at = session.heard_at
+            else:
+                self._ask_again(session)
         self._settle()
         self._demand()
 

@@ -345,13 +345,18 @@ class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Demand(msgspec.Struct, frozen=True, array_like=True, tag="demand", gc=False):
-    """A node to the primary of partitions it is MOVING in: this is what I have of them; bring me up to date."""
+    """A node to the primary of partitions it is MOVING in: this is what I have of them; bring me up to date.
+
+    A session that demands much does so in several `parts`, numbered from 0, which may arrive in any order.
+    """
 
     version: Version
     session: int
     partitions: list[int]
     haves: list[Have]
     credit: int
+    part: int = 0
+    parts: int = 1
 
 
 class More(msgspec.Struct, frozen=True, array_like=True, tag="more", gc=False):

@@ -362,7 +362,7 @@ class Node:
         if not hold.mine:
             hold.needed, hold.moving = (), ()
         else:
-            hardened = [n for p, n in self.supply.hardened if p == hold.number] if self.supply.hardened else []
+            hardened = self.supply.hardened.get(hold.number, {})
             hold.needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in hardened))
             hold.moving = tuple(n for n in placement.owners if n != node and n not in hold.needed)
         hold.group = (tuple(sorted(hold.needed)), tuple(sorted(hold.moving)))

@@ -11,11 +11,11 @@ it as often as it likes. When the topology changes, what does not count yet is s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Protocol
 
 from engine.claims import Claims
-from engine.core import MS, Core, Hold
+from engine.core import MS, WORK_MAX, Core, Hold
 from engine.messages import AskMap, Message, Replicate, Replicated
 from engine.topology import CopyState
 from wal import records as r
@@ -59,6 +59,7 @@ class Batch:
         "due",
         "lagging",
         "operations",
+        "partitions",
         "patience",
         "records",
         "sequence",
@@ -72,6 +73,7 @@ class Batch:
         self.acked = acked
         self.waiting = {n: None for n in group[0] if n not in acked}
         self.lagging = {n: None for n in group[1] if n not in acked}  # MOVING copies that have not answered
+        self.partitions: tuple[int, ...] = ()  # that it touches, if there are MOVING copies
         self.counts = False
         self.due = 0  # when it is sent again
         self.patience = 0  # from one sending to the next
@@ -89,6 +91,7 @@ class Replication:
         self._batches: dict[int, Batch] = {}
         self._sequence = core.run << 40  # answers to an earlier life of this node mean nothing
         self._backlog: dict[NodeId, int] = {}
+        self._lagging: dict[NodeId, dict[int, dict[int, Batch]]] = {}  # MOVING copy -> partition -> not answered by it
         self._acks: dict[NodeId, list[int]] = {}
         self.wake_at: int | None = None
 
@@ -123,28 +126,49 @@ class Replication:
             batch.due = core.now + batch.patience
             self.wake_at = batch.due if self.wake_at is None else min(self.wake_at, batch.due)
             if batch.lagging:
+                self._note_lagging(batch)
                 self._count_backlog(batch)
         if counts:
             batch.counts = True
         elif not batch.waiting:
             self._count(batch)
+        if batch.counts and not (batch.waiting or batch.lagging):
+            self._batches.pop(batch.sequence, None)  # its MOVING copy was given up
+
+    def _note_lagging(self, batch: Batch) -> None:
+        """MOVING copies get a batch: it can be found by the copy and by the partition until they answer."""
+        batch.partitions = tuple(dict.fromkeys(o.partition for o in batch.operations))
+        for node in batch.lagging:
+            behind = self._lagging.setdefault(node, {})
+            for number in batch.partitions:
+                behind.setdefault(number, {})[batch.sequence] = batch
+
+    def _not_lagging(self, batch: Batch, node: NodeId) -> None:
+        """A MOVING copy answered, is waited for from now on, or was given up."""
+        del batch.lagging[node]
+        behind = self._lagging[node]
+        for number in batch.partitions:
+            batches = behind[number]
+            del batches[batch.sequence]
+            if not batches:
+                del behind[number]
+        self._backlog[node] = max(0, self._backlog.get(node, 0) - batch.bytes)
 
     def _count_backlog(self, batch: Batch) -> None:
         batch.bytes = _size(batch.records)
         for node in list(batch.lagging):
-            backlog = self._backlog.get(node, 0) + batch.bytes
+            backlog = self._backlog[node] = self._backlog.get(node, 0) + batch.bytes
             if backlog > self.core.settings.backlog_bytes_max:
                 probe("replication.backlog_dropped")
                 self._drop_backlog(node)
-                return
-            self._backlog[node] = backlog
 
     def _drop_backlog(self, node: NodeId) -> None:
         """A MOVING copy is too far behind to be kept supplied from memory: the log will give it the rest."""
-        for sequence, batch in list(self._batches.items()):
-            batch.lagging.pop(node, None)
+        behind = self._lagging.get(node, {})
+        for batch in list({b.sequence: b for batches in behind.values() for b in batches.values()}.values()):
+            self._not_lagging(batch, node)
             if batch.counts and not batch.lagging:
-                del self._batches[sequence]
+                self._batches.pop(batch.sequence, None)
         self._backlog[node] = 0
 
     def on_replicated(self, sender: NodeId, message: Replicated) -> None:
@@ -157,8 +181,7 @@ class Replication:
                 continue
             batch.acked[sender] = None
             if sender in batch.lagging:
-                del batch.lagging[sender]
-                self._backlog[sender] = max(0, self._backlog.get(sender, 0) - batch.bytes)
+                self._not_lagging(batch, sender)
             if sender in batch.waiting:
                 del batch.waiting[sender]
                 if not batch.waiting and not batch.counts:
@@ -173,29 +196,26 @@ class Replication:
 
     def outstanding(self, node: NodeId, partition: int) -> bool:
         """Whether a MOVING copy has yet to answer a batch that touches the partition."""
-        return any(
-            node in b.lagging and any(o.partition == partition for o in b.operations) for b in self._batches.values()
-        )
+        return partition in self._lagging.get(node, {})
 
     def harden(self, node: NodeId, partition: int) -> None:
         """From now on wait for this MOVING copy too, also for what is under way."""
-        for batch in self._batches.values():
-            if not batch.counts and node in batch.lagging and any(o.partition == partition for o in batch.operations):
-                del batch.lagging[node]
+        for batch in list(self._lagging.get(node, {}).get(partition, {}).values()):
+            if not batch.counts:
+                self._not_lagging(batch, node)
                 batch.waiting[node] = None
 
-    def lag(self, node: NodeId, partition: int) -> None:
-        """A MOVING copy begins to take the partition's writes: what is under way goes to it, whatever it said before.
+    def lag(self, node: NodeId, partitions: Container[int]) -> None:
+        """A MOVING copy begins to take these partitions' writes: what is under way goes to it, whatever it said before.
 
         It goes under a number of its own: what the copy answered to the first, when it passed over it or before it was
         emptied, may still be on its way, and says nothing about what it has from now on.
         """
-        for batch in list(self._batches.values()):
-            if not batch.counts:
-                operations = [o for o in batch.operations if o.partition == partition]
-                batch.acked.pop(node, None)
-                if operations:
-                    self._dispatch(operations, ((), (node,)), {}, counts=True)
+        for batch in [b for b in self._batches.values() if not b.counts]:
+            operations = [o for o in batch.operations if o.partition in partitions]
+            batch.acked.pop(node, None)
+            if operations:
+                self._dispatch(operations, ((), (node,)), {}, counts=True)
 
     def open_records(self) -> list[r.Record]:
         """What is logged here and does not count yet, oldest first: a checkpoint must carry it along."""
@@ -207,7 +227,7 @@ class Replication:
         """A new topology: what does not count yet goes to its copies, or is abandoned."""
         core = self.core
         batches, self._batches = self._batches, {}
-        self._backlog = {}
+        self._backlog, self._lagging = {}, {}
         turn, self._turn = self._turn, {}
         regrouped: dict[tuple[Group, tuple[NodeId, ...], bool], list[Operation]] = {}
         pending: list[tuple[list[Operation], dict[NodeId, None], bool]] = [
@@ -302,7 +322,8 @@ class Replication:
         self.wake_at = None
         for batch in self._batches.values():
             patience = batch.patience
-            if core.now >= batch.due:
+            if core.now >= batch.due and core.work < WORK_MAX:
+                core.work += len(batch.records)
                 targets = (*batch.waiting, *batch.lagging)
                 core.effects.early.append((targets, Replicate(core.version, batch.sequence, batch.records)))
                 patience = min(2 * patience, longest)

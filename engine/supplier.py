@@ -10,7 +10,9 @@ that was reserved by then. The coordinator makes it in-sync with the next map, a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 import msgspec
 
@@ -23,7 +25,7 @@ from engine.topology import CopyState
 from rebalance.choice import Choice, Joiner, Kind, Supplier, choose
 from wal import records as r
 from wal.counters import PartitionCounter
-from wal.ids import Fragment, NodeId, Version
+from wal.ids import Fragment, Namespace, NodeId, Version
 from wal.probe import probe
 from wal.want import Want
 
@@ -31,26 +33,41 @@ ROWS_COUNTED_MAX = 4096
 """Rows are counted up to here to compare a full transfer with the missing updates; more than this is many."""
 
 
+PLAN_WORK = 500
+"""Of planning in one piece; choosing a way for a fragment is `CHOICE_WORK`."""
+CHOICE_WORK = 2
+WRITES_MAX = 2_000
+"""Keys of a batch of history; and fragments that it calls done, rows that it fetches."""
+
+
 class _Session:
     """One demander's demand. Its number orders the demands of one life; a wiped node counts from the beginning."""
 
-    def __init__(self, node: NodeId, life: tuple[str, int], number: int, credit: int) -> None:
+    def __init__(self, node: NodeId, life: tuple[str, int], demand: Demand, *, returning: bool) -> None:
         self.node = node
         self.life = life
-        self.number = number
-        self.credit = credit
+        self.number = demand.session
+        self.credit = demand.credit
+        self.returning = returning
+        self.parts = demand.parts
+        self.taken: dict[int, None] = {}  # parts of the demand that came
+        self.demanded: deque[tuple[list[int], dict[int, dict[Namespace, Have]]]] = deque()  # and are not planned yet
+        self.planning = False
+        self.planned = False  # all of it
+        self.in_full = 0  # partitions
         self.batch = 0  # the last batch sent
         self.sent: dict[int, Supply] = {}  # not answered yet
-        self.ways: dict[Fragment, Way] = {}
         self.partitions: list[int] = []
-        self.history: list[Fragment] = []  # being read from the log
+        self.firsts: deque[Supply] = deque()  # the epochs and ways of what was planned
+        self.wants: list[Want] = []  # of the log
+        self.history: dict[Fragment, None] = {}  # being read from it
         self.reading = False
-        self.read: list[r.Write] = []
+        self.history_over = False
+        self.read: deque[r.Write] = deque()
         self.missed: list[Fragment] = []
-        self.full: list[Fragment] = []  # still to be scanned, in order
+        self.full: deque[Fragment] = deque()  # still to be scanned, in order
         self.cursor: bytes | None = None  # where the scan of full[0] stands
         self.fetch: list[tuple[Fragment, list[bytes]]] = []  # keys to send as they are now
-        self.first: Supply | None = None
         self.results_sent: dict[int, None] = {}
         self.over = False
 
@@ -64,81 +81,95 @@ class SupplySide:
         self._regroup = regroup  # the hold's hardened copies changed
         self._sessions: dict[NodeId, _Session] = {}
         self._lives: dict[NodeId, tuple[str, int]] = {}  # which life of each member the map lists
-        self.hardened: dict[tuple[int, NodeId], dict[str, int]] = {}  # waited for since; the counters it must reach
+        self.hardened: dict[int, dict[NodeId, dict[str, int]]] = {}  # waited for since; the counters it must reach
         self.vouched: dict[tuple[int, NodeId], None] = {}
         self.supplied: dict[NodeId, int] = {}
 
     # Sessions.
 
     def on_demand(self, sender: NodeId, message: Demand) -> None:
-        """Choose the ways and begin."""
+        """Choose the ways, piece by piece, and begin."""
         core = self.core
         if message.version != core.version or core.frozen or not core.serving:
             return
         assert core.topology is not None
         member = core.topology.member(sender)
-        if member is None:
+        if member is None or not 0 <= message.part < message.parts:
             return
         life = (member.allocation, member.incarnation)
-        running = self._sessions.get(sender)
-        if running is not None:
-            if running.life == life and running.number == message.session:
-                self._resend(running, message.credit)
-                return
-            if running.life == life and running.number > message.session:
-                return
-            self._close(running)
-        session = self._sessions[sender] = _Session(sender, life, message.session, message.credit)
-        returning = member.incarnation >> INCARNATION_BITS > 1
-        haves: dict[Fragment, Have] = {(have.namespace, have.partition): have for have in message.haves}
-        epochs: list[tuple[int, int]] = []
-        prepares: list[r.Prepare] = []
-        tails: list[r.Write] = []  # what is applied here beyond a gap; the log alone would not say that it counts
-        later: list[int] = []
-        in_full = 0
-        for number in message.partitions:
-            hold = core.holds[number] if number < len(core.holds) else None
-            if hold is None or not hold.active or hold.placement.state_of(sender) is not CopyState.MOVING:
-                continue
-            self._soften(hold, sender)
-            state = core.replica.partition(number)
-            names = dict.fromkeys([*state.fragments, *(ns for ns, p in haves if p == number)])
-            choices = {
-                (ns, number): self._choose((ns, number), haves.get((ns, number)), returning=returning) for ns in names
-            }
-            if any(c.kind is Kind.FULL for c in choices.values()):
-                if in_full >= core.settings.max_parallel_migrations:
-                    later.append(number)
-                    continue
-                in_full += 1
-            session.partitions.append(number)
-            self.replication.lag(sender, number)
-            epochs.append((number, hold.epoch))
-            prepares.extend(state.prepared.values())
-            for fragment in state.fragments.values():
-                tails.extend(w for w in fragment.lacking(fragment.counter.lwm, []) if w.start > fragment.counter.lwm)
-            for name, choice in choices.items():
-                self._plan(session, name, haves.get(name), choice)
-        self.supplied[sender] = self.supplied.get(sender, 0) + sum(w.delta for w in tails)
-        session.first = Supply(
-            core.version,
-            session.number,
-            1,
-            epochs,
-            later,
-            list(session.ways.values()),
-            prepares,
-            tails,
-            [],
-            [],
-            [],
-            [],
-            False,
-        )
-        wants = [self._want(session, name, haves.get(name)) for name in session.history]
-        if wants:
-            core.effects.tasks.append(OpenHistory((sender, session.number), wants))
+        session = self._sessions.get(sender)
+        if session is not None and session.life == life and session.number > message.session:
+            return
+        if session is None or session.life != life or session.number != message.session:
+            if session is not None:
+                self._close(session)
+            returning = member.incarnation >> INCARNATION_BITS > 1
+            session = self._sessions[sender] = _Session(sender, life, message, returning=returning)
+        if message.part in session.taken:
+            self._resend(session, message.credit)
+            return
+        session.taken[message.part] = None
+        haves: dict[int, dict[Namespace, Have]] = {}
+        for have in message.haves:
+            haves.setdefault(have.partition, {})[have.namespace] = have
+        session.demanded.append((message.partitions[::-1], haves))
+        if not session.planning:
+            session.planning = True
+            core.resume(lambda: self._plan_on(session))
+
+    def _plan_on(self, session: _Session) -> None:
+        """Choose the ways of the next partitions; when all are planned, begin with what is owed."""
+        core = self.core
+        if self._sessions.get(session.node) is not session:
+            return
+        numbers, haves = session.demanded[0]
+        first = Supply(core.version, session.number, 0, [], [], [], [], [], [], [], [], [], False)
+        work = 0
+        while numbers and work < PLAN_WORK:
+            number = numbers.pop()
+            work += 1 + self._plan_partition(session, number, haves.pop(number, {}), first)
+        core.work += work
+        self.replication.lag(session.node, dict(first.epochs))
+        self.supplied[session.node] = self.supplied.get(session.node, 0) + sum(w.delta for w in first.writes)
+        session.firsts.append(first)
+        if not numbers:
+            session.demanded.popleft()
+        if session.demanded:
+            core.resume(lambda: self._plan_on(session))
+        else:
+            session.planning = False
+            if len(session.taken) == session.parts:
+                session.planned = True
+                if session.wants:
+                    core.effects.tasks.append(OpenHistory((session.node, session.number), session.wants))
+                    session.wants = []
         self._advance(session)
+
+    def _plan_partition(self, session: _Session, number: int, haves: dict[Namespace, Have], first: Supply) -> int:
+        """Choose the ways of one partition, for the batch that will say so; how much work it was."""
+        core, sender = self.core, session.node
+        hold = core.holds[number] if number < len(core.holds) else None
+        if hold is None or not hold.active or hold.placement.state_of(sender) is not CopyState.MOVING:
+            first.later.append(number)
+            return 0
+        self._soften(hold, sender)
+        state = core.replica.partition(number)
+        names = dict.fromkeys([*state.fragments, *haves])
+        choices = {ns: self._choose((ns, number), haves.get(ns), returning=session.returning) for ns in names}
+        if any(c.kind is Kind.FULL for c in choices.values()):
+            if session.in_full >= core.settings.max_parallel_migrations:
+                first.later.append(number)
+                return CHOICE_WORK * len(choices)
+            session.in_full += 1
+        session.partitions.append(number)
+        first.epochs.append((number, hold.epoch))
+        first.prepares.extend(state.prepared.values())
+        for fragment in state.fragments.values():
+            # What is applied here beyond a gap; the log alone would not say that it counts.
+            first.writes.extend(w for w in fragment.lacking(fragment.counter.lwm, []) if w.start > fragment.counter.lwm)
+        for namespace, choice in choices.items():
+            first.ways.append(self._plan(session, (namespace, number), haves.get(namespace), choice))
+        return CHOICE_WORK * len(choices)
 
     def _choose(self, name: Fragment, have: Have | None, *, returning: bool) -> Choice:
         """The way for one fragment. A node in its first life has no history to prefer: rows are all it can need."""
@@ -171,20 +202,17 @@ class SupplySide:
         choice = choose(joiner, mine, prefer_history=True)
         if choice.kind is Kind.HISTORICAL and not (core.settings.prefer_history and returning):
             limit = min(choice.missing + 1, ROWS_COUNTED_MAX)
-            rows = len(core.replica.store.scan(name, b"", limit))
-            choice = choose(joiner, msgspec.structs.replace(mine, rows=rows if rows < limit else 1 << 62))
+            page = core.replica.store.page(name, b"", limit)
+            core.work += page.work
+            choice = choose(joiner, msgspec.structs.replace(mine, rows=len(page.rows) if page.next is None else 1 << 62))
         return choice
 
-    def _plan(self, session: _Session, name: Fragment, have: Have | None, choice: Choice) -> None:
+    def _plan(self, session: _Session, name: Fragment, have: Have | None, choice: Choice) -> Way:
         """What the session owes for one fragment."""
         fragment = self.core.replica.fragment(name)
-        if choice.kind is Kind.FULL:
-            session.full.append(name)
-        elif choice.kind is Kind.HISTORICAL:
-            session.history.append(name)
         if have is not None and have.suspects and choice.kind is not Kind.FULL:
             session.fetch.append((name, have.suspects))
-        session.ways[name] = Way(
+        way = Way(
             name[0],
             name[1],
             choice.kind,
@@ -195,9 +223,15 @@ class SupplySide:
             fragment.digest,
             list(fragment.epochs),
         )
+        if choice.kind is Kind.FULL:
+            session.full.append(name)
+        elif choice.kind is Kind.HISTORICAL:
+            session.history[name] = None
+            session.wants.append(self._want(way, name, have))
+        return way
 
-    def _want(self, session: _Session, name: Fragment, have: Have | None) -> Want:
-        fragment, way = self.core.replica.fragment(name), session.ways[name]
+    def _want(self, way: Way, name: Fragment, have: Have | None) -> Want:
+        fragment = self.core.replica.fragment(name)
         counter = PartitionCounter(have.lwm if have is not None else 0)
         if have is not None:
             for start, delta in have.ranges:
@@ -230,7 +264,7 @@ class SupplySide:
         self._advance(session)
 
     def _close(self, session: _Session) -> None:
-        if session.history:
+        if session.planned and session.history and not session.history_over:
             self.core.effects.tasks.append(CloseHistory((session.node, session.number)))
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
@@ -244,30 +278,28 @@ class SupplySide:
         session.reading = False
         session.read.extend(event.writes)
         if event.done:
+            session.history_over = True
             session.missed = event.missed
+            for name in event.missed:
+                session.history.pop(name, None)
             self.core.effects.tasks.append(CloseHistory(event.session))
             if event.missed:
                 probe("supply.history_missed")
-        self._advance(session, history_done=event.done)
+        self._advance(session)
 
-    def _advance(self, session: _Session, *, history_done: bool = False) -> None:
+    def _advance(self, session: _Session) -> None:
         """Send what there is credit for."""
         core = self.core
         while session.credit > 0 and not session.over:
-            if session.first is not None:
-                first, session.first = session.first, None
-                self._send(session, first)
+            if session.firsts:
+                first = msgspec.structs.replace(session.firsts.popleft(), batch=session.batch + 1)
+                self._send(session, _at(first, core.version))
+            elif not session.planned:
+                return
             elif session.fetch:
-                name, keys = session.fetch.pop()
-                self._send(session, self._batch(session, rows=[self._fetch(name, keys)]))
-            elif session.read or (history_done and session.history):
-                done = [n for n in session.history if n not in session.missed] if history_done else []
-                batch = self._batch(session, writes=session.read, done=done, missed=session.missed)
-                self.supplied[session.node] = self.supplied.get(session.node, 0) + sum(w.delta for w in session.read)
-                session.read = []
-                if history_done:
-                    session.history, session.missed = [], []
-                self._send(session, batch)
+                self._send(session, self._batch(session, rows=[self._fetch(session)]))
+            elif session.read or (session.history_over and (session.history or session.missed)):
+                self._send(session, self._history(session))
             elif session.history:
                 if not session.reading:
                     session.reading = True
@@ -278,6 +310,28 @@ class SupplySide:
             else:
                 session.over = True
                 self._send(session, self._batch(session, last=True))
+
+    def _history(self, session: _Session) -> Supply:
+        """Writes that were read from the log; after the last, which fragments are whole, and which cannot be."""
+        writes: list[r.Write] = []
+        keys = 0
+        while session.read and keys < WRITES_MAX:
+            write = session.read.popleft()
+            keys += write.delta
+            writes.append(write)
+        self.core.work += len(writes)
+        self.supplied[session.node] = self.supplied.get(session.node, 0) + keys
+        done: list[Fragment] = []
+        missed: list[Fragment] = []
+        if session.history_over and not session.read:
+            done = list(islice(session.history, WRITES_MAX))
+            if len(done) == len(session.history):
+                session.history = {}
+            else:
+                for name in done:
+                    del session.history[name]
+            missed, session.missed = session.missed[:WRITES_MAX], session.missed[WRITES_MAX:]
+        return self._batch(session, writes=writes, done=done, missed=missed)
 
     def _scan(self, session: _Session) -> Supply:
         """The next rows of the fragment that is being taken in full."""
@@ -308,15 +362,19 @@ class SupplySide:
             items = known.items()
             results.append(r.Results(name[1], [tx for tx, _ in items], [o for _, o in items], known.floor))
         if whole:
-            session.full.pop(0)
+            session.full.popleft()
             session.cursor = None
         else:
             session.cursor = following
         return self._batch(session, rows=[preload], results=results, done=[name] if whole else [])
 
-    def _fetch(self, name: Fragment, keys: list[bytes]) -> r.Preload:
+    def _fetch(self, session: _Session) -> r.Preload:
         """Keys as they are now, for a copy that undid what it had of them."""
         store = self.core.replica.store
+        name, keys = session.fetch.pop()
+        if len(keys) > WRITES_MAX:
+            keys, rest = keys[:WRITES_MAX], keys[WRITES_MAX:]
+            session.fetch.append((name, rest))
         entries = [store.get(name, key) for key in keys]
         return r.Preload(
             name[0],
@@ -383,10 +441,11 @@ class SupplySide:
             self._soften(hold, sender)
             core.send(sender, Settle(core.version, number, [], wrong, [], [], message.round))
             return
-        marks = self.hardened.get((number, sender))
+        core.work += len(state.fragments)
+        marks = self.hardened.get(number, {}).get(sender)
         if marks is None:
             marks = {namespace: f.counter.hwm for namespace, f in state.fragments.items()}
-            self.hardened[(number, sender)] = marks
+            self.hardened.setdefault(number, {})[sender] = marks
             self._regroup(hold)
             self.replication.harden(sender, number)
         ended = [tx for tx in message.readers if tx not in state.prepared]
@@ -399,20 +458,29 @@ class SupplySide:
 
     def _soften(self, hold: Hold, node: NodeId) -> None:
         """The copy begins again: do not wait for it."""
-        if self.hardened.pop((hold.number, node), None) is not None:
+        if self._forget(hold.number, node):
             self._regroup(hold)
         self.vouched.pop((hold.number, node), None)
+
+    def _forget(self, number: int, node: NodeId) -> bool:
+        """A copy is not hardened any more; whether it was."""
+        copies = self.hardened.get(number)
+        if copies is None or copies.pop(node, None) is None:
+            return False
+        if not copies:
+            del self.hardened[number]
+        return True
 
     def switch(self) -> None:
         """A new topology: sessions go on for what did not change, and with copies whose node did not start again."""
         core = self.core
         assert core.topology is not None
         lives = {m.node: (m.allocation, m.incarnation) for m in core.topology.members}
-        for number, node in list(self.hardened):
+        for number, node in [(number, node) for number, copies in self.hardened.items() for node in copies]:
             hold = core.holds[number]
             awaited = hold.mine and node in hold.placement.owners and node not in hold.placement.in_sync
             if not awaited or self._lives.get(node) != lives.get(node):
-                del self.hardened[(number, node)]
+                self._forget(number, node)
                 self.vouched.pop((number, node), None)
         self._lives = lives
         for node, session in list(self._sessions.items()):

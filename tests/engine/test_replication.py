@@ -114,7 +114,7 @@ def test_what_a_joiner_answered_before_its_demand_does_not_count_for_what_it_get
     primary = Primary()
     primary.ship(Noted(0))
     ((_, passed_over),) = primary.sent()
-    primary.replication.lag("n3", 0)  # its demand overtakes its answer
+    primary.replication.lag("n3", {0})  # its demand overtakes its answer
     ((targets, again),) = primary.sent()
     assert (targets, again.records) == (("n3",), passed_over.records)
     primary.answer("n3", passed_over)
@@ -128,7 +128,7 @@ def test_what_waits_for_an_answer_counts_once_though_a_joiner_gets_it_twice() ->
     operation = Noted(0)
     primary.ship(operation)
     ((_, first),) = primary.sent()
-    primary.replication.lag("n3", 0)
+    primary.replication.lag("n3", {0})
     ((_, second),) = primary.sent()
     primary.answer("n3", second)
     assert not operation.counts, "the copy in sync has not answered"

@@ -151,7 +151,7 @@ def vouched_for_on_its_own_word(machine: Machine) -> None:
 
     def on_settled(original: Callable[..., None], sender: NodeId, message: Settled) -> None:
         original(sender, message)
-        if (message.partition, sender) in supply.hardened:
+        if sender in supply.hardened.get(message.partition, {}):
             supply.vouched[(message.partition, sender)] = None
 
     around(supply, "on_settled", on_settled)

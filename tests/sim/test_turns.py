@@ -1,0 +1,136 @@
+"""Real nodes over the simulated network: what a change of topology costs, counted in work and not in time.
+
+No turn does more than it may (`engine.core.WORK_MAX`, and one piece of what is cut), and each fragment is looked at a
+number of times that does not grow with how many there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.core import WORK_MAX
+from engine.effects import Asked, Effects, Event
+from engine.node import Node
+from engine.requests import Done, Put
+from engine.settings import Settings
+from tests.sim.draws import Draws
+from tests.sim.machine import Machine
+from tests.sim.observer import Observer
+from tests.sim.world import SECOND, World
+from wal.ids import NodeId, partition_of
+
+NODES: list[NodeId] = ["n1", "n2", "n3"]
+PIECE_MAX = 1_500
+"""Of work in what one piece, or one event, may add to a turn that has a little room left."""
+
+
+class Work(Observer):
+    """The work of every turn, and how often a supplier chose a way."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self.choices: Counter[str] = Counter()
+
+    def started(self, machine: Machine) -> None:
+        """Count what its supplier chooses."""
+        supply: Any = self._node(machine).supply
+        choose: Callable[..., Any] = supply._choose
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.choices[machine.name] += 1
+            return choose(*arguments, **options)
+
+        supply._choose = counted
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """Look what a turn did."""
+        self.most = max(self.most, self._node(machine).core.work)
+
+    @staticmethod
+    def _node(machine: Machine) -> Node:
+        assert machine.node is not None
+        return machine.node
+
+
+def _cluster(world: World, partitions: int, namespaces: int) -> None:
+    """Three nodes, and a key in every fragment."""
+    for name in NODES:
+        world.add_machine(name)
+    world.form(NODES)
+    _put(world, partitions, namespaces, b"v")
+
+
+def _put(world: World, partitions: int, namespaces: int, value: bytes) -> None:
+    keys: dict[int, bytes] = {}
+    number = 0
+    while len(keys) < partitions:
+        key = b"k%d" % number
+        keys.setdefault(partition_of(key, partitions), key)
+        number += 1
+    topology = world.newest()
+    assert topology is not None
+    by_node: dict[NodeId, list[bytes]] = {}
+    for partition, key in keys.items():
+        primary = topology.placements[partition].primary
+        assert primary is not None
+        by_node.setdefault(primary, []).append(key)
+    replies: list[object] = []
+    asked = 0
+    for name, mine in by_node.items():
+        machine = world.machines[name]
+        session = machine.new_session(replies.append)
+        for namespace in range(namespaces):
+            asked += 1
+            tx = value + asked.to_bytes(15, "big")
+            machine.receive(Asked(session, Put(asked, tx, f"ns{namespace}", mine, [value] * len(mine))))
+    assert world.run_while(lambda: len(replies) < asked, at_most=60 * SECOND)
+    assert all(isinstance(reply, Done) for reply in replies), replies[0]
+
+
+def _whole(world: World) -> bool:
+    if not world.serving(NODES):
+        return False
+    topology = world.newest()
+    assert topology is not None
+    return all(len(placement.in_sync) == len(NODES) for placement in topology.placements)
+
+
+def _returned(partitions: int, namespaces: int, *, wiped: bool) -> Work:
+    """n3 goes, misses a write of every fragment, and is back with or without its disk; what that took."""
+    with World(Draws(1), Settings(cluster="sim", partitions=partitions, backups=2)) as world:
+        work = Work()
+        _cluster(world, partitions, namespaces)
+        n3 = world.machines["n3"]
+        n3.stop("killed", process_only=True)
+        others = NODES[:2]
+        assert world.run_while(lambda: len(_members(world)) > 2 or not world.serving(others), at_most=60 * SECOND)
+        _put(world, partitions, namespaces, b"w")
+        if wiped:
+            n3.wipe()
+        world.watch([work])
+        for name in others:
+            work.started(world.machines[name])
+        n3.start()
+        assert world.run_while(lambda: not _whole(world), at_most=300 * SECOND, look_every=SECOND // 5)
+    return work
+
+
+def _members(world: World) -> list[NodeId]:
+    topology = world.newest()
+    assert topology is not None
+    return [member.node for member in topology.members]
+
+
+def test_a_return_to_many_fragments_is_cut_into_turns() -> None:
+    work = _returned(256, 16, wiped=False)
+    assert work.most <= WORK_MAX + PIECE_MAX
+    assert sum(work.choices.values()) <= 2 * 256 * 16, "each fragment's way is chosen about once"
+
+
+def test_a_wiped_node_is_supplied_without_looking_at_everything_again_and_again() -> None:
+    once, twice = _returned(128, 2, wiped=True), _returned(256, 2, wiped=True)
+    assert twice.most <= WORK_MAX + PIECE_MAX
+    assert sum(twice.choices.values()) <= 2.5 * sum(once.choices.values())
+    assert sum(twice.choices.values()) <= 4 * 256 * 2
