@@ -22,11 +22,12 @@ from typing import TypeAlias
 
 import msgspec
 
+from engine import store_writer
 from engine.errors import CorruptionError, DiskFull, Error, UsageError
 from engine.recover import recover
 from engine.replica import Replica
 from engine.settings import Settings
-from engine.store import LayeredStore
+from engine.store import CheckpointImage, LayeredStore
 from engine.store_errors import StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreFull, StoreInUse, StoreTooNew
 from engine.store_lmdb import LmdbStore
 from wal import (
@@ -45,6 +46,8 @@ from wal import DiskFull as LogDiskFull
 from wal.ids import NodeId, check_name
 
 FORMAT = 1
+ORPHAN_SECONDS = 30.0
+"""So long a checkpoint of a node that was killed may take to end."""
 MakeDisk: TypeAlias = Callable[[Path], Disk]
 
 
@@ -67,6 +70,10 @@ class Home:
         self.store = store
         self.replica = replica
         self._lock = lock
+
+    def write_checkpoint(self, image: CheckpointImage) -> None:
+        """Apply a checkpoint to the store, out of the way of the turns. In any thread, one at a time."""
+        store_writer.write(self.store, image)
 
     def close(self) -> None:
         """Give everything back; another process may open the directory then."""
@@ -182,7 +189,7 @@ def _identify(path: Path, cluster: str, node: NodeId | None) -> Identity:
 
 def _open(path: Path, identity: Identity, settings: Settings, lock: int, *, accept_loss: bool, disk: MakeDisk) -> Home:
     try:
-        base = LmdbStore(path / "store")
+        base = LmdbStore(path / "store", patience_seconds=ORPHAN_SECONDS)
         try:
             log = Log.open(
                 disk(path / "wal"),

@@ -389,6 +389,7 @@ class Replica:
             fragment = self.fragments.get(name)
             if fragment is not None and fragment.tombstones and not fragment.loading:
                 self._drop_tombstones(fragment)
+        size = self.store.active_bytes
         cleared, rows = self.store.freeze()
         encode = msgspec.msgpack.encode
         fragments: dict[Fragment, bytes | None] = {}
@@ -406,7 +407,7 @@ class Replica:
         knows = self.lives, self.claimed_at, self.claims
         node = encode(NodeImage(self.incarnation, *exchange, open_records, *knows, self.trimmed))
         self._dirty_fragments, self._dirty_partitions = {}, {}
-        return CheckpointImage(lsn, {"node": node}, fragments, partitions, cleared, rows)
+        return CheckpointImage(lsn, {"node": node}, fragments, partitions, cleared, rows, size)
 
     def _drop_tombstones(self, fragment: FragmentState) -> None:
         """A delete that every in-sync copy has needs no tombstone: nothing older can arrive any more."""

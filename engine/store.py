@@ -64,7 +64,7 @@ class CheckpointImage(NamedTuple):
 
     `lsn`: the log up to here is contained. `node`: named values of the node as a whole. `fragments` and `partitions`:
     encoded states that changed (None: the fragment is gone). `cleared`: fragments whose rows go before `rows` come.
-    `rows`: None or GONE as entry removes the key.
+    `rows`: None or GONE as entry removes the key. `weight`: of the rows in memory, about, in bytes.
     """
 
     lsn: int
@@ -73,6 +73,7 @@ class CheckpointImage(NamedTuple):
     partitions: dict[int, bytes]
     cleared: list[Fragment]
     rows: Mapping[Fragment, Mapping[bytes, Entry | None]]
+    weight: int = 0
 
 
 class Loaded(NamedTuple):

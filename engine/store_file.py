@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import lmdb
@@ -25,6 +26,7 @@ MAP_STEP_BYTES = 1 << 16
 
 _PROBE_BYTES = 1 << 20
 _READERS_MAX = 126
+_LOOK_SECONDS = 0.02
 _LOCK_BYTES = 8192  # LMDB's table of 126 readers
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LMDB_MAGIC = b"\xde\xc0\xef\xbe"
@@ -112,18 +114,26 @@ def _reserve(path: Path, size: int) -> None:
         os.close(descriptor)
 
 
-def sole_writer(path: Path) -> int:
-    """Lock the directory against a second writer, for as long as the descriptor lives."""
+def sole_writer(path: Path, patience_seconds: float = 0.0) -> int:
+    """Lock the directory against a second writer, for as long as the descriptor, or one that shares it, lives.
+
+    The process that wrote a checkpoint for a node that was killed may hold it for a moment more: wait for that.
+    """
     guard = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(guard)
-        raise StoreInUse(
-            f"store {path}: expected to be its only writer, found another; stop the node that runs here, "
-            "or open it read-only"
-        ) from None
-    return guard
+    until = time.monotonic() + patience_seconds
+    while True:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < until:
+                time.sleep(_LOOK_SECONDS)
+                continue
+            os.close(guard)
+            raise StoreInUse(
+                f"store {path}: expected to be its only writer, found another; stop the node that runs here, "
+                "or open it read-only"
+            ) from None
+        return guard
 
 
 def _sync_directory(path: Path) -> None:

@@ -21,17 +21,15 @@ an old page that came back whole, is for the digests that copies compare.
 
 Threads: reads come from one thread and `write` from another. Reads go through one read transaction that is replaced at
 each checkpoint (`renew`), so none pins old pages for longer. `_lock` is held for each read, and for a change of the
-map's size, which LMDB allows only while the process has no transaction; `_writing` while a checkpoint is written. LMDB
-gives up the interpreter at each operation and Python gives it back late (`sys.getswitchinterval`): beside a busy node a
-checkpoint takes a multiple of its time.
+map's size, which LMDB allows only while the process has no transaction; `_writing` while a checkpoint is written, here
+or by another process (`engine.store_writer`). LMDB gives up the interpreter at each operation and Python gives it back
+late (`sys.getswitchinterval`): beside a busy node a checkpoint of its own would take a multiple of its time.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import NoReturn, TypeAlias
@@ -39,6 +37,7 @@ from typing import NoReturn, TypeAlias
 import lmdb
 
 from engine.store import CheckpointImage, Entry, Loaded, Row
+from engine.store_apply import Databases, apply_parts
 from engine.store_envelope import (
     DATABASES,
     FORMAT_KEY,
@@ -52,18 +51,14 @@ from engine.store_envelope import (
     open_fragment,
     open_row,
     open_state,
-    partition_key,
     partition_of,
     row_is_whole,
     row_seed,
-    seal_fragment,
-    seal_rows,
-    seal_state,
-    u64,
 )
 from engine.store_errors import StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreTooNew, damaged
 from engine.store_file import FORMAT, check_length, create, environment, not_lmdb, sole_writer, trouble
-from engine.store_sums import stored_in, summed_up, sums_of
+from engine.store_parts import Begin, Part, parts_of
+from engine.store_sums import stored_in
 from wal.ids import Fragment
 from wal.probe import probe
 
@@ -82,12 +77,23 @@ class LmdbStore:
     closing; after a failed `write` there is no other, because a retried fsync may succeed without the data.
     """
 
-    def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        map_bytes: int = MAP_BYTES,
+        read_only: bool = False,
+        lock: int | None = None,
+        patience_seconds: float = 0.0,
+    ) -> None:
         """Open the store at `path`, creating it if that is missing or empty.
 
         `read_only` opens it for tools, beside a live node or on a copy, and creates nothing. Beside a live node it
         keeps the checkpoint that it reads from being overwritten and the file grows, so `renew` or close it within
         minutes. A directory without a writable lock file is read without locks, and must be at rest.
+
+        `lock` is the sole writer's, from a process that opened the store and shares it. Who does not have it waits for
+        `patience_seconds` for a writer that may be about to end.
 
         Raises StoreForeign, StoreTooNew, StoreDamaged, StoreInUse, StoreFull, StoreFailed.
         """
@@ -96,13 +102,14 @@ class LmdbStore:
         self._lock = Lock()
         self._writing = Lock()
         self._failed: StoreError | None = None
+        self._lsn = 0  # of the checkpoint that is being written
         self._prefixes: dict[Fragment, tuple[bytes, bytes, int]] = {}
         self._guard: int | None = None
         self._env: lmdb.Environment | None = None
         try:
             self._find(map_bytes)
             if not read_only:
-                self._guard = sole_writer(path)
+                self._guard = lock if lock is not None else sole_writer(path, patience_seconds)
             # A copy has no lock file, or one that we may not write: then nobody can be told that we read.
             locked = not read_only or os.access(path / "lock.mdb", os.W_OK)
             self._env = environment(path, map_bytes, read_only=read_only, lock=locked)
@@ -391,68 +398,71 @@ class LmdbStore:
         After any of these the store takes no other checkpoint; reads go on with the last one. The log holds what the
         image held, so a restart with the cause removed loses nothing.
         """
+        while not self.write_parts(parts_of(image)):
+            pass
+
+    def write_parts(self, parts: Iterable[Part]) -> bool:
+        """The same, for the parts of an image; False if the map was too small: it has grown, and nothing was applied."""
         assert not self.read_only, "a tool does not write"
         env = self._environment()
-        if self._failed is not None:
-            raise StoreFailed(
-                f"store {self.path}: takes no checkpoint, because an earlier one failed ({self._failed}); "
-                "remove the cause and restart the node"
-            ) from self._failed
+        self._check_failed()
         try:
             with self._writing:
                 env.reader_check()  # a tool that was killed while it read would hold old pages for ever
                 info = env.info()
                 if (info["last_pgno"] + 1) * env.stat()["psize"] > info["map_size"] * 3 // 4:
                     self._grow(env)
-                while not self._apply(env, image):
+                if not self._apply(env, parts):
                     self._grow(env)
+                    return False
         except (lmdb.Error, OSError) as error:
-            self._failed = trouble(self.path, f"writing the checkpoint up to lsn {image.lsn}", error)
+            self._failed = trouble(self.path, f"writing the checkpoint up to lsn {self._lsn}", error)
             raise self._failed from error
+        return True
 
-    def _apply(self, env: lmdb.Environment, image: CheckpointImage) -> bool:
+    def written_elsewhere(self, write: Callable[[int], None]) -> None:
+        """Let another process write a checkpoint: `write` gets the lock that it shares until that is done.
+
+        A StoreError that it raises counts as if it had happened here.
+        """
+        assert self._guard is not None, "a tool does not write"
+        self._check_failed()
+        with self._writing:
+            try:
+                write(self._guard)
+            except StoreError as error:
+                self._failed = error
+                raise
+
+    def _check_failed(self) -> None:
+        if self._failed is not None:
+            raise StoreFailed(
+                f"store {self.path}: takes no checkpoint, because an earlier one failed ({self._failed}); "
+                "remove the cause and restart the node"
+            ) from self._failed
+
+    @property
+    def map_bytes(self) -> int:
+        """The map's size now."""
+        size: int = self._environment().info()["map_size"]
+        return size
+
+    def _apply(self, env: lmdb.Environment, parts: Iterable[Part]) -> bool:
         """One transaction with the whole image; False, and nothing applied, if the map was too small for it."""
-        removed: list[bytes] = []
         try:
             with env.begin(write=True) as txn:
-                sums = sums_of(txn, self._rows, self._fragments, image)
-                with txn.cursor(self._rows) as cursor:
-                    for fragment in image.cleared:
-                        _delete_prefix(cursor, fragment_key(fragment))
-                    ordered = sorted((fragment_key(fragment), fragment) for fragment in image.rows)
-                    cursor.putmulti(
-                        chain.from_iterable(seal_rows(prefix, image.rows[name], removed) for prefix, name in ordered)
-                    )
-                for full in removed:
-                    txn.delete(full, db=self._rows)
-                self._put_states(txn, image, sums)
+                dbs = Databases(self._rows, self._fragments, self._partitions, self._node)
+                apply_parts(self.path, txn, dbs, self._noted(parts))
         except lmdb.MapFullError:
             probe("store.map_full")
             return False
         return True
 
-    def _put_states(self, txn: lmdb.Transaction[bytes], image: CheckpointImage, sums: dict[Fragment, int | None]) -> None:
-        _put_state(txn, self._node, NODE, FORMAT_KEY, u64(FORMAT))
-        _put_state(txn, self._node, NODE, LSN_KEY, u64(image.lsn))
-        for name, data in image.node.items():
-            assert name, "a value of the node has a name"
-            assert name[0] != "\0", "names that begin with NUL are the store's"
-            _put_state(txn, self._node, NODE, name.encode(), data)
-        for fragment, known in sums.items():
-            key = fragment_key(fragment)
-            state = image.fragments.get(fragment)
-            if state is None and fragment not in image.fragments and (raw := txn.get(key, db=self._fragments)) is not None:
-                state = self._state(FRAGMENTS, key, raw)
-            if state is None:
-                txn.delete(key, db=self._fragments)
-                continue
-            total = known if known is not None else summed_up(txn, self._rows, fragment, partial(self._tell_row, fragment))
-            txn.put(key, seal_fragment(key, state, total), db=self._fragments)
-        for partition, data in image.partitions.items():
-            _put_state(txn, self._partitions, PARTITIONS, partition_key(partition), data)
-
-    def _tell_row(self, fragment: Fragment, key: bytes, what: str) -> None:
-        raise damaged(self.path, what, fragment, key)
+    def _noted(self, parts: Iterable[Part]) -> Iterator[Part]:
+        for part in parts:
+            if isinstance(part, Begin):
+                self._lsn = part.lsn
+            yield part
 
     def _grow(self, env: lmdb.Environment) -> None:
         """Double the map. Reads wait, and go on in a new transaction that sees the same checkpoint."""
@@ -524,16 +534,6 @@ class LmdbStore:
             self._txn.abort()
             self._begin()
         return damaged(self.path, f"{what}: {error}", fragment, key)
-
-
-def _put_state(txn: lmdb.Transaction[bytes], db: lmdb._Database, name: bytes, key: bytes, data: bytes) -> None:
-    txn.put(key, seal_state(name, key, data), db=db)
-
-
-def _delete_prefix(cursor: lmdb.Cursor[bytes], prefix: bytes) -> None:
-    found = cursor.set_range(prefix)
-    while found and cursor.key().startswith(prefix):
-        found = cursor.delete()  # which steps to the next, and says whether there is one
 
 
 def _raise(damage: StoreDamaged) -> NoReturn:

@@ -6,45 +6,44 @@ rows of the fragment are summed up anew, once they are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import lmdb
 
 from engine.contents import MASK, share
-from engine.store import CheckpointImage
+from engine.store import Entry
 from engine.store_envelope import BadEnvelope, fragment_key, open_fragment, row_seed, row_share
 from wal.ids import Fragment
 from wal.probe import probe
 
 
-def sums_of(
-    txn: lmdb.Transaction[bytes], rows: lmdb._Database, fragments: lmdb._Database, image: CheckpointImage
-) -> dict[Fragment, int | None]:
-    """The digest of each fragment that an image speaks of, as it will be; None where the rows must be summed up anew."""
-    cleared = dict.fromkeys(image.cleared)
-    found: dict[Fragment, int | None] = {}
-    for fragment in dict.fromkeys([*image.fragments, *image.cleared, *image.rows]):
-        prefix = fragment_key(fragment)
-        changes = image.rows.get(fragment, {})
-        if fragment in cleared:
-            found[fragment] = sum(share(key, entry) for key, entry in changes.items()) & MASK
-            continue
-        total = stored_in(txn.get(prefix, db=fragments), prefix)
-        if total is None:
-            found[fragment] = None
-            continue
-        seed, get = row_seed(prefix), txn.get
-        try:
-            for key, entry in changes.items():
-                raw = get(prefix + key, db=rows)
-                if raw is not None:
-                    total -= row_share(seed, key, raw)
-                total += share(key, entry)
-            found[fragment] = total & MASK
-        except BadEnvelope:
-            probe("store.summed_up_anew")
-            found[fragment] = None
-    return found
+def sum_of(
+    txn: lmdb.Transaction[bytes],
+    rows: lmdb._Database,
+    fragments: lmdb._Database,
+    fragment: Fragment,
+    changes: Mapping[bytes, Entry | None],
+    *,
+    cleared: bool,
+) -> int | None:
+    """The digest of a fragment as it will be after its changes; None where its rows must be summed up anew."""
+    if cleared:
+        return sum(share(key, entry) for key, entry in changes.items()) & MASK
+    prefix = fragment_key(fragment)
+    total = stored_in(txn.get(prefix, db=fragments), prefix)
+    if total is None:
+        return None
+    seed, get = row_seed(prefix), txn.get
+    try:
+        for key, entry in changes.items():
+            raw = get(prefix + key, db=rows)
+            if raw is not None:
+                total -= row_share(seed, key, raw)
+            total += share(key, entry)
+    except BadEnvelope:
+        probe("store.summed_up_anew")
+        return None
+    return total & MASK
 
 
 def stored_in(raw: bytes | None, key: bytes) -> int | None:

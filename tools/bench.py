@@ -30,6 +30,7 @@ from tools.bench_embedded import embedded_batches, embedded_puts
 from tools.bench_figures import Measured, Setting, machine
 from tools.bench_log import history, log_parts, replay
 from tools.bench_store import store_parts
+from tools.bench_sustained import sustained
 from tools.terminal import emit, program, show, to_json
 
 app = program("bench")
@@ -40,6 +41,7 @@ FIGURES: dict[str, Measure] = {
     "puts-64": partial(puts, clients=64, goal=6_000),
     "puts-1024": partial(puts, clients=1_024, goal=15_000),
     "transactions-64": partial(transactions, clients=64, goal=1_500),
+    "sustained": partial(sustained, goal=2.0),
     "load": partial(year, keys_goal=30_000, memory_goal=300),
     "blocked": partial(blocked, goal=2.0),
     "embedded-puts": partial(embedded_puts, tasks=64, goal=20_000),

@@ -93,7 +93,7 @@ async def _rate(
         found = await _drive(database.namespace(NAMESPACE), clients, operation, setting.seconds, first=done)
         seconds, own = time.perf_counter() - began, time.process_time() - own
         nodes = _processor_seconds(cluster) - before
-        await _counted(cluster, updates * (done + found))
+        await counted(cluster, updates * (done + found))
         return Measured(
             figure=figure,
             what=what,
@@ -125,7 +125,7 @@ async def _drive(
     return acknowledged
 
 
-async def _counted(cluster: LocalCluster, updates: int) -> None:
+async def counted(cluster: LocalCluster, updates: int) -> None:
     """Every node's copies come to count exactly what was acknowledged. Raises Miscounted."""
 
     async def lwms(node: NodeProcess) -> int:
