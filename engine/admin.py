@@ -38,8 +38,9 @@ class Administration:
                 body = self.progress()
             case "init":
                 cluster = arguments.get("cluster", [""])[0]
-                problem = self.node.form(cluster, arguments.get("nodes", []))
-                body = {"formed": cluster}
+                problem = self.node.formation.form(session, request.id, cluster, arguments.get("nodes", []))
+                if not problem:
+                    return  # it answers when everyone has agreed
             case "baseline":
                 nodes = tuple(arguments.get("nodes", []))
                 baselined = core.topology.baselined if core.topology is not None else NO_VERSION

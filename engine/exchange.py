@@ -130,6 +130,11 @@ class Exchange:
         after, ballot, topology = self.core.replica.accepted
         return (ballot, topology) if after == self.core.version and topology else (NO_BALLOT, b"")
 
+    @property
+    def consent(self) -> str:
+        """The id of the cluster that this node agreed to form, as long as it is in none."""
+        return topologies.decode(self.accepted[1]).cluster if self.core.topology is None and self.accepted[1] else ""
+
     def _same_version(self, sender: NodeId, after: Version) -> bool:
         """Whether a message is about the version after ours; else bring whoever is behind up to date."""
         if after < self.core.version:
@@ -230,6 +235,12 @@ class Exchange:
         if message.version <= self.core.version:
             return
         core, topology = self.core, topologies.decode(message.topology)
+        if self.consent not in ("", topology.cluster):
+            core.note(
+                f"{sender} sends a map of cluster {topology.cluster}, and this node agreed to form cluster {self.consent}: "
+                "ignored; give that `cluster init` again, or begin with an empty directory"
+            )
+            return
         if core.topology is not None and topology.cluster != core.topology.cluster:
             core.note(f"{sender} belongs to another cluster ({topology.cluster}): ignored")
             return

@@ -7,7 +7,7 @@ operator changes the baseline, or when a member is held up by an exchange whose 
 
 from __future__ import annotations
 
-from engine.assignment import Candidate, first_topology, surplus, wanted_handover
+from engine.assignment import Candidate, surplus, wanted_handover
 from engine.claims import Claims
 from engine.core import MS, Core
 from engine.detector import Detector
@@ -123,20 +123,9 @@ class Membership:
 
     # Commands.
 
-    def form(self, cluster: str, expected: list[NodeId]) -> Topology | str:
-        """The first map of a new cluster, of this node and all others it sees; or why not."""
-        core = self.core
-        if core.topology is not None:
-            return f"the cluster is formed already: {core.topology.name} {core.topology.version}"
-        candidates = {core.node: self.me} | {n: c for n, c in self.seen.items() if not self.detector.suspected(n)}
-        missing = [n for n in expected if n not in candidates]
-        if missing:
-            return f"not seen yet: {', '.join(missing)}; seen: {', '.join(sorted(candidates))}"
-        chosen = [candidates[n] for n in (expected or sorted(candidates))]
-        if core.node not in [c.node for c in chosen]:
-            return f"the node that forms the cluster ({core.node}) must be in it"
-        settings = core.settings
-        return first_topology(cluster, settings.cluster, settings.partitions, settings.backups, chosen, core.affinity)
+    def candidates(self) -> dict[NodeId, Candidate]:
+        """This node and all others that it sees, as they would be in a first map."""
+        return {self.core.node: self.me} | {n: c for n, c in self.seen.items() if not self.detector.suspected(n)}
 
     def change_baseline(self, nodes: tuple[NodeId, ...], baselined: Version) -> str:
         """Ask for another baseline in place of the one that a version brought; or why not.
@@ -247,7 +236,7 @@ class Membership:
                         me.address,
                         me.domain,
                         core.version,
-                        topology.cluster if topology is not None else "",
+                        topology.cluster if topology is not None else self.exchange.consent,
                         self.detector.silent(),
                     ),
                 )

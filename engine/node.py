@@ -34,6 +34,7 @@ from engine.effects import (
     WriteCheckpoint,
 )
 from engine.exchange import Exchange
+from engine.formation import Formation, about_first_map
 from engine.limits import problem_with
 from engine.locks import LockTable
 from engine.membership import Membership
@@ -150,9 +151,11 @@ class Node:
             vouched=lambda: list(self.supply.vouched),
         )
         self.membership = Membership(core, self.detector, self.claims, self.exchange, self.supply)
+        self.formation = Formation(core, self.exchange, candidates=self.membership.candidates)
         self.admin = Administration(self)
         self._machines = (
             self.exchange,
+            self.formation,
             self.replication,
             self.reads,
             self.promotion,
@@ -413,7 +416,7 @@ class Node:
 
     def _message_handlers(self) -> dict[type[Message], Callable[[NodeId, Message], None]]:
         handled: list[tuple[Callable[[NodeId, Message], None], tuple[type[Message], ...]]] = [
-            (self.exchange.handle, (Announce, Promise, SingleMap, Propose, Accept, Refuse, Commit, AskMap)),
+            (self._handle_exchange, (Announce, Promise, SingleMap, Propose, Accept, Refuse, Commit, AskMap)),
             (self.membership.handle, (Heartbeat, Join, Leave, SetBaseline, CaughtUp)),
             (self.replication.handle, (Replicate, Replicated)),
             (self.reads.handle, (Confirm, Confirmed)),
@@ -426,6 +429,12 @@ class Node:
         handlers = {kind: handler for handler, kinds in handled for kind in kinds}
         assert set(handlers) == set(MESSAGES), "every message has its machine"
         return handlers
+
+    def _handle_exchange(self, sender: NodeId, message: Message) -> None:
+        if self.core.topology is None and about_first_map(message):
+            self.formation.handle(sender, message)
+        else:
+            self.exchange.handle(sender, message)
 
     def _handle_participant(self, sender: NodeId, message: Message) -> None:
         match message:
@@ -465,15 +474,3 @@ class Node:
             Scan: self.reads.on_scan,
         }
         return handlers
-
-    def form(self, cluster: str, expected: list[NodeId]) -> str:
-        """Form a new cluster of this node and those it sees; what is in the way, or nothing."""
-        first = self.membership.form(cluster, expected)
-        if isinstance(first, str):
-            return first
-        encoded = topologies.encode(first)
-        self.exchange.adopt(first, encoded)
-        others = self.core.peers()
-        if others:
-            self.core.send(others, Commit(first.version, encoded))
-        return ""

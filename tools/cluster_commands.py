@@ -19,6 +19,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
 Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")]
 SHOWN = 20
+INIT_SECONDS = 20.0
 
 
 @app.command()
@@ -49,7 +50,7 @@ async def _init(address: str, nodes: list[str], seconds: float) -> None:
             f"{last['node']} did not see {', '.join(missing)} within {seconds:g} s; it sees "
             f"{', '.join(last['seen']) or 'nobody'}: are they running, with --seeds that lead to each other?"
         )
-    await question(address, "init", cluster=[secrets.token_hex(8)], nodes=nodes)
+    await question(address, "init", timeout=INIT_SECONDS, cluster=[secrets.token_hex(8)], nodes=nodes)
 
     async def serves() -> dict[str, Any] | None:
         found = await status_or_none(address)

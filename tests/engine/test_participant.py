@@ -21,7 +21,7 @@ def lone_node() -> Node:
     settings = Settings(cluster="test", partitions=2, backups=0)
     node = Node(settings, Replica(LayeredStore(MemoryStore())), node="n1", allocation="d1", address="n1:1", durable_lsn=0)
     node.turn(1, [])
-    assert node.form("c1", ["n1"]) == ""
+    assert node.formation.form(1, 0, "c1", ["n1"]) == ""
     run(node, [])
     assert node.core.serving
     return node

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from engine import assignment, claims, exchange, promotion
+from engine import topology as topologies
 from engine.core import Hold
-from engine.messages import Accept, Announce, CopyReport, Promise, Propose
+from engine.messages import Accept, Announce, Commit, CopyReport, Promise, Propose
 from engine.replica import PartitionState
 from engine.topology import Placement, Topology
 from tests.sim.machine import Machine
@@ -207,6 +208,22 @@ def lost_disk_passes_though_it_lacks_everything(machine: Machine) -> None:
     """A wiped disk keeps its name, nobody minds what it claims, nor that it lacks what is known to be everywhere."""
     lost_disk_passes_whatever_it_says(machine)
     copies_that_lack_acknowledged_updates_stay(machine)
+
+
+@ELECTIONS.fault("2")
+def formed_without_consent(machine: Machine) -> None:
+    """Whoever is told to form a cluster does so at once, and tells those whom it names."""
+    assert machine.node is not None
+    forming, core = machine.node.formation, machine.node.core
+
+    def begin(original: Callable[..., None], order: Any) -> None:
+        encoded = topologies.encode(order.first)
+        others = tuple(n for n in order.nodes if n != core.node)
+        core.send(others, Commit(order.first.version, encoded))
+        forming.exchange.adopt(order.first, encoded)
+        forming._end("")
+
+    around(forming, "_begin", begin)
 
 
 @ELECTIONS.fault("10")

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import msgspec
 
 from engine.client.calls import Call, GetCall, LockCall, PutCall, SwapCall
+from tests.sim.draws import Draws
 from tests.sim.machine import all_of
 from tests.sim.network import MS
+from tests.sim.oracles import watch
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
-from tests.sim.world import Plant
+from tests.sim.world import SECOND, Plant, World
 
 MAPS = Stories()
 story = MAPS.story
@@ -105,6 +107,23 @@ def a_voter_is_set_back_when_all_lost_their_power(plant: Plant | None) -> None:
         stage.start("n2", "n3")
         stage.wait(12_000)
         stage.curtain()
+
+
+@story
+def two_operators_form_a_cluster(plant: Plant | None) -> None:
+    """Two operators give the order to form a cluster of the same nodes, at two of them and at the same moment."""
+    with World(Draws("a story"), SETTINGS, plant=plant) as world:
+        names = ["n1", "n2", "n3"]
+        for name in names:
+            world.add_machine(name)
+        oracles = watch(world)
+        for name in names:
+            world.machines[name].start()
+        world.run_for(2 * SECOND)
+        for name in names[:2]:
+            world.command(world.machines[name], "init", {"cluster": [f"c-{name}"], "nodes": names})
+        world.run_for(8 * SECOND)
+        oracles.finish(world)
 
 
 @story
