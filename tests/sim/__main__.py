@@ -158,7 +158,7 @@ def _sum_up(results: Iterable[Result]) -> None:
     print("done:", ", ".join(f"{name} {count:,}" for name, count in done.most_common()))
     print("faults:", ", ".join(f"{kind} {count:,}" for kind, count in faults.most_common()))
     print("faults that never came:", ", ".join(kind for kind in RATES if kind not in faults) or "none")
-    small = [r.seed for r in found if r.deliveries < DELIVERIES_MIN or len(r.faults) < KINDS_MIN]
+    small = [r.seed for r in found if r.shape.small and (r.deliveries < DELIVERIES_MIN or len(r.faults) < KINDS_MIN)]
     little = f"seeds with less than {DELIVERIES_MIN:,} deliveries or {KINDS_MIN} kinds of faults"
     print(f"{little}: {', '.join(map(str, small)) or 'none'}")
     known = declared()

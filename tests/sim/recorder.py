@@ -19,7 +19,7 @@ class Recorder:
     """Operations as they begin and end. What never ended may have happened: it is `info`."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self.world = world
         self._processes = 0
         self._ended: dict[str, list[Operation]] = {}
         self._open: dict[int, tuple[str, Operation]] = {}
@@ -32,12 +32,12 @@ class Recorder:
 
     def begin(self, workload: str, process: int, action: Action) -> None:
         """A process asks; `action` is all that is known of it if no answer ever comes."""
-        self._open[process] = (workload, Operation(process, self._world.now, None, "info", action))
+        self._open[process] = (workload, Operation(process, self.world.now, None, "info", action))
 
     def end(self, process: int, outcome: Outcome, action: Action | None = None) -> Operation:
         """A process was answered, or gave up. `action` is what it was told; None: what it asked."""
         workload, asked = self._open.pop(process)
-        operation = Operation(process, asked.invoked, self._world.now, outcome, action or asked.action)
+        operation = Operation(process, asked.invoked, self.world.now, outcome, action or asked.action)
         self._ended.setdefault(workload, []).append(operation)
         return operation
 

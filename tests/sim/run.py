@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+import msgspec
+
 from engine.settings import Settings
 from rebalance.affinity import assign
 from tests.sim.costs import COSTS
@@ -20,17 +22,15 @@ from tests.sim.machine import Speed
 from tests.sim.network import MS
 from tests.sim.oracles import Pulse, look_inside, out_of_sync, unsettled, watch
 from tests.sim.recorder import Recorder
+from tests.sim.shapes import Shape, draw_shape
 from tests.sim.violation import Violation
-from tests.sim.workloads import WORKLOADS, Load, judge, read_everything, set_up
+from tests.sim.workloads import WORKLOADS, Bulk, Load, judge, read_everything, set_up
 from tests.sim.world import SECOND, Plant, World
 from wal.probe import listen
 
 STORM_NS = 15 * SECOND
-STORMS_MAX = 60
-"""A storm in which too little happened goes on for up to so many times as long."""
 DELIVERIES_MIN, DELIVERIES_MAX = 3_000, 8_000
 KINDS_MIN = 5
-CLIENTS = 4
 CALM_PACE = 4
 """In the calm there is less to do for clients: they pause for so much longer."""
 LULL_PACE = 10
@@ -45,6 +45,7 @@ class Result:
     """What came of a seed."""
 
     seed: int
+    shape: Shape
     options: str
     drawn: list[str] = field(default_factory=list)  # the kinds of faults that it may have
     violation: Violation | None = None
@@ -57,6 +58,8 @@ class Result:
     errors: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
     probes: Counter[str] = field(default_factory=Counter)
+    written: int = 0  # rows, in bulk
+    deleted: int = 0
     story: list[str] = field(default_factory=list)
 
 
@@ -99,6 +102,7 @@ def run_seed(
     verbose: Callable[[str], None] | None = None,
     digest: bool = True,
     cost: str = "model",
+    shape: Shape | None = None,
 ) -> Result:
     """Run one seed. `rates` replaces what the seed would draw of `RATES`; `plant` is done to each node that starts.
 
@@ -108,6 +112,9 @@ def run_seed(
     draw = draws.of("options")
     count = draw.choice([3, 3, 3, 4, 5])
     settings = draw_settings(draw, count)
+    shape = draw_shape(draws.of("shape")) if shape is None else shape
+    if shape.partitions:
+        settings = msgspec.structs.replace(settings, partitions=shape.partitions)
     lmdb = draw.random() < LMDB_SHARE
     swarm = {kind: rate for kind, rate in RATES.items() if draw.random() < 0.5}
     while len(swarm) < 6:
@@ -116,8 +123,11 @@ def run_seed(
     used = dict(rates) if rates is not None else swarm
     if lmdb:
         used.pop("old-disk", None)
-    options = f"{count} nodes, {settings.partitions} partitions, {settings.backups} backups, {'LMDB' if lmdb else 'memory'}"
-    result = Result(seed, f"{options}; faults: {', '.join(sorted(used)) or 'none'}", list(used))
+    options = (
+        f"{shape.name}, {count} nodes, {settings.partitions} partitions, {settings.backups} backups, "
+        f"{'LMDB' if lmdb else 'memory'}"
+    )
+    result = Result(seed, shape, f"{options}; faults: {', '.join(sorted(used)) or 'none'}", list(used))
     reached: Counter[str] = Counter()
     deaf = listen(lambda name: reached.update((name,)))
     try:
@@ -143,7 +153,7 @@ def run_seed(
 def _live(
     world: World, count: int, rates: dict[str, float], storm_ns: int, result: Result, *, lmdb: bool, pause_ns: int
 ) -> None:
-    draw = world.draws.of("live")
+    draw, shape = world.draws.of("live"), result.shape
     names = [f"n{i}" for i in range(1, count + 1)]
     for name in names:
         sync, jitter = draw.choice([100_000, 1 * MS, 8 * MS]), draw.choice([0, 400_000])
@@ -153,6 +163,7 @@ def _live(
     world.form(names)
     recorder = Recorder(world)
     load, faults = Load(recorder), Faults(world, rates, pause_ns=pause_ns)
+    bulk: Bulk | None = None
     try:
         first = world.add_client("c0")
         begun = first.spawn(set_up(first))
@@ -160,17 +171,21 @@ def _live(
             raise Violation(
                 "liveness", f"a cluster of which nothing is wrong does not take the first write: {begun.failure}"
             )
-        for _ in range(CLIENTS):
+        for _ in range(shape.clients):
             _spawn(world, load, draw)
+        if shape.bulk:
+            bulk = Bulk(
+                load, world.draws.of("bulk"), namespaces=shape.namespaces, most=shape.bulk, narrow=shape.name == "deep"
+            )
         oracles.life.pulse = Pulse(world)
         faults.begin()
         storm_from = world.now
-        while not _over(world, faults, world.now - storm_from, storm_ns):
+        while not _over(world, faults, world.now - storm_from, storm_ns, shape):
             world.run_for(LOOK_NS)
             oracles.look(world)
             _look_at_clients(world)
             load.pace = LULL_PACE if faults.lulled else 1
-            while sum(client.alive and not client.sheltered for client in world.clients.values()) < CLIENTS:
+            while sum(client.alive and not client.sheltered for client in world.clients.values()) < shape.clients:
                 _spawn(world, load, draw)
         look_inside(world)
         oracles.life.pulse.stopping = True
@@ -184,20 +199,26 @@ def _live(
         reading = last.spawn(read_everything(load, last))
         if not world.run_while(lambda: not reading.done, at_most=REST_NS) or reading.failure:
             raise Violation("liveness", f"what was written cannot be read: {reading.failure}")
+        if bulk is not None:
+            heard = bulk.client.spawn(bulk.read())
+            if not world.run_while(lambda: not heard.done, at_most=REST_NS) or heard.failure:
+                raise Violation("liveness", f"what was written in bulk cannot be read: {heard.failure}")
         for workload, anomalies in judge(recorder, quiet_from).items():
             raise Violation(f"history-{workload}", "\n".join(map(str, anomalies[:5])))
     finally:
+        if bulk is not None:
+            result.written, result.deleted = bulk.written, bulk.deleted
         result.faults, result.errors = dict(faults.happened), dict(recorder.errors)
         result.done = recorder.done()
         result.operations = Counter({o: recorder.count(o) for o in ("ok", "fail", "info")})
 
 
-def _over(world: World, faults: Faults, lasted_ns: int, storm_ns: int) -> bool:
+def _over(world: World, faults: Faults, lasted_ns: int, storm_ns: int, shape: Shape) -> bool:
     """A storm is over at its time, or earlier if so much happened, or later if so little did."""
     kinds = len(faults.happened) >= min(KINDS_MIN, len(faults.rates))
     if lasted_ns < storm_ns:
         return kinds and lasted_ns > storm_ns // 2 and world.network.delivered > DELIVERIES_MAX
-    return lasted_ns >= STORMS_MAX * storm_ns or (kinds and world.network.delivered >= DELIVERIES_MIN)
+    return lasted_ns >= shape.storms * storm_ns or (kinds and world.network.delivered >= DELIVERIES_MIN)
 
 
 def _spawn(world: World, load: Load, draw: Random) -> None:

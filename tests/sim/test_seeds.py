@@ -18,5 +18,7 @@ def test_nothing_is_found_however_much_goes_wrong(first: int) -> None:
         assert result.violation is None, (
             f"{result.violation}\n{result.options}\nagain: python -m tests.sim run --seed {seed} -v"
         )
+        if not result.shape.small:
+            continue  # much of one thing, and less of everything else
         assert result.deliveries >= DELIVERIES_MIN, f"seed {seed} shows too little: {result.deliveries} deliveries"
         assert len(result.faults) >= KINDS_MIN, f"seed {seed} has too few kinds of faults: {result.faults}"

@@ -13,7 +13,7 @@ from tests.sim.violation import About, Violation
 from tests.sim.world import World
 from wal.ids import Fragment, NodeId
 
-ROWS_AT_ONCE = 10_000
+ROWS_AT_ONCE = 1_000_000
 CONTENTS_EVERY = 8
 """Contents are compared at each so many looks."""
 

@@ -6,6 +6,7 @@ so that they meet.
 
 from __future__ import annotations
 
+from tests.sim.workloads.bulk import Bulk
 from tests.sim.workloads.load import Load, set_up
 from tests.sim.workloads.retry import retry_of
 from tests.sim.workloads.rows import rows_of
@@ -26,4 +27,4 @@ WORKLOADS = {
     "strays": strays_of,
 }
 
-__all__ = ["WORKLOADS", "Load", "judge", "read_everything", "set_up"]
+__all__ = ["WORKLOADS", "Bulk", "Load", "judge", "read_everything", "set_up"]

@@ -1,0 +1,42 @@
+"""How large a seed's cluster is, in each direction. Most are small, so that things meet; some are not, so that nothing is
+right only where there is little of it.
+
+A seed of a wide or deep shape has fewer operations in a shorter storm, so that it stays within seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a seed is made of. `bulk`: batches of up to so many keys, over so many `namespaces`."""
+
+    name: str = "small"
+    partitions: int = 0  # 0: as the settings were drawn
+    namespaces: int = 1
+    bulk: int = 0
+    clients: int = 4
+    storms: int = 60  # a storm in which too little happened goes on for up to so many times as long
+
+    @property
+    def small(self) -> bool:
+        """Enough happens in its storm, or it goes on."""
+        return self.name == "small"
+
+
+SMALL = Shape()
+
+
+def draw_shape(draw: Random) -> Shape:
+    """The shape of a seed."""
+    kind = draw.random()
+    if kind < 0.80:
+        return SMALL
+    if kind < 0.86:
+        return Shape("wide", partitions=draw.choice([1_024, 1_024, 4_096]), bulk=1_000, clients=2, storms=1)
+    if kind < 0.92:
+        return Shape("many", namespaces=draw.choice([16, 64, 200]), bulk=200, clients=2, storms=1)
+    return Shape("deep", bulk=draw.choice([400, 2_000, 9_000]), clients=2, storms=1)
