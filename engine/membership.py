@@ -186,13 +186,15 @@ class Membership:
             self.wake_at = min(self.wake_at, self._silence_at)
 
     def _notice_silence(self) -> None:
-        """Whenever somebody comes to be suspected, look again at what was waiting for it."""
+        """Whenever somebody comes to be suspected, look again at what was waiting for it.
+
+        A new exchange waits for the next look: who is cut off together comes to be suspected one by one.
+        """
         if self._silence_at is not None and self.core.now < self._silence_at:
             return
         silent = self.detector.silent()
         if silent != self._silent:
             self._silent = silent
-            self._look_at = self.core.now
             self.exchange.look_again()
         self._silence_at = self.detector.next_suspicion()
 
