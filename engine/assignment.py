@@ -94,9 +94,10 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
     ideal = affinity(baseline, domains, old.partitions, old.backups + 1)
     steady = {m.node for m in old.members if m.node in alive and _life(alive[m.node]) == _life(m)}
     trusted = _trusted(old, alive, change.singles, steady, notes)
+    whole = dict.fromkeys(trusted) | _returned(alive, change.singles)
     reports = _reports(old, change.singles)
     # A lost partition must never take the new disk of a node for the old one that held its last copy.
-    replaced = {n: f"{n}#{old.allocations.get(n, '')}" for n in alive if n in change.singles and n not in trusted}
+    replaced = {n: _disk_name(n, old.allocations.get(n, "")) for n in alive if n in change.singles and n not in trusted}
     handover = set(change.handover)
     vouched: dict[int, list[NodeId]] = {}
     for node, single in change.singles.items():
@@ -110,7 +111,7 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
             number,
             placement,
             ideal[number],
-            _survivors(placement, trusted, vouched.get(number, []), reports.get(number, {}), steady, number, notes),
+            _survivors(placement, whole, vouched.get(number, []), reports.get(number, {}), steady, number, notes),
             steady,
             replaced,
             alive=alive,
@@ -227,6 +228,29 @@ def _trusted(
     return trusted
 
 
+def _returned(alive: Mapping[NodeId, Candidate], singles: Mapping[NodeId, SingleMap]) -> dict[str, None]:
+    """The disks that are here and were not set back, by the names that lost partitions know them by.
+
+    A partition that was lost with a disk is whole again with it, whatever disk its node had in the meantime.
+    """
+    peaks = [peak for single in singles.values() for peak in single.peaks]
+    return {
+        _disk_name(node, candidate.allocation): None
+        for node, candidate in alive.items()
+        if node in singles and not set_back(node, singles[node].life, peaks)
+    }
+
+
+def _disk_name(node: NodeId, allocation: str) -> str:
+    """How an in-sync set names a disk that its node does not have any more."""
+    return f"{node}#{allocation}"
+
+
+def _node_of(name: str) -> NodeId:
+    """The node of an entry of an in-sync set."""
+    return name.partition("#")[0]
+
+
 def _reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> dict[int, dict[str, dict[NodeId, CopyReport]]]:
     """partition -> namespace -> node -> report."""
     found: dict[int, dict[str, dict[NodeId, CopyReport]]] = {}
@@ -239,7 +263,7 @@ def _reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> dict[int, di
 
 def _survivors(
     placement: Placement,
-    trusted: Mapping[NodeId, None],
+    whole: Mapping[str, None],
     vouched: Sequence[NodeId],
     reports: Mapping[str, Mapping[NodeId, CopyReport]],
     steady: set[NodeId],
@@ -247,7 +271,7 @@ def _survivors(
     notes: list[str],
 ) -> list[NodeId]:
     """The copies that hold every acknowledged update of the partition, and agree with each other."""
-    survivors = [n for n in placement.in_sync if n in trusted]
+    survivors = list(dict.fromkeys(_node_of(name) for name in placement.in_sync if name in whole))
     for namespace, by_node in reports.items():
         stable = max((by_node[n].stable for n in survivors if n in by_node), default=0)
         behind = [n for n in survivors if (by_node[n].lwm if n in by_node else 0) < stable]
