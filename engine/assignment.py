@@ -15,7 +15,8 @@ import msgspec
 
 from engine.claims import set_back
 from engine.messages import CopyReport, SingleMap
-from engine.topology import BEFORE_KEPT, Member, Placement, Topology
+from engine.salvage import INTERVENTIONS_KEPT, Intervention, Taken, best_copy
+from engine.topology import BEFORE_KEPT, Member, Placement, Topology, disk_name, lost_disks, node_of
 from rebalance.affinity import Affinity, assign
 from wal.ids import NodeId, Version
 from wal.records import Claim
@@ -42,6 +43,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     voted: Mapping[NodeId, int] = {}  # where on its disk the promise of each life lies that reported
     claims: Sequence[Claim] = ()  # of those who did not report
     map_hash: int = 0  # of the last map
+    reset: Sequence[int] = ()  # lost partitions that begin again with the best copies that are here
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -97,7 +99,7 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
     whole = dict.fromkeys(trusted) | _returned(alive, change.singles)
     reports = _reports(old, change.singles)
     # A lost partition must never take the new disk of a node for the old one that held its last copy.
-    replaced = {n: _disk_name(n, old.allocations.get(n, "")) for n in alive if n in change.singles and n not in trusted}
+    replaced = {n: disk_name(n, old.allocations.get(n, "")) for n in alive if n in change.singles and n not in trusted}
     handover = set(change.handover)
     vouched: dict[int, list[NodeId]] = {}
     for node, single in change.singles.items():
@@ -106,19 +108,33 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
                 placement = old.placements[partition]
                 if placement.primary == node and copy in placement.owners and copy in steady and copy in trusted:
                     vouched.setdefault(partition, []).append(copy)
-    placements = tuple(
-        _place(
+    reset, taken = dict.fromkeys(change.reset), list[Taken]()
+
+    def placed(number: int, placement: Placement) -> Placement:
+        found = reports.get(number, {})
+        survivors = _survivors(placement, whole, vouched.get(number, []), found, steady, number, notes)
+        if not survivors and number in reset:
+            instead = next((n for n in ideal[number] if n in alive), next(iter(alive)))
+            best, what = best_copy(number, found, list(alive), instead)
+            taken.append(what)
+            survivors, placement = [best], _begun_again(placement, what)
+        return _place(
             number,
             placement,
             ideal[number],
-            _survivors(placement, whole, vouched.get(number, []), reports.get(number, {}), steady, number, notes),
+            survivors,
             steady,
             replaced,
             alive=alive,
             handover=number in handover,
         )
-        for number, placement in enumerate(old.placements)
-    )
+
+    placements = tuple(placed(number, placement) for number, placement in enumerate(old.placements))
+    interventions = old.interventions
+    if taken:
+        notes.append(f"begun again: {', '.join(_told(what) for what in taken)}")
+        forced = Intervention("reset-lost", old.version, tuple(alive), tuple(taken))
+        interventions = (*interventions, forced)[-INTERVENTIONS_KEPT:]
     allocations = {n: a for n, a in old.allocations.items() if n in baseline or _still_named(n, placements)}
     allocations |= {n: alive[n].allocation for n in alive if n in baseline or n in allocations}
     topology = Topology(
@@ -133,20 +149,35 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
         allocations=allocations,
         domains=domains,
         next_order=max(m.order for m in members) + 1,
-        claims=_claims(members, allocations, change),
+        claims=_claims(members, allocations, placements, change),
         before=(*old.before, (old.version, change.map_hash))[-BEFORE_KEPT:] if change.map_hash else (),
         baselined=version if baseline != old.baseline else old.baselined,
+        interventions=interventions,
     )
     topology.check()
     return Plan(topology, notes)
 
 
-def _claims(members: Sequence[Member], allocations: Mapping[NodeId, str], change: Change) -> tuple[Claim, ...]:
+def _claims(
+    members: Sequence[Member], allocations: Mapping[NodeId, str], placements: Sequence[Placement], change: Change
+) -> tuple[Claim, ...]:
     """What may not be forgotten: where the promise lies of those that reported, and all that is known of the others."""
     here = [Claim(m.node, m.allocation, m.incarnation, change.voted.get(m.node, 0)) for m in members]
     names = {m.node for m in members}
     away = [c for c in change.claims if c.node not in names and allocations.get(c.node) == c.allocation]
-    return (*(c for c in here if c.durable_lsn), *away)
+    lost = lost_disks(placements)
+    awaited = [c for c in change.claims if disk_name(c.node, c.allocation) in lost]
+    return (*(c for c in here if c.durable_lsn), *away, *awaited)
+
+
+def _begun_again(old: Placement, taken: Taken) -> Placement:
+    """A lost partition, for its next epoch to be above all that anybody here knows of."""
+    return Placement(old.version, max(old.epoch, taken.epoch), old.owners, old.in_sync, old.lost)
+
+
+def _told(taken: Taken) -> str:
+    whose = f"{taken.node}'s copy of epoch {taken.epoch} with {taken.updates} updates" if taken.node else "empty"
+    return f"partition {taken.partition} with {whose}" if taken.node else f"partition {taken.partition} {whose}"
 
 
 def wanted_handover(
@@ -233,22 +264,12 @@ def _returned(alive: Mapping[NodeId, Candidate], singles: Mapping[NodeId, Single
 
     A partition that was lost with a disk is whole again with it, whatever disk its node had in the meantime.
     """
-    peaks = [peak for single in singles.values() for peak in single.peaks]
+    claims = [claim for single in singles.values() for claim in single.claims]
     return {
-        _disk_name(node, candidate.allocation): None
+        disk_name(node, candidate.allocation): None
         for node, candidate in alive.items()
-        if node in singles and not set_back(node, singles[node].life, peaks)
+        if node in singles and not set_back(node, singles[node].life, claims)
     }
-
-
-def _disk_name(node: NodeId, allocation: str) -> str:
-    """How an in-sync set names a disk that its node does not have any more."""
-    return f"{node}#{allocation}"
-
-
-def _node_of(name: str) -> NodeId:
-    """The node of an entry of an in-sync set."""
-    return name.partition("#")[0]
 
 
 def _reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> dict[int, dict[str, dict[NodeId, CopyReport]]]:
@@ -271,7 +292,7 @@ def _survivors(
     notes: list[str],
 ) -> list[NodeId]:
     """The copies that hold every acknowledged update of the partition, and agree with each other."""
-    survivors = list(dict.fromkeys(_node_of(name) for name in placement.in_sync if name in whole))
+    survivors = list(dict.fromkeys(node_of(name) for name in placement.in_sync if name in whole))
     for namespace, by_node in reports.items():
         stable = max((by_node[n].stable for n in survivors if n in by_node), default=0)
         behind = [n for n in survivors if (by_node[n].lwm if n in by_node else 0) < stable]

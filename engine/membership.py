@@ -14,10 +14,11 @@ from engine.detector import Detector
 from engine.effects import Connect, PeerSeen
 from engine.exchange import Exchange, Intent
 from engine.leaving import Leaving
-from engine.messages import CaughtUp, Heartbeat, Join, Leave, Message, SetBaseline
+from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, Message, ResetLost, SetBaseline
+from engine.orders import Orders
 from engine.supplier import SupplySide
 from engine.topology import Topology, split_from
-from wal.ids import NO_VERSION, NodeId, Version
+from wal.ids import NO_VERSION, NodeId
 
 
 class Membership:
@@ -34,8 +35,7 @@ class Membership:
         self._joins: dict[NodeId, int] = {}  # who asks to join -> when it last did
         self.leaving = Leaving(core, detector)
         self._caught_up: dict[tuple[int, NodeId], None] = {}
-        self._baseline: tuple[NodeId, ...] | None = None  # an order, given on the baseline that ...
-        self._baselined = NO_VERSION  # ... this version brought
+        self.orders = Orders(core, detector)
         self._reason_since: int | None = None
         self._next_heartbeat = 0
         self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
@@ -127,25 +127,11 @@ class Membership:
         """This node and all others that it sees, as they would be in a first map."""
         return {self.core.node: self.me} | {n: c for n, c in self.seen.items() if not self.detector.suspected(n)}
 
-    def change_baseline(self, nodes: tuple[NodeId, ...], baselined: Version) -> str:
-        """Ask for another baseline in place of the one that a version brought; or why not.
-
-        Whoever took the order keeps it for the case that the coordinator dies; any change of the baseline makes it void.
-        """
+    def near(self) -> list[NodeId]:
+        """Everyone else who is heard of, in a map or not."""
         topology = self.core.topology
-        if topology is None:
-            return "the cluster is not formed yet"
-        unknown = [n for n in nodes if topology.member(n) is None and n not in topology.baseline]
-        if unknown:
-            return f"not a member: {', '.join(unknown)}; members: {', '.join(m.node for m in topology.members)}"
-        if not nodes:
-            return "a baseline needs at least one node"
-        if baselined != topology.baselined:
-            return (
-                f"the order is about the baseline of {baselined}, and {topology.baselined} brought another: give it again"
-            )
-        self._baseline, self._baselined = nodes, baselined
-        return ""
+        known = dict.fromkeys([*self.seen, *(topology.voters if topology is not None else ()), *self.core.peers()])
+        return [n for n in known if n != self.core.node and not self.detector.suspected(n)]
 
     # Time.
 
@@ -162,8 +148,6 @@ class Membership:
         self._reason_since = None
         self.leaving.switch(topology)
         self._joins = {n: at for n, at in self._joins.items() if not _is_member(topology, self.seen[n])}
-        if self._baseline == topology.baseline or self._baselined != topology.baselined:
-            self._baseline = None
         for member in topology.members:
             if member.node != core.node:
                 core.effects.tasks.append(Connect(member.node, member.address))
@@ -243,9 +227,9 @@ class Membership:
                     ),
                 )
         leader = self.detector.coordinator()
+        self.leaving.say(leader)
         if leader is None:
             return
-        self.leaving.say(leader)
         if self.supply.vouched and core.serving:
             core.send(leader, CaughtUp(core.version, list(self.supply.vouched)))
 
@@ -266,6 +250,8 @@ class Membership:
         core, topology = self.core, self.core.topology
         if topology is None or self.exchange.attempt is not None or core.now < self.exchange.retry_at:
             return
+        if self.leaving.halting:
+            return  # whoever goes now goes because it was told to
         if self.detector.coordinator() != core.node:
             self._reason_since = None
             return
@@ -282,6 +268,7 @@ class Membership:
         if going:
             leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going]
             handover = [*handover, *leaving]
+        baseline, reset = self.orders.standing(topology)
         reasons = {
             "lost " + ", ".join(lost): bool(lost),
             "joining " + ", ".join(joins): bool(joins),
@@ -289,7 +276,8 @@ class Membership:
             f"{len(self._caught_up)} copies caught up": bool(self._caught_up),
             f"{len(handover)} primaries to move": bool(handover),
             "surplus copies": bool(extra),
-            "the baseline changes": self._baseline is not None,
+            "the baseline changes": baseline is not None,
+            "lost partitions begin again": bool(reset),
             "an exchange that did not end": bool(self._frozen) or core.frozen,
         }
         given = [reason for reason, holds in reasons.items() if holds]
@@ -312,7 +300,8 @@ class Membership:
             Intent(
                 alive,
                 handover=sorted(set(handover)),
-                baseline=self._baseline,
+                baseline=baseline,
+                reset=reset,
                 leaving=going,
                 reason="; ".join(given),
             )
@@ -332,10 +321,11 @@ class Membership:
     def handle(self, sender: NodeId, message: Message) -> None:
         """Everything that is said about membership."""
         match message:
-            case SetBaseline(nodes, baselined):
-                problem = self.change_baseline(tuple(nodes), baselined)
-                if problem:
-                    self.core.note(f"baseline not changed: {problem}")
+            case Halt():
+                self.leaving.on_halt(message)
+            case SetBaseline() | ResetLost():
+                self._look_at = self.core.now
+                self.orders.handle(message)
             case Heartbeat():
                 self.on_heartbeat(sender, message)
             case Join():

@@ -25,6 +25,7 @@ class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     highest: int
     stable: int
     digest: int
+    epoch: int = 0
 
 
 class Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -88,6 +89,42 @@ class SetBaseline(msgspec.Struct, frozen=True, array_like=True, tag="set-baselin
 
     nodes: list[NodeId]
     baselined: Version = NO_VERSION
+
+
+class ResetLost(msgspec.Struct, frozen=True, array_like=True, tag="reset-lost", gc=False):
+    """An operator's order, passed on to the coordinator: lost partitions begin again with the best copies that are there.
+
+    It is given on one version of the placement of each partition, and void for any other.
+    """
+
+    partitions: list[tuple[int, int]]  # (partition, version of its placement)
+
+
+class Halt(msgspec.Struct, frozen=True, array_like=True, tag="halt", gc=False):
+    """The operator stops the whole cluster, as it is at this version: stop, and hand nothing over."""
+
+    version: Version
+
+
+class Survey(msgspec.Struct, frozen=True, array_like=True, tag="survey", gc=False):
+    """What is left on your disk? Asked when the majority is gone for good."""
+
+    number: int
+
+
+class Surveyed(msgspec.Struct, frozen=True, array_like=True, tag="surveyed", gc=False):
+    """All that one node has: its committed map, one that it accepted after it, and its copies."""
+
+    number: int
+    life: Life
+    address: str
+    domain: str
+    version: Version
+    topology: bytes
+    accepted_ballot: Ballot
+    accepted: bytes
+    claims: list[r.Claim]
+    copies: list[CopyReport]
 
 
 class Announce(msgspec.Struct, frozen=True, array_like=True, tag="announce", gc=False):
@@ -442,6 +479,10 @@ Message: TypeAlias = (
     | Join
     | Leave
     | SetBaseline
+    | ResetLost
+    | Halt
+    | Survey
+    | Surveyed
     | Announce
     | Promise
     | SingleMap

@@ -51,6 +51,7 @@ from engine.messages import (
     Demand,
     Finish,
     Finished,
+    Halt,
     Heartbeat,
     Inquire,
     Inquired,
@@ -64,12 +65,15 @@ from engine.messages import (
     Refuse,
     Replicate,
     Replicated,
+    ResetLost,
     Resolve,
     SetBaseline,
     Settle,
     Settled,
     SingleMap,
     Supply,
+    Survey,
+    Surveyed,
     Tail,
     Vote,
 )
@@ -95,6 +99,7 @@ from engine.requests import (
     Table,
     Unlock,
 )
+from engine.rescue import Rescue
 from engine.settings import Settings
 from engine.supplier import SupplySide
 from engine.topology import CopyState, Topology
@@ -152,6 +157,7 @@ class Node:
         )
         self.membership = Membership(core, self.detector, self.claims, self.exchange, self.supply)
         self.formation = Formation(core, self.exchange, candidates=self.membership.candidates)
+        self.rescue = Rescue(core, self.claims, self.exchange)
         self.admin = Administration(self)
         self._machines = (
             self.exchange,
@@ -162,6 +168,7 @@ class Node:
             self.participant,
             self.coordinator,
             self.demander,
+            self.rescue,
         )
         self._waiting: deque[Event] = deque()  # there was too much to do to take them
         self._booted = False
@@ -348,6 +355,10 @@ class Node:
         self.replication.switch()
         self.participant.switch()
         self.coordinator.switch()
+        for hold in to_promote:  # one that was lost may begin again where a transfer had not ended
+            for namespace, fragment in list(core.replica.partition(hold.number).fragments.items()):
+                if fragment.loading:
+                    core.log(r.FragmentClear(namespace, hold.number, "the partition begins again with nothing", True))
         self.promotion.begin(to_promote)
         self.demander.switch(changed)
         self._evict()
@@ -417,7 +428,8 @@ class Node:
     def _message_handlers(self) -> dict[type[Message], Callable[[NodeId, Message], None]]:
         handled: list[tuple[Callable[[NodeId, Message], None], tuple[type[Message], ...]]] = [
             (self._handle_exchange, (Announce, Promise, SingleMap, Propose, Accept, Refuse, Commit, AskMap)),
-            (self.membership.handle, (Heartbeat, Join, Leave, SetBaseline, CaughtUp)),
+            (self.membership.handle, (Heartbeat, Join, Leave, Halt, SetBaseline, ResetLost, CaughtUp)),
+            (self.rescue.handle, (Survey, Surveyed)),
             (self.replication.handle, (Replicate, Replicated)),
             (self.reads.handle, (Confirm, Confirmed)),
             (self.promotion.handle, (AskTail, Tail)),

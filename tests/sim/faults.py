@@ -404,7 +404,7 @@ class Faults:
             nodes.remove(self._draw.choice(nodes))
         if nodes == sorted(newest.baseline):
             return False
-        self.world.command(machine, "baseline", {"nodes": nodes})
+        self.world.command(machine, "baseline", {"nodes": nodes, "yes": []})
         return True
 
     def _checkpoint(self, machine: Machine) -> bool:
