@@ -102,6 +102,7 @@ class Core:
         self.effects = Effects()
         self.durable_lsn = durable_lsn
         self.boot_lsn = durable_lsn
+        self.longest_sync = 0  # ns, of the log, since the last heartbeat; whoever drives this node says so
         self.lives_before: list[tuple[int, int]] = []
         self.voted_lsn = 0  # where the last promise or accept lies, of the version after the committed one
         self.topology: Topology | None = None

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from engine.messages import Message
+from engine.messages import Heartbeat, Message
 from engine.requests import Reply, Request
 from engine.store import CheckpointImage
 from wal.ids import NodeId
@@ -133,10 +133,10 @@ class Effects:
 
     `early` are messages that promise nothing about the sender's disk (replication, a map that was chosen) and may leave
     while its log is being written. Every other message and every reply is a promise: nothing below `log` leaves before
-    the log is durable.
+    the log is durable. `beat` is among what is sent: a heartbeat, to be repeated while this node is busy with one turn.
     """
 
-    __slots__ = ("early", "log", "notes", "reply", "send", "tasks", "wake_at")
+    __slots__ = ("beat", "early", "log", "notes", "reply", "send", "tasks", "wake_at")
 
     def __init__(self) -> None:
         self.early: list[tuple[tuple[NodeId, ...], Message]] = []
@@ -145,4 +145,5 @@ class Effects:
         self.reply: list[tuple[SessionId, Reply]] = []
         self.tasks: list[Task] = []
         self.notes: list[str] = []  # for the operator's log
+        self.beat: tuple[tuple[NodeId, ...], Heartbeat] | None = None
         self.wake_at: int | None = None  # ns; the next time something can happen by itself

@@ -195,19 +195,20 @@ class Membership:
         hearers = tuple(dict.fromkeys([*peers, *self._joins]))  # who asks to join is told who is there
         if hearers:
             silent = self.detector.silent()
-            core.send(
-                hearers,
-                Heartbeat(
-                    core.version,
-                    core.life,
-                    core.durable_lsn,
-                    core.frozen,
-                    silent,
-                    min(core.voted_lsn, core.durable_lsn),
-                    topology.cluster if topology is not None else "",
-                    core.map_hash,
-                ),
+            beat = Heartbeat(
+                core.version,
+                core.life,
+                core.durable_lsn,
+                core.frozen,
+                silent,
+                min(core.voted_lsn, core.durable_lsn),
+                topology.cluster if topology is not None else "",
+                core.map_hash,
+                core.longest_sync // MS,
             )
+            core.send(hearers, beat)
+            core.effects.beat = (hearers, beat)
+            core.longest_sync = 0
         if topology is None or not _is_member(topology, self.me):
             others = tuple(dict.fromkeys([*peers, *self.seen]))
             others = tuple(n for n in others if n != core.node)

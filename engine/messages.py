@@ -49,6 +49,10 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     `frozen`: I reported to an exchange that has not ended. `silent`: members that I do not hear, whoever else may.
     `voted_lsn`: all that I promised or accepted of the next version lies up to there. `cluster` and `map_hash` tell my map
     from another of the same version.
+
+    `sync_ms`: the longest sync of my log since my last one. While a turn or a sync takes longer than the time between two
+    of them, the last one is repeated: `busy_ms` says for how long this has been so, and `sync_ms` how much of it is the
+    sync that is under way.
     """
 
     version: Version
@@ -59,6 +63,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     voted_lsn: int = 0
     cluster: str = ""
     map_hash: int = 0
+    sync_ms: int = 0
+    busy_ms: int = 0
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):

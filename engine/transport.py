@@ -37,6 +37,10 @@ PEER_BACKLOG_BYTES_MAX = 128 << 20
 CLIENT_BACKLOG_BYTES_MAX = 128 << 20
 CLIENTS_MAX = 4_000
 
+PEER = "peer"
+BEAT = "beat"  # a peer whose loop is busy
+PEERS = (PEER, BEAT)
+
 Address = str
 
 
@@ -94,10 +98,11 @@ class _Incoming(asyncio.Protocol):
             self._refuse(problem)
             return
         self.socket.write(frame(owner.hello("node")))
-        if hello.role == "peer":
+        if hello.role in PEERS:
             self.reader.limit = PEER_FRAME_BYTES_MAX
             self.peer = hello.node
-            owner.inbox(_seen(hello), 0)
+            if hello.role == PEER:
+                owner.inbox(_seen(hello), 0)
         else:
             self.reader.limit = FRAME_BYTES_MAX
             self.session = owner.new_session(self)
@@ -132,7 +137,7 @@ class _Outgoing(asyncio.Protocol):
         transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self.socket = transport
         transport.set_write_buffer_limits(high=PEER_BACKLOG_BYTES_MAX)
-        transport.write(frame(self.link.owner.hello("peer")))
+        transport.write(frame(self.link.owner.hello(PEER)))
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -288,7 +293,7 @@ class Transport:
             if len(self.sessions) >= CLIENTS_MAX:
                 return f"{CLIENTS_MAX} clients are connected already"
             return ""
-        if hello.role != "peer":
+        if hello.role not in PEERS:
             return f"role {hello.role[:20]!r} is not known"
         if not NAME.fullmatch(hello.node):
             return f"node id {hello.node[:80]!r} is not a legal name: expected 1 to 64 letters, digits, '.', '_' or '-'"
@@ -311,6 +316,11 @@ class Transport:
         """Keep a connection to an address."""
         if address and address != self.identity.address and address not in self.links:
             self.links[address] = _Link(self, address)
+
+    def address_of(self, node: NodeId) -> Address:
+        """Where a peer listens that this node is connected to, or nothing. From any thread."""
+        link = self.links_by_node.get(node)
+        return link.address if link is not None else ""
 
     def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
         """Say things to peers; what goes to the same peers in a row is encoded once."""
