@@ -97,13 +97,13 @@ class Formation:
         assert topology is not None
         self.core.reply(session, Report(request, msgspec.json.encode({"formed": topology.cluster})))
 
-    def _end(self, problem: str) -> None:
-        """The order is over: tell who waits."""
+    def _end(self, problem: str, *, passing: bool = False) -> None:
+        """The order is over: tell who waits. `passing`: the same order may succeed later."""
         order, self._order, self.wake_at = self._order, None, None
         assert order is not None
         for session, request in order.asked:
             if problem:
-                self.core.refuse(session, request, Code.USAGE, problem)
+                self.core.refuse(session, request, Code.BUSY if passing else Code.USAGE, problem, retryable=passing)
             else:
                 self._answer(session, request)
 
@@ -194,7 +194,8 @@ class Formation:
             self._end("" if mine else f"{core.node} is in cluster {core.topology.cluster} now, which was formed meanwhile")
         elif core.now >= order.until:
             silent = [n for n in order.nodes if n not in (order.accepts if order.proposed else order.promises)]
-            self._end(f"no consent from {', '.join(silent)}: nothing is formed yet; are they running? Give the order again")
+            problem = f"no consent from {', '.join(silent)}: nothing is formed yet; are they running? Give the order again"
+            self._end(problem, passing=True)
         elif order.retry_at is not None and core.now >= order.retry_at:
             self._begin(order)
         elif order.retry_at is None and core.now >= order.resend_at:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ import msgspec
 import typer
 
 from engine.errors import Unavailable
-from tools.asking import Refused, node_names, question, run, status_or_none, wait_for
+from tools.asking import Refused, form, node_names, question, run, status_or_none, wait_for
 from tools.terminal import ExitCode, Row, emit, plain, program, show, to_json
 
 app = program("cluster", "Form a cluster, look at it, and say which nodes hold its data.")
@@ -50,7 +49,7 @@ async def _init(address: str, nodes: list[str], seconds: float) -> None:
             f"{last['node']} did not see {', '.join(missing)} within {seconds:g} s; it sees "
             f"{', '.join(last['seen']) or 'nobody'}: are they running, with --seeds that lead to each other?"
         )
-    await question(address, "init", timeout=INIT_SECONDS, cluster=[secrets.token_hex(8)], nodes=nodes)
+    await form(address, nodes, max(seconds, INIT_SECONDS))
 
     async def serves() -> dict[str, Any] | None:
         found = await status_or_none(address)

@@ -6,7 +6,6 @@ Starting nodes costs a second or two, so a test run builds one set and every tes
 from __future__ import annotations
 
 import asyncio
-import secrets
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import lmdb
 
 from engine import aio
-from engine.client.admin import ask
+from engine.client.admin import ask, form
 from engine.home import read_identity
 from engine.server import Server, ServerConfig
 from engine.settings import Settings
@@ -53,7 +52,7 @@ class Nodes:
             while len((await ask(first.address, "status"))["seen"]) < len(self.servers) - 1:
                 await asyncio.sleep(0.02)
         if first.node.core.topology is None:
-            await ask(first.address, "init", cluster=[secrets.token_hex(8)], nodes=list(self.servers))
+            await form(first.address, list(self.servers), seconds=PATIENCE_SECONDS)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not all(self._serves(server) for server in self.servers.values()):
                 await asyncio.sleep(0.02)
