@@ -133,7 +133,8 @@ class Effects:
 
     `early` are messages that promise nothing about the sender's disk (replication, a map that was chosen) and may leave
     while its log is being written. Every other message and every reply is a promise: nothing below `log` leaves before
-    the log is durable. `beat` is among what is sent: a heartbeat, to be repeated while this node is busy with one turn.
+    the log is durable. `beat` is a heartbeat for whoever listens now, to be repeated while this node is
+    busy with one turn, once this one is paid.
     """
 
     __slots__ = ("beat", "early", "log", "notes", "reply", "send", "tasks", "wake_at")

@@ -152,6 +152,7 @@ class Membership:
             if member.node != core.node:
                 core.effects.tasks.append(Connect(member.node, member.address))
                 self.detector.expect(member.node)
+        core.effects.beat = (core.peers(), self._heartbeat())
 
     def tick(self) -> None:
         """Beat, look who is silent, and begin an exchange if this node should."""
@@ -194,18 +195,7 @@ class Membership:
         self._joins = {node: at for node, at in self._joins.items() if at >= fresh}
         hearers = tuple(dict.fromkeys([*peers, *self._joins]))  # who asks to join is told who is there
         if hearers:
-            silent = self.detector.silent()
-            beat = Heartbeat(
-                core.version,
-                core.life,
-                core.durable_lsn,
-                core.frozen,
-                silent,
-                min(core.voted_lsn, core.durable_lsn),
-                topology.cluster if topology is not None else "",
-                core.map_hash,
-                core.longest_sync // MS,
-            )
+            beat = self._heartbeat()
             core.send(hearers, beat)
             core.effects.beat = (hearers, beat)
             core.longest_sync = 0
@@ -233,6 +223,20 @@ class Membership:
             return
         if self.supply.vouched and core.serving:
             core.send(leader, CaughtUp(core.version, list(self.supply.vouched)))
+
+    def _heartbeat(self) -> Heartbeat:
+        core, topology = self.core, self.core.topology
+        return Heartbeat(
+            core.version,
+            core.life,
+            core.durable_lsn,
+            core.frozen,
+            self.detector.silent(),
+            min(core.voted_lsn, core.durable_lsn),
+            topology.cluster if topology is not None else "",
+            core.map_hash,
+            core.longest_sync // MS,
+        )
 
     def _alive(self) -> list[Candidate]:
         """Everyone who could be in the next map."""
