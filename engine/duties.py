@@ -234,8 +234,9 @@ class Duties:
                 self._write_checkpoint(image)
             case OpenHistory(session, wants):
                 self._close(session)
-                self.log.pin(_pin(session), 1)
-                self._readers[session] = _Reader(self.log.history(wants), wants)
+                cursor = self.log.history(wants)
+                self.log.pin(_pin(session), cursor.at_lsn)
+                self._readers[session] = _Reader(cursor, wants)
             case ReadHistory(session, size):
                 reader = self._readers.get(session)
                 if reader is not None:
@@ -273,6 +274,7 @@ class Duties:
             self._closing.remove(reader)
             reader.close()
         elif event is not None:
+            self.log.pin(_pin(session), reader.cursor.at_lsn)
             self.doer.inbox(event)
         else:  # the supply falls back on rows
             probe("duties.history_failed")
