@@ -19,7 +19,7 @@ import msgspec
 from engine import topology as topologies
 from engine.assignment import Candidate, first_topology
 from engine.core import MS, Core
-from engine.effects import SessionId
+from engine.effects import Connect, SessionId
 from engine.exchange import Exchange
 from engine.messages import Accept, Announce, Commit, Message, Promise, Propose, Refuse
 from engine.requests import Code, Report
@@ -115,6 +115,9 @@ class Formation:
         order.ballot = Ballot(self._round, core.node)
         order.promises, order.proposed, order.accepts, order.retry_at = {}, b"", {}, None
         core.note(f"init of {', '.join(order.nodes)} ballot {order.ballot}")
+        for member in order.first.members:  # one that made a connection to this node is not yet reached by it
+            if member.node != core.node:
+                core.effects.tasks.append(Connect(member.node, member.address))
         self._say(order)
 
     def _say(self, order: _Order) -> None:
