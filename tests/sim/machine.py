@@ -51,6 +51,10 @@ EXPECTED = (DiskError, LogError, StoreError)
 T = TypeVar("T")
 
 
+SLOW = 10
+"""A processor that takes so many times as long as the usual one is ill."""
+
+
 class Speed:
     """How fast a machine is; times in ns."""
 
@@ -568,7 +572,8 @@ class Machine:
     @property
     def well(self) -> bool:
         """It runs, and as fast as it was made to."""
-        return self.up and not self.paused and self.speed.slow_until <= self.world.now
+        speed = self.speed
+        return self.up and not self.paused and speed.slow_until <= self.world.now and speed.slowness <= SLOW
 
     @property
     def unwritten(self) -> list[Record]:
