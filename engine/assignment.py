@@ -109,6 +109,7 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
                 if placement.primary == node and copy in placement.owners and copy in steady and copy in trusted:
                     vouched.setdefault(partition, []).append(copy)
     reset, taken = dict.fromkeys(change.reset), list[Taken]()
+    alike: dict[tuple[object, ...], Placement] = {}  # there are many partitions, and few ways in which they are placed
 
     def placed(number: int, placement: Placement) -> Placement:
         found = reports.get(number, {})
@@ -118,16 +119,17 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
             best, what = best_copy(number, found, list(alive), instead)
             taken.append(what)
             survivors, placement = [best], _begun_again(placement, what)
-        return _place(
-            number,
-            placement,
-            ideal[number],
-            survivors,
-            steady,
-            replaced,
-            alive=alive,
-            handover=number in handover,
-        )
+        wanted, moves = tuple(ideal[number]), number in handover
+        question = (placement.owners, placement.in_sync, placement.lost, wanted, tuple(survivors), moves)
+        answer = alike.get(question)
+        if answer is None:
+            at_zero = Placement(0, 0, placement.owners, placement.in_sync, placement.lost)
+            answer = _place(number, at_zero, wanted, survivors, steady, replaced, alive=alive, handover=moves)
+            alike[question] = answer
+        if not answer.version:
+            return placement
+        version, epoch = placement.version + answer.version, placement.epoch + answer.epoch
+        return Placement(version, epoch, answer.owners, answer.in_sync, answer.lost)
 
     placements = tuple(placed(number, placement) for number, placement in enumerate(old.placements))
     interventions = old.interventions
@@ -188,10 +190,12 @@ def wanted_handover(
     A primary that is gone hands nothing over: its partition changes hands without waiting for anybody.
     """
     ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
-    found: list[int] = []
-    for number, placement in enumerate(old.placements):
-        best = next((n for n in ideal[number] if n in alive), None)
-        if best is None or placement.lost or placement.owners[0] == best or placement.owners[0] not in alive:
+    here, found = dict.fromkeys(alive), list[int]()
+    for number, (placement, wanted) in enumerate(zip(old.placements, ideal, strict=True)):
+        if wanted and placement.owners[0] == wanted[0]:
+            continue  # how it nearly always is
+        best = next((n for n in wanted if n in here), None)
+        if best is None or placement.lost or placement.owners[0] == best or placement.owners[0] not in here:
             continue
         if best in placement.in_sync or best in settled.get(number, ()):
             found.append(number)
@@ -201,16 +205,25 @@ def wanted_handover(
 def surplus(old: Topology, alive: Sequence[NodeId], affinity: Affinity = assign) -> list[int]:
     """Partitions with a copy that is not wanted any more although every wanted one is in sync."""
     ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
+    alike: dict[tuple[object, ...], bool] = {}
     found: list[int] = []
-    for number, placement in enumerate(old.placements):
-        here = [n for n in ideal[number] if n in alive]
-        if placement.lost or not here or not all(n in placement.in_sync for n in here):
-            continue
-        primary, *others = (n for n in placement.owners if n in alive or n == placement.owners[0])
-        extra = [n for n in others if n not in here]
-        if len(_standing_in(extra, ideal[number], [primary, *(n for n in others if n in here)])) < len(extra):
+    for number, (placement, wanted) in enumerate(zip(old.placements, ideal, strict=True)):
+        key = (placement.owners, placement.in_sync, placement.lost, tuple(wanted))
+        known = alike.get(key)
+        if known is None:
+            known = alike[key] = _has_surplus(placement, alive, wanted)
+        if known:
             found.append(number)
     return found
+
+
+def _has_surplus(placement: Placement, alive: Sequence[NodeId], ideal: Sequence[NodeId]) -> bool:
+    here = [n for n in ideal if n in alive]
+    if placement.lost or not here or not all(n in placement.in_sync for n in here):
+        return False
+    primary, *others = (n for n in placement.owners if n in alive or n == placement.owners[0])
+    extra = [n for n in others if n not in here]
+    return len(_standing_in(extra, ideal, [primary, *(n for n in others if n in here)])) < len(extra)
 
 
 def _life(node: Member | Candidate) -> tuple[NodeId, str, int]:

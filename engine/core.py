@@ -112,6 +112,7 @@ class Core:
         self.serving = False  # the committed map lists this incarnation
         self.quorum = False  # a majority of the voters was heard of lately
         self.to_self: list[Message] = []
+        self.affinity_known = affinity is not assign  # where copies should be was found out
         self.work = 0  # done in this turn
         self.resumed: deque[Callable[[], None]] = deque()
         self.parked_bytes = 0

@@ -316,6 +316,8 @@ class Membership:
         self, topology: Topology, present: list[NodeId], settled: dict[int, list[NodeId]]
     ) -> tuple[list[int], list[int]]:
         """Primaries to move and copies to drop; computed once for as long as nothing changes."""
+        if not self.core.affinity_known:
+            return [], []
         asked = (topology, present, settled)
         if self._moves is None or self._moves[0] != asked:
             affinity = self.core.affinity
