@@ -37,6 +37,7 @@ from engine.effects import (
     TrimLog,
     WriteCheckpoint,
 )
+from engine.errors import UsageError
 from engine.messages import Heartbeat, Message
 from engine.node import Node
 from engine.requests import Reply
@@ -248,9 +249,9 @@ class Duties:
                 self._remove()
             case Connect(_, address):
                 self.doer.connect(address)
-            case Stop(reason):
+            case Stop(reason, refused):
                 self.over = True
-                self.doer.stop(reason)
+                self.doer.stop(UsageError(reason) if refused else reason)
             case _:
                 assert_never(task)
 

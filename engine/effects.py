@@ -24,9 +24,11 @@ SessionId: TypeAlias = int
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
-    """A peer said something."""
+    """A peer said something, over a connection that one life of it made."""
 
     sender: NodeId
+    allocation: str
+    incarnation: int
     message: Message
 
 
@@ -39,6 +41,12 @@ class PeerSeen(msgspec.Struct, frozen=True, gc=False):
     address: str
     domain: str
     cluster: str
+
+
+class NameTaken(msgspec.Struct, frozen=True, gc=False):
+    """A peer refused this node, because another one has its name."""
+
+    reason: str
 
 
 class PeerLost(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +83,7 @@ class LogGrew(msgspec.Struct, frozen=True, gc=False):
     trimmed: Trimmed
 
 
-Event: TypeAlias = Received | PeerSeen | PeerLost | Asked | CheckpointWritten | HistoryRead | LogGrew
+Event: TypeAlias = Received | PeerSeen | NameTaken | PeerLost | Asked | CheckpointWritten | HistoryRead | LogGrew
 
 # Tasks: slow things that end in an event.
 
@@ -120,9 +128,10 @@ class Connect(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False):
-    """The node has left: end the process."""
+    """End the process: the node has left, or was refused for good, which is an error."""
 
     reason: str
+    refused: bool = False
 
 
 Task: TypeAlias = WriteCheckpoint | OpenHistory | ReadHistory | CloseHistory | TrimLog | Connect | Stop

@@ -211,6 +211,9 @@ class Formation:
     def on_announce(self, sender: NodeId, message: Announce) -> None:
         """Promise, and tell what was accepted."""
         core, exchange = self.core, self.exchange
+        asker = self._candidates().get(sender)
+        if asker is not None and sender != core.node:
+            core.effects.tasks.append(Connect(sender, asker.address))
         if message.ballot < exchange.promised:
             core.send(sender, Refuse(NO_VERSION, message.ballot, exchange.promised))
             return

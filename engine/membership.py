@@ -15,6 +15,7 @@ from engine.effects import Connect, PeerSeen
 from engine.exchange import Exchange, Intent
 from engine.leaving import Leaving
 from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, Message, ResetLost, SetBaseline
+from engine.names import Names
 from engine.orders import Orders
 from engine.supplier import SupplySide
 from engine.topology import Topology, split_from
@@ -24,10 +25,13 @@ from wal.ids import NO_VERSION, NodeId
 class Membership:
     """One node's view of the others, and the coordinator's initiative."""
 
-    def __init__(self, core: Core, detector: Detector, claims: Claims, exchange: Exchange, supply: SupplySide) -> None:
+    def __init__(
+        self, core: Core, detector: Detector, claims: Claims, names: Names, exchange: Exchange, supply: SupplySide
+    ) -> None:
         self.core = core
         self.detector = detector
         self.claims = claims
+        self.names = names
         self.exchange = exchange
         self.supply = supply
         self._frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
@@ -54,6 +58,8 @@ class Membership:
 
     def on_peer_seen(self, event: PeerSeen) -> None:
         """A connection to a node was made."""
+        if self.names.taken(event.node, event.allocation, event.incarnation):
+            return
         self.seen[event.node] = Candidate(event.node, event.allocation, event.incarnation, event.address, event.domain)
         if self.core.topology is None or self.core.topology.member(event.node) is None:
             self.detector.heard(event.node)
@@ -94,6 +100,8 @@ class Membership:
         """A node asks to be let in."""
         core, topology = self.core, self.core.topology
         candidate = Candidate(message.node, message.allocation, message.incarnation, message.address, message.domain)
+        if self.names.taken(message.node, message.allocation, message.incarnation):
+            return  # whoever speaks to it tells it
         known = self.seen.get(message.node)
         if known is not None and known.allocation == candidate.allocation and known.incarnation > candidate.incarnation:
             return  # an earlier life of it, delayed
@@ -141,6 +149,7 @@ class Membership:
         assert topology is not None
         self.detector.switch()
         self.claims.switch()
+        self.names.switch()
         core.quorum = self.detector.has_quorum()
         self._look_at = core.now
         self._frozen = {}

@@ -25,6 +25,7 @@ from engine.effects import (
     Event,
     HistoryRead,
     LogGrew,
+    NameTaken,
     PeerLost,
     PeerSeen,
     Received,
@@ -77,6 +78,7 @@ from engine.messages import (
     Tail,
     Vote,
 )
+from engine.names import Names
 from engine.participant import Participant
 from engine.promotion import Promotion
 from engine.reads import Reads
@@ -144,6 +146,7 @@ class Node:
         self.demander = Demander(core)
         self.detector = Detector(core)
         self.claims = Claims(core)
+        self.names = Names(core, self.detector)
         self.replication = Replication(core, self.claims, demanded=self.demander.demanded)
         self.supply = SupplySide(core, self.replication, regroup=self._group)
         self.writes = Writes(core, self.replication, self.locks)
@@ -160,7 +163,7 @@ class Node:
             break_locks=self._break_locks,
             vouched=lambda: list(self.supply.vouched),
         )
-        self.membership = Membership(core, self.detector, self.claims, self.exchange, self.supply)
+        self.membership = Membership(core, self.detector, self.claims, self.names, self.exchange, self.supply)
         self.formation = Formation(core, self.exchange, candidates=self.membership.candidates)
         self.rescue = Rescue(core, self.claims, self.exchange)
         self.admin = Administration(self)
@@ -197,6 +200,7 @@ class Node:
         if encoded and version in (replica.promised[0], replica.accepted[0]):
             core.voted_lsn = core.boot_lsn
         self.claims.boot()
+        self.names.switch()
 
     # The turn.
 
@@ -233,13 +237,15 @@ class Node:
     def _take(self, event: Event) -> None:
         core = self.core
         match event:
-            case Received(sender, message):
-                self.detector.heard(sender)
-                self._on_message[type(message)](sender, message)
+            case Received(sender, allocation, incarnation, message):
+                if self.names.hear(sender, allocation, incarnation, message):
+                    self._on_message[type(message)](sender, message)
             case Asked(session, request):
                 self._ask(session, request)
             case PeerSeen():
                 self.membership.on_peer_seen(event)
+            case NameTaken():
+                self.names.on_name_taken(event)
             case PeerLost(node):
                 self.membership.on_peer_lost(node)
             case CheckpointWritten(lsn):

@@ -24,6 +24,7 @@ from engine.node import Node
 from engine.pulse import Pulse
 from engine.settings import Settings, check_settings
 from engine.transport import BEAT, Transport, split_address
+from engine.wire import Hello
 from wal import DirectoryDisk
 
 _log = logging.getLogger("foreshore")
@@ -131,6 +132,7 @@ class Server:
                 identity=PeerSeen(identity.node, identity.allocation, incarnation, "", "", ""),
                 cluster_name=settings.cluster,
                 cluster_id=cluster_id,
+                taken=cluster_id.taken,
                 inbox=inbox,
                 note=note,
             )
@@ -233,6 +235,10 @@ class _ClusterId:
     def __call__(self) -> str:
         topology = self.node.core.topology if self.node is not None else None
         return topology.cluster if topology is not None else ""
+
+    def taken(self, hello: Hello) -> str:
+        """Why a node may not speak under its name, or nothing."""
+        return self.node.names.taken(hello.node, hello.allocation, hello.incarnation) if self.node is not None else ""
 
 
 class _Inbox:

@@ -23,6 +23,7 @@ def transport_of(node: NodeId, events: list[Event]) -> Transport:
         identity=PeerSeen(node, f"{node}-disk", 1, "", "", ""),
         cluster_name="c",
         cluster_id=lambda: "",
+        taken=lambda _: "",
         inbox=lambda event, _: events.append(event),
         note=lambda _: None,
     )
@@ -54,7 +55,7 @@ def test_a_busy_node_is_heard_and_one_that_is_not_says_nothing() -> None:
             busy = True
             await until(lambda: len(heard) >= 3)
             assert set(map(type, heard)) == {Received}, "no peer is seen to come and go"
-            assert all(event == Received("n1", SAID) for event in heard)
+            assert all(event == Received("n1", "n1-disk", 1, SAID) for event in heard)
             busy = False
             await until(lambda: not other.incoming)
             count = len(heard)
