@@ -135,10 +135,10 @@ def test_looking_at_a_log_does_not_wait_for_what_it_does_not_need() -> None:
     [
         (errors.UsageError("x"), 2),
         (errors.Unavailable("x"), 3),
-        (errors.CorruptionError("x"), 1),
+        (errors.CorruptionError("x"), 5),
         (errors.NoQuorum("x"), 1),
         (DiskError("read", "file", "why"), 3),
-        (LogDamaged(Finding(kind="damaged", segment="1.wal", offset=0, lsn=1, what="x", cost="y")), 1),
+        (LogDamaged(Finding(kind="damaged", segment="1.wal", offset=0, lsn=1, what="x", cost="y")), 5),
         (LogTooNew(Finding(kind="newer", segment="1.wal", offset=0, lsn=1, what="x", cost="y")), 3),
     ],
 )
