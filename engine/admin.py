@@ -8,12 +8,14 @@ import msgspec
 
 from engine.core import MS
 from engine.effects import SessionId
-from engine.orders import Cost
+from engine.messages import SetBaseline
 from engine.requests import Admin, Code, Report
-from engine.salvage import as_object
 from engine.topology import CopyState, stamp
 from engine.turns import TURN_MS_MAX
-from wal.ids import fragment_name
+from wal.ids import NO_VERSION, fragment_name
+
+CONTENTS_MAX = 4_096
+"""Each digest of contents is a read of the store."""
 
 if TYPE_CHECKING:
     from engine.node import Node
@@ -29,8 +31,7 @@ class Administration:
     def on_admin(self, session: SessionId, request: Admin) -> None:
         """Do a command, or say why not."""
         core, arguments = self.node.core, request.arguments
-        problem, body = "", dict[str, Any]()
-        nodes, sure = tuple(arguments.get("nodes", [])), "yes" in arguments
+        problem, body = "", {}
         match request.command:
             case "status":
                 body = self.status()
@@ -44,19 +45,13 @@ class Administration:
                 if not problem:
                     return  # it answers when everyone has agreed
             case "baseline":
-                problem, body = _cost(self.node.membership.orders.set_baseline(nodes, sure=sure))
-            case "remove":
-                problem, body = _cost(self.node.membership.orders.remove(nodes, sure=sure))
-            case "halt":
-                problem = self.node.membership.leaving.halt(sure=sure)
-            case "recover":
-                near = self.node.membership.near()
-                problem = self.node.rescue.begin(session, request.id, nodes, near, force=sure)
-                if not problem:
-                    return  # the answer follows
-            case "reset-lost":
-                lost = self.node.membership.orders.reset_lost(sure=sure)
-                problem, body = (lost, {}) if isinstance(lost, str) else ("", {"lost": lost})
+                nodes = tuple(arguments.get("nodes", []))
+                baselined = core.topology.baselined if core.topology is not None else NO_VERSION
+                problem = self.node.membership.change_baseline(nodes, baselined)
+                leader = self.node.detector.coordinator()
+                if not problem and leader is not None:
+                    core.send(leader, SetBaseline(list(nodes), baselined))
+                body = {"baseline": list(nodes)}
             case "checkpoint":
                 self.node.checkpoint_wanted = True
             case "stop":
@@ -93,6 +88,10 @@ class Administration:
             "behind": node.demander.behind,
             "locks": len(node.locks),
             "in_doubt": [tx.hex() for tx in node.participant.in_doubt()],
+            "other_contents": [
+                {"fragment": fragment_name(name), "node": other, "times": often}
+                for (name, other), often in node.supply.differed.items()
+            ],
             "held_up_by": node.exchange.held_up,
             "split": [
                 {"node": n, "version": str(version), "map": f"{map_hash:016x}"}
@@ -129,8 +128,6 @@ class Administration:
                     for m in topology.members
                 ],
                 "baseline": list(topology.baseline),
-                "copies": min(topology.backups + 1, len(topology.baseline)),
-                "interventions": [as_object(i) for i in topology.interventions],
                 "under_replicated": sum(
                     len(p.in_sync) < min(topology.backups + 1, len(topology.baseline)) or p.lost
                     for p in topology.placements
@@ -140,19 +137,23 @@ class Administration:
         return status
 
     def counters(self, namespaces: list[str]) -> dict[str, Any]:
-        """Per fragment: LWM, HWM, ranges, digest, epoch."""
+        """Per fragment: LWM, HWM, ranges, digest, epoch; and, where few are asked for, contents at the last checkpoint."""
+        replica, held = self.node.core.replica, self.node.core.holds
+        asked = [item for item in sorted(replica.fragments.items()) if not namespaces or item[0][0] in namespaces]
+        contents = {name: replica.store.base.contents(name) for name, _ in asked[: CONTENTS_MAX + 1]}
+        told = len(contents) <= CONTENTS_MAX
         return {
             fragment_name(name): {
                 "lwm": f.counter.lwm,
                 "hwm": f.counter.hwm,
                 "ranges": f.counter.ranges,
                 "digest": f"{f.digest:016x}",
+                "contents": f"{sum_:016x}" if told and (sum_ := contents[name]) is not None else None,
                 "epoch": f.epochs[-1][0] if f.epochs else 0,
                 "loading": f.loading,
-                "primary": self.node.core.holds[name[1]].mine if self.node.core.holds else False,
+                "primary": held[name[1]].mine if held else False,
             }
-            for name, f in sorted(self.node.core.replica.fragments.items())
-            if not namespaces or name[0] in namespaces
+            for name, f in asked
         }
 
     def progress(self) -> dict[str, Any]:
@@ -171,10 +172,6 @@ class Administration:
             "rows": progress.rows,
             "supplied": self.node.supply.supplied,
             "fetched": self.node.promotion.fetched,
+            "differed": {fragment_name(n): often for n, often in self.node.demander.answers.differed.items()},
             "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.ways[n] == "full"},
         }
-
-
-def _cost(cost: Cost | str) -> tuple[str, dict[str, Any]]:
-    """What is in the way, or what it costs."""
-    return (cost, {}) if isinstance(cost, str) else ("", msgspec.to_builtins(cost) | {"cost": cost.told()})

@@ -57,14 +57,15 @@ def packed_share(key: bytes, version: bytes, value: bytes) -> int:
 class Walk:
     """Sums up what one fragment held when the walk began, so many rows at a time, while it goes on changing.
 
-    `stored` is the digest of the store below, `changes` the newest entries of the keys that differ from it, and `held`
-    what the store has of a key.
+    `stored` is the digest of the store below (None: nothing of that is left), `changes` the newest entries of the keys
+    that differ from it, and `held` what the store has of a key.
     """
 
     def __init__(
-        self, stored: int, changes: Sequence[tuple[bytes, Version]], held: Callable[[bytes], Version | None]
+        self, stored: int | None, changes: Sequence[tuple[bytes, Version]], held: Callable[[bytes], Version | None]
     ) -> None:
-        self._sum = stored
+        self.stored = stored
+        self._sum = stored or 0
         self._changes = changes
         self._held = held
         self._at = 0

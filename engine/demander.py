@@ -8,7 +8,8 @@
                        <------------------  Supply ... last
  Settled(lwm, digests) ------------------>  from now on my answers are waited for
                        <------------------  Settle(marks)
- Settled again, at the marks ------------>  vouched for: the next map makes this copy in-sync
+ Settled again, at the marks ------------>  compares what both contain (`engine.comparing`)
+                                            vouched for: the next map makes this copy in-sync
 ```
 
 Nothing is remembered about a session that is not in the log: what arrived is counted, so a session that breaks off is
@@ -23,6 +24,7 @@ from itertools import islice
 
 import msgspec
 
+from engine.comparing import Answers
 from engine.core import MS, WORK_MAX, Core, Hold
 from engine.messages import Demand, Have, Message, More, Settle, Settled, Supply, Way
 from engine.topology import CopyState
@@ -30,6 +32,10 @@ from rebalance.choice import Kind
 from wal import records as r
 from wal.ids import Fragment, NodeId, TxId
 from wal.probe import probe
+
+DIFFERS_MAX = 3
+"""A fragment that still differs after so many full transfers is taken less and less often."""
+LONGEST_PAUSE_MS = 60_000
 
 
 class Progress(msgspec.Struct):
@@ -91,6 +97,8 @@ class Demander:
         self._rounds: dict[int, int] = {}  # partition -> how often it was said to be settled
         self._stuck: dict[Fragment, tuple[int, int]] = {}  # short of its mark -> (where it stands, since when)
         self._no_history: dict[Fragment, None] = {}
+        self._put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
+        self.answers = Answers(core)
         self._number = core.run << 32
         self.wake_at: int | None = None
 
@@ -99,7 +107,7 @@ class Demander:
         """How many partitions are not caught up."""
         demanded = sum(len(s.partitions) for s in self._sessions.values())
         waiting = sum(map(len, self._queue.values())) + sum(map(len, self._deferred.values()))
-        return demanded + waiting + len(self._settling)
+        return demanded + waiting + len(self._settling) + len(self._put_off)
 
     def demanded(self, number: int) -> bool:
         """Whether a partition was demanded and nothing of it has been supplied yet."""
@@ -117,6 +125,8 @@ class Demander:
                 session.awaited.pop(number, None)
             self._settling.pop(number, None)
             self._marks.pop(number, None)
+            self._put_off.pop(number, None)
+            self.answers.forget(number)
             primary = hold.placement.primary
             if hold.state is CopyState.MOVING and primary is not None:
                 self._queue.setdefault(primary, {})[number] = None
@@ -402,12 +412,23 @@ class Demander:
                 [(ns, f.counter.lwm, f.recent_digests()) for ns, f in state.fragments.items()],
                 [tx for tx, prepare in state.prepared.items() if not prepare.writes],
                 self._rounds[number],
+                *self.answers.of(number),
             ),
         )
 
     def _at_its_marks(self, number: int) -> bool:
         fragment = self.core.replica.fragment
         return all(fragment((ns, number)).counter.lwm >= mark for ns, mark in self._marks.get(number, {}).items())
+
+    def on_compare(self, asked: r.Compare) -> None:
+        """The primary is about to vouch for a copy of this node, and asks what it contains."""
+        if self.core.holds[asked.partition].state is CopyState.MOVING:
+            self.answers.on_compare(asked, self._summed_up)
+
+    def _summed_up(self, number: int) -> None:
+        if number in self._settling:
+            self._settle_at(number, self.core.now)
+            self._settle()
 
     def on_settle(self, sender: NodeId, message: Settle) -> None:
         """The primary waits for this copy now; say Settled again at these counters."""
@@ -416,10 +437,14 @@ class Demander:
             return
         if message.wrong:
             probe("demand.digest_differed")
+            often = 0
             for namespace in message.wrong:
-                core.note(f"{namespace}/{number} has another digest than its primary's: taking it in full")
+                name = (namespace, number)
+                often = max(often, self.answers.differed.get(name, 0) + 1)
+                self.answers.differed[name] = often
+                core.note(f"{namespace}/{number} has another digest than its primary's: taking it in full (time {often})")
                 core.log(r.FragmentClear(namespace, number, "the digest differs from the primary's"))
-            self._again(sender, number)
+            self._put_off_or_again(sender, number, often)
             return
         taken = self._take_readers(message)
         marks = dict(message.marks)
@@ -451,6 +476,19 @@ class Demander:
                 core.log(prepare)
         return bool(message.ended or message.prepares)
 
+    def _put_off_or_again(self, supplier: NodeId, number: int, often: int) -> None:
+        """What differs again and again is not whole at its primary: it is asked for less and less often, and counted."""
+        self._settling.pop(number, None)
+        self._marks.pop(number, None)
+        self.answers.forget(number)
+        if often < DIFFERS_MAX:
+            self._again(supplier, number)
+        else:
+            probe("demand.put_off")
+            pause = min(self.core.settings.retransmit_ms << min(often, 16), LONGEST_PAUSE_MS)
+            self._put_off[number] = self.core.now + pause * MS
+            self._plan_wake()
+
     def _again(self, supplier: NodeId, number: int) -> None:
         self._settling.pop(number, None)
         self._marks.pop(number, None)
@@ -466,6 +504,7 @@ class Demander:
         times = [s.asked_at + core.settings.retransmit_ms * MS for s in self._sessions.values()]
         if self._due:
             times.append(self._due[0][0])
+        times.extend(self._put_off.values())
         self.wake_at = min(times, default=None)
 
     def tick(self) -> None:
@@ -483,6 +522,11 @@ class Demander:
                 session.asked_at = session.heard_at
             else:
                 self._ask_again(session)
+        for number in [n for n, due in self._put_off.items() if core.now >= due]:
+            del self._put_off[number]
+            primary = core.holds[number].placement.primary
+            if primary is not None:
+                self._again(primary, number)
         self._settle()
         self._demand()
 

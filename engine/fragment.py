@@ -213,16 +213,18 @@ class FragmentState:
         else:
             self.epochs.insert(at, (write.epoch, first))
 
-    def settle(self, stable: int) -> None:
-        """Everything up to `stable` is on every in-sync copy: forget the tail up to there.
+    def settle(self, stable: int) -> bool:
+        """Everything up to `stable` is on every in-sync copy: forget the tail up to there. True if there was some.
 
         Not while loading: a transfer may still say that less than that is whole here.
         """
         if self.loading:
-            return
+            return False
+        before = self.base
         settling = self.settling
         while settling and settling[0][0] <= stable:
             self.base, self.base_digest, _ = settling.popleft()
+        return self.base > before
 
     def begin_epoch(self, epoch: int, first: int) -> list[Write]:
         """The counters from `first` on belong to `epoch`; return what was applied there in older epochs, now undone.

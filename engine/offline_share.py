@@ -17,7 +17,7 @@ from engine.replica import NodeImage
 from engine.store import CheckpointImage, Entry, Loaded, Row
 from engine.store_errors import StoreDamaged
 from engine.store_lmdb import LmdbStore
-from wal import Finding, LogDamaged, Owner, begins, read
+from wal import LogDamaged, Owner, begins, read
 from wal import records as r
 from wal.ids import Fragment, Namespace, TxId
 
@@ -57,12 +57,14 @@ class Share:
                 return r.Trimmed(first_lsn, [d for d in dropped if self.holds((d[0], d[1]))])
             case r.Preload() | r.FragmentClear() | r.FragmentReady() | r.Undo():
                 return record if self.holds((record.namespace, record.partition)) else None
-            case r.Prepare() | r.Outcome() | r.NoOp() | r.EpochStart() | r.Results():
+            case r.Compare():
+                return record if record.partition in self else None
+            case r.Prepare() | r.Outcome() | r.NoOp() | r.EpochStart() | r.Results() | r.Stable():
                 return self._narrowed(record) if record.partition in self else None
             case r.Promised() | r.Accepted() | r.Committed() | r.Boot() | r.Claimed() | r.Checkpoint():
                 return record
 
-    def _narrowed(self, record: r.Prepare | r.Outcome | r.NoOp | r.EpochStart | r.Results) -> r.Record:
+    def _narrowed(self, record: r.Prepare | r.Outcome | r.NoOp | r.EpochStart | r.Results | r.Stable) -> r.Record:
         """The record of a wanted partition, about the wanted namespaces."""
         wanted = self._namespaces
         if wanted is None:
@@ -77,6 +79,8 @@ class Share:
                 return replace(record, gaps=[x for x in gaps if x[0] in wanted])
             case r.EpochStart(firsts=firsts):
                 return replace(record, firsts=[x for x in firsts if x[0] in wanted])
+            case r.Stable(counters=counters):
+                return replace(record, counters=[x for x in counters if x[0] in wanted])
             case r.Results():
                 return record
 
@@ -84,10 +88,9 @@ class Share:
 class Tail:
     """The log since the checkpoint, one share of it, as `recover` replays it; and what its blocks say about time."""
 
-    def __init__(self, path: Path, share: Share, owner: Owner, *, tolerant: bool = False) -> None:
+    def __init__(self, path: Path, share: Share, owner: Owner) -> None:
         self.share = share
         self.begins = 1
-        self.damage: Finding | None = None
         self.began = 0
         self.lsn = 0
         self.first_ms = self.time_ms = 0  # the first block's time, and the latest
@@ -95,13 +98,9 @@ class Tail:
         self.prepared_ms: dict[tuple[TxId, int], int] = {}
         self._path = path
         self._owner = owner
-        self._tolerant = tolerant
 
     def replay(self, from_lsn: int) -> Iterator[Records]:
-        """The records from there to where the log ends now, or is damaged, if that is tolerated (`damage`).
-
-        Raises Overtaken, LogError, DiskError.
-        """
+        """The records from there to where the log ends now. Raises Overtaken, LogError, DiskError."""
         self.began = self.lsn = from_lsn - 1
         self.begins = begins(self._path)
         doubts, doubted = 0, 0
@@ -121,9 +120,6 @@ class Tail:
             except LogDamaged as error:
                 doubts = doubts + 1 if error.lsn == doubted else 1
                 if doubts > DOUBTS:
-                    if self._tolerant:
-                        self.damage = error.finding
-                        return
                     raise
                 doubted = error.lsn
                 time.sleep(DOUBT_SECONDS)

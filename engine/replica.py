@@ -157,8 +157,10 @@ class Replica:
                     fragment = self.fragment((namespace, partition))
                     fragment.history_from = max(fragment.history_from, counter)
                     self._touch(fragment)
-            case r.Checkpoint():
+            case r.Checkpoint() | r.Compare():
                 pass
+            case r.Stable(partition, _, counters):
+                return self._settle(partition, counters)
             case _:
                 assert_never(record)
         return True
@@ -375,6 +377,15 @@ class Replica:
             fragment.clear(loading=True)
             self._touch(fragment)
             self._promise_again(name[1])
+
+    def _settle(self, number: int, counters: list[tuple[Namespace, int]]) -> bool:
+        settled = False
+        for namespace, counter in counters:
+            fragment = self.fragments.get((namespace, number))
+            if fragment is not None and fragment.settle(counter):
+                self._touch(fragment)
+                settled = True
+        return settled
 
     def _touch(self, fragment: FragmentState) -> None:
         """The fragment changed: the next checkpoint stores it."""

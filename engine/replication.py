@@ -83,10 +83,18 @@ class Batch:
 class Replication:
     """The batches of one node: those it sent as a primary, and how it takes those of others."""
 
-    def __init__(self, core: Core, claims: Claims, *, demanded: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        claims: Claims,
+        *,
+        demanded: Callable[[int], bool],
+        compare: Callable[[r.Compare], None],
+    ) -> None:
         self.core = core
         self.claims = claims
         self._demanded = demanded  # whether the first supply of a partition is on its way to this node
+        self._compare = compare  # a primary asks what a copy of this node contains, here and now
         self._turn: dict[Group, list[Operation]] = {}
         self._batches: dict[int, Batch] = {}
         self._sequence = core.run << 40  # answers to an earlier life of this node mean nothing
@@ -269,6 +277,8 @@ class Replication:
             try:
                 if core.replica.apply(record):
                     core.effects.log.append(record)
+                if isinstance(record, r.Compare):
+                    self._compare(record)
             except CounterError as error:
                 core.note(f"a batch of {sender} does not fit: {error}")
                 raise
@@ -355,6 +365,8 @@ def _claims(record: r.Record) -> list[tuple[int, int]]:
             | r.Outcome(partition=partition, epoch=epoch)
             | r.NoOp(partition=partition, epoch=epoch)
             | r.EpochStart(partition=partition, epoch=epoch)
+            | r.Stable(partition=partition, epoch=epoch)
+            | r.Compare(partition=partition, epoch=epoch)
         ):
             return [(partition, epoch)]
         case _:

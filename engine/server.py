@@ -9,7 +9,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,10 +20,8 @@ from engine.effects import Event, PeerSeen
 from engine.errors import Error, UsageError
 from engine.home import Home, MakeDisk, as_engine_error, open_home
 from engine.node import Node
-from engine.pulse import Pulse
 from engine.settings import Settings, check_settings
-from engine.transport import BEAT, Transport, split_address
-from engine.wire import Hello
+from engine.transport import Transport, split_address
 from wal import DirectoryDisk
 
 _log = logging.getLogger("foreshore")
@@ -86,15 +83,12 @@ def _is_loopback(host: str) -> bool:
 class Server:
     """One running node."""
 
-    def __init__(
-        self, config: ServerConfig, home: Home, node: Node, driver: Driver, transport: Transport, pulse: Pulse
-    ) -> None:
+    def __init__(self, config: ServerConfig, home: Home, node: Node, driver: Driver, transport: Transport) -> None:
         self.config = config
         self.home = home
         self.node = node
         self.driver = driver
         self.transport = transport
-        self.pulse = pulse
 
     @classmethod
     async def start(
@@ -132,7 +126,6 @@ class Server:
                 identity=PeerSeen(identity.node, identity.allocation, incarnation, "", "", ""),
                 cluster_name=settings.cluster,
                 cluster_id=cluster_id,
-                taken=cluster_id.taken,
                 inbox=inbox,
                 note=note,
             )
@@ -174,13 +167,7 @@ class Server:
                 transport.connect(member.address)
         driver.start()
         note(f"node {identity.node} listens on {address}")
-        pulse = Pulse(
-            settings.heartbeat_ms / 1000,
-            told=driver.duties.pulse,
-            hello=partial(transport.hello, BEAT),
-            address_of=transport.address_of,
-        )
-        return cls(config, home, node, driver, transport, pulse)
+        return cls(config, home, node, driver, transport)
 
     @property
     def address(self) -> str:
@@ -205,7 +192,6 @@ class Server:
         try:
             await self.driver.finish()
         finally:
-            self.pulse.close()
             await self.transport.close()
             self.driver.close()
             if self.driver.failed:
@@ -235,10 +221,6 @@ class _ClusterId:
     def __call__(self) -> str:
         topology = self.node.core.topology if self.node is not None else None
         return topology.cluster if topology is not None else ""
-
-    def taken(self, hello: Hello) -> str:
-        """Why a node may not speak under its name, or nothing."""
-        return self.node.names.taken(hello.node, hello.allocation, hello.incarnation) if self.node is not None else ""
 
 
 class _Inbox:

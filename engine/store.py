@@ -359,8 +359,7 @@ class LayeredStore:
     def walk(self, fragment: Fragment) -> Walk | None:
         """Begin to sum up the contents of a fragment as they are now; None if the store below does not know its own.
 
-        O(rows that were changed since the last checkpoint), and nothing is hashed yet. What comes of it is worth nothing
-        if a checkpoint changed the fragment meanwhile: then `contents` of the base is another than when it began.
+        O(rows that were changed since the last checkpoint), and nothing is hashed yet. `walked` says what came of it.
         """
         changes = dict(self._active.rows.get(fragment, ()))
         alone = fragment in self._active.cleared
@@ -368,11 +367,17 @@ class LayeredStore:
             changes = self._frozen.rows.get(fragment, {}) | changes
             alone = fragment in self._frozen.cleared
         if alone:
-            return Walk(0, list(changes.items()), _nothing)
+            return Walk(None, list(changes.items()), _nothing)
         stored = self.base.contents(fragment)
         if stored is None and not self.base.scan(fragment, b"", 1):
             stored = 0
         return Walk(stored, list(changes.items()), partial(self.base.get, fragment)) if stored is not None else None
+
+    def walked(self, fragment: Fragment, walk: Walk) -> int | None:
+        """The digest that a walk came to; None if a checkpoint has changed the store below meanwhile."""
+        if walk.stored is not None and (self.base.contents(fragment) or 0) != walk.stored:
+            return None
+        return walk.digest
 
     # Checkpoints.
 

@@ -16,7 +16,8 @@ from itertools import islice
 
 import msgspec
 
-from engine.core import INCARNATION_BITS, Core, Hold
+from engine.comparing import Comparison
+from engine.core import INCARNATION_BITS, MS, Core, Hold
 from engine.effects import CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from engine.fragment import FragmentState
 from engine.messages import Demand, Have, Message, More, Settle, Settled, Supply, Way
@@ -38,6 +39,8 @@ PLAN_WORK = 500
 CHOICE_WORK = 2
 WRITES_MAX = 2_000
 """Keys of a batch of history; and fragments that it calls done, rows that it fetches."""
+PATIENCE = 10
+"""A question about contents that is not answered is asked anew after so many times `retransmit_ms`."""
 
 
 class _Session:
@@ -83,6 +86,9 @@ class SupplySide:
         self._lives: dict[NodeId, tuple[str, int]] = {}  # which life of each member the map lists
         self.hardened: dict[int, dict[NodeId, dict[str, int]]] = {}  # waited for since; the counters it must reach
         self.vouched: dict[tuple[int, NodeId], None] = {}
+        self.differed: dict[tuple[Fragment, NodeId], int] = {}  # copies with other contents than this one, and how often
+        self._comparisons: dict[tuple[int, NodeId], Comparison] = {}
+        self._round = core.run << 32
         self.supplied: dict[NodeId, int] = {}
 
     # Sessions.
@@ -452,12 +458,50 @@ class SupplySide:
         lacking = [p for tx, p in state.prepared.items() if not p.writes and tx not in message.readers]
         reached = all(theirs.get(ns, (0, []))[0] >= mark for ns, mark in marks.items())
         if reached and not (ended or lacking or self.replication.outstanding(sender, number)):
-            self.vouched[(number, sender)] = None
+            self._compare(hold, sender, message)
         else:
             core.send(sender, Settle(core.version, number, list(marks.items()), [], ended, lacking, message.round))
 
+    def _compare(self, hold: Hold, node: NodeId, message: Settled) -> None:
+        """Everything that was promised is there: does it contain the same? If so, vouch for it."""
+        core, number = self.core, hold.number
+        if (number, node) in self.vouched:
+            return
+        asked = self._comparisons.get((number, node))
+        if asked is not None and not asked.void and message.compared == asked.round:
+            asked.answer(message.contents)
+        if asked is not None and not asked.void and core.now < asked.asked_at + PATIENCE * core.settings.retransmit_ms * MS:
+            return
+        if asked is not None:
+            probe("supply.compared_anew")
+        self._round += 1
+        asked = Comparison(core, number, hold.epoch, node, self._round, lambda it: self._compared(it, hold, node))
+        self._comparisons[(number, node)] = asked
+        core.log(asked.records[0])
+        self.replication.ship(asked, hold)
+
+    def _compared(self, asked: Comparison, hold: Hold, node: NodeId) -> None:
+        core, key = self.core, (hold.number, node)
+        if self._comparisons.get(key) is not asked or asked.void or node not in self.hardened.get(hold.number, {}):
+            return
+        wrong = asked.wrong()
+        if wrong is None:
+            asked.void = True
+            return
+        if not wrong:
+            self.vouched[key] = None
+            return
+        probe("supply.contents_differed")
+        for namespace in wrong:
+            name = (namespace, hold.number)
+            self.differed[name, node] = self.differed.get((name, node), 0) + 1
+            core.note(f"{node} has other contents of {namespace}/{hold.number} than this node: it is to take them in full")
+        self._soften(hold, node)
+        core.send(node, Settle(core.version, hold.number, [], wrong, [], [], 0))
+
     def _soften(self, hold: Hold, node: NodeId) -> None:
         """The copy begins again: do not wait for it."""
+        self._comparisons.pop((hold.number, node), None)
         if self._forget(hold.number, node):
             self._regroup(hold)
         self.vouched.pop((hold.number, node), None)
@@ -482,6 +526,7 @@ class SupplySide:
             if not awaited or self._lives.get(node) != lives.get(node):
                 self._forget(number, node)
                 self.vouched.pop((number, node), None)
+                self._comparisons.pop((number, node), None)
         self._lives = lives
         for node, session in list(self._sessions.items()):
             gone = any(

@@ -36,10 +36,7 @@ _pack_header = _HEADER.pack
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """Who speaks. `role` is `peer`, `client` or `node` (the answer); `refused` says why the conversation ends here.
-
-    `name_taken`: because another node has the name of the one that called.
-    """
+    """Who speaks. `role` is `peer`, `client` or `node` (the answer); `refused` says why the conversation ends here."""
 
     magic: str
     protocol: int
@@ -52,7 +49,6 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     address: str = ""
     domain: str = ""
     refused: str = ""
-    name_taken: bool = False
 
 
 MAGIC = "foreshore"

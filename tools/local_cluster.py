@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from engine.client.admin import ask, form
+from engine.client.admin import ask
 from engine.errors import Error, Unavailable
 
 READY_SECONDS = 60.0
@@ -165,7 +166,8 @@ class LocalCluster:
             await self.nodes[name].ready()
         others = set(names[1:])
         await until(lambda: self._seen(first, others), READY_SECONDS, "the nodes did not see each other")
-        cluster = await form(first.address, names, seconds=READY_SECONDS)
+        cluster = secrets.token_hex(8)
+        await ask(first.address, "init", cluster=[cluster], nodes=list(names))
         await until(lambda: self.healthy(len(names)), READY_SECONDS, "the cluster did not begin to serve")
         return cluster
 

@@ -63,6 +63,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
                 wanted = self._fits(namespace, partition, [], [])
             case r.Trimmed(_, dropped):
                 wanted = any(self._fits(ns, partition, [], []) for ns, partition, _ in dropped)
+            case r.Stable(partition, _, counters):
+                wanted = any(self._fits(ns, partition, [], []) for ns, _ in counters)
+            case r.Compare(partition):
+                wanted = self._fits(None, partition, [], [])
             case r.Promised() | r.Accepted() | r.Committed() | r.Boot() | r.Claimed() | r.Checkpoint():
                 wanted = False
             case _:
@@ -160,6 +164,10 @@ def about(record: r.Record, values: Values) -> str:
             return f"up-to={lsn}"
         case r.Trimmed(first_lsn, dropped):
             return " ".join([f"below={first_lsn}", *(f"{_name(ns)}/{p}<={counter}" for ns, p, counter in dropped)])
+        case r.Stable(partition, epoch, stable):
+            return " ".join([f"p{partition} e{epoch}", *(f"{_name(ns)}/{partition}<={counter}" for ns, counter in stable)])
+        case r.Compare(partition, epoch, node, round_):
+            return f"p{partition} e{epoch} with={word(node.encode())} round={round_}"
         case _:
             assert_never(record)
 

@@ -245,6 +245,26 @@ class Trimmed(msgspec.Struct, frozen=True, array_like=True, tag="trimmed", gc=Fa
     dropped: list[Range]  # (namespace, partition, highest counter that goes)
 
 
+class Stable(msgspec.Struct, frozen=True, array_like=True, tag="stable", gc=False):
+    """Everything up to these counters is on every in-sync copy: what the next write would have said, said without one."""
+
+    partition: int
+    epoch: int
+    counters: list[tuple[Namespace, int]]
+
+
+class Compare(msgspec.Struct, frozen=True, array_like=True, tag="compare", gc=False):
+    """A primary would vouch for the copy on `node`: both sum up what they have where this stands among the writes.
+
+    `round` tells the answers to one question from those to the last.
+    """
+
+    partition: int
+    epoch: int
+    node: NodeId
+    round: int
+
+
 Record: TypeAlias = (
     Update
     | Prepare
@@ -264,6 +284,8 @@ Record: TypeAlias = (
     | Claimed
     | Checkpoint
     | Trimmed
+    | Stable
+    | Compare
 )
 
 KINDS: tuple[type[Record], ...] = get_args(Record)
@@ -297,6 +319,8 @@ def spans(record: Record) -> Iterator[tuple[Namespace, int, int, int]]:
             | Claimed()
             | Checkpoint()
             | Trimmed()
+            | Stable()
+            | Compare()
         ):
             return
         case _:

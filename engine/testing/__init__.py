@@ -19,6 +19,7 @@ that end with the test (`engine.testing.plugin`).
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -35,7 +36,7 @@ import msgspec
 
 from engine.aio import Setting
 from engine.api import Database, connect
-from engine.client.admin import ask, form
+from engine.client.admin import ask
 from engine.errors import Error, Unavailable, UsageError
 from engine.loop import Loop
 
@@ -195,7 +196,8 @@ class Cluster:
         for process in [self._begin(name) for name in others]:
             self._addresses[process.name] = process.address()
         self._wait(lambda: set(others) <= set(_seen(self._status(first))), "the nodes did not see each other")
-        self._loop.run(form(self._addresses[first], self.names, seconds=self.timeout))
+        cluster_id = secrets.token_hex(8)
+        self._loop.run(ask(self._addresses[first], "init", cluster=[cluster_id], nodes=self.names))
         self.wait_until_whole()
 
     def _wait(self, holds: Callable[[], bool], otherwise: str) -> None:

@@ -75,6 +75,10 @@ class Speech:
             case r.Trimmed(first_lsn, dropped):
                 ends = "".join(f" {fragment_name((ns, p))} up to {c}" for ns, p, c in dropped)
                 about = f"below LSN {first_lsn}{ends}"
+            case r.Stable(partition, epoch, counters):
+                about = f"p{partition} e{epoch}{''.join(f' {ns} up to {counter}' for ns, counter in counters)}"
+            case r.Compare(partition, epoch, node, round_):
+                about = f"p{partition} e{epoch} with {node}, #{round_ & 0xFFFF}"
             case _:
                 assert_never(record)
         return f"{record_kind(record)} {about}"
@@ -121,12 +125,6 @@ class Speech:
                 return ""
             case m.SetBaseline(nodes):
                 return " ".join(nodes)
-            case m.ResetLost(lost):
-                return _partitions([number for number, _ in lost])
-            case m.Halt(version):
-                return str(version)
-            case m.Survey(number) | m.Surveyed(number):
-                return f"#{number}"
             case m.Announce(after, ballot, handover):
                 return f"{ballot} after {after}{f' handover {_partitions(handover)}' if handover else ''}"
             case m.Promise(after, ballot, accepted_ballot, accepted):
@@ -177,9 +175,11 @@ class Speech:
                 return f"{_number(session)} batch={batch} credit={credit}"
             case m.Supply():
                 return self._supply(message)
-            case m.Settled(_, partition, fragments, readers):
+            case m.Settled(_, partition, fragments, readers, _, compared, contents):
                 said = "".join(f" {ns} lwm={lwm}" for ns, lwm, _ in fragments)
-                return f"p{partition}{said}{''.join(f' {self._tx(tx)} reads' for tx in readers)}"
+                said += "".join(f" {self._tx(tx)} reads" for tx in readers)
+                told = "" if contents is None else ": " + " ".join(f"{c.namespace} {c.digest >> 48:04x}" for c in contents)
+                return f"p{partition}{said}{f' compared #{compared & 0xFFFF}{told}' if compared else ''}"
             case m.Settle(_, partition, marks, wrong, ended, prepares):
                 said = "".join(f" {ns} at {mark}" for ns, mark in marks) + "".join(f" {ns} is wrong" for ns in wrong)
                 said += "".join(f" {self._tx(tx)} has ended" for tx in ended)

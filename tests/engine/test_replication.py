@@ -58,7 +58,7 @@ class Primary:
         self.hold.needed, self.hold.moving = ("n2",), ("n3",)
         self.hold.group = (("n2",), ("n3",))
         self.core.holds = [self.hold]
-        self.replication = Replication(self.core, Claims(self.core), demanded=lambda _: False)
+        self.replication = Replication(self.core, Claims(self.core), demanded=lambda _: False, compare=lambda _: None)
 
     def ship(self, *operations: Noted) -> None:
         """Ship operations in one turn."""

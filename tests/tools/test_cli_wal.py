@@ -114,6 +114,8 @@ def test_every_kind_of_record_has_a_line_and_an_object(left: list[Path], tmp_pat
         r.Claimed(Version(1, 1), [r.Claim("n\x072", "disk", 5, 9)]),
         r.Checkpoint(9),
         r.Trimmed(3, [("acc", 1, 2)]),
+        r.Stable(1, 2, [("acc", 9)]),
+        r.Compare(1, 2, "n\x073", 4),
     ]
     assert {type(record) for record in records} == set(KINDS)
     lsn = list_segments(directory / "wal")[-1].last_lsn + 1

@@ -19,6 +19,7 @@ from wal.records import (
     Claim,
     Claimed,
     Committed,
+    Compare,
     EpochStart,
     FragmentClear,
     FragmentReady,
@@ -30,6 +31,7 @@ from wal.records import (
     Promised,
     Record,
     Results,
+    Stable,
     Trimmed,
     Undo,
     Update,
@@ -53,6 +55,7 @@ BLOCKS: list[list[Record]] = [
     [FragmentReady("acc", 8, 5, 2**64 - 1, [(1, 1), (2, 5)], True), Checkpoint(12)],
     [FragmentClear("acc", 7, "behind"), Undo("acc", 9, 4, [b"i"]), Trimmed(3, [("acc", 7, 2)])],
     [Boot(3, 21, [(1, 0), (2, 17)]), Claimed(Version(1, 0), [Claim("n2", "d2", 5, 99)])],
+    [Stable(7, 2, [("acc", 10)]), Compare(7, 2, "n3", 1)],
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from engine.contents import share
 from engine.replica import Replica
 from engine.topology import CopyState
 from tests.sim.machine import Machine
@@ -53,6 +54,13 @@ class EqualCounters(Oracle):
         assert machine.node is not None
         name = state[0]
         found = machine.node.core.replica.store.scan(name, b"", ROWS_AT_ONCE)
+        digest = contents_digest(machine.node.core.replica, name)
+        if digest is not None and digest != sum(share(*row) for row in found) % (1 << 64):
+            raise Violation(
+                "equal-counters",
+                f"at lwm={state[1]} {machine.name} says that it contains {digest:016x}, and its rows say something else",
+                About(fragments=(name,)),
+            )
         rows = [(key, entry.counter, entry.value) for key, entry in found if entry.value is not None]
         first, by = self._contents.setdefault(state, (rows, machine.name))
         if first != rows:
@@ -66,6 +74,16 @@ class EqualCounters(Oracle):
     def finish(self, world: World) -> None:
         """In every respect, on every owner."""
         compare_copies(world)
+
+
+def contents_digest(replica: Replica, name: Fragment) -> int | None:
+    """The digest of contents that a copy would tell; None if its store knows none."""
+    walk = replica.store.walk(name)
+    if walk is None:
+        return None
+    while not walk.done:
+        walk.step(ROWS_AT_ONCE)
+    return replica.store.walked(name, walk)
 
 
 def _whole(machine: Machine, name: Fragment) -> bool:
@@ -108,7 +126,7 @@ def contents_of(replica: Replica, name: Fragment) -> dict[str, object]:
     """All that two copies of a fragment must agree on."""
     copy = replica.fragments.get(name)
     if copy is None:
-        return {"counter": "lwm=0 hwm=0", "digest": 0, "epochs": [], "suspects": [], "rows": []}
+        return {"counter": "lwm=0 hwm=0", "digest": 0, "epochs": [], "suspects": [], "rows": [], "contents": 0}
     rows = replica.store.scan(name, b"", ROWS_AT_ONCE)
     return {
         "counter": str(copy.counter),
@@ -116,4 +134,5 @@ def contents_of(replica: Replica, name: Fragment) -> dict[str, object]:
         "epochs": copy.history,
         "suspects": list(copy.suspects),
         "rows": [(key, entry) for key, entry in rows if entry.value is not None],
+        "contents": contents_digest(replica, name),
     }

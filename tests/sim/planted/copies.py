@@ -74,7 +74,12 @@ def deletes_leave_no_tombstone(machine: Machine) -> None:
 # Catching up.
 
 
-@COPIES.fault("4, 8")
+@COPIES.fault(
+    "4, 8",
+    harmless="""The primary finds other contents than its own before it vouches for the copy, which is emptied then and
+    takes them once more.""",
+    both="not-cleared-and-contents-not-compared",
+)
 def full_transfer_without_clearing(machine: Machine) -> None:
     """A copy that is taken in full keeps what it had, so that what was deleted or undone meanwhile stays."""
     assert machine.node is not None
@@ -109,9 +114,10 @@ def undone_keys_not_fetched(machine: Machine) -> None:
     assert machine.node is not None
     supply = machine.node.supply
 
-    def plan(original: Callable[..., None], session: Any, name: Any, have: Any, choice: Any) -> None:
-        original(session, name, have, choice)
+    def plan(original: Callable[..., Way], session: Any, name: Any, have: Any, choice: Any) -> Way:
+        way = original(session, name, have, choice)
         session.fetch = [(fragment, []) for fragment, _ in session.fetch]
+        return way
 
     around(supply, "_plan", plan)
 

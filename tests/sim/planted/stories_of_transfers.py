@@ -129,7 +129,7 @@ def a_survivor_of_a_newer_epoch_tells_all(plant: Plant | None) -> None:
     """Above a gap lies an acknowledged write. n2 becomes primary, issues it again in epoch 2, reaches n4 and not n3, and
     dies. n3 has the counter of epoch 1: n4 must send what epoch 2 made of it all the same, or n3 closes it as a gap."""
     x, y = key(0, 1), key(0, 2)
-    with Stage(plant, nodes=4, settings=msgspec.structs.replace(SETTINGS, backups=3)) as stage:
+    with Stage(plant, nodes=5, settings=msgspec.structs.replace(SETTINGS, backups=3)) as stage:
         stage.put(key(0), b"first")
         lost = stage.lose("replicate", "n1")
         stage.begin_put(x, b"nobody has it")

@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from engine.core import Hold
 from engine.fragment import FragmentImage, FragmentState
-from engine.messages import AskTail
+from engine.messages import AskTail, Settled
 from tests.sim.machine import Machine
+from tests.sim.planted.copies import full_transfer_without_clearing
 from tests.sim.planted.fault import Faults, around, during, replace
 from wal import records as r
 from wal.ids import NodeId
@@ -34,7 +36,50 @@ def _without_one(rows: r.Preload) -> r.Preload:
     return r.Preload(rows.namespace, rows.partition, *columns)
 
 
+@TRANSFERS.fault(
+    "4",
+    harmless="""Contents are compared to find what other rules have failed to prevent: without such a failure there is
+    nothing to find.""",
+    both="rows-lost-and-contents-not-compared",
+)
+def contents_not_compared(machine: Machine) -> None:
+    """A primary vouches for a copy that has reached its counters, whatever it contains."""
+    assert machine.node is not None
+    supply = machine.node.supply
+
+    def vouch(hold: Hold, node: NodeId, message: Settled) -> None:
+        supply.vouched[(hold.number, node)] = None
+
+    replace(supply, "_compare", vouch)
+
+
+@TRANSFERS.fault("4")
+def rows_lost_and_contents_not_compared(machine: Machine) -> None:
+    """A full transfer loses rows, and the primary vouches for the copy that took it without comparing contents."""
+    full_transfer_loses_rows(machine)
+    contents_not_compared(machine)
+
+
 @TRANSFERS.fault("4, 8")
+def not_cleared_and_contents_not_compared(machine: Machine) -> None:
+    """A copy that is taken in full keeps what it had, and its primary does not compare contents."""
+    full_transfer_without_clearing(machine)
+    contents_not_compared(machine)
+
+
+@TRANSFERS.fault("4, 8")
+def unconfirmed_and_contents_not_compared(machine: Machine) -> None:
+    """What came live while a copy was loading stays whatever the transfer says, and contents are not compared."""
+    unconfirmed_rows_stay(machine)
+    contents_not_compared(machine)
+
+
+@TRANSFERS.fault(
+    "4, 8",
+    harmless="""The primary finds other contents than its own before it vouches for the copy, which takes them once
+    more.""",
+    both="unconfirmed-and-contents-not-compared",
+)
 def unconfirmed_rows_stay(machine: Machine) -> None:
     """A row that came live while a copy was loading stays, although the transfer that covers it does not tell of it."""
     assert machine.node is not None

@@ -1,0 +1,184 @@
+"""Whether a copy has the contents of its primary, asked before the primary vouches for it.
+
+```
+ primary                                         MOVING copy, caught up and waited for
+ Compare(round), among its writes ------------>  sums up what it has, there and then
+ sums up what it has, when that has counted
+                                   <-----------  Settled(compared=round, contents)
+ equal: vouches.  Another digest: Settle(wrong), and the copy takes the fragment in full again.
+```
+
+Writes go on all the while, so "now" means nothing: the record stands between the writes, and both sides look at what they
+have when they come to it. Whoever does not stand at the same counters then (a batch was lost, and is sent again) cannot
+be compared, and is asked anew. Summing up is cut into pieces; what was captured does not change meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from engine.contents import Walk
+from engine.core import Core
+from engine.messages import Contents
+from wal import records as r
+from wal.ids import Fragment, Namespace, NodeId
+from wal.probe import probe
+
+if TYPE_CHECKING:
+    from engine.fragment import FragmentState
+
+ROWS_AT_ONCE = 500
+RANGES_MAX = 64
+"""With more gaps than this a copy is in no state to be compared."""
+
+Told: TypeAlias = Callable[[list[Contents] | None], None]
+"""Is told what a copy contains, or None: that cannot be said."""
+
+
+def sum_up(core: Core, partition: int, told: Told) -> None:
+    """Sum up what this node has of a partition at this very moment, and tell, now or in one of the next turns."""
+    fragments = core.replica.partition(partition).fragments
+    if any(f.loading or f.suspects or len(f.counter.ranges) > RANGES_MAX for f in fragments.values()):
+        told(None)
+        return
+    walks: list[tuple[FragmentState, list[tuple[int, int]], int, Walk]] = []
+    for fragment in fragments.values():
+        walk = core.replica.store.walk(fragment.name)
+        if walk is None:
+            probe("contents.unknown")
+            continue  # an older version wrote it, and nothing has changed it since: there is nothing to compare with
+        walks.append((fragment, list(fragment.counter.ranges), fragment.counter.lwm, walk))
+    _Sum(core, walks, told).go_on()
+
+
+class _Sum:
+    """The contents of one partition, while they are summed up."""
+
+    def __init__(
+        self, core: Core, walks: Sequence[tuple[FragmentState, list[tuple[int, int]], int, Walk]], told: Told
+    ) -> None:
+        self._core = core
+        self._walks = walks
+        self._told = told
+        self._at = 0
+        self._found: list[Contents] = []
+
+    def go_on(self) -> None:
+        """Do a piece."""
+        core, left = self._core, ROWS_AT_ONCE
+        while self._at < len(self._walks):
+            fragment, ranges, lwm, walk = self._walks[self._at]
+            seen = walk.step(left)
+            core.work += seen + 1
+            left -= seen + 1
+            if not walk.done or left <= 0:
+                core.resume(self.go_on)
+                return
+            digest = core.replica.store.walked(fragment.name, walk)
+            if digest is None:
+                probe("contents.overtaken_by_a_checkpoint")
+                self._told(None)
+                return
+            self._found.append(Contents(fragment.name[0], lwm, ranges, digest))
+            self._at += 1
+        self._told(self._found)
+
+
+class Comparison:
+    """One question of a primary about one copy, as an operation of replication."""
+
+    __slots__ = (
+        "_conclude",
+        "_core",
+        "answered",
+        "asked_at",
+        "epoch",
+        "mine",
+        "partition",
+        "records",
+        "round",
+        "theirs",
+        "void",
+    )
+
+    def __init__(
+        self, core: Core, partition: int, epoch: int, node: NodeId, round_: int, conclude: Callable[[Comparison], None]
+    ) -> None:
+        self._core = core
+        self._conclude = conclude
+        self.partition = partition
+        self.epoch = epoch
+        self.round = round_
+        self.records: list[r.Record] = [r.Compare(partition, epoch, node, round_)]
+        self.asked_at = core.now
+        self.mine: list[Contents] | None = None
+        self.theirs: list[Contents] | None = None
+        self.answered = False
+        self.void = False  # nothing can come of it: ask anew
+
+    def counted(self) -> None:
+        """All writes before it count: what is here now is what the copy had when it came to it."""
+        sum_up(self._core, self.partition, self._summed)
+
+    def _summed(self, contents: list[Contents] | None) -> None:
+        self.mine = contents
+        self.void = contents is None
+        if self.answered:
+            self._conclude(self)
+
+    def abandoned(self) -> None:
+        """Another primary will ask."""
+        self.void = True
+
+    def answer(self, contents: list[Contents] | None) -> None:
+        """The copy has said what it has, or that it cannot say."""
+        if self.answered:
+            return
+        self.theirs, self.answered = contents, True
+        self.void = self.void or contents is None
+        if self.mine is not None:
+            self._conclude(self)
+
+    def wrong(self) -> list[Namespace] | None:
+        """The namespaces in which the copy has something else; None if the two did not stand at the same counters."""
+        assert self.mine is not None
+        assert self.theirs is not None
+        mine, theirs = ({c.namespace: c for c in said} for said in (self.mine, self.theirs))
+        pairs = [(mine.get(ns) or Contents(ns, 0, [], 0), theirs.get(ns) or Contents(ns, 0, [], 0)) for ns in mine | theirs]
+        if any((a.lwm, a.ranges) != (b.lwm, b.ranges) for a, b in pairs):
+            return None
+        return [a.namespace for a, b in pairs if a.digest != b.digest]
+
+
+class Answers:
+    """What the MOVING copies of one node have said, or are about to say, of their contents."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._rounds: dict[int, int] = {}  # the newest question about a partition
+        self._answers: dict[int, tuple[int, list[Contents] | None]] = {}
+        self.differed: dict[Fragment, int] = {}  # how often a primary said so
+
+    def on_compare(self, asked: r.Compare, ready: Callable[[int], None]) -> None:
+        """A primary asks; `ready` is told of the partition when there is an answer."""
+        partition, round_ = asked.partition, asked.round
+        if asked.node != self._core.node or self._rounds.get(partition, 0) >= round_:
+            return
+        self._rounds[partition] = round_
+
+        def told(contents: list[Contents] | None) -> None:
+            if self._rounds.get(partition) == round_:
+                self._answers[partition] = (round_, contents)
+                ready(partition)
+
+        sum_up(self._core, partition, told)
+
+    def of(self, partition: int) -> tuple[int, list[Contents] | None]:
+        """The newest answer, with its round; round 0 if there is none."""
+        return self._answers.get(partition, (0, None))
+
+    def forget(self, partition: int) -> None:
+        """The copy begins again: what was said of it is over."""
+        self._answers.pop(partition, None)
+        self._rounds.pop(partition, None)

@@ -1,0 +1,132 @@
+"""The digest of contents: whatever happened to a copy, it is that of the rows which the copy has."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.contents import share
+from engine.replica import Replica
+from engine.store import CheckpointImage, Entry, LayeredStore, MemoryStore
+from tests.engine.test_replica import MOVES, NAMESPACES, NEAR_A_DIGEST, PARTITIONS, Move, fold, record_of
+from wal import records as r
+from wal.ids import Fragment
+
+NAME: Fragment = ("acc", 7)
+
+
+def put(start: int, key: bytes, value: bytes | None, epoch: int = 1, stable: int = 0) -> r.Update:
+    """One update of one key."""
+    return r.Update([r.Write(*NAME, epoch, start, [key], [value], stable)])
+
+
+def digest(replica: Replica, name: Fragment = NAME, *, rows_at_once: int = 3) -> int:
+    """What the copy says that it contains."""
+    walk = replica.store.walk(name)
+    assert walk is not None
+    while not walk.done:
+        assert 0 < walk.step(rows_at_once) <= rows_at_once
+    found = replica.store.walked(name, walk)
+    assert found is not None
+    return found
+
+
+def recomputed(replica: Replica, name: Fragment = NAME) -> int:
+    """The same from its rows."""
+    return sum(share(*row) for row in replica.store.scan(name, b"", 1 << 20)) % (1 << 64)
+
+
+@given(st.lists(st.tuples(MOVES, st.integers(0, 3)), min_size=15, max_size=40))
+@settings(max_examples=120)
+def test_after_any_history_it_is_that_of_the_rows(moves: list[tuple[Move, int]]) -> None:
+    replica = Replica(LayeredStore(MemoryStore()))
+    for namespace in NAMESPACES:
+        for partition in PARTITIONS:
+            replica.apply(r.FragmentReady(namespace, partition, NEAR_A_DIGEST, 7, [(1, 1)], True))
+    for lsn, (move, row) in enumerate(moves, 1):
+        if move.kind in ("ready", "clear") and row:  # rows of a transfer, or fetched after an undo; counter 0: no such key
+            counters = [0 if row == 1 else NEAR_A_DIGEST + row] * len(move.keys)
+            rows = r.Preload(
+                move.namespace, move.partition, [1] * len(move.keys), counters, move.keys, [move.value] * len(move.keys)
+            )
+            fold(replica, rows, lsn)
+        record = record_of(move, replica) if move.kind != "checkpoint" else None
+        if isinstance(fold(replica, record, lsn), type):
+            return  # a record that no node writes: it stops one
+        for name in replica.fragments:
+            assert digest(replica, name) == recomputed(replica, name), record
+
+
+def test_the_order_of_arrival_and_the_way_of_arriving_leave_no_trace() -> None:
+    copies = [Replica(LayeredStore(MemoryStore())) for _ in range(4)]
+    writes = [put(0, b"a", b"1"), put(1, b"b", b"2"), put(2, b"a", b"3"), put(3, b"c", b"4"), put(4, b"c", None)]
+    orders = [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (2, 0, 4, 1, 3)]
+    for copy, order in zip(copies, orders, strict=False):
+        for at in order:
+            copy.apply(writes[at])
+    copies[3].apply(r.FragmentClear(*NAME, "in full"))
+    copies[3].apply(r.Preload(*NAME, [1, 1], [2, 3], [b"b", b"a"], [b"2", b"3"]))
+    copies[3].apply(r.FragmentReady(*NAME, 5, 7, [(1, 1)], True))
+    entries = {b"a": Entry(1, 3, b"3"), b"b": Entry(1, 2, b"2")}
+    assert {digest(copy) for copy in copies} == {sum(share(*row) for row in entries.items()) % (1 << 64)}
+
+
+def test_a_row_that_a_transfer_lost_shows_although_the_history_was_taken_over() -> None:
+    whole, short = Replica(LayeredStore(MemoryStore())), Replica(LayeredStore(MemoryStore()))
+    whole.apply(put(0, b"a", b"1"))
+    whole.apply(put(1, b"b", b"2"))
+    fragment = whole.fragment(NAME)
+    short.apply(r.FragmentClear(*NAME, "in full"))
+    short.apply(r.Preload(*NAME, [1], [1], [b"a"], [b"1"]))
+    short.apply(r.FragmentReady(*NAME, fragment.counter.lwm, fragment.digest, fragment.epochs, True))
+    assert short.fragment(NAME).digest == fragment.digest
+    assert digest(short) != digest(whole)
+
+
+def test_an_undo_is_done_with_when_the_rows_are_fetched() -> None:
+    replica = Replica(LayeredStore(MemoryStore()))
+    replica.apply(put(0, b"a", b"1"))
+    before = digest(replica)
+    replica.apply(put(1, b"a", b"undone"))
+    replica.apply(put(2, b"b", b"undone"))
+    replica.apply(r.Undo(*NAME, 1, [b"a", b"b"]))
+    assert digest(replica) != before, "the rows are what they were: suspects"
+    replica.apply(r.Preload(*NAME, [1, 0], [1, 0], [b"a", b"b"], [b"1", None]))
+    assert digest(replica) == before
+
+
+def test_what_is_prepared_is_not_contained() -> None:
+    replica = Replica(LayeredStore(MemoryStore()))
+    replica.apply(put(0, b"a", b"1"))
+    before = digest(replica)
+    tx = bytes(16)
+    replica.apply(r.Prepare(tx, 7, 1, [r.Write(*NAME, 1, 1, [b"a"], [b"2"], 0, tx)], [], [7], 7))
+    assert digest(replica) == before
+    replica.apply(r.Outcome(tx, 7, 1, True, [("acc", 1, 1)]))
+    assert digest(replica) == recomputed(replica) != before
+
+
+def test_a_walk_sees_what_was_there_when_it_began_and_notices_a_checkpoint() -> None:
+    replica = Replica(LayeredStore(MemoryStore()))
+    for at in range(10):
+        replica.apply(put(at, b"%d" % at, b"v"))
+    wanted = digest(replica)
+    walk = replica.store.walk(NAME)
+    assert walk is not None
+    walk.step(4)
+    replica.apply(put(10, b"9", b"w"))  # which does not reach it
+    walk.step(6)
+    assert replica.store.walked(NAME, walk) == wanted
+    image = replica.begin_checkpoint(1, [])
+    late = replica.store.walk(NAME)
+    assert late is not None
+    write(replica, image)
+    late.step(20)
+    assert replica.store.walked(NAME, late) is None, "the store below is another than when it began"
+    assert digest(replica) == recomputed(replica)
+
+
+def write(replica: Replica, image: CheckpointImage) -> None:
+    """The checkpoint is written, and is over."""
+    replica.store.base.write(image)
+    replica.store.thaw()
