@@ -4,7 +4,9 @@ python -m tests.sim run --seeds 1-300           many seeds; exit code 1 if one o
 python -m tests.sim run --seed 7 -v             one seed with its whole trace
 python -m tests.sim run --seed 7 --shrink       which of its faults it needs to fail
 python -m tests.sim run --seeds 1-50 --rate wipe=5 --rate weather=0
+python -m tests.sim run --seeds 1-50 --nodes 5 --backups 1 --density 3 --storm 60 --minutes 10
 python -m tests.sim long --seeds 1-10000        the same, and a line in docs/track-record.md
+python -m tests.sim long --seeds 1-10000 --minutes 60 --resume seeds.jsonl      an hour of it; again, and it goes on
 python -m tests.sim scenario FILE...            stories in the language of docs/scenarios.md
 python -m tests.sim cost                        what turns take of this processor, beside what they ought to
 python -m tests.sim planted --renew             which seed or story catches each deliberate fault
@@ -15,22 +17,22 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from os import cpu_count
 from pathlib import Path
 
 from tests.sim.calibrate import calibrate
+from tests.sim.costs import COSTS
 from tests.sim.faults import RATES
+from tests.sim.knobs import Knobs
+from tests.sim.many import Book, run_many, sum_up
 from tests.sim.planted import search as planted
-from tests.sim.run import DELIVERIES_MIN, KINDS_MIN, Result, run_seed
+from tests.sim.run import Result, run_seed
 from tests.sim.scenario.interpreter import run_files
 from tests.sim.shrink import shrink
 from tests.sim.world import Plant
-from tests.support.probes import declared
 
 RECORD = Path(__file__).parents[2] / "docs" / "track-record.md"
 
@@ -48,11 +50,18 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
     which.add_argument("--seeds", type=_range, metavar="A-B")
     run.add_argument("--rate", action="append", default=[], type=_rate, metavar="FAULT=RATE", help=", ".join(RATES))
     run.add_argument("--shrink", action="store_true", help="leave out the faults that a failing seed does not need")
-    run.add_argument("--jobs", type=int, default=cpu_count() or 1)
     run.add_argument("-v", "--verbose", action="store_true", help="print the whole trace")
     long = commands.add_parser("long", help="run many seeds and record it")
     long.add_argument("--seeds", type=_range, metavar="A-B", default=range(1, 10_001))
-    long.add_argument("--jobs", type=int, default=cpu_count() or 1)
+    long.add_argument("--resume", type=Path, metavar="FILE", help="a book of the seeds that are done: go on behind it")
+    for each in (run, long):
+        each.add_argument("--jobs", type=int, default=cpu_count() or 1)
+        each.add_argument("--minutes", type=float, help="no seed begins later than this")
+        each.add_argument("--nodes", type=int, help="how many, in every seed")
+        each.add_argument("--backups", type=int, help="copies beside the primary")
+        each.add_argument("--density", type=float, default=1.0, help="so many times as many faults in a second")
+        each.add_argument("--storm", type=float, metavar="SECONDS", help="how long faults happen, in simulated time")
+        each.add_argument("--cost", choices=list(COSTS), default="model", help="how long turns take")
     scenario = commands.add_parser("scenario", help="run stories: docs/scenarios.md describes their language")
     scenario.add_argument("files", nargs="+", type=Path, metavar="FILE")
     scenario.add_argument("-v", "--verbose", action="store_true", help="print the whole trace")
@@ -69,12 +78,30 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
     if args.command == "cost":
         return calibrate(args.partitions, args.namespaces, args.nodes)
     rates = dict(args.rate) if args.command == "run" and args.rate else None
+    knobs = Knobs(args.nodes, args.backups, args.density, args.storm)
+    if knobs.check():
+        parser.error(knobs.check())
     if args.command == "run" and args.seed is not None:
-        return _one(args.seed, rates, plant, verbose=args.verbose, smaller=args.shrink)
-    results = _many(args.seeds, rates, plant, args.jobs)
-    if args.command == "long":
-        _record(record, args.seeds, results)
-    return 1 if any(result.violation for result in results) else 0
+        return _one(args.seed, rates, plant, knobs, args.cost, verbose=args.verbose, smaller=args.shrink)
+    book = Book(args.resume if args.command == "long" else None, _commit())
+    seeds = [seed for seed in args.seeds if seed not in book.found]
+
+    def told(result: Result) -> None:
+        book.note(result)
+        if result.violation is not None:
+            _tell(result, rates, knobs)
+
+    one = partial(run_seed, rates=rates, plant=plant, digest=False, knobs=knobs, cost=args.cost)
+    budget_s = args.minutes * 60 if args.minutes is not None else None
+    results = run_many(seeds, one, jobs=args.jobs, told=told, budget_s=budget_s)
+    sum_up(results)
+    found = {seed: said for seed, said in book.found.items() if seed in args.seeds}
+    found |= {r.seed: str(r.violation).splitlines()[0] if r.violation is not None else "" for r in results}
+    left = len(args.seeds) - len(found)
+    print(f"{len(found)} of {len(args.seeds)} seeds done, {left} left, {sum(map(bool, found.values()))} failed")
+    if args.command == "long" and not left:
+        _record(record, args.seeds, found)
+    return 1 if any(found.values()) else 0
 
 
 def _range(text: str) -> range:
@@ -97,34 +124,30 @@ def _rate(text: str) -> tuple[str, float]:
     return name, wanted
 
 
-def _one(seed: int, rates: dict[str, float] | None, plant: Plant | None, *, verbose: bool, smaller: bool) -> int:
-    result = run_seed(seed, rates=rates, plant=plant, verbose=print if verbose else None)
+def _one(
+    seed: int,
+    rates: dict[str, float] | None,
+    plant: Plant | None,
+    knobs: Knobs,
+    cost: str,
+    *,
+    verbose: bool,
+    smaller: bool,
+) -> int:
+    result = run_seed(seed, rates=rates, plant=plant, verbose=print if verbose else None, knobs=knobs, cost=cost)
     if result.violation is None:
         print(f"seed {seed}: nothing found; {_measure(result)}; trace {result.digest}")
         return 0
-    _tell(result, rates)
+    _tell(result, rates, knobs)
     if smaller:
-        needed = shrink(seed, rates, plant=plant)
+        needed = shrink(seed, rates, plant=plant, knobs=knobs)
         print("\nit needs only:", " ".join(f"--rate {kind}={rate:g}" for kind, rate in needed.items()) or "no fault at all")
     return 1
 
 
-def _many(seeds: range, rates: dict[str, float] | None, plant: Plant | None, jobs: int) -> list[Result]:
-    results: list[Result] = []
-    with ProcessPoolExecutor(max_workers=max(1, jobs)) as pool:
-        for result in pool.map(partial(run_seed, rates=rates, plant=plant, digest=False), seeds, chunksize=4):
-            results.append(result)
-            if result.violation is not None:
-                _tell(result, rates)
-            if sys.stdout.isatty():
-                print(f"\r{len(results)} of {len(seeds)}", end="", flush=True)
-    _sum_up(results)
-    return results
-
-
-def _tell(result: Result, rates: dict[str, float] | None) -> None:
+def _tell(result: Result, rates: dict[str, float] | None, knobs: Knobs) -> None:
     assert result.violation is not None
-    more = "".join(f" --rate {kind}={rate:g}" for kind, rate in (rates or {}).items())
+    more = "".join(f" --rate {kind}={rate:g}" for kind, rate in (rates or {}).items()) + knobs.options()
     print(f"\nseed {result.seed} at commit {_commit()}: {result.options}")
     print(f"  {result.violation}")
     print(f"  about {result.violation.about}; its story:")
@@ -141,38 +164,8 @@ def _measure(result: Result) -> str:
     )
 
 
-def _sum_up(results: Iterable[Result]) -> None:
-    found = list(results)
-    probes: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    operations: Counter[str] = Counter()
-    done: Counter[str] = Counter()
-    for result in found:
-        probes += result.probes
-        faults += Counter(result.faults)
-        operations += result.operations
-        done += result.done
-    deliveries = sorted(result.deliveries for result in found)
-    print(f"\n{len(found)} seeds, {sum(deliveries):,} deliveries (median {deliveries[len(deliveries) // 2]:,} a seed)")
-    print("operations:", ", ".join(f"{count:,} {name}" for name, count in operations.items()))
-    print("done:", ", ".join(f"{name} {count:,}" for name, count in done.most_common()))
-    print("faults:", ", ".join(f"{kind} {count:,}" for kind, count in faults.most_common()))
-    print("faults that never came:", ", ".join(kind for kind in RATES if kind not in faults) or "none")
-    small = [r.seed for r in found if r.shape.small and (r.deliveries < DELIVERIES_MIN or len(r.faults) < KINDS_MIN)]
-    little = f"seeds with less than {DELIVERIES_MIN:,} deliveries or {KINDS_MIN} kinds of faults"
-    print(f"{little}: {', '.join(map(str, small)) or 'none'}")
-    known = declared()
-    print(f"rare paths: {sum(name in probes for name in known)} of {len(known)} reached; never reached:")
-    for name in known:
-        if name not in probes:
-            print(f"  {name}")
-    failed = [str(result.seed) for result in found if result.violation is not None]
-    print(f"failing seeds: {', '.join(failed) or 'none'}")
-
-
-def _record(path: Path, seeds: range, results: Sequence[Result]) -> None:
-    failed = [result for result in results if result.violation is not None]
-    said = "; ".join(f"seed {r.seed}: {str(r.violation).splitlines()[0]}" for r in failed) or "nothing"
+def _record(path: Path, seeds: range, found: Mapping[int, str]) -> None:
+    said = "; ".join(f"seed {seed}: {what}" for seed, what in sorted(found.items()) if what) or "nothing"
     with path.open("a", encoding="utf-8") as record:
         record.write(f"| {datetime.now(UTC):%Y-%m-%d} | {seeds[0]}-{seeds[-1]} | {_commit()} | {said} |\n")
 

@@ -18,6 +18,7 @@ from rebalance.affinity import assign
 from tests.sim.costs import COSTS
 from tests.sim.draws import Draws
 from tests.sim.faults import RATES, Faults
+from tests.sim.knobs import AS_DRAWN, Knobs
 from tests.sim.machine import Speed
 from tests.sim.network import MS
 from tests.sim.oracles import Pulse, look_inside, out_of_sync, unsettled, watch
@@ -103,8 +104,10 @@ def run_seed(
     digest: bool = True,
     cost: str = "model",
     shape: Shape | None = None,
+    knobs: Knobs = AS_DRAWN,
 ) -> Result:
-    """Run one seed. `rates` replaces what the seed would draw of `RATES`; `plant` is done to each node that starts.
+    """Run one seed. `rates` replaces what the seed would draw of `RATES`; `plant` is done to each node that starts;
+    `knobs` are what a person turned.
 
     `cost`: how long turns take (`tests.sim.costs`). `digest`: sum up the trace, which has to be printed for it.
     """
@@ -112,6 +115,13 @@ def run_seed(
     draw = draws.of("options")
     count = draw.choice([3, 3, 3, 4, 5])
     settings = draw_settings(draw, count)
+    if knobs.nodes is not None:
+        count = knobs.nodes
+        settings = msgspec.structs.replace(settings, backups=min(settings.backups, count - 1))
+    if knobs.backups is not None:
+        settings = msgspec.structs.replace(settings, backups=knobs.backups)
+    if knobs.storm_s is not None:
+        storm_ns = int(knobs.storm_s * SECOND)
     shape = draw_shape(draws.of("shape")) if shape is None else shape
     if shape.partitions:
         settings = msgspec.structs.replace(settings, partitions=shape.partitions)
@@ -133,7 +143,15 @@ def run_seed(
     try:
         with World(draws, settings, affinity=assign, plant=plant, costs=COSTS[cost]()) as world:
             try:
-                _live(world, count, used, storm_ns, result, lmdb=lmdb, pause_ns=draw.choice([300, 800, 2_000]) * MS)
+                _live(
+                    world,
+                    count,
+                    used,
+                    storm_ns,
+                    result,
+                    lmdb=lmdb,
+                    pause_ns=int(draw.choice([300, 800, 2_000]) * MS / knobs.density),
+                )
             except Violation as violation:
                 result.violation = violation
                 result.story = world.trace.story(violation.about)

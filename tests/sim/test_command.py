@@ -45,7 +45,7 @@ def test_many_seeds_are_summed_up_with_the_rare_paths_they_missed(capsys: pytest
     assert "\nfaults: " in said
     assert "\nfaults that never came: power, " in said
     assert "\nrare paths: " in said
-    assert said.endswith("failing seeds: none\n")
+    assert said.endswith("failing seeds: none\n2 of 2 seeds done, 0 left, 0 failed\n")
 
 
 def test_a_failing_seed_prints_commit_options_story_and_the_command_that_plays_it_again(
@@ -59,7 +59,7 @@ def test_a_failing_seed_prints_commit_options_story_and_the_command_that_plays_i
     assert "\n  store-ahead: n2 " in said
     assert "; its story:\n     " in said
     assert "\n  again: python -m tests.sim run --seed 12 --rate checkpoint=1 --rate reset=1 -v\n" in said
-    assert said.endswith("failing seeds: 12\n")
+    assert said.endswith("failing seeds: 12\n1 of 1 seeds done, 0 left, 1 failed\n")
 
 
 def test_one_failing_seed_prints_its_trace_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +83,29 @@ def test_a_long_run_leaves_a_line_in_the_record(tmp_path: Path) -> None:
     assert "seed 12: store-ahead: n2 " in line
 
 
+def test_a_long_run_goes_on_where_its_last_part_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record, book = tmp_path / "record.md", tmp_path / "seeds.jsonl"
+    part = ["long", "--seeds", "12-13", "--jobs", "1", "--storm", "1", "--resume", str(book)]
+    assert main([*part, "--minutes", "0"], record=record) == 0
+    assert capsys.readouterr().out.endswith("0 of 2 seeds done, 2 left, 0 failed\n")
+    assert not record.exists(), "it is not done yet"
+    assert main(["long", "--seeds", "12", *part[3:]], record=tmp_path / "other.md") == 0
+    assert main(part, record=record) == 0
+    said = capsys.readouterr()
+    assert said.out.endswith("2 of 2 seeds done, 0 left, 0 failed\n")
+    assert "\n1 seeds, " in said.out, "seed 12 was done before"
+    assert "| 12-13 | " in record.read_text(encoding="utf-8")
+
+
+def test_what_is_turned_is_what_the_seed_has(capsys: pytest.CaptureFixture[str]) -> None:
+    turned = ["--nodes", "5", "--backups", "1", "--density", "2", "--storm", "1"]
+    assert main(["run", "--seed", "12", *QUIET, *turned], plant=claim_too_much) == 1
+    said = capsys.readouterr().out
+    assert "5 nodes, " in said
+    assert ", 1 backups, " in said
+    assert "--rate reset=1 --nodes 5 --backups 1 --storm 1 --density 2 -v" in said
+
+
 def test_the_same_seed_gives_the_same_digest_and_another_one_another() -> None:
     rates = {"checkpoint": 1.0}
     first, again, other = (run_seed(seed, rates=rates, storm_ns=10**9).digest for seed in (12, 12, 13))
@@ -98,6 +121,8 @@ def test_the_same_seed_gives_the_same_digest_and_another_one_another() -> None:
         (["run", "--seed", "x"], "invalid int value: 'x'"),
         (["run", "--seed", "1", "--rate", "moon=1"], "there is no fault 'moon': expected one of power, kill"),
         (["run", "--seed", "1", "--rate", "kill=often"], "'kill=often': expected a rate such as kill=2.0"),
+        (["run", "--seed", "1", "--nodes", "12"], "--nodes 12: expected 1 to 9"),
+        (["run", "--seed", "1", "--density", "0"], "--density 0: expected 0.01 to 100"),
         (["run", "--seed", "1", "--rate", "kill=-1"], "'kill=-1': expected a rate such as kill=2.0"),
     ],
 )
