@@ -37,6 +37,11 @@ from wal.probe import probe
 PREPARE_SECONDS_MAX = 30
 """A transaction whose votes do not come for so long is aborted."""
 
+PREPARE_WORK = 500
+"""Keys, and partitions, of which one message asks for votes."""
+FINISH_PARTS = 200
+"""Partitions that one message tells an outcome."""
+
 
 class Coordinator:
     """Transactions whose decision partition this node is primary of."""
@@ -64,6 +69,7 @@ class Coordinator:
                 return
         assert core.topology is not None
         parts = split(request, core.topology.partitions)
+        core.work += len(parts) + sum(len(keys) for _, keys, _ in request.writes) // 4 + len(request.reads) // 4
         decision = partition_of(request.writes[0][1][0], core.topology.partitions)
         hold = core.holds[decision]
         running = self.active.get(request.tx)
@@ -206,7 +212,9 @@ class Coordinator:
                 self._no(transaction, f"partition {number} is LOST")
                 return
             by_primary.setdefault(primary, []).append(part)
-        for primary, parts in by_primary.items():
+        core.work += len(transaction.parts)
+        shares = [(primary, share) for primary, parts in by_primary.items() for share in _shares(parts)]
+        for primary, parts in shares:
             core.send(
                 primary,
                 PrepareParts(
@@ -315,8 +323,11 @@ class Coordinator:
             primary = core.holds[number].placement.primary
             if primary is not None:
                 by_primary.setdefault(primary, []).append(number)
+        core.work += len(transaction.unfinished) // 4
         for primary, numbers in by_primary.items():
-            core.send(primary, Finish(core.version, transaction.tx, transaction.commit, numbers))
+            for at in range(0, len(numbers), FINISH_PARTS):
+                share = numbers[at : at + FINISH_PARTS]
+                core.send(primary, Finish(core.version, transaction.tx, transaction.commit, share))
         self._wake(core.now + core.settings.retransmit_ms * MS)
 
     def on_finished(self, sender: NodeId, message: Finished) -> None:
@@ -469,3 +480,16 @@ class Coordinator:
                     self._tell_outcome(transaction)
             if transaction.tx in self.active:
                 self._wake(transaction.sent_at + after)
+
+
+def _shares(parts: list[Part]) -> list[list[Part]]:
+    """Parts of a transaction for one primary, in shares that a turn can vote on."""
+    shares: list[list[Part]] = []
+    size = PREPARE_WORK
+    for part in parts:
+        if size >= PREPARE_WORK:
+            shares.append([])
+            size = 0
+        shares[-1].append(part)
+        size += 1 + sum(len(keys) for _, keys, _ in part.writes) + len(part.locks) + len(part.reads)
+    return shares

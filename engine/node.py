@@ -199,9 +199,12 @@ class Node:
             core.log(r.Boot(core.incarnation, core.boot_lsn, core.lives_before))
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
         self._begin_checkpoint()
-        said, core.to_self = core.to_self, []
-        for message in said:
+        said, core.to_self = deque(core.to_self), []
+        while said and core.work < WORK_MAX:
+            core.work += 1
+            message = said.popleft()
             self._on_message[type(message)](core.node, message)
+        core.to_self[:0] = said
         waiting = self._waiting
         waiting.extend(events)
         while waiting and core.work < WORK_MAX:

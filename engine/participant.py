@@ -101,6 +101,7 @@ class Participant:
                 return
             needed |= dict.fromkeys(hold.needed)
         keys = [(request.namespace, key) for key in request.keys]
+        core.work += len(keys) // 2
         timeout = min(request.timeout_ms, 10 * core.settings.lock_timeout_ms)
 
         def granted() -> None:
@@ -206,6 +207,7 @@ class Participant:
             return f"it is older than the oldest result that partition {number} keeps: begin a new transaction"
         owner = message.owner
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
+        core.work += 3 + len(keys) + len(part.locks) + len(part.reads)
         if message.optimistic:
             wanted = [*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
             blocked = self.locks.try_all(owner, list(dict.fromkeys(wanted)))
@@ -265,6 +267,7 @@ class Participant:
             if not commit:
                 self.give_up_part(self.owner_of.get(tx, tx), number)
             return True
+        core.work += 3
         listeners = self.ending.get((tx, number))
         if listeners is not None:
             if tell is not None and tell not in listeners:
@@ -286,6 +289,7 @@ class Participant:
         self._doubt_since.pop((tx, number), None)
         owner = self.owner_of.get(tx, tx)
         keys = self.locks.keys_in(owner, number)
+        core.work += len(keys)
         self.locks.release(owner, keys)
         self.reads.outcome_known(keys)
         if not self.locks.is_owner(owner):

@@ -13,6 +13,7 @@ A node that the new map names as primary, in a new epoch, may not serve yet. It 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from engine.core import MS, Core, Hold
@@ -24,6 +25,10 @@ from wal import records as r
 from wal.counters import PartitionCounter
 from wal.ids import Namespace, NodeId
 from wal.probe import probe
+
+PIECE_WORK = 500
+FINISH_WORK = 4
+"""Of beginning an epoch, beside what each fragment takes."""
 
 
 class _Promoted:
@@ -56,36 +61,56 @@ class Promotion:
         self._activated = activated
         self.fetched = 0  # updates that other copies had beyond this one's when it became primary
         self._waiting: dict[int, dict[NodeId, CopyTail | None]] = {}  # partition -> survivor -> its answer
+        self._alone: deque[Hold] = deque()  # that have nobody to ask
+        self._unasked: deque[int] = deque()  # of those that wait
+        self._going_on = False
         self._ask_at = 0
         self.wake_at: int | None = None
 
     def begin(self, holds: Iterable[Hold]) -> None:
         """A new map: `holds` are the partitions to become primary of; whatever was under way before is void."""
         self._waiting = {}
-        alone: list[Hold] = []
+        self._alone = deque()
         for hold in holds:
             if self.core.replica.partition(hold.number).epoch == hold.epoch:
                 probe("promotion.went_on")  # its batch is on its way: replication sends it to the copies of the new map
             elif hold.needed:
                 self._waiting[hold.number] = dict.fromkeys(hold.needed)
             else:
-                alone.append(hold)
-        for hold in alone:
-            self._finish(hold, {})
+                self._alone.append(hold)
         self._ask()
 
     def _ask(self) -> None:
-        core = self.core
+        """Ask all who have not answered."""
+        self._unasked = deque(self._waiting)
+        self._ask_at = self.core.now + self.core.settings.retransmit_ms * MS
+        self.wake_at = self._ask_at if self._waiting else None
+        if not self._going_on:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Finish the next partitions that have nobody to ask, and ask about the next of the others."""
+        core, partition = self.core, self.core.replica.partition
+        self._going_on = False
+        work = 0
+        while self._alone and work < PIECE_WORK:
+            hold = self._alone.popleft()
+            work += FINISH_WORK + len(partition(hold.number).fragments)
+            self._finish(hold, {})
         by_survivor: dict[NodeId, list[CopyTail]] = {}
-        for number, answers in self._waiting.items():
+        while self._unasked and work < PIECE_WORK:
+            number = self._unasked.popleft()
+            work += 1 + len(partition(number).fragments)
             mine = self._tail_of(number)
-            for survivor, answer in answers.items():
+            for survivor, answer in self._waiting.get(number, {}).items():
                 if answer is None:
                     by_survivor.setdefault(survivor, []).append(mine)
         for survivor, copies in by_survivor.items():
             core.send(survivor, AskTail(core.version, copies))
-        self._ask_at = core.now + core.settings.retransmit_ms * MS
-        self.wake_at = self._ask_at if self._waiting else None
+        core.work += work
+        if self._alone or self._unasked:
+            self._going_on = True
+            core.resume(self._go_on)
 
     def _tail_of(self, number: int) -> CopyTail:
         state = self.core.replica.partition(number)
@@ -108,6 +133,7 @@ class Promotion:
         if message.version != core.version or core.frozen or not core.serving:
             return
         answers: list[CopyTail] = []
+        core.work += sum(1 + len(theirs.fragments) for theirs in message.copies)
         for theirs in message.copies:
             if theirs.partition >= len(core.holds) or core.holds[theirs.partition].placement.primary != sender:
                 continue
@@ -130,6 +156,7 @@ class Promotion:
         """Collect a survivor's answers; a partition whose survivors have all answered is finished."""
         if message.version != self.core.version:
             return
+        self.core.work += sum(FINISH_WORK + len(answer.fragments) for answer in message.copies)
         for answer in message.copies:
             answers = self._waiting.get(answer.partition)
             if answers is None or sender not in answers:

@@ -40,6 +40,7 @@ class _Round:
 def values_of(core: Core, request: Get | Lock) -> Values:
     """The values of the keys, or of as many of the first ones as one answer can carry."""
     assert core.topology is not None
+    core.work += len(request.keys) // 4
     namespace, partitions, get = request.namespace, core.topology.partitions, core.replica.store.get
     values: list[tuple[int, int, bytes | None]] = []
     size = 0

@@ -199,6 +199,7 @@ class Replication:
 
     def _count(self, batch: Batch) -> None:
         batch.counts = True
+        self.core.work += len(batch.operations)
         for operation in batch.operations:
             operation.counted()
 
@@ -270,6 +271,7 @@ class Replication:
             return
         if core.frozen or not core.serving:
             return
+        core.work += 2 * len(message.records)
         taken = self._taken(sender, message.records)
         if taken is None:
             return

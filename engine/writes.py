@@ -135,6 +135,7 @@ class Writes:
                 share = by_partition[number] = ([], [])
             share[0].append(key)
             share[1].append(value)
+        core.work += len(request.keys) // 4 + 2 * len(by_partition)
         settled: list[int] = []  # answered already, or under way
         steady = core.quorum and not core.frozen
         for number in by_partition:
