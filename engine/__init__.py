@@ -9,6 +9,7 @@ from engine.api import open as open  # noqa: A004  # as `dbm.open`; not in `__al
 from engine.client.transaction import Concurrency, Isolation
 from engine.codecs import Codec
 from engine.errors import (
+    AlreadyAnswered,
     ClusterReadOnly,
     CommitUnknown,
     Conflict,
@@ -25,6 +26,7 @@ from engine.errors import (
 )
 
 __all__ = [
+    "AlreadyAnswered",
     "ClusterReadOnly",
     "Codec",
     "CommitUnknown",

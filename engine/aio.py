@@ -140,15 +140,21 @@ class Namespace(Generic[K, V]):
 
     async def pop(self, key: K, default: object = _MISSING) -> object:
         """Delete a key and return its value; KeyError, or `default`, if there is none."""
-        call = await self._swap(key, "present", None, None)
-        if call.found is not None:
-            return self.codec.decode(call.found)
+        encoded = key_of(self.codec, key)
+        while True:  # what is deleted is what was read: a delete that has to be asked for twice tells no value
+            read = await self._session.call(GetCall(self.name, [encoded]))
+            value = read.values[0][2]
+            if value is None:
+                break
+            if (await self._swap(key, "equals", value, None)).applied:
+                return self.codec.decode(value)
         if default is _MISSING:
             raise KeyError(key)
         return default
 
     async def _swap(self, key: Any, when: str, old: bytes | None, new: bytes | None) -> SwapCall:
-        return await self._write(SwapCall(self._session.new_tx(), self.name, key_of(self.codec, key), when, old, new))
+        encoded = key_of(self.codec, key)
+        return await self._write(SwapCall(self._session.new_tx(), self.name, encoded, when, old, new))
 
     async def _write(self, call: _Writer) -> _Writer:
         """Do a write. If its answer is lost, the error names whom to ask, as far as that is one partition."""

@@ -46,6 +46,7 @@ class Transaction:
         self.held_back = False  # decided during an exchange: the record is written when it is over
         self.reason = ""
         self.prepare_only = False
+        self.acked = -1  # what its client had acknowledged when it asked
         self.unfinished: dict[int, None] = {}
         self.asked: list[tuple[SessionId, int, bool]] = []  # (session, request id, wants a Status)
         self.unlocks: list[tuple[SessionId, Unlock]] = []  # rolled back by its client; answered when the abort counts

@@ -28,7 +28,7 @@ from engine.messages import Finish, Finished, Inquire, Inquired, Part, PreparePa
 from engine.participant import Participant
 from engine.replication import Replication
 from engine.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
-from engine.results import ABORTED, COMMITTED
+from engine.results import ABORTED, COMMITTED, Results
 from engine.writes import Writes
 from wal import records as r
 from wal.ids import DECISIONS, NodeId, TxId, partition_of
@@ -82,6 +82,7 @@ class Coordinator:
             alone.ask(session, request.id)
             return
         new = not self.participant.locks.is_owner(request.owner)
+        self.writes.sessions.hear(request.tx, request.acked)
         if not self.writes.may_serve(session, request, hold, request.tx, new=new):
             return
         state = core.replica.partition(decision)
@@ -108,6 +109,7 @@ class Coordinator:
         transaction = Transaction(request.tx, decision, sorted(parts), core.now)
         transaction.owner, transaction.optimistic = request.owner, request.optimistic
         transaction.parts, transaction.prepare_only = parts, request.prepare_only
+        transaction.acked = request.acked
         transaction.asked.append((session, request.id, False))
         self.active[request.tx] = transaction
         self._ask_votes(transaction)
@@ -185,18 +187,25 @@ class Coordinator:
             core.refuse(session, request.id, Code.BUSY, "the transaction is being committed: ask again", retryable=True)
         elif request.tx in state.prepared:
             self._recover(request.tx, state.prepared[request.tx]).asked.append((session, request.id, True))
-        elif state.results.too_old(request.tx):
+        elif self._may_be_forgotten(state.results, request):
             core.refuse(
                 session,
                 request.id,
-                Code.TOO_OLD,
-                f"transaction {request.tx.hex()} is older than the oldest result kept: {state.results.floor.hex()}",
+                Code.FORGOTTEN,
+                f"transaction {request.tx.hex()} is not known, and may have been forgotten: an answer is kept until its "
+                f"client acknowledges it, and for {core.settings.result_retention_ms // 1000} s when that is silent",
                 maybe_committed=True,
             )
         else:
             probe("tx.status_fenced_unknown")
             unknown = self._decide_unknown(request.tx, hold, [], "nothing of it was known when its status was asked")
             unknown.asked.append((session, request.id, True))
+
+    def _may_be_forgotten(self, results: Results, request: GetStatus) -> bool:
+        """Whether a transaction of which nothing is known may have ended here. What its client awaits is not forgotten."""
+        if self.writes.sessions.acknowledged(request.tx):
+            return True
+        return bool(results.floor) and not 0 <= request.age_ms < self.core.settings.result_retention_ms
 
     # Votes.
 
@@ -226,6 +235,7 @@ class Coordinator:
                     transaction.participants,
                     transaction.decision,
                     transaction.prepare_only,
+                    transaction.acked,
                 ),
             )
         self._wake(core.now + core.settings.retransmit_ms * MS)

@@ -45,7 +45,8 @@ class Hold:
 
     `needed` are the other in-sync copies, whose disks an acknowledgement waits for; `moving` the copies that get every
     write and are not waited for. `active`: this node is primary and may serve; a new primary is not until its promotion
-    is done. `draining`: the exchange hands the partition over, and what is new must wait for the next primary.
+    is done. `draining`: the exchange hands the partition over, and what is new must wait for the next primary. `since` is
+    the map (`Version.number`) by which it became primary for the last time.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class Hold:
         "number",
         "parked",
         "placement",
+        "since",
         "state",
     )
 
@@ -69,6 +71,7 @@ class Hold:
         self.mine = False
         self.active = False
         self.draining = False
+        self.since = 0
         self.state = CopyState.NONE
         self.needed: tuple[NodeId, ...] = ()
         self.moving: tuple[NodeId, ...] = ()
@@ -107,6 +110,7 @@ class Core:
         self.topology: Topology | None = None
         self.map_hash = 0
         self.holds: list[Hold] = []
+        self.version_number = 0  # of the committed map, for answers
         self.frozen = False  # the single map was sent: no replication and no commits of this version any more
         self.serving = False  # the committed map lists this incarnation
         self.quorum = False  # a majority of the voters was heard of lately

@@ -37,6 +37,10 @@ class TransactionTimeout(Error):
     retryable = True
 
 
+class AlreadyAnswered(Error):
+    """The same request was answered before, and its client has said so; nothing was done now."""
+
+
 class CommitUnknown(Error):
     """No answer came in time: it may have happened or not. Ask `db.transaction_status(error.tx_id)`."""
 

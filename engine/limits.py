@@ -19,6 +19,7 @@ from engine.requests import (
     GetStatus,
     GetTable,
     KeepLocks,
+    KeepSessions,
     Lock,
     Put,
     Request,
@@ -26,7 +27,16 @@ from engine.requests import (
     Swap,
     Unlock,
 )
-from wal.ids import KEY_BYTES_MAX, NAME, TX_ID_BYTES, VALUE_BYTES_MAX, Namespace, TxId
+from wal.ids import (
+    KEY_BYTES_MAX,
+    NAME,
+    SEQUENCE_MAX,
+    SESSION_BYTES,
+    TX_ID_BYTES,
+    VALUE_BYTES_MAX,
+    Namespace,
+    TxId,
+)
 
 KEYS_MAX = 100_000
 """Keys in one request; a turn with more of them would take so long that the node would be taken for dead."""
@@ -34,6 +44,7 @@ REQUEST_BYTES_MAX = 64 << 20
 TIMEOUT_MS_MAX = 3_600_000
 COUNTER_MAX = 1 << 62
 NODES_MAX = 1_000
+SESSIONS_MAX = 1_000
 CONDITIONS = ("absent", "present", "equals")
 
 
@@ -56,6 +67,8 @@ def problem_with(request: Request, partitions: int) -> str:
             return _tx(owner)
         case CommitTx():
             return _commit(request)
+        case KeepSessions(_, sessions):
+            return _sessions(sessions)
         case Check(_, owner, locks, reads):
             return _tx(owner) or _touched(locks, reads)
         case GetStatus(_, tx, partition):
@@ -153,6 +166,17 @@ _RULE = "expected 1 to 64 letters, digits, '.', '_' or '-'"
 
 def _tx(tx: TxId) -> str:
     return "" if len(tx) == TX_ID_BYTES else f"a transaction id has {len(tx)} bytes: expected {TX_ID_BYTES}"
+
+
+def _sessions(sessions: list[tuple[bytes, int]]) -> str:
+    if len(sessions) > SESSIONS_MAX:
+        return f"{len(sessions)} sessions were named: expected at most {SESSIONS_MAX}"
+    for session, acked in sessions:
+        if len(session) != SESSION_BYTES:
+            return f"a session has {len(session)} bytes: expected {SESSION_BYTES}"
+        if not -1 <= acked <= SEQUENCE_MAX:
+            return f"a session has answers up to {acked}: expected at most {SEQUENCE_MAX}"
+    return ""
 
 
 def _namespace(namespace: Namespace) -> str:

@@ -258,7 +258,10 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PrepareParts(msgspec.Struct, frozen=True, array_like=True, tag="prepare-parts", gc=False):
-    """A transaction's coordinator to a participant: vote on these parts. `held`: the client has not asked to commit."""
+    """A transaction's coordinator to a participant: vote on these parts.
+
+    `held`: the client has not asked to commit. `acked`: up to where its session had all answers.
+    """
 
     version: Version
     tx: TxId
@@ -268,6 +271,7 @@ class PrepareParts(msgspec.Struct, frozen=True, array_like=True, tag="prepare-pa
     participants: list[int]
     decision: int
     held: bool = False
+    acked: int = -1
 
 
 class Vote(msgspec.Struct, frozen=True, array_like=True, tag="vote", gc=False):

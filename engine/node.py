@@ -87,6 +87,7 @@ from engine.requests import (
     GetStatus,
     GetTable,
     KeepLocks,
+    KeepSessions,
     Lock,
     Put,
     Request,
@@ -95,6 +96,7 @@ from engine.requests import (
     Table,
     Unlock,
 )
+from engine.sessions import Sessions
 from engine.settings import Settings
 from engine.supplier import SupplySide
 from engine.topology import CopyState, Topology
@@ -136,7 +138,8 @@ class Node:
         self.claims = Claims(core)
         self.replication = Replication(core, self.claims, demanded=self.demander.demanded, compare=self.demander.on_compare)
         self.supply = SupplySide(core, self.replication, regroup=self._group)
-        self.writes = Writes(core, self.replication, self.locks)
+        self.sessions = Sessions(core, self.replication)
+        self.writes = Writes(core, self.replication, self.locks, self.sessions)
         self.reads = Reads(core, self.locks, self.writes)
         self.participant = Participant(core, self.replication, self.locks, self.writes, self.reads)
         self.coordinator = Coordinator(core, self.replication, self.writes, self.participant)
@@ -157,6 +160,7 @@ class Node:
             self.exchange,
             self.formation,
             self.replication,
+            self.sessions,
             self.reads,
             self.promotion,
             self.participant,
@@ -322,6 +326,7 @@ class Node:
     def _switch(self, topology: Topology) -> None:
         core = self.core
         core.topology = topology
+        core.version_number = topology.version.number
         member = topology.member(core.node)
         core.serving = (
             member is not None and member.incarnation == core.incarnation and member.allocation == core.allocation
@@ -340,6 +345,7 @@ class Node:
             hold.active = mine and hold.mine and hold.active and hold.epoch == placement.epoch
             hold.mine, hold.epoch = mine, placement.epoch
             if mine and not hold.active:
+                hold.since = topology.version.number
                 to_promote.append(hold)
             if before != (hold.state, hold.epoch, placement.primary, mine):
                 changed.append(hold)
@@ -349,6 +355,7 @@ class Node:
             self._group(hold)
         self._drop_locks()
         self.replication.switch()
+        self.sessions.switch()
         self.participant.switch()
         self.coordinator.switch()
         self.promotion.begin(to_promote)
@@ -470,6 +477,7 @@ class Node:
             Swap: self.writes.on_swap,
             Lock: self.participant.on_lock,
             KeepLocks: self.participant.on_keep_locks,
+            KeepSessions: self.sessions.on_keep,
             Unlock: self.coordinator.on_unlock,
             CommitTx: self.coordinator.on_commit,
             Check: self.participant.on_check,

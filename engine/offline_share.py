@@ -59,12 +59,14 @@ class Share:
                 return record if self.holds((record.namespace, record.partition)) else None
             case r.Compare():
                 return record if record.partition in self else None
-            case r.Prepare() | r.Outcome() | r.NoOp() | r.EpochStart() | r.Results() | r.Stable():
+            case r.Prepare() | r.Outcome() | r.NoOp() | r.EpochStart() | r.Results() | r.Stable() | r.Forget():
                 return self._narrowed(record) if record.partition in self else None
             case r.Promised() | r.Accepted() | r.Committed() | r.Boot() | r.Claimed() | r.Checkpoint():
                 return record
 
-    def _narrowed(self, record: r.Prepare | r.Outcome | r.NoOp | r.EpochStart | r.Results | r.Stable) -> r.Record:
+    def _narrowed(
+        self, record: r.Prepare | r.Outcome | r.NoOp | r.EpochStart | r.Results | r.Stable | r.Forget
+    ) -> r.Record:
         """The record of a wanted partition, about the wanted namespaces."""
         wanted = self._namespaces
         if wanted is None:
@@ -81,7 +83,7 @@ class Share:
                 return replace(record, firsts=[x for x in firsts if x[0] in wanted])
             case r.Stable(counters=counters):
                 return replace(record, counters=[x for x in counters if x[0] in wanted])
-            case r.Results():
+            case r.Results() | r.Forget():
                 return record
 
 

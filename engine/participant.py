@@ -200,11 +200,12 @@ class Participant:
             return "it ended here already"
         if (tx, number) in self.writes.under_way:
             return "a single write of the same id is under way"
-        if message.optimistic and state.results.too_old(tx) and _is_blind(part):
-            # It may have ended here and been forgotten, and neither a lock that it lost nor a version that it read and
-            # changed would tell: it must not begin once more.
-            probe("tx.too_old_to_vote")
-            return f"it is older than the oldest result that partition {number} keeps: begin a new transaction"
+        if not self.writes.sessions.hear(tx, message.acked):
+            # It ended here and was forgotten: this message is a late repetition, and nobody would end what it begins.
+            probe("tx.prepared_too_late")
+            return "its client has the answer already"
+        if state.results.many:
+            self.writes.sessions.crowd(number)
         owner = message.owner
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
         core.work += 3 + len(keys) + len(part.locks) + len(part.reads)
@@ -354,9 +355,3 @@ class Participant:
 def keys_of(prepare: r.Prepare) -> list[Key]:
     """Every key that a prepared transaction holds in its partition."""
     return [*((w.namespace, key) for w in prepare.writes for key in w.keys), *prepare.locks]
-
-
-def _is_blind(part: Part) -> bool:
-    """Whether a part writes a key that it has not read."""
-    read = {(namespace, key) for namespace, key, _, _ in part.reads}
-    return any((namespace, key) not in read for namespace, keys, _ in part.writes for key in keys)

@@ -54,7 +54,7 @@ def values_of(core: Core, request: Get | Lock) -> Values:
             probe("read.answered_in_part")
             break
         values.append((held.epoch, held.counter, held.value))
-    return Values(request.id, values)
+    return Values(request.id, values, core.version_number)
 
 
 class Reads:

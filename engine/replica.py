@@ -128,6 +128,9 @@ class Replica:
             case r.Results(partition, txs, outcomes, floor):
                 self.partition(partition).results.merge(txs, outcomes, floor)
                 self._dirty_partitions[partition] = None
+            case r.Forget(partition, _, answered):
+                self.partition(partition).results.forget_up_to(answered)
+                self._dirty_partitions[partition] = None
             case r.FragmentClear(namespace, partition, _, gone):
                 self._clear((namespace, partition), gone=gone)
             case r.FragmentReady(namespace, partition, lwm, digest, epochs, full):

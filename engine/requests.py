@@ -1,8 +1,9 @@
 """What clients ask of a node, and what it answers: a closed union of small values each.
 
 Every request has an `id` that its answer repeats; ids are the client's. A write also has a transaction id: it may be sent
-again, to whichever node is primary by then, and is executed once. `Remap` says that the node is not primary of what was
-asked; the client fetches the table and asks the right one.
+again, to whichever node is primary by then, and is executed once. `acked`: its session has all answers up to that number;
+`version` is that of the map by which it was sent (`Version.number`); -1 and 0 say nothing. `engine.sessions` says why.
+`Remap` says that the node is not primary of what was asked; the client fetches the table and asks the right one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag="put", gc=False):
     namespace: Namespace
     keys: list[bytes]
     values: list[bytes | None]
+    acked: int = -1
+    version: int = 0
 
 
 class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
@@ -51,6 +54,8 @@ class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
     when: str
     old: bytes | None
     new: bytes | None
+    acked: int = -1
+    version: int = 0
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
@@ -93,6 +98,15 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
     locks: list[tuple[Namespace, bytes]]
     reads: list[tuple[Namespace, bytes, int, int]]
     prepare_only: bool = False
+    acked: int = -1
+    version: int = 0
+
+
+class KeepSessions(msgspec.Struct, frozen=True, array_like=True, tag="keep-sessions", gc=False):
+    """These sessions live, and have all answers up to a number: what they have not acknowledged may yet be asked for."""
+
+    id: int
+    sessions: list[tuple[bytes, int]]
 
 
 class Check(msgspec.Struct, frozen=True, array_like=True, tag="check", gc=False):
@@ -105,11 +119,15 @@ class Check(msgspec.Struct, frozen=True, array_like=True, tag="check", gc=False)
 
 
 class GetStatus(msgspec.Struct, frozen=True, array_like=True, tag="get-status", gc=False):
-    """How did this transaction, decided in this partition, end? If it did not end yet, it will be aborted."""
+    """How did this transaction, decided in this partition, end? If it did not end yet, it will be aborted.
+
+    `age_ms`: how long ago its own client first sent it, if it is that one who asks, and had no answer; else -1.
+    """
 
     id: int
     tx: TxId
     partition: int
+    age_ms: int = -1
 
 
 class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
@@ -131,7 +149,9 @@ class Admin(msgspec.Struct, frozen=True, array_like=True, tag="admin", gc=False)
     arguments: dict[str, list[str]]
 
 
-Request: TypeAlias = GetTable | Get | Put | Swap | Lock | KeepLocks | Unlock | CommitTx | Check | GetStatus | Scan | Admin
+Request: TypeAlias = (
+    GetTable | Get | Put | Swap | Lock | KeepLocks | Unlock | CommitTx | KeepSessions | Check | GetStatus | Scan | Admin
+)
 
 # Answers.
 
@@ -152,15 +172,17 @@ class Values(msgspec.Struct, frozen=True, array_like=True, tag="values", gc=Fals
 
     id: int
     values: list[tuple[int, int, bytes | None]]
+    version: int = 0
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
     """It is durable on every in-sync copy. `applied` is False when a Swap's condition did not hold; `found` is what
-    stood there."""
+    stood there. `version`: of the map that the node has; an idle client learns from it that there is a newer one."""
 
     id: int
     applied: bool = True
     found: bytes | None = None
+    version: int = 0
 
 
 class Rows(msgspec.Struct, frozen=True, array_like=True, tag="rows", gc=False):
@@ -218,7 +240,8 @@ class Code:
     NO_QUORUM = "NoQuorum"
     LOST = "PartitionLost"
     USAGE = "UsageError"
-    TOO_OLD = "TooOld"
+    FORGOTTEN = "Forgotten"
+    ANSWERED = "AlreadyAnswered"
     BUSY = "Busy"
     NOT_FORMED = "NotFormed"
     UNKNOWN = "CommitUnknown"

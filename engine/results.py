@@ -1,40 +1,44 @@
 """The answers that were given, by transaction id, so that a retry after a lost reply gets the first one.
 
-A partition keeps its newest ids. Ids carry the client's hybrid clock in front, so they order by age; the newest that was
-ever forgotten is the floor, and an id at or below it that is not known here may have been answered before: it is refused
-as too old rather than executed again.
+They are part of a partition: each is noted by the write that gave it, on every copy, and travels with it. The log says
+which of them are forgotten (`wal.records.Forget`), and nothing else does; `engine.sessions` decides when they may be.
 """
 
 from __future__ import annotations
 
-from wal.ids import TxId
+from collections.abc import Iterable
+
+from wal.ids import SESSION_BYTES, TxId, tx_of
 
 COMMITTED = 1
 ABORTED = 2
 
-KEPT = 512
-"""So many ids are always kept per partition; up to twice as many may be, because cutting one by one would cost more."""
+TAKEN_IN = 512
+"""So many commits are put on the list at most."""
 
 
 class Results:
-    """Outcomes of one partition's transactions, newest `KEPT` at least. Invariant: every id kept is above the floor.
+    """Outcomes of one partition's transactions. `floor` is empty for as long as none was forgotten.
+
+    `many`: there are so many that the primary should look which may go. When that is, is its own affair (`set_enough`),
+    and not part of the state.
 
     Most are noted on copies where nobody ever asks. So a commit is only put on a list, which is taken in, in its order,
     before anything else is done: nothing can be told of it, but that it costs a third.
     """
 
-    __slots__ = ("_committed", "_floor", "_outcomes")
+    __slots__ = ("_committed", "_enough", "_outcomes", "floor", "many")
 
     def __init__(self, outcomes: list[tuple[TxId, int]] | None = None, floor: TxId = b"") -> None:
         self._outcomes: dict[TxId, int] = dict(outcomes or [])
-        self._floor = floor
+        self.floor = floor
+        self.many = True
+        self._enough = 0
         self._committed: list[TxId] = []  # noted last, not taken in
 
-    @property
-    def floor(self) -> TxId:
-        """The newest id that was ever forgotten."""
+    def __len__(self) -> int:
         self._take_in()
-        return self._floor
+        return len(self._outcomes)
 
     def get(self, tx: TxId) -> int | None:
         """COMMITTED, ABORTED, or None: not known here."""
@@ -42,38 +46,48 @@ class Results:
         return self._outcomes.get(tx)
 
     def is_new(self, tx: TxId) -> bool:
-        """Whether `tx` was surely never answered here."""
+        """Whether nothing is known of `tx`."""
         if self._committed:
             self._take_in()
-        return tx not in self._outcomes and tx > self._floor
+        return tx not in self._outcomes
 
-    def too_old(self, tx: TxId) -> bool:
-        """Whether an unknown `tx` may have been answered and forgotten."""
-        return tx <= self.floor
+    def set_enough(self, enough: int) -> None:
+        """There are `many` when there are more than these."""
+        self._enough = enough
+        self.many = len(self) > enough
 
     def note_committed(self, tx: TxId) -> None:
         """`note` for COMMITTED."""
         committed = self._committed
         committed.append(tx)
-        if len(committed) >= KEPT:
+        if len(committed) >= TAKEN_IN:
             self._take_in()
 
     def note(self, tx: TxId, outcome: int) -> None:
         """Remember an outcome; the first one stands for good within an epoch's history."""
         self._take_in()
-        self._note(tx, outcome)
+        self._outcomes[tx] = outcome
+        self.many = len(self._outcomes) > self._enough
 
     def forget(self, tx: TxId) -> None:
         """The write that gave this outcome was undone."""
         self._take_in()
         self._outcomes.pop(tx, None)
 
+    def forget_up_to(self, answered: Iterable[tuple[bytes, int]]) -> None:
+        """The log says that of each of these sessions the answers up to a sequence number are forgotten."""
+        self._take_in()
+        last = {session: tx_of(session, sequence) for session, sequence in answered}
+        gone = [tx for tx in self._outcomes if (up_to := last.get(tx[:SESSION_BYTES])) is not None and tx <= up_to]
+        for tx in gone:
+            del self._outcomes[tx]
+        self.floor = max(self.floor, *last.values(), b"")
+
     def merge(self, txs: list[TxId], outcomes: list[int], floor: TxId) -> None:
         """Take over what another copy knows."""
-        self._floor = max(self.floor, floor)
-        for tx, outcome in zip(txs, outcomes, strict=True):
-            if tx > self._floor:
-                self._note(tx, outcome)
+        self._take_in()
+        self.floor = max(self.floor, floor)
+        self._outcomes.update(zip(txs, outcomes, strict=True))
 
     def items(self) -> list[tuple[TxId, int]]:
         """All outcomes that are known."""
@@ -84,14 +98,5 @@ class Results:
         committed = self._committed
         if committed:
             self._committed = []
-            for tx in committed:
-                self._note(tx, COMMITTED)
-
-    def _note(self, tx: TxId, outcome: int) -> None:
-        outcomes = self._outcomes
-        outcomes[tx] = outcome
-        if len(outcomes) > 2 * KEPT:
-            oldest = sorted(outcomes)[: len(outcomes) - KEPT]
-            for old in oldest:
-                del outcomes[old]
-            self._floor = max(self._floor, oldest[-1])
+            self._outcomes.update(dict.fromkeys(committed, COMMITTED))
+            self.many = len(self._outcomes) > self._enough

@@ -54,6 +54,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     lock_lease_ms: Annotated[int, _is("a client silent for so long loses its locks", 100, _DAY)] = 10_000
     lock_timeout_ms: Annotated[int, _is("longest wait for a lock", 1, _HOUR)] = 5_000
     in_doubt_ms: Annotated[int, _is("who is prepared for so long asks for the outcome", 10, _HOUR)] = 1_000
+    result_retention_ms: Annotated[int, _is("answers are kept so long for clients that are silent", 1_000, _DAY)] = 600_000
+    answers_kept: Annotated[int, _is("answers per partition that are no burden, acknowledged or not", 1, 65_536)] = 256
     parked_max: Annotated[int, _is("requests that may wait for an exchange, per partition", 1, 10_000_000)] = 20_000
 
     checkpoint_ms: Annotated[int, _is("longest time between two checkpoints", 10, _DAY)] = 60_000

@@ -18,8 +18,9 @@ from engine.core import MS, PARKED_BYTES_MAX, Core, Hold
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
 from engine.replication import Replication
-from engine.requests import Code, Done, Put, Request, Swap
+from engine.requests import Code, CommitTx, Done, Put, Request, Swap
 from engine.results import ABORTED
+from engine.sessions import AHEAD_MAX, Sessions
 from wal import records as r
 from wal.ids import DECISIONS, NAME, Namespace, NodeId, TxId, partition_of, partitions_of
 from wal.probe import probe
@@ -61,13 +62,13 @@ class _Share:
         writes = self._writes
         writes.core.replica.apply_write(self.write)
         writes.release(self)
-        reply = writes.core.effects.reply
+        reply, version = writes.core.effects.reply, writes.core.version_number
         for job in self.jobs:
             job.left -= 1
             job.found = self.found
             if not job.left and not job.over:
                 job.over = True
-                reply.append((job.session, Done(job.request_id, True, job.found)))
+                reply.append((job.session, Done(job.request_id, True, job.found, version)))
 
     def abandoned(self) -> None:
         """Another primary has it or closes it; the client asks there."""
@@ -91,8 +92,9 @@ def _unconfirmed(needed: Iterable[NodeId], session: SessionId, request: Request,
 class Writes:
     """The single writes of one node. `confirm` is how reads are; they set it."""
 
-    def __init__(self, core: Core, replication: Replication, locks: LockTable) -> None:
+    def __init__(self, core: Core, replication: Replication, locks: LockTable, sessions: Sessions) -> None:
         self.core = core
+        self.sessions = sessions
         self.replication = replication
         self.locks = locks
         self.confirm: Confirm = _unconfirmed
@@ -137,10 +139,12 @@ class Writes:
             share[1].append(value)
         core.work += len(request.keys) // 4 + 2 * len(by_partition)
         settled: list[int] = []  # answered already, or under way
-        steady = core.quorum and not core.frozen
+        awaited, version = self.sessions.hear(request.tx, request.acked), request.version
+        steady = core.quorum and not core.frozen and awaited
         for number in by_partition:
             hold = core.holds[number]
-            if steady and hold.mine and hold.active and not hold.draining and self._is_new(request.tx, number):
+            serves = steady and hold.mine and hold.active and not hold.draining
+            if serves and (not version or version >= hold.since) and self._is_new(request.tx, number):
                 continue  # how it nearly always is
             if not self.may_serve(session, request, hold, request.tx):
                 locks.give_up(request.tx, [(namespace, key) for key in request.keys])
@@ -190,6 +194,7 @@ class Writes:
         number = partition_of(request.key, core.topology.partitions)
         hold = core.holds[number]
         key = (request.namespace, request.key)
+        self.sessions.hear(request.tx, request.acked)
         if not self.may_serve(session, request, hold, request.tx):
             locks.give_up(request.tx, [key])
             return
@@ -300,24 +305,37 @@ class Writes:
             return True
         results = core.replica.partition(hold.number).results
         outcome = results.get(tx)
+        if results.many:
+            self.sessions.crowd(hold.number)
         if outcome == ABORTED:
             core.refuse(session, request.id, Code.CONFLICT, f"transaction {tx.hex()} was aborted", retryable=True)
             return False
-        if outcome is None and results.too_old(tx):
-            core.refuse(
-                session,
-                request.id,
-                Code.TOO_OLD,
-                f"transaction id {tx.hex()} is older than the oldest result kept: {results.floor.hex()}",
-                maybe_committed=True,
-            )
-            return False
+        if outcome is None and not self._in_use(tx, hold.number):
+            assert isinstance(request, Put | Swap | CommitTx)
+            if request.version and request.version < hold.since:
+                probe("write.sent_by_an_older_map")
+                core.remap(session, request.id)
+                return False
+            if (ahead := self.sessions.ahead(tx)) > AHEAD_MAX:
+                told = f"a session is {ahead} requests ahead of what it acknowledged: expected at most {AHEAD_MAX}"
+                core.refuse(session, request.id, Code.USAGE, told)
+                return False
+            if self.sessions.acknowledged(tx):
+                probe("write.answered_and_acknowledged")
+                core.refuse(session, request.id, Code.ANSWERED, f"{tx.hex()} was answered: its client said so")
+                return False
         return True
+
+    def _in_use(self, tx: TxId, partition: int) -> bool:
+        return (tx, partition) in self.under_way or self._in_transaction(tx, partition)
 
     def _is_new(self, tx: TxId, partition: int) -> bool:
         if (tx, partition) in self.under_way or self._in_transaction(tx, partition):
             return False
-        return self.core.replica.partition(partition).results.is_new(tx)
+        results = self.core.replica.partition(partition).results
+        if results.many:
+            self.sessions.crowd(partition)
+        return results.is_new(tx)
 
     def _in_transaction(self, tx: TxId, partition: int) -> bool:
         """Whether a transaction of this id is under way: what became of the id must have one meaning in a partition."""

@@ -59,6 +59,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
                 wanted = self._fits(namespace, partition, keys, _decided(namespace, keys))
             case r.Results(partition, txs):
                 wanted = self._fits(None, partition, [], txs)
+            case r.Forget(partition):
+                wanted = self._fits(None, partition, [], [])
             case r.FragmentClear(namespace, partition) | r.FragmentReady(namespace, partition):
                 wanted = self._fits(namespace, partition, [], [])
             case r.Trimmed(_, dropped):
@@ -141,6 +143,9 @@ def about(record: r.Record, values: Values) -> str:
         case r.Results(partition, txs, outcomes):
             said = [f"{tx_name(tx)}={_outcome(outcome)}" for tx, outcome in zip(txs, outcomes, strict=True)]
             return " ".join([f"p{partition} results={len(txs)}", *said])
+        case r.Forget(partition, epoch, answered):
+            said = [f"{session.hex()}<={sequence}" for session, sequence in answered]
+            return " ".join([f"p{partition} e{epoch} sessions={len(answered)}", *said])
         case r.FragmentClear(namespace, partition, reason, gone):
             return f"{_name(namespace)}/{partition} {'gone' if gone else 'loading'}: {word(reason.encode())}"
         case r.FragmentReady(namespace, partition, lwm, digest, epochs_, full):

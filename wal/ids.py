@@ -21,9 +21,11 @@ Fragment = tuple[Namespace, int]
 """(namespace, partition): the unit of counting, replication, rebalancing and reconciliation. Prints as `acc/7`."""
 
 TxId = bytes
-"""16 bytes: the client's hybrid clock in microseconds (u64, big-endian), then 8 bytes that the client drew."""
+"""16 bytes: the client's session, which it drew, and a number that rises with each thing it asks (u48, big-endian)."""
 
 TX_ID_BYTES = 16
+SESSION_BYTES = 10
+SEQUENCE_MAX = (1 << 48) - 1
 DECISIONS: Namespace = "~tx"
 """The engine's namespace of two-phase commit decisions: transaction id -> outcome, counted like any other fragment."""
 
@@ -34,6 +36,10 @@ PARTITIONS_MAX = SLOTS
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
+MINOR_BITS = 24
+"""Of a version as one number."""
+
+
 class Version(NamedTuple):
     """A topology version: `major` rises for join, leave and fail, `minor` for everything else. Prints as `3.1`."""
 
@@ -42,6 +48,11 @@ class Version(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}"
+
+    @property
+    def number(self) -> int:
+        """The version as one number, which orders as versions do."""
+        return self.major << MINOR_BITS | self.minor
 
 
 class Ballot(NamedTuple):
@@ -86,6 +97,16 @@ def partitions_of(keys: Sequence[bytes], partitions: int) -> list[int]:
 def fragment_name(fragment: Fragment) -> str:
     """How a fragment prints everywhere: `acc/7`."""
     return f"{fragment[0]}/{fragment[1]}"
+
+
+def tx_of(session: bytes, sequence: int) -> TxId:
+    """The id of what a session asks under this number."""
+    return session + sequence.to_bytes(TX_ID_BYTES - SESSION_BYTES, "big")
+
+
+def sequence_of(tx: TxId) -> int:
+    """The number of an id within its session."""
+    return int.from_bytes(tx[SESSION_BYTES:], "big")
 
 
 def tx_name(tx: TxId) -> str:

@@ -151,6 +151,14 @@ class Results(msgspec.Struct, frozen=True, array_like=True, tag="results", gc=Fa
     floor: TxId = b""
 
 
+class Forget(msgspec.Struct, frozen=True, array_like=True, tag="forget", gc=False):
+    """Answers that nobody will ask for again: of each session, those up to a sequence number."""
+
+    partition: int
+    epoch: int
+    answered: list[tuple[bytes, int]]
+
+
 class FragmentClear(msgspec.Struct, frozen=True, array_like=True, tag="clear", gc=False):
     """The copy of one fragment was emptied; unless `gone`, it counts for nothing until a `FragmentReady` follows."""
 
@@ -274,6 +282,7 @@ Record: TypeAlias = (
     | History
     | Preload
     | Results
+    | Forget
     | FragmentClear
     | FragmentReady
     | Undo
@@ -309,6 +318,7 @@ def spans(record: Record) -> Iterator[tuple[Namespace, int, int, int]]:
             EpochStart()
             | Preload()
             | Results()
+            | Forget()
             | FragmentClear()
             | FragmentReady()
             | Undo()

@@ -37,12 +37,16 @@ Item = int
 class Call(ABC):
     """Something to be done at the primaries of some partitions.
 
-    `writes`: an unanswered request may have taken effect. `tx` identifies it then.
+    `writes`: an unanswered request may have taken effect. `tx` identifies it then. `acked` and `version` are what the
+    router says with each request that is sent: see `engine.requests`.
     """
 
     # What every call begins with stands in the class: a call is made for every operation, and most never differ.
     writes = False
     tx: TxId = b""
+    ends = True  # its answer is the last word about its id
+    acked = -1
+    version = 0
     error: errors.Error | None = None
     finished = False
     ever_sent = False
@@ -66,10 +70,6 @@ class Call(ABC):
     @abstractmethod
     def take(self, items: list[Item], reply: Reply) -> None:
         """The answer to such a request; raises ProtocolError if it is none."""
-
-    def renew(self, tx: TxId) -> None:
-        """Take another transaction id: the first was refused unseen."""
-        self.tx = tx
 
 
 def _unexpected(reply: Reply) -> errors.ProtocolError:
@@ -150,9 +150,9 @@ class PutCall(KeysCall):
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Set these keys."""
         if len(items) == len(self.keys):
-            return Put(request_id, self.tx, self.namespace, self.keys, self.values)
+            return Put(request_id, self.tx, self.namespace, self.keys, self.values, self.acked, self.version)
         keys, values = [self.keys[i] for i in items], [self.values[i] for i in items]
-        return Put(request_id, self.tx, self.namespace, keys, values)
+        return Put(request_id, self.tx, self.namespace, keys, values, self.acked, self.version)
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Nothing to note."""
@@ -176,7 +176,17 @@ class SwapCall(KeysCall):
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Set the key."""
-        return Swap(request_id, self.tx, self.namespace, self.keys[0], self.when, self.old, self.new)
+        return Swap(
+            request_id,
+            self.tx,
+            self.namespace,
+            self.keys[0],
+            self.when,
+            self.old,
+            self.new,
+            self.acked,
+            self.version,
+        )
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Note what came of it."""
@@ -231,6 +241,7 @@ class CommitCall(Call):
         self.locks = locks
         self.reads = reads
         self.prepare_only = prepare_only
+        self.ends = not prepare_only
 
     def only_partition(self, count: int) -> int | None:
         """The decision partition."""
@@ -251,6 +262,8 @@ class CommitCall(Call):
             self.locks,
             self.reads,
             self.prepare_only,
+            self.acked,
+            self.version,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:
@@ -299,6 +312,7 @@ class StatusCall(Call):
     def __init__(self, tx: TxId, partition: int) -> None:
         self.tx = tx
         self.partition = partition
+        self.age_ms = -1
         self.outcome = ""
 
     def partitions(self, count: int) -> list[int]:
@@ -307,7 +321,7 @@ class StatusCall(Call):
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Ask."""
-        return GetStatus(request_id, self.tx, self.partition)
+        return GetStatus(request_id, self.tx, self.partition, self.age_ms)
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Note the outcome."""

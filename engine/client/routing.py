@@ -9,10 +9,11 @@ write that may have been executed and was never answered ends as CommitUnknown, 
 from __future__ import annotations
 
 from engine import errors, topology
-from engine.client.calls import Call, Item
-from engine.requests import Code, Failed, GetTable, Remap, Reply, Request, Table
+from engine.client.calls import Call, Item, StatusCall
+from engine.client.identity import Identity
+from engine.requests import Code, Done, Failed, GetTable, KeepSessions, Remap, Reply, Request, Table, Values
 from engine.topology import Topology, version_of
-from wal.ids import NO_VERSION, TxId
+from wal.ids import MINOR_BITS, NO_VERSION
 from wal.probe import probe
 
 MS = 1_000_000
@@ -22,16 +23,20 @@ TABLE_MS = 300
 SILENCE_MS = 1_000
 """A node that does not answer for so long may be gone without a word: others are asked for the table."""
 
+ASKED_AGAIN_MS = 300_000
+"""A write that had no answer for so long is not asked again: nodes keep answers for longer, but not for ever."""
+
 Address = str
 
 
 class _State:
     """A call under way."""
 
-    __slots__ = ("attempts", "call", "deadline", "flights", "last", "over", "retry_at", "todo")
+    __slots__ = ("attempts", "begun", "call", "deadline", "flights", "last", "over", "retry_at", "todo")
 
-    def __init__(self, call: Call, deadline: int) -> None:
+    def __init__(self, call: Call, begun: int, deadline: int) -> None:
         self.call = call
+        self.begun = begun
         self.deadline = deadline
         self.todo: list[Item] | None = None  # None: not split yet, because there is no table
         self.flights = 0
@@ -61,8 +66,8 @@ _NEVER = 1 << 63
 class Router:
     """The routing of one client."""
 
-    def __init__(self, seeds: list[Address], *, clock_us: int, draw: int) -> None:
-        """`clock_us`: the wall clock in microseconds; `draw`: 64 random bits, for this client's transaction ids."""
+    def __init__(self, seeds: list[Address], *, draw: int) -> None:
+        """`draw`: 128 random bits, for the names of this client's sessions."""
         self.seeds = seeds
         self.topology: Topology | None = None
         self._addresses: dict[str, Address] = {}
@@ -72,8 +77,8 @@ class Router:
         self._calls: dict[int, _State] = {}
         self._due = _NEVER  # no call has anything to do before
         self._next_id = 1
-        self._hybrid_us = clock_us
-        self._draw = draw
+        self.identity = Identity(draw)
+        self._number = 0  # of the table in use: `Version.number`
         self._table_asked_at: int | None = None
         self._table_turn = 0
         self._table_id = 0
@@ -85,11 +90,13 @@ class Router:
 
     # Transaction ids.
 
-    def new_tx(self, clock_us: int) -> TxId:
-        """A transaction id that is newer than every id this client has made or heard of."""
-        self._hybrid_us = clock_us if clock_us > self._hybrid_us else self._hybrid_us + 1
-        self._draw = (self._draw * 6364136223846793005 + 1442695040888963407) & ((1 << 64) - 1)
-        return (self._hybrid_us << 64 | self._draw).to_bytes(16, "big")
+    def keep(self) -> None:
+        """Tell every node that this client lives, and which answers it has."""
+        sessions = self.identity.acknowledged
+        for address, up in self._connected.items():
+            if up:
+                self.sends.append((address, KeepSessions(self._next_id, sessions)))
+                self._next_id += 1
 
     # Calls.
 
@@ -99,7 +106,7 @@ class Router:
             self.now = now
         if deadline < self._due:
             self._due = deadline
-        state = self._calls[id(call)] = _State(call, deadline)
+        state = self._calls[id(call)] = _State(call, self.now, deadline)
         route = self._route
         number = call.only_partition(len(route)) if route else None
         if number is not None and (address := route[number]) is not None:
@@ -113,6 +120,8 @@ class Router:
         state = self._calls.pop(id(call), None)
         if state is not None:
             state.over = True
+            if call.writes:
+                self.identity.close(call.tx)
 
     def _send(self, state: _State, items: list[Item], address: Address) -> None:
         request_id = self._next_id
@@ -123,6 +132,12 @@ class Router:
         state.flights += 1
         call = state.call
         call.ever_sent = True
+        if call.writes:
+            call.acked = self.identity.acked(call.tx)
+            call.version = self._number
+        elif isinstance(call, StatusCall):
+            age = self.identity.age_ns(call.tx, self.now)
+            call.age_ms = age // MS if age >= 0 else -1
         self.sends.append((address, call.request(request_id, items)))
 
     def _push(self, state: _State) -> None:
@@ -132,7 +147,11 @@ class Router:
             self._due = min(self._due, state.retry_at)
             self._want_table()
             return
-        partitions = state.call.partitions(len(route))
+        call = state.call
+        if call.writes and call.unanswered and self.now >= state.begun + ASKED_AGAIN_MS * MS:
+            self._fail(state, errors.CommitUnknown(f"asked in vain for {ASKED_AGAIN_MS // 1000} s ({state.last})"))
+            return
+        partitions = call.partitions(len(route))
         if state.todo is None:
             state.todo = list(range(len(partitions)))
         by_address: dict[Address | None, list[Item]] = {}
@@ -191,9 +210,25 @@ class Router:
         if not state.over:
             state.over = True
             call = state.call
+            if call.writes:
+                if call.ends and call.error is None:
+                    self.identity.close(call.tx)
+                else:
+                    self._close(call)
+            elif isinstance(call, StatusCall) and call.outcome:
+                self.identity.close(call.tx)
             del self._calls[id(call)]
             call.finished = True
             self.done.append(call)
+
+    def _close(self, call: Call) -> None:
+        """A call is over: its answer is acknowledged with the next request, unless it never came."""
+        if not isinstance(call.error, errors.CommitUnknown):
+            if call.error is not None:
+                self.identity.close(call.tx)
+        elif self.identity.session_of(call.tx) is self.identity.current:
+            probe("client.session_left")
+            self.identity.leave()
 
     # Replies.
 
@@ -220,6 +255,8 @@ class Router:
         elif isinstance(reply, Failed):
             self._take_failure(state, flight, reply)
         else:
+            if isinstance(reply, Done | Values) and reply.version >> MINOR_BITS > self._number >> MINOR_BITS:
+                self._want_table()  # somebody joined, left or failed
             try:
                 state.call.take(flight.items, reply)
             except errors.ProtocolError as error:
@@ -246,12 +283,10 @@ class Router:
             case Code.BUSY | Code.NOT_FORMED | Code.NO_QUORUM:
                 state.last = reply.code + ": " + reply.message
                 self._redo(state, flight.items, stale=True)
-            case Code.TOO_OLD if call.writes and not call.unanswered and state.attempts == 0:
-                floor = int.from_bytes(bytes.fromhex(reply.message.rsplit(" ", 1)[-1])[:8], "big")
-                call.renew(self.new_tx(max(floor, self._hybrid_us) + 1))
-                self._redo(state, flight.items, stale=False)
-            case Code.TOO_OLD:
+            case Code.FORGOTTEN:
                 self._fail(state, errors.CommitUnknown(reply.message))
+            case Code.ANSWERED:
+                self._fail(state, errors.AlreadyAnswered(reply.message))
             case code if call.writes and call.unanswered and code != Code.CONFLICT:
                 # A conflict is recorded under the transaction's id. Any other refusal speaks of this attempt alone.
                 probe("client.refused_after_no_answer")
@@ -317,6 +352,7 @@ class Router:
         if self.topology is not None and decoded.cluster != self.topology.cluster:
             return
         self.topology = decoded
+        self._number = decoded.version.number
         self._addresses = {m.node: m.address for m in decoded.members}
         for address in self._addresses.values():
             self._connect(address)

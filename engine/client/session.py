@@ -21,6 +21,8 @@ from engine.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, de
 from wal.ids import TxId
 
 TICK_SECONDS = 0.01
+KEEP_SECONDS = 60.0
+"""A client says so often that it lives, also when it has nothing else to say."""
 C = TypeVar("C", bound=Call)
 
 
@@ -46,18 +48,25 @@ class Session:
     def __init__(self, seeds: list[Address], *, timeout: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.timeout = timeout
-        self.router = Router(seeds, clock_us=time.time_ns() // 1000, draw=secrets.randbits(64))
+        self.router = Router(seeds, draw=secrets.randbits(128))
         self.links: Links | None = None
         self._flushing = False
         self._ticking = False
         self._waiting = 0
         self.closed = False
         self.failure: errors.Error | None = None
+        self._keeper: asyncio.TimerHandle | None = None
         self.refusals: dict[Address, str] = {}
 
     def begin(self) -> None:
         """Begin to connect."""
         self._flush()
+        self._keeper = self.loop.call_later(KEEP_SECONDS, self._keep)
+
+    def _keep(self) -> None:
+        self.router.keep()
+        self._flush()
+        self._keeper = self.loop.call_later(KEEP_SECONDS, self._keep)
 
     async def wait_for_table(self, seconds: float) -> bool:
         """Wait until the cluster's table is known; False if it did not come in time."""
@@ -82,7 +91,7 @@ class Session:
 
     def new_tx(self) -> TxId:
         """A new transaction id."""
-        return self.router.new_tx(time.time_ns() // 1000)
+        return self.router.identity.new_tx(time.monotonic_ns())
 
     async def call(self, call: C, *, timeout: float | None = None) -> C:
         """Do a call; raise its error."""
@@ -188,6 +197,8 @@ class Session:
         """End every call and hang up."""
         if not self.closed:
             self.closed = True
+            if self._keeper is not None:
+                self._keeper.cancel()
             self._end_calls(errors.UsageError("the database was closed"))
         if self.links is not None:
             await self.links.close()

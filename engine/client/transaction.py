@@ -76,7 +76,7 @@ class Transaction:
         self.session = session
         self.concurrency = concurrency
         self.label = label
-        self.tx = self._owner = session.new_tx()  # what it commits under, and what its locks are held under
+        self.tx = self._owner = session.router.identity.new_owner()  # holds its locks; it commits under another id
         self._ends_at = time.monotonic() + timeout
         self._timeout = timeout
         self._lock_timeout = lock_timeout
@@ -90,7 +90,7 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """The id to ask `Database.transaction_status` about; it is settled with the first write."""
+        """The id to ask `Database.transaction_status` about; it is settled when it commits."""
         return self.tx.hex() + (f"@{self._decision()}" if self._written else "")
 
     @property
@@ -240,6 +240,7 @@ class Transaction:
     async def _decide(
         self, locks: list[tuple[NamespaceName, bytes]], reads: list[tuple[NamespaceName, bytes, int, int]]
     ) -> None:
+        self.tx = self.session.new_tx()
         call = CommitCall(
             self.tx,
             self._owner,
@@ -253,8 +254,6 @@ class Transaction:
         except errors.Error as error:
             error.tx_id = f"{call.tx.hex()}@{self._decision()}"
             raise
-        finally:
-            self.tx = call.tx  # another one than before, if that was older than any result that is kept
 
     async def rollback(self) -> None:
         """Forget the writes and release the locks."""

@@ -24,7 +24,15 @@ SHARED_WITH_THE_FACE = {"did_commit", "inside", "pause"}
 """What `engine.api` needs of `engine.aio` to do the same; not for applications."""
 
 RETRYABLE = {"Conflict", "LockTimeout", "TransactionTimeout", "NoQuorum", "Unavailable", "PartitionLost"}
-FINAL = {"CommitUnknown", "ClusterReadOnly", "UsageError", "CorruptionError", "DiskFull", "ProtocolError"}
+FINAL = {
+    "AlreadyAnswered",
+    "CommitUnknown",
+    "ClusterReadOnly",
+    "UsageError",
+    "CorruptionError",
+    "DiskFull",
+    "ProtocolError",
+}
 
 
 def _methods(of: type) -> dict[str, list[tuple[str, object]]]:

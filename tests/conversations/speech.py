@@ -52,6 +52,8 @@ class Speech:
                 about = f"{namespace}/{partition} {len(record.keys)} rows{': ' if keys else ''}{keys}"
             case r.Results(partition, txs):
                 about = f"p{partition} {len(txs)}"
+            case r.Forget(partition, epoch, answered):
+                about = f"p{partition} e{epoch} of {len(answered)} sessions"
             case r.FragmentClear(namespace, partition, reason, gone):
                 about = f"{namespace}/{partition} {'gone' if gone else 'loading'}: {reason}"
             case r.FragmentReady(namespace, partition, lwm):

@@ -6,12 +6,11 @@ from engine.effects import Asked, Effects, Received
 from engine.messages import Part, PrepareParts
 from engine.node import Node
 from engine.replica import Replica
-from engine.requests import CommitTx, Done
-from engine.results import KEPT
+from engine.requests import CommitTx, Done, KeepSessions
 from engine.settings import Settings
 from engine.store import LayeredStore, MemoryStore
 from wal import records as r
-from wal.ids import partition_of
+from wal.ids import partition_of, tx_of
 
 KEYS = (b"a", b"b")
 
@@ -39,13 +38,14 @@ def test_an_ended_transaction_does_not_begin_again_when_its_result_is_forgotten(
     node = lone_node()
     numbers = [partition_of(key, 2) for key in KEYS]
     assert sorted(numbers) == [0, 1], "the keys lie in different partitions"
-    tx = (1 << 64).to_bytes(16, "big")
+    session = b"a session."
+    tx = tx_of(session, 1)
     request = CommitTx(7, tx, tx, True, [("acc", list(KEYS), [b"old", b"old"])], [], [])
     answers = [reply for effects in run(node, [Asked(1, request)]) for _, reply in effects.reply]
     assert answers == [Done(7)]
+    run(node, [Asked(1, KeepSessions(8, [(session, 1)]))])
     for number in numbers:
-        newer = [((2 << 64) + i).to_bytes(16, "big") for i in range(2 * KEPT + 1)]
-        node.core.replica.apply(r.Results(number, newer, [1] * len(newer), b""))
+        node.core.replica.apply(r.Forget(number, 1, [(session, 1)]))
         assert node.core.replica.partition(number).results.get(tx) is None, "its result is forgotten"
     parts = [Part(n, [("acc", [key], [b"old"])], [], []) for n, key in zip(numbers, KEYS, strict=True)]
     late = PrepareParts(node.core.version, tx, tx, True, parts, sorted(numbers), numbers[0])

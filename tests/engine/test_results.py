@@ -5,17 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.results import ABORTED, COMMITTED, KEPT, Results
+from engine.results import ABORTED, COMMITTED, TAKEN_IN, Results
+from wal.ids import tx_of
 
-IDS = st.integers(0, 40).map(lambda n: n.to_bytes(16, "big"))
-
-
-def tx(n: int) -> bytes:
-    """The id of transaction `n`; ids order by age."""
-    return n.to_bytes(16, "big")
+SESSIONS = (b"a" * 10, b"b" * 10)
+IDS = st.tuples(st.sampled_from(SESSIONS), st.integers(0, 9)).map(lambda at: tx_of(*at))
 
 
-@given(st.lists(st.tuples(st.sampled_from(["commit", "note", "abort", "forget", "merge", "ask"]), IDS), max_size=60))
+@given(
+    st.lists(st.tuples(st.sampled_from(["commit", "note", "abort", "forget", "up to", "merge", "ask"]), IDS), max_size=60)
+)
 def test_when_it_is_asked_makes_no_difference(steps: list[tuple[str, bytes]]) -> None:
     lazy, eager = Results(), Results()
     for step, at in steps:
@@ -24,38 +23,33 @@ def test_when_it_is_asked_makes_no_difference(steps: list[tuple[str, bytes]]) ->
                 lazy.note_committed(at)
                 eager.note(at, COMMITTED)
             case "ask":
-                assert (lazy.get(at), lazy.is_new(at), lazy.too_old(at)) == (
-                    eager.get(at),
-                    eager.is_new(at),
-                    eager.too_old(at),
-                )
+                assert (lazy.get(at), len(lazy), lazy.floor) == (eager.get(at), len(eager), eager.floor)
             case _:
                 for results in (lazy, eager):
                     if step == "forget":
                         results.forget(at)
+                    elif step == "up to":
+                        results.forget_up_to([(at[:10], at[-1])])
                     elif step == "merge":
-                        results.merge([at], [ABORTED], tx(at[-1] // 2))
+                        results.merge([at], [ABORTED], at if at[-1] % 2 else b"")
                     else:
                         results.note(at, COMMITTED if step == "note" else ABORTED)
     assert (lazy.items(), lazy.floor) == (eager.items(), eager.floor)
 
 
-def test_many_commits_push_out_the_oldest_and_raise_the_floor_alike() -> None:
-    lazy, eager = Results(), Results()
-    for n in range(5 * KEPT):
-        lazy.note_committed(tx(n))
-        eager.note(tx(n), COMMITTED)
-    assert (lazy.items(), lazy.floor) == (eager.items(), eager.floor)
-    assert lazy.too_old(tx(0))
-    assert not lazy.is_new(tx(0))
-    assert lazy.get(tx(5 * KEPT - 1)) == COMMITTED
-    assert lazy.is_new(tx(5 * KEPT))
-    assert KEPT <= len(lazy.items()) <= 2 * KEPT
-
-
-def test_the_floor_comes_with_the_results_of_another_copy() -> None:
+def test_what_is_forgotten_is_what_the_record_names_and_nothing_else() -> None:
     results = Results()
-    results.merge([], [], tx(9))
-    assert results.too_old(tx(5)), "it may have been answered there, and forgotten"
-    assert not results.is_new(tx(9))
-    assert results.is_new(tx(10))
+    for session in SESSIONS:
+        for number in range(1, TAKEN_IN + 2):
+            results.note_committed(tx_of(session, number))
+    assert results.floor == b"", "nothing was forgotten, however many there are"
+    results.forget_up_to([(SESSIONS[0], TAKEN_IN), (b"c" * 10, 5)])
+    kept = [tx for tx, _ in results.items()]
+    assert kept == [tx_of(SESSIONS[0], TAKEN_IN + 1), *(tx_of(SESSIONS[1], n) for n in range(1, TAKEN_IN + 2))]
+    assert results.floor, "and now somebody may ask for what was forgotten"
+
+
+def test_that_something_was_forgotten_comes_with_the_results_of_another_copy() -> None:
+    results = Results()
+    results.merge([], [], tx_of(SESSIONS[0], 9))
+    assert results.floor == tx_of(SESSIONS[0], 9)

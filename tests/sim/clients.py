@@ -193,7 +193,7 @@ class Client:
         self._alarm: int | None = None
         self._flushing = False
         seeds = [machine.address for machine in world.machines.values()]
-        self.router = Router(seeds, clock_us=self.clock_us, draw=self._draw.getrandbits(64))
+        self.router = Router(seeds, draw=self._draw.getrandbits(128))
         self._flush()
 
     @property
@@ -213,7 +213,15 @@ class Client:
 
     def new_tx(self) -> TxId:
         """A new transaction id."""
-        return self.router.new_tx(self.clock_us)
+        return self.router.identity.new_tx(self.world.now)
+
+    def new_owner(self) -> TxId:
+        """An id that only holds locks."""
+        return self.router.identity.new_owner()
+
+    def unused(self, tx: TxId) -> None:
+        """Nothing was asked, or will be asked any more, under this id."""
+        self.router.identity.close(tx)
 
     # Coroutines.
 

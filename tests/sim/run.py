@@ -81,6 +81,8 @@ def draw_settings(draw: Random, nodes: int) -> Settings:
         lock_lease_ms=draw.choice([300, 1_000, 3_000]),
         lock_timeout_ms=draw.choice([300, 1_500]),
         in_doubt_ms=draw.choice([100, 1_000]),
+        answers_kept=draw.choice([1, 4, 256]),
+        result_retention_ms=60_000,
         checkpoint_ms=draw.choice([100, 300, 2_000]),
         checkpoint_bytes=draw.choice([1 << 10, 4 << 10, 1 << 20]),
         max_parallel_migrations=draw.choice([1, 3, 10]),

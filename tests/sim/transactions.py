@@ -120,6 +120,8 @@ class SimTransaction:
 
     async def rollback(self) -> None:
         """Give up, and release what was locked."""
+        if self.commit_call is None:
+            self.client.unused(self.tx)
         if not self.optimistic and self.read:
             keys = [key for _, key in self.read]
             try:

@@ -14,6 +14,7 @@ from engine.requests import (
     GetStatus,
     GetTable,
     KeepLocks,
+    KeepSessions,
     Lock,
     Put,
     Request,
@@ -63,6 +64,7 @@ KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
     Put: st.tuples(ID, TX, NAME, BATCH).map(lambda p: Put(p[0], p[1], p[2], *p[3])),
     Swap: st.builds(Swap, ID, TX, NAME, KEY, WHEN, VALUES, VALUES),
     Lock: st.builds(Lock, ID, TX, NAME, KEY_LISTS, odd(st.integers(0, 300), INTS)),
+    KeepSessions: st.builds(KeepSessions, ID, st.lists(st.tuples(st.binary(max_size=12), st.integers(-2, 1 << 49)))),
     KeepLocks: st.builds(KeepLocks, ID, st.lists(TX, max_size=4)),
     Unlock: st.builds(Unlock, ID, TX),
     CommitTx: st.builds(

@@ -21,6 +21,7 @@ from wal.records import (
     Committed,
     Compare,
     EpochStart,
+    Forget,
     FragmentClear,
     FragmentReady,
     History,
@@ -54,6 +55,7 @@ BLOCKS: list[list[Record]] = [
     [Preload("acc", 8, [1, 2], [5, 0], [b"g", b"h"], [b"5", None]), Results(8, [TX], [1], TX[:8] + bytes(8))],
     [FragmentReady("acc", 8, 5, 2**64 - 1, [(1, 1), (2, 5)], True), Checkpoint(12)],
     [FragmentClear("acc", 7, "behind"), Undo("acc", 9, 4, [b"i"]), Trimmed(3, [("acc", 7, 2)])],
+    [Forget(8, 3, [(TX[:10], 5), (TX[1:11], 2**48 - 1)])],
     [Boot(3, 21, [(1, 0), (2, 17)]), Claimed(Version(1, 0), [Claim("n2", "d2", 5, 99)])],
     [Stable(7, 2, [("acc", 10)]), Compare(7, 2, "n3", 1)],
 ]

@@ -7,12 +7,27 @@ from typing import TypeVar
 import pytest
 
 from engine import errors, topology
-from engine.client.calls import GetCall, PutCall, StatusCall
+from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall
 from engine.client.routing import SILENCE_MS, Router
 from engine.core import MS
-from engine.requests import Code, Done, Failed, Get, GetStatus, GetTable, Put, Remap, Request, Table, Values
+from engine.requests import (
+    Code,
+    Done,
+    Failed,
+    Get,
+    GetStatus,
+    GetTable,
+    KeepSessions,
+    Put,
+    Remap,
+    Request,
+    Rows,
+    Status,
+    Table,
+    Values,
+)
 from engine.topology import Member, Placement, Topology
-from wal.ids import Version, partition_of
+from wal.ids import Version, partition_of, sequence_of
 
 A, B = "127.0.0.1:1", "127.0.0.1:2"
 PARTITIONS = 4
@@ -43,7 +58,7 @@ class Story:
     """A router that knows both nodes, and what it sent."""
 
     def __init__(self) -> None:
-        self.router = Router([A, B], clock_us=1, draw=1)
+        self.router = Router([A, B], draw=1)
         self.router.connects.clear()
         self.now = SECOND
         for address in (A, B):
@@ -63,7 +78,7 @@ class Story:
     def put(self, *partitions: int) -> PutCall:
         """Begin to write one key in each partition."""
         keys = [KEYS[number] for number in partitions]
-        call = PutCall(self.router.new_tx(1), "acc", keys, [b"v"] * len(keys))
+        call = PutCall(self.router.identity.new_tx(self.now), "acc", keys, [b"v"] * len(keys))
         self.router.begin(call, self.now, self.now + 10 * SECOND)
         return call
 
@@ -193,27 +208,97 @@ def test_a_request_that_is_too_large_is_refused_to_its_caller_alone() -> None:
     assert (small.finished, small.error) == (True, None)
 
 
-def test_the_status_of_a_transaction_too_old_is_unknown_and_no_other_is_asked_about() -> None:
+def test_the_status_of_a_transaction_that_may_be_forgotten_is_unknown_and_no_other_is_asked_about() -> None:
     story = Story()
     call = StatusCall(bytes(16), 0)
     story.router.begin(call, story.now, story.now + 10 * SECOND)
     (asked,) = story.of(A, GetStatus)
-    too_old = Failed(asked.id, Code.TOO_OLD, f"older than the oldest result kept: {b'f'.hex() * 16}", maybe_committed=True)
-    story.router.on_reply(A, too_old, story.now)
+    assert asked.age_ms == -1, "it is not this client's"
+    story.router.on_reply(A, Failed(asked.id, Code.FORGOTTEN, "not known", maybe_committed=True), story.now)
     story.wait(100)
     assert story.sent() == []
     assert isinstance(call.error, errors.CommitUnknown)
 
 
-def test_a_write_whose_id_is_too_old_is_sent_under_a_newer_one() -> None:
+def test_what_is_answered_is_acknowledged_with_the_next_request_and_what_is_open_holds_it_back() -> None:
+    story = Story()
+    story.put(0)
+    story.put(1)
+    story.put(1)
+    first, second, third = story.of(A, Put)
+    assert [p.acked for p in (first, second, third)] == [0, 0, 0]
+    assert {p.version for p in (first, second, third)} == {Version(1, 0).number}
+    story.router.on_reply(A, Done(third.id), story.now)
+    story.router.on_reply(A, Done(second.id), story.now)
+    story.put(0)
+    (fourth,) = story.of(A, Put)
+    assert fourth.acked == 0, "the first has no answer"
+    story.router.on_reply(A, Done(first.id), story.now)
+    story.put(0)
+    (fifth,) = story.of(A, Put)
+    assert fifth.acked == sequence_of(third.tx)
+    assert sequence_of(fifth.tx) == 5
+
+
+def test_a_session_with_an_unknown_is_left_and_its_age_goes_with_the_question() -> None:
+    story = Story()
+    unknown = story.put(0)
+    story.of(A, Put)
+    story.wait(11_000)
+    assert isinstance(unknown.error, errors.CommitUnknown)
+    story.put(0)
+    (after,) = story.of(A, Put)
+    assert after.tx[:10] != unknown.tx[:10], "no answer that comes later waits for one that never came"
+    story.router.keep()
+    (kept,) = story.of(A, KeepSessions)
+    assert kept.sessions == [(unknown.tx[:10], 0), (after.tx[:10], 0)]
+    status = StatusCall(unknown.tx, 0)
+    story.router.begin(status, story.now, story.now + SECOND)
+    (asked,) = story.of(A, GetStatus)
+    assert 11_000 <= asked.age_ms < 12_000
+    story.router.on_reply(A, Status(asked.id, "aborted"), story.now)
+    story.router.keep()
+    (kept,) = story.of(A, KeepSessions)
+    assert kept.sessions == [(after.tx[:10], 0)], "there is an answer now"
+
+
+def test_an_answer_that_speaks_of_a_newer_map_makes_an_idle_client_ask_for_it() -> None:
+    story = Story()
+    story.wait(400)
+    story.sent()
+    story.put(0)
+    (put,) = story.of(A, Put)
+    story.router.on_reply(A, Done(put.id, version=Version(1, 7).number), story.now)
+    assert story.sent() == [], "copies came and went: whoever asks the wrong node is told"
+    story.put(0)
+    (put,) = story.of(A, Put)
+    story.router.on_reply(A, Done(put.id, version=Version(2, 0).number), story.now)
+    assert [type(request) for _, request in story.sent()] == [GetTable]
+
+
+def test_a_connection_that_breaks_under_a_write_leaves_it_unknown() -> None:
     story = Story()
     call = story.put(0)
-    (first,) = story.of(A, Put)
-    floor = first.tx[:7] + b"\xff" * 9
-    story.router.on_reply(A, Failed(first.id, Code.TOO_OLD, f"older than: {floor.hex()}"), story.now)
-    story.wait(100)
-    (again,) = story.of(A, Put)
-    assert again.tx > floor > first.tx
-    assert call.tx == again.tx, "whoever asks about it later, asks about the one that counts"
-    story.router.on_reply(A, Done(again.id), story.now)
-    assert call.error is None
+    assert story.of(A, Put)
+    story.router.on_disconnected(A, story.now)
+    story.wait(11_000)
+    assert isinstance(call.error, errors.CommitUnknown), call.error
+
+
+def test_a_remap_of_a_write_that_had_begun_leaves_it_unknown() -> None:
+    story = Story()
+    call = story.put(0)
+    (put,) = story.of(A, Put)
+    story.router.on_reply(A, Remap(put.id, Version(1, 0), True), story.now)
+    story.router.on_disconnected(A, story.now)
+    story.router.on_disconnected(B, story.now)
+    story.wait(11_000)
+    assert isinstance(call.error, errors.CommitUnknown), call.error
+
+
+def test_a_page_ends_where_the_first_node_has_more() -> None:
+    scan = ScanCall("acc", b"", None, 1000)
+    scan.take([0], Rows(1, [b"a", b"c"], [b"", b""], True))  # cut by its bytes: `d` and `e` are still there
+    scan.take([1], Rows(2, [b"b", b"z"], [b"", b""], True))
+    assert [key for key, _ in scan.rows] == [b"a", b"b", b"c"]
+    assert scan.next_start == b"c\0"

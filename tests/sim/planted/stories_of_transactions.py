@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
+from engine.requests import Request
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
 from tests.sim.world import Plant
@@ -294,3 +295,65 @@ def a_lock_is_lost_with_its_primary(plant: Plant | None) -> None:
         stage.until(lambda: committing.done, "the commit is answered")
         stage.must(not told(committing), "a transaction that has lost its locks is refused")
         stage.curtain()
+
+
+@story
+def a_copy_of_a_request_arrives_when_its_answer_is_forgotten(plant: Plant | None) -> None:
+    """A copy of a write that stood still somewhere arrives after its client has the answer, and has written once more."""
+    with Stage(plant, settings=FORGETFUL) as stage:
+        x = key(0)
+        late = _write(stage, x, b"first")
+        for value in (b"second", b"third", b"fourth"):
+            stage.put(x, value)
+        stage.wait(50)
+        _arrive(stage, late, "n1")
+        stage.must(stage.get(x) == b"fourth", "what was answered is not executed again")
+        stage.curtain()
+
+
+@story
+def a_copy_of_a_request_arrives_at_a_primary_that_knows_nothing_of_it(plant: Plant | None) -> None:
+    """The same, and meanwhile n1 died: n2, which is primary now, has never heard of that client."""
+    with Stage(plant, settings=FORGETFUL) as stage:
+        x = key(0)
+        late = _write(stage, x, b"first")
+        for value in (b"second", b"third", b"fourth"):
+            stage.put(x, value)
+        stage.wait(50)
+        stage.power_cut("n1")
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        _arrive(stage, late, "n2")
+        stage.must(stage.get(x, stage.another()) == b"fourth", "what was answered is not executed again")
+        stage.curtain()
+
+
+@story
+def answers_pile_up_behind_one_that_was_lost(plant: Plant | None) -> None:
+    """A write is done and its answer is lost; others pile up; then it is asked for again."""
+    with Stage(plant, settings=FORGETFUL) as stage:
+        x = key(0)
+        tx = stage.client.new_tx()
+        stage.do(stage.client.call(PutCall(tx, NAMESPACE, [x], [b"first"]), timeout_ns=ANSWER_NS))
+        stage.client.router.identity.current.open[1] = stage.client.router.identity.current.low = 1  # as if it were lost
+        for value in (b"second", b"third", b"fourth", b"fifth"):
+            stage.put(x, value)
+        stage.wait(50)
+        stage.do(stage.client.call(PutCall(tx, NAMESPACE, [x], [b"first"]), timeout_ns=ANSWER_NS))
+        stage.must(stage.get(x) == b"fifth", "what was done is not done again")
+        stage.curtain()
+
+
+FORGETFUL = msgspec.structs.replace(SETTINGS, answers_kept=1)
+
+
+def _write(stage: Stage, name: bytes, value: bytes) -> Request:
+    """Write, and keep a copy of the request as it was sent."""
+    call = PutCall(stage.client.new_tx(), NAMESPACE, [name], [value])
+    stage.do(stage.client.call(call, timeout_ns=ANSWER_NS))
+    return call.request(1 << 20, [0])
+
+
+def _arrive(stage: Stage, late: Request, node: str) -> None:
+    """The copy arrives."""
+    stage.client.connections[stage[node].address].ask([late])
+    stage.wait(100)

@@ -246,12 +246,6 @@ class _Forgetful(Results):
     def get(self, tx: TxId) -> int | None:
         return None
 
-    def is_new(self, tx: TxId) -> bool:
-        return True
-
-    def too_old(self, tx: TxId) -> bool:
-        return False
-
 
 @TRANSACTIONS.fault("5")
 def retry_executed_twice(machine: Machine) -> None:
@@ -265,6 +259,50 @@ def retry_executed_twice(machine: Machine) -> None:
         return state
 
     around(machine.node.core.replica, "partition", partition)
+
+
+@TRANSACTIONS.fault("5")
+def acknowledged_requests_taken_for_new(machine: Machine) -> None:
+    """A node executes what it does not know, though the client said that it has the answer."""
+    assert machine.node is not None
+    sessions = machine.node.sessions
+
+    def hear(original: Callable[..., bool], tx: TxId, acked: int) -> bool:
+        original(tx, acked)
+        return True
+
+    around(sessions, "hear", hear)
+    replace(sessions, "acknowledged", lambda tx: False)
+
+
+@TRANSACTIONS.fault("5")
+def requests_of_older_maps_taken_for_new(machine: Machine) -> None:
+    """A new primary executes what it does not know, though it was sent before this node was primary."""
+    assert machine.node is not None
+    core = machine.node.core
+
+    def switch(original: Callable[..., None], topology: Any) -> None:
+        original(topology)
+        for hold in core.holds:
+            hold.since = 0
+
+    around(machine.node.exchange, "_switch", switch)
+
+
+@TRANSACTIONS.fault("5")
+def everything_is_forgotten(machine: Machine) -> None:
+    """Where answers pile up a primary forgets all of them, whether or not their clients have them."""
+    assert machine.node is not None
+    sessions = machine.node.sessions
+
+    def look(original: Callable[..., None], hold: Hold) -> None:
+        for heard in sessions._heard.values():
+            heard.acked = 1 << 47
+        original(hold)
+        for heard in sessions._heard.values():
+            heard.acked = -1
+
+    around(sessions, "_look", look)
 
 
 @TRANSACTIONS.fault("5")

@@ -94,7 +94,8 @@ class Operation:
             await coroutine
         except errors.Error as error:
             self.error = error
-            self.told(UNKNOWN if error.maybe_committed else ABORTED)
+            if not isinstance(error, errors.AlreadyAnswered):
+                self.told(UNKNOWN if error.maybe_committed else ABORTED)
 
     def told(self, answer: str) -> None:
         """The client was told how it ended."""
@@ -245,6 +246,7 @@ async def ask_status(op: Operation, timeout_ns: int) -> None:
 
 async def read(op: Operation, namespace: Namespace, keys: list[bytes], timeout_ns: int, *, stale: bool) -> None:
     """Read keys."""
+    op.client.unused(op.tx)
     call = GetCall(namespace, keys, stale=stale)
     await op.client.call(call, timeout_ns=timeout_ns)
     op.answer = text_of([value for _, _, value in call.values])
@@ -252,6 +254,7 @@ async def read(op: Operation, namespace: Namespace, keys: list[bytes], timeout_n
 
 async def scan(op: Operation, namespace: Namespace, timeout_ns: int) -> None:
     """Count the rows of a namespace, as a client finds them."""
+    op.client.unused(op.tx)
     start: bytes | None = b""
     rows = 0
     while start is not None:
@@ -264,6 +267,7 @@ async def scan(op: Operation, namespace: Namespace, timeout_ns: int) -> None:
 
 async def stream(op: Operation, ledger: Ledger, namespace: Namespace, keys: list[bytes], every_ns: int, size: int) -> None:
     """Write one key after the other, round and round, until it is told to stop; what is refused is tried again."""
+    op.client.unused(op.tx)  # each write has an id of its own
     op.streams, number = True, 0
     while not op.stopping:
         key = keys[number % len(keys)]

@@ -26,7 +26,7 @@ def strays_of(load: Load, client: Client, rng: Random) -> Step:
             if choice < 0.4:
                 await _ask_after_the_unknown(load, client, rng)
             elif choice < 0.7:
-                owner = client.new_tx()
+                owner = client.new_owner()
                 keys = [key.encode() for key in rng.sample([*ACCOUNTS, *NODES_OF_RING], 2)]
                 namespace = rng.choice(["bank", "ring"])
                 await client.call(LockCall(owner, namespace, keys, 50), timeout_ns=TIMEOUT_NS)
