@@ -1,7 +1,9 @@
 """The log that format 1 is kept by: `python -m tests.wal.golden` writes it to `tests/testdata/wal/format-1`.
 
-It holds a record of every kind, in two sealed segments and one that is open. Written once: a later version must read
-these bytes as it stands here. If it writes other bytes, it has another format, with a number and a log of its own.
+It holds a record of every kind, in sealed segments and one that is open. Kinds of records, and fields at the end of a
+record, are added to a format, and with them this log is written anew; so `format-1-first` keeps the bytes that the first
+version wrote, which every later one must read as they stand here (`FIRST`). What changes anything else is another format,
+with a number and a log of its own.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ from wal.records import (
 )
 
 DIRECTORY = Path(__file__).parent.parent / "testdata" / "wal" / "format-1"
+FIRST_DIRECTORY = DIRECTORY.with_name("format-1-first")
+FIRST = 9
+"""So many of the blocks are in the log of the first version."""
 SETTINGS = LogSettings(segment_bytes=1024, total_bytes=1 << 20)
 TX = bytes(range(16))
 BLOCKS: list[list[Record]] = [

@@ -41,6 +41,13 @@ def test_the_golden_log_is_read_as_it_was_written() -> None:
     assert verify(golden.DIRECTORY, reference=True).findings == []
 
 
+def test_what_the_first_version_wrote_is_read_as_it_stands() -> None:
+    """Fields that were added since have their defaults."""
+    blocks = list(read(golden.FIRST_DIRECTORY))
+    assert [block.records for block in blocks] == golden.BLOCKS[: golden.FIRST]
+    assert verify(golden.FIRST_DIRECTORY, reference=True).findings == []
+
+
 def test_the_golden_log_is_written_byte_for_byte_the_same_today() -> None:
     written = golden.write()
     assert written.names() == sorted(path.name for path in golden.DIRECTORY.iterdir())
