@@ -270,6 +270,8 @@ class Network:
             if not isinstance(message, Heartbeat | Join):
                 self.said_at = self.world.now
             dst.receive(Received(src, message))
+            for watcher in self.world.watchers.delivered:
+                watcher.delivered(src, dst.name, message)
 
     def _lose(self, src: Side, dst: Side, about: object) -> None:
         self.lost += 1

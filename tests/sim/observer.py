@@ -32,6 +32,9 @@ class Observer:
     def departs(self, machine: Machine, targets: tuple[NodeId, ...], message: Message, needed_lsn: int) -> None:
         """A message leaves a node; whatever it promises is in the log up to `needed_lsn` (0: it promises nothing)."""
 
+    def delivered(self, src: NodeId, dst: NodeId, message: Message) -> None:
+        """A message reached a node, which has it before it or has taken it in."""
+
     def asked(self, machine: Machine, session: int, request: Request) -> None:
         """A client's request reached a node."""
 
@@ -55,6 +58,7 @@ HOOKS = (
     "turned",
     "logged",
     "departs",
+    "delivered",
     "asked",
     "answers",
     "checkpoint",
@@ -71,6 +75,7 @@ class Watchers:
         self.turned: list[Observer] = []
         self.logged: list[Observer] = []
         self.departs: list[Observer] = []
+        self.delivered: list[Observer] = []
         self.asked: list[Observer] = []
         self.answers: list[Observer] = []
         self.checkpoint: list[Observer] = []

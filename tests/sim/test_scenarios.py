@@ -10,10 +10,11 @@ import pytest
 from engine.settings import Settings
 from tests.sim.__main__ import main
 from tests.sim.scenario.expects import EXPECTS
-from tests.sim.scenario.interpreter import tell, understand
+from tests.sim.scenario.interpreter import tell
 from tests.sim.scenario.knobs import SHAPE
 from tests.sim.scenario.language import ScenarioError
 from tests.sim.scenario.matching import KINDS
+from tests.sim.scenario.reading import understand
 from tests.sim.scenario.registry import VERBS
 
 ROOT = Path(__file__).parents[2]
@@ -182,6 +183,110 @@ def test_what_cannot_be_understood_is_a_usage_error_with_its_line(
     told = capsys.readouterr().err
     assert said in told
     assert f"{file}:3" in told
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("expect answer t1 != comitted", "unknown value of answer 'comitted': did you mean 'committed'?"),
+        ("expect state n1 acc/0 != OWNIG", "unknown value of state 'OWNIG': did you mean 'OWNING'?"),
+        ("expect error t1 != Konflict", "unknown value of error 'Konflict': did you mean 'Conflict'?"),
+        ("expect outcome t1 = one of commited aborted", "unknown value of outcome 'commited': did you mean 'committed'?"),
+        ("expect counters acc/0 != eqal", "unknown value of counters 'eqal'"),
+        ("expect took t1 < soon", "'soon' is not a time"),
+        ("crash n3 ; restart n4", "unknown node 'n4'"),
+        ("disk n9 full", "unknown node 'n9'"),
+        ("for each order of crash n1", "this is written `for each order of STATEMENT | STATEMENT ...`"),
+        ("for each order of crash n1 | crush n2", "unknown verb 'crush': did you mean 'crash'?"),
+        ("when announce is delivered then settle", "settle cannot stand behind `then`"),
+        ("when announce then crash n1", "this is written `when KIND [TX]"),
+    ],
+)
+def test_a_value_or_a_node_that_cannot_be_is_found_before_anything_happens(line: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        understand(f"cluster nodes=3\nbegin t1 ; put t1 ns=acc partition=0 key=a ; commit t1\n{line}", "story")
+    assert str(refused.value).startswith("story:3: ")
+    assert said in str(refused.value)
+
+
+def test_what_was_read_may_be_any_value() -> None:
+    understand("cluster\nget ns=acc key=a as=r1\nexpect answer r1 != comitted", "story")
+
+
+def test_every_file_is_read_before_any_story_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = _write(tmp_path, "cluster nodes=1", "load ns=acc n=1 partition=0", "expect rows acc = 1")
+    bad = tmp_path / "bad.txt"
+    bad.write_text("cluster nodes=1\nsetle", encoding="utf-8")
+    assert main(["scenario", good, str(bad)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "bad.txt:2: unknown verb 'setle'" in said.err
+
+
+def test_a_story_is_told_in_each_order_and_fails_in_the_first_that_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        "cluster nodes=3",
+        "for each order of put ns=acc partition=0 key=a value=1 | put ns=acc partition=0 key=a value=2",
+    ]
+    assert main(["scenario", _write(tmp_path, *lines, "expect value acc/0 a = one of 1 2")]) == 0
+    assert " 2 expectations in 2 orders, " in capsys.readouterr().out
+    assert main(["scenario", _write(tmp_path, *lines, "expect value acc/0 a = 2")]) == 1
+    assert "found 1" in capsys.readouterr().out
+
+
+def test_times_and_suppliers_can_be_asked_for() -> None:
+    story = """
+cluster nodes=3
+stream s1 ns=acc partition=0 n=4 every=5ms
+run 500ms
+expect blocked s1 < 100ms
+crash n1
+run 5s
+stop s1
+expect blocked s1 > 200ms ; expect not blocked s1 > 5s ; expect took s1 >= 5s
+load ns=acc n=3 partition=0
+restart n1 ; settle
+expect supplier n1 acc/0 = one of n2 n3 ; expect supplier n2 acc/0 = none
+disk n3 slow 300ms
+crash n3 ; run 4s
+restart n3 ; settle
+put ns=acc partition=0 key=a as=w1
+expect answer w1 = committed ; expect took w1 < 100ms
+"""
+    ending = tell(story, "times")
+    assert not ending.problem, ending.problem
+    assert tell(story.replace("took w1 < 100ms", "took w1 > 100ms"), "times").problem.startswith(
+        "times:17: expected took w1"
+    )
+
+
+def test_a_deed_comes_when_its_message_is_delivered_and_once() -> None:
+    story = """
+cluster nodes=3
+when update to=n1 is delivered then crash n3
+expect up n3
+put ns=acc partition=1 key=a as=w1
+expect not up n3
+restart n3 ; settle
+put ns=acc partition=1 key=b
+expect up n3 ; expect consistent
+"""
+    ending = tell(story, "when")
+    assert not ending.problem, "\n".join([ending.problem, *ending.story])
+
+
+def test_a_rotten_sector_is_never_taken_for_data() -> None:
+    story = """
+cluster nodes=3 wal_segment_bytes=4k wal_total_bytes=64k
+load ns=acc n=60 partition=0 bytes=100
+crash n2 ; disk n2 rot ; run 3s
+load ns=acc n=5 partition=0
+disk n3 fail read
+"""
+    ending = tell(story + "expect rows acc = 65", "rot")
+    assert not ending.problem, "\n".join([ending.problem, *ending.story])
 
 
 def test_a_misspelt_word_is_found_before_anything_happens() -> None:

@@ -1,7 +1,7 @@
 """What a copy keeps in memory does not grow with its history.
 
-A fragment's state may hold what is in flight, a bounded number of digests, one entry for each epoch, and its tombstones.
-At rest nothing is in flight. Everything in it that has a length is counted, whatever it is called: a table that is added
+A fragment's state may hold its tail, a bounded number of digests, one entry for each epoch, and its tombstones. At rest
+nothing else is there. Everything in it that has a length is counted, whatever it is called: a table that is added
 one day is counted, too.
 """
 
@@ -17,7 +17,8 @@ from tests.sim.world import World
 
 SPARE = 16
 """The last writes, which nobody has said to be everywhere yet."""
-COUNTED_APART = ("name", "tombstones")
+COUNTED_APART = ("name", "tombstones", "settling")
+"""The tail goes only when a later write says that it is everywhere."""
 
 
 class Memory(Oracle):

@@ -1,7 +1,8 @@
 """`python -m tests.sim scenario FILE...`: runs stories, and says where one does not go as it says.
 
-The whole text is understood before anything happens, so that a misspelt word at the end costs no time. Exit codes: 0
-every expectation was met; 1 one was not, or an oracle found a broken promise; 2 a story cannot be understood.
+The whole text of every file is understood before anything happens, so that a misspelt word at the end costs no time.
+Exit codes: 0 every expectation was met; 1 one was not, or an oracle found a broken promise; 2 a story cannot be
+understood.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pathlib import Path
 from tests.sim.oracles import look_inside
 from tests.sim.scenario import client_verbs, expects, questions, world_verbs
 from tests.sim.scenario.knobs import shape_of
-from tests.sim.scenario.language import ScenarioError, Statement, parse, unknown
+from tests.sim.scenario.language import ScenarioError, Statement
+from tests.sim.scenario.reading import orders, parts_of, understand
 from tests.sim.scenario.registry import VERBS
 from tests.sim.scenario.stage import Stage, Unmet
 from tests.sim.violation import Violation
@@ -32,35 +34,32 @@ class Ending:
 
     file: str
     expectations: int = 0
+    tellings: int = 0  # in so many orders
     simulated_s: float = 0.0
     problem: str = ""
     story: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
 
 
-def understand(text: str, file: str) -> list[Statement]:
-    """The statements of a story; raises ScenarioError for whatever the text alone shows to be wrong."""
-    statements = list(parse(text, file))
-    if not statements or statements[0].verb != "cluster":
-        raise ScenarioError("a scenario begins with `cluster`, such as `cluster nodes=3 backups=2 partitions=32`", file)
-    for statement in statements[1:]:
-        if statement.verb == "cluster":
-            raise statement.error("there is one cluster, and the first statement makes it")
-        if statement.verb == "expect":
-            expects.understood(statement)
-        elif statement.verb in VERBS:
-            VERBS[statement.verb].check(statement)
-        else:
-            raise unknown(statement, statement.verb, "verb", ["cluster", "expect", *VERBS])
-    return statements
-
-
 def tell(text: str, file: str, *, trace: bool = False) -> Ending:
-    """Run a story up to its end, or to the first expectation that is not met."""
-    statements = understand(text, file)
+    """Run a story in each of its orders, up to its end, or to the first expectation that is not met."""
+    ending = Ending(file)
+    for told in orders(understand(text, file)):
+        one = _tell(told, file, trace=trace)
+        one.expectations += ending.expectations
+        one.simulated_s += ending.simulated_s
+        one.tellings = ending.tellings + 1
+        ending = one
+        if ending.problem:
+            break
+    return ending
+
+
+def _tell(statements: Sequence[Statement], file: str, *, trace: bool) -> Ending:
     ending = Ending(file)
     with Stage(shape_of(statements[0])) as stage:
-        stage.coming = [_named(s) for s in statements[1:] if _named(s)]
+        flat = [part for statement in statements[1:] for part in parts_of(statement)]
+        stage.coming = [_named(s) for s in flat if _named(s)]
         try:
             _play(stage, statements)
         except Unmet as unmet:
@@ -84,6 +83,9 @@ def _play(stage: Stage, statements: Sequence[Statement]) -> None:
         stage.world.say(f"----- {statement.text}")
         if statement.verb == "expect":
             expects.check(stage, statement)
+        elif statement.verb == "when":
+            meant, then = parts_of(statement)
+            world_verbs.when(stage, meant, then)
         else:
             VERBS[statement.verb].do(stage, statement)
     stage.oracles.look(stage.world)
@@ -107,13 +109,20 @@ def _story(stage: Stage, found: Unmet | Violation) -> list[str]:
 def run_files(files: Sequence[Path], *, verbose: bool = False, out: Callable[[str], None] = print) -> int:
     """Run each file; the exit code."""
     worst = 0
-    for file in files:
+    texts: list[tuple[str, str]] = []
+    try:
+        for file in files:
+            texts.append((str(file), file.read_text(encoding="utf-8")))
+            understand(texts[-1][1], str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        print(f"{file}: cannot be read: {error}", file=sys.stderr)
+        return 2
+    except ScenarioError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for name, text in texts:
         try:
-            text = file.read_text(encoding="utf-8")
-            ending = tell(text, str(file), trace=verbose)
-        except (OSError, UnicodeDecodeError) as error:
-            print(f"{file}: cannot be read: {error}", file=sys.stderr)
-            return 2
+            ending = tell(text, name, trace=verbose)
         except ScenarioError as error:
             print(error, file=sys.stderr)
             return 2
@@ -125,5 +134,6 @@ def run_files(files: Sequence[Path], *, verbose: bool = False, out: Callable[[st
             for line in ending.story:
                 out(f"    {line}")
         else:
-            out(f"ok {file}: {ending.expectations} expectations, {ending.simulated_s:.1f} simulated seconds")
+            orders_ = f" in {ending.tellings} orders" if ending.tellings > 1 else ""
+            out(f"ok {name}: {ending.expectations} expectations{orders_}, {ending.simulated_s:.1f} simulated seconds")
     return worst

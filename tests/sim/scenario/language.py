@@ -94,8 +94,8 @@ def parse_statement(text: str, where: str) -> Statement:
     """One statement."""
     verb, _, rest = text.partition(" ")
     statement = Statement(where, text, verb, rest.strip())
-    if verb == "expect":
-        return statement  # it has a comparison; `expectation` takes it apart
+    if verb in ("expect", "for", "when"):
+        return statement  # it has a comparison, or other statements in it; `expectation`, or `reading`, takes it apart
     at = 0
     for match in _TOKEN.finditer(rest):
         if rest[at : match.start()].strip():

@@ -75,6 +75,10 @@ class Operation:
     count: int = 0  # of acknowledged writes, for a stream
     touching: int = 0  # steps of a transaction that are not answered yet
     broken: bool = False  # one of them failed
+    began: int = 0  # when its last step was asked for, in ns of the world
+    ended: int | None = None  # and answered
+    acked: int = 0  # when a stream's last write was acknowledged, or it began
+    blocked: int = 0  # the longest time between two of them
     streams: bool = False
     stopping: bool = False
 
@@ -85,6 +89,8 @@ class Operation:
 
     def run(self, coroutine: Coroutine[Any, None, None]) -> Task:
         """Begin a step of it."""
+        self.began, self.ended = self.client.world.now, None
+        self.acked = self.began
         task = self.client.spawn(self._step(coroutine), self.name)
         self.tasks.append(task)
         return task
@@ -96,6 +102,14 @@ class Operation:
             self.error = error
             if not isinstance(error, errors.AlreadyAnswered):
                 self.told(UNKNOWN if error.maybe_committed else ABORTED)
+        finally:
+            self.ended = self.client.world.now
+
+    def acknowledged(self) -> None:
+        """A write of a stream is done."""
+        now = self.client.world.now
+        self.count += 1
+        self.blocked, self.acked = max(self.blocked, now - self.acked), now
 
     def told(self, answer: str) -> None:
         """The client was told how it ended."""
@@ -281,7 +295,7 @@ async def stream(op: Operation, ledger: Ledger, namespace: Namespace, keys: list
             written[0].refused = not error.maybe_committed
         else:
             written[0].acked = op.client.world.now
-            op.count += 1
+            op.acknowledged()
         await op.client.pause(every_ns)
     op.answer = COMMITTED
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from engine import errors
 from engine.fragment import FragmentState
 from engine.topology import CopyState, Placement, Topology
 from tests.conversations.names import key_in
@@ -21,6 +22,8 @@ from tests.sim.violation import About, Violation
 from tests.support.probes import declared
 from wal.ids import Fragment, partition_of
 from wal.records import KINDS
+
+ERRORS = tuple(name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.Error))
 
 # Counters.
 
@@ -70,13 +73,13 @@ def sequential(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     return counter.lwm == counter.hwm and not counter.ranges
 
 
-@expects("counters", "FRAGMENT", least=1)
+@expects("counters", "FRAGMENT", least=1, values="equal")
 def counters(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """`equal`, or what each owner that runs has."""
     return _same(stage, statement, words[0], lambda copy: str(copy.counter))
 
 
-@expects("digests", "FRAGMENT", least=1)
+@expects("digests", "FRAGMENT", least=1, values="equal")
 def digests(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """`equal`, or what each owner that runs has."""
     return _same(stage, statement, words[0], lambda copy: f"{copy.digest:016x}")
@@ -133,7 +136,7 @@ def value(stage: Stage, statement: Statement, words: list[str]) -> Answer:
 # Transactions.
 
 
-@expects("outcome", "TX = committed|aborted|prepared|pending", least=1)
+@expects("outcome", "TX = committed|aborted|prepared|pending", least=1, values="committed aborted prepared pending")
 def outcome(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """How a transaction stands in the cluster."""
     op = stage.operation(statement, words[0])
@@ -159,7 +162,7 @@ def answer(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     return stage.operation(statement, words[0]).answer
 
 
-@expects("error", "NAME = Conflict", least=1)
+@expects("error", "NAME = Conflict", least=1, values=f"{NONE} {' '.join(ERRORS)}")
 def error(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """The class of the error that a client was told last; `none` if there was none."""
     op = stage.operation(statement, words[0])
@@ -188,6 +191,20 @@ def locks(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     return len(node.locks) if node is not None else 0
 
 
+@expects("took", "NAME < 500ms", least=1, timed=True)
+def took(stage: Stage, statement: Statement, words: list[str]) -> Answer:
+    """How long a client waited for the last answer of an operation; until now, if there is none."""
+    op = stage.operation(statement, words[0])
+    return (op.ended if op.ended is not None else stage.world.now) - op.began
+
+
+@expects("blocked", "STREAM < 2s", least=1, timed=True)
+def blocked(stage: Stage, statement: Statement, words: list[str]) -> Answer:
+    """The longest time in which nothing of a stream was acknowledged, up to now or to its end."""
+    op = stage.operation(statement, words[0])
+    return max(op.blocked, (op.ended if op.ended is not None else stage.world.now) - op.acked)
+
+
 @expects("written", "STREAM >= N", least=1)
 def written(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """How many writes of a stream were acknowledged."""
@@ -197,7 +214,7 @@ def written(stage: Stage, statement: Statement, words: list[str]) -> Answer:
 # Catching up.
 
 
-@expects("rebalance", "NODE FRAGMENT = historical|full|nothing|none", least=2)
+@expects("rebalance", "NODE FRAGMENT = historical|full|nothing|none", least=2, values="historical full nothing none")
 def rebalance(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """The way that a copy caught up since its node started."""
     machine, name = stage.machine(statement, words[0]), stage.fragment(statement, words[1])
@@ -210,6 +227,13 @@ def supplied(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     machine = stage.machine(statement, words[0])
     name = stage.fragment(statement, words[1]) if len(words) > 1 else None
     return stage.supplies.supplied(machine.name, name)
+
+
+@expects("supplier", "NODE FRAGMENT = NODE|none", least=2)
+def supplier(stage: Stage, statement: Statement, words: list[str]) -> Answer:
+    """Who sent a node anything of a fragment since it started, the last one; `none` if nobody did."""
+    machine, name = stage.machine(statement, words[0]), stage.fragment(statement, words[1])
+    return stage.supplies.suppliers.get((machine.name, name), NONE)
 
 
 @expects("no-supply", "NODE", least=1)
@@ -255,7 +279,7 @@ def _primary(stage: Stage, partition: int) -> Machine | None:
     return machine if machine is not None and machine.up else None
 
 
-@expects("state", "NODE FRAGMENT|PARTITION = OWNING|MOVING|LOST|NONE", least=2)
+@expects("state", "NODE FRAGMENT|PARTITION = OWNING|MOVING|LOST|NONE", least=2, values="OWNING MOVING LOST NONE")
 def state(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """What a node's copy is, by the newest map."""
     node = stage.machine(statement, words[0]).name

@@ -25,7 +25,7 @@ from tests.sim.scenario.knobs import Shape, ring
 from tests.sim.scenario.language import Statement, duration, unknown
 from tests.sim.scenario.matching import Batches, Wanted, matches
 from tests.sim.scenario.operations import Ledger, Operation
-from tests.sim.scenario.watch import Logged, Supplies
+from tests.sim.scenario.watch import Awaited, Logged, Supplies
 from tests.sim.vault import Vault
 from tests.sim.violation import NOTHING, About
 from tests.sim.world import SECOND, World
@@ -315,6 +315,10 @@ class Stage:
             self._caught.append((self.world.now, said))
 
         self.world.network.rules.append(Hold(text, wanted, self.batches, drop=drop, left=left, caught=caught))
+
+    def watch_for(self, wanted: Wanted, then: Callable[[], None]) -> None:
+        """Do something as soon as a message of this kind was delivered, once."""
+        self.world.watch([Awaited(self.world, wanted, self.batches, then)])
 
     # Time.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.messages import Message, Supply
 from tests.sim.machine import Machine
 from tests.sim.observer import Observer
+from tests.sim.scenario.matching import Batches, Wanted, matches
+from tests.sim.world import World
 from wal import records as r
 from wal.ids import Fragment, NodeId
 from wal.records import kind_of
@@ -22,10 +24,12 @@ class Supplies(Observer):
     def __init__(self) -> None:
         self._seen: dict[tuple[NodeId, NodeId, int, int], None] = {}
         self.by_fragment: dict[NodeId, Counter[Fragment]] = {}
+        self.suppliers: dict[tuple[NodeId, Fragment], NodeId] = {}
 
     def started(self, machine: Machine) -> None:
         """A node begins a life."""
         self.by_fragment.pop(machine.name, None)
+        self.suppliers = {key: by for key, by in self.suppliers.items() if key[0] != machine.name}
 
     def departs(self, machine: Machine, targets: tuple[NodeId, ...], message: Message, needed_lsn: int) -> None:
         """A batch leaves."""
@@ -37,6 +41,10 @@ class Supplies(Observer):
                 continue
             self._seen[batch] = None
             counts = self.by_fragment.setdefault(target, Counter())
+            for fragment in [w.fragment for w in message.writes] + [
+                (rows.namespace, rows.partition) for rows in message.rows
+            ]:
+                self.suppliers[target, fragment] = machine.name
             for write in message.writes:
                 counts[write.fragment] += write.delta
             for rows in message.rows:
@@ -68,3 +76,20 @@ class Logged(Observer):
     def count(self, node: NodeId, kind: str, partition: int | None) -> int:
         """Records of one kind."""
         return self._counts[(node, kind, partition)]
+
+
+class Awaited(Observer):
+    """Waits for one message, and then lets something happen, when its receiver has taken it in."""
+
+    def __init__(self, world: World, wanted: Wanted, batches: Batches, then: Callable[[], None]) -> None:
+        self._world = world
+        self._wanted = wanted
+        self._batches = batches
+        self._then = then
+        self._done = False
+
+    def delivered(self, src: NodeId, dst: NodeId, message: Message) -> None:
+        """It may be this one."""
+        if not self._done and matches(self._wanted, self._batches, src, dst, message):
+            self._done = True
+            self._world.after(0, self._then)

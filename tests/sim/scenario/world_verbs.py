@@ -10,10 +10,11 @@ from tests.sim.network import Pair
 from tests.sim.scenario import holds
 from tests.sim.scenario.language import Statement
 from tests.sim.scenario.matching import KINDS, Wanted
-from tests.sim.scenario.registry import MANY, verb
+from tests.sim.scenario.registry import MANY, VERBS, verb
 from tests.sim.scenario.stage import Stage, Unmet, time_of
 from tests.sim.violation import About
 from tests.sim.world import SECOND
+from tests.support.memory_disk import SECTOR
 
 COMMAND_NS = 5 * SECOND
 SYNC_NS_MAX = 3_600 * SECOND
@@ -62,6 +63,16 @@ def _wanted(stage: Stage, statement: Statement) -> Wanted:
     partition = stage.partition(statement, options["partition"]) if "partition" in options else None
     tx = stage.tx(statement, words[1]) if len(words) > 1 else None
     return Wanted(kind, tx, options.get("from", ""), options.get("to", ""), options.get("ns", ""), partition)
+
+
+def when(stage: Stage, meant: Statement, then: Statement) -> None:
+    """As soon as such a message was taken in, once, this is done; the message itself is not held up."""
+    stage.watch_for(_wanted(stage, meant), lambda: _do(stage, then))
+
+
+def _do(stage: Stage, statement: Statement) -> None:
+    stage.world.say(f"----- {statement.text}")
+    VERBS[statement.verb].do(stage, statement)
 
 
 # Processes and power.
@@ -114,6 +125,7 @@ def restart(stage: Stage, statement: Statement) -> None:
             raise statement.error(f"{name} runs: crash, kill or stop it first")
         machine.gone = False
         machine.disk.repair()
+        machine.speed.sync = stage.shape.fsync_ns
         if not machine.start():
             raise Unmet(statement, f"{name} to start", machine.why, About(nodes=(name,)))
     stage.breathe()
@@ -202,24 +214,40 @@ def set_back(stage: Stage, statement: Statement) -> None:
         stage.world.destroyed(machine, "was set back to an old image of its disk")
 
 
-@verb("disk", "NODE slow TIME | fail [sync|write] | full | repair", least=2, most=3)
+@verb("disk", "NODE slow TIME | fail [sync|write|read] | rot | full | repair", least=2, most=3)
 def disk(stage: Stage, statement: Statement) -> None:
-    """The disk becomes slow, fails once, is full, or works again."""
+    """The disk becomes slow, fails once, loses a sector, is full, or works again."""
     machine, how = stage.machine(statement, statement.words[0]), statement.words[1]
     more = statement.words[2] if len(statement.words) > 2 else ""
     match how:
         case "slow":
             machine.speed.sync = min(time_of(statement, more, "slow"), SYNC_NS_MAX)
         case "fail":
-            operation = stage.known(statement, more or "sync", "disk operation", ["sync", "write"])
+            operation = stage.known(statement, more or "sync", "disk operation", ["sync", "write", "read"])
             machine.disk.fail(operation, 1, "EIO")
+        case "rot":
+            _rot(stage, machine)
         case "full":
             machine.disk.capacity = machine.disk.used
         case "repair":
             machine.disk.repair()
             machine.speed.sync = stage.shape.fsync_ns
         case _:
-            stage.known(statement, how, "state of a disk", ["slow", "fail", "full", "repair"])
+            stage.known(statement, how, "state of a disk", ["slow", "fail", "rot", "full", "repair"])
+
+
+def _rot(stage: Stage, machine: Machine) -> None:
+    """A sector of the log that holds something is junk from now on."""
+    draw = stage.world.draws.of("rot")
+    held = [(n, at) for n in machine.disk.names() for at in _sectors(machine.disk.image(n))]
+    if held:
+        name, at = draw.choice(held)
+        stage.world.destroyed(machine, f"has a rotten sector: {name} at {at}")
+        machine.disk.overwrite(name, at, draw.randbytes(SECTOR))
+
+
+def _sectors(image: bytes) -> list[int]:
+    return [at for at in range(0, len(image), SECTOR) if any(image[at : at + SECTOR])]
 
 
 @verb("checkpoint", "NODE...", least=1, most=MANY)
