@@ -26,7 +26,7 @@ from engine.node import Node
 from engine.requests import Reply
 from wal.ids import NodeId
 
-TURN_BYTES_MAX = 64 << 20
+TURN_BYTES_MAX = 8 << 20
 WORKERS = 4
 
 T = TypeVar("T")

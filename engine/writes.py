@@ -11,6 +11,7 @@ waits with the first. So a client may ask again, here or at the next primary, an
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Container, Iterable
 from typing import TypeAlias
 
@@ -24,6 +25,9 @@ from engine.sessions import AHEAD_MAX, Sessions
 from wal import records as r
 from wal.ids import DECISIONS, NAME, Namespace, NodeId, TxId, partition_of, partitions_of
 from wal.probe import probe
+
+PIECE_WORK = 1_000
+"""Keys of a batch that one turn logs, about; a share of a partition is one record, and is not cut."""
 
 
 class _Job:
@@ -137,7 +141,7 @@ class Writes:
                 share = by_partition[number] = ([], [])
             share[0].append(key)
             share[1].append(value)
-        core.work += len(request.keys) // 4 + 2 * len(by_partition)
+        core.work += len(request.keys) // 4
         settled: list[int] = []  # answered already, or under way
         awaited, version = self.sessions.hear(request.tx, request.acked), request.version
         steady = core.quorum and not core.frozen and awaited
@@ -163,10 +167,55 @@ class Writes:
             keys, _ = by_partition.pop(number)
             locks.give_up(request.tx, [(namespace, key) for key in keys])
             self._join(job, request.tx, number)
-        for number, (keys, values) in by_partition.items():
-            self._issue(core.holds[number], job, request.tx, namespace, keys, values, locked=granted)
-        if not job.left:
+        if not by_partition and not job.left:
             core.reply(session, Done(request.id))
+            return
+        job.left += 1  # for what is not issued yet
+        self._issue_on(job, session, request, deque(by_partition.items()), granted=granted)
+
+    def _issue_on(
+        self,
+        job: _Job,
+        session: SessionId,
+        request: Put,
+        shares: deque[tuple[int, tuple[list[bytes], list[bytes | None]]]],
+        *,
+        granted: bool,
+        again: bool = False,
+    ) -> None:
+        """Issue the next shares of a batch. Where it is gone on with and something is in the way, it is asked anew."""
+        core, tx, namespace = self.core, request.tx, request.namespace
+        work = 0
+        while shares and work < PIECE_WORK and not job.over:
+            number, (keys, values) = shares[0]
+            if again and not self._still_free(request, number, keys, granted=granted):
+                probe("write.cut_batch_asked_anew")
+                job.over = True
+                self.locks.give_up(tx, [(namespace, key) for key in request.keys])
+                self.on_put(session, request)
+                return
+            shares.popleft()
+            work += 2 + len(keys)
+            self._issue(core.holds[number], job, tx, namespace, keys, values, locked=granted)
+        core.work += work
+        if shares and not job.over:
+            core.resume(lambda: self._issue_on(job, session, request, shares, granted=granted, again=True))
+            return
+        job.left -= 1
+        if not job.left and not job.over:
+            job.over = True
+            core.reply(session, Done(request.id))
+
+    def _still_free(self, request: Put, number: int, keys: list[bytes], *, granted: bool) -> bool:
+        """Whether a share may be issued as it could when its request was looked at, some turns ago."""
+        core, locks, hold = self.core, self.locks, self.core.holds[number]
+        if core.frozen or not core.quorum or not hold.mine or not hold.active or hold.draining:
+            return False
+        if not self._is_new(request.tx, number):
+            return False
+        if granted:
+            return all(locks.holds(request.tx, (request.namespace, key)) for key in keys)
+        return locks.idle or not any(locks.busy((request.namespace, key)) for key in keys)
 
     def _busy(
         self, namespace: Namespace, shares: dict[int, tuple[list[bytes], list[bytes | None]]], settled: list[int]

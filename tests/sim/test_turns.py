@@ -13,12 +13,13 @@ from typing import Any
 from engine.core import WORK_MAX
 from engine.effects import Asked, Effects, Event
 from engine.node import Node
-from engine.requests import Done, Put
+from engine.requests import Done, Lock, Put, Unlock
 from engine.settings import Settings
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
 from tests.sim.observer import Observer
 from tests.sim.world import SECOND, World
+from tests.support.probes import heard
 from wal.ids import NodeId, partition_of
 
 NODES: list[NodeId] = ["n1", "n2", "n3"]
@@ -134,3 +135,45 @@ def test_a_wiped_node_is_supplied_without_looking_at_everything_again_and_again(
     assert twice.most <= WORK_MAX + PIECE_MAX
     assert sum(twice.choices.values()) <= 2.5 * sum(once.choices.values())
     assert sum(twice.choices.values()) <= 4 * 256 * 2
+
+
+def _batch(*, locked: bool) -> tuple[Work, list[object]]:
+    """10,000 keys of one node in one request; `locked`: a transaction takes the last key while it is being issued."""
+    partitions = 512
+    with World(Draws(1), Settings(cluster="sim", partitions=partitions, backups=0)) as world:
+        work = Work()
+        world.watch([work])
+        machine = world.add_machine("n1")
+        world.form(["n1"])
+        keys = [b"k%d" % number for number in range(10_000)]
+        replies: list[object] = []
+        session = machine.new_session(replies.append)
+        put = Put(1, b"p" * 16, "n", keys, [b"v"] * len(keys))
+        begun = dict.fromkeys(partition_of(key, partitions) for key in keys)
+        last = next(key for key in keys if partition_of(key, partitions) == list(begun)[-1])
+        turns = machine.turns
+        machine.receive(Asked(session, put))
+        if locked:
+            machine.receive(Asked(session, Lock(2, b"t" * 16, "n", [last], 1_000)))
+            world.run_for(SECOND)
+            assert [type(reply).__name__ for reply in replies] == ["Values"], "the batch waits for the transaction"
+            machine.receive(Asked(session, Unlock(3, b"t" * 16)))
+        assert world.run_while(lambda: not any(getattr(r, "id", 0) == 1 for r in replies), at_most=10 * SECOND)
+        assert machine.turns - turns >= 5
+        assert machine.node is not None
+        store = machine.node.core.replica.store
+        assert all(store.get(("n", partition_of(key, partitions)), key) for key in keys)
+    return work, replies
+
+
+def test_a_large_batch_is_cut_into_turns() -> None:
+    work, replies = _batch(locked=False)
+    assert work.most <= WORK_MAX + PIECE_MAX + 10_000 // 4, "it is looked at whole, and issued in pieces"
+    assert [type(reply).__name__ for reply in replies] == ["Done"]
+
+
+def test_a_transaction_may_come_between_the_pieces_of_a_batch() -> None:
+    with heard() as reached:
+        _, replies = _batch(locked=True)
+    assert "write.cut_batch_asked_anew" in reached
+    assert sorted(type(reply).__name__ for reply in replies) == ["Done", "Done", "Values"]
