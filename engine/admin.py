@@ -8,11 +8,12 @@ import msgspec
 
 from engine.core import MS
 from engine.effects import SessionId
-from engine.messages import SetBaseline
+from engine.orders import Cost
 from engine.requests import Admin, Code, Report
+from engine.salvage import as_object
 from engine.topology import CopyState, stamp
 from engine.turns import TURN_MS_MAX
-from wal.ids import NO_VERSION, fragment_name
+from wal.ids import fragment_name
 
 CONTENTS_MAX = 4_096
 """Each digest of contents is a read of the store."""
@@ -31,7 +32,8 @@ class Administration:
     def on_admin(self, session: SessionId, request: Admin) -> None:
         """Do a command, or say why not."""
         core, arguments = self.node.core, request.arguments
-        problem, body = "", {}
+        problem, body = "", dict[str, Any]()
+        nodes, sure = tuple(arguments.get("nodes", [])), "yes" in arguments
         match request.command:
             case "status":
                 body = self.status()
@@ -45,13 +47,19 @@ class Administration:
                 if not problem:
                     return  # it answers when everyone has agreed
             case "baseline":
-                nodes = tuple(arguments.get("nodes", []))
-                baselined = core.topology.baselined if core.topology is not None else NO_VERSION
-                problem = self.node.membership.change_baseline(nodes, baselined)
-                leader = self.node.detector.coordinator()
-                if not problem and leader is not None:
-                    core.send(leader, SetBaseline(list(nodes), baselined))
-                body = {"baseline": list(nodes)}
+                problem, body = _cost(self.node.membership.orders.set_baseline(nodes, sure=sure))
+            case "remove":
+                problem, body = _cost(self.node.membership.orders.remove(nodes, sure=sure))
+            case "halt":
+                problem = self.node.membership.leaving.halt(sure=sure)
+            case "recover":
+                near = self.node.membership.near()
+                problem = self.node.rescue.begin(session, request.id, nodes, near, force=sure)
+                if not problem:
+                    return  # the answer follows
+            case "reset-lost":
+                lost = self.node.membership.orders.reset_lost(sure=sure)
+                problem, body = (lost, {}) if isinstance(lost, str) else ("", {"lost": lost})
             case "checkpoint":
                 self.node.checkpoint_wanted = True
             case "stop":
@@ -128,6 +136,8 @@ class Administration:
                     for m in topology.members
                 ],
                 "baseline": list(topology.baseline),
+                "copies": min(topology.backups + 1, len(topology.baseline)),
+                "interventions": [as_object(i) for i in topology.interventions],
                 "under_replicated": sum(
                     len(p.in_sync) < min(topology.backups + 1, len(topology.baseline)) or p.lost
                     for p in topology.placements
@@ -175,3 +185,8 @@ class Administration:
             "differed": {fragment_name(n): often for n, often in self.node.demander.answers.differed.items()},
             "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.ways[n] == "full"},
         }
+
+
+def _cost(cost: Cost | str) -> tuple[str, dict[str, Any]]:
+    """What is in the way, or what it costs."""
+    return (cost, {}) if isinstance(cost, str) else ("", msgspec.to_builtins(cost) | {"cost": cost.told()})

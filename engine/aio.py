@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, over
 from engine import errors
 from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall, SwapCall
 from engine.client.session import Session, SocketLinks
-from engine.client.transaction import Concurrency, Isolation, check_mode
+from engine.client.transaction import Concurrency, Isolation, check_mode, entered
 from engine.client.transaction import Transaction as RawTransaction
 from engine.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.transport import split_address
@@ -158,6 +158,8 @@ class Namespace(Generic[K, V]):
 
     async def _write(self, call: _Writer) -> _Writer:
         """Do a write. If its answer is lost, the error names whom to ask, as far as that is one partition."""
+        if inside := entered.get():
+            self._check_own_locks(call.keys, inside)
         try:
             return await self._session.call(call)
         except errors.CommitUnknown as error:
@@ -167,6 +169,16 @@ class Namespace(Generic[K, V]):
             if len(numbers) == 1:
                 error.tx_id = f"{call.tx.hex()}@{numbers.pop()}"
             raise
+
+    def _check_own_locks(self, keys: Iterable[bytes], inside: tuple[tuple[RawTransaction, object], ...]) -> None:
+        """Refuse a write that would wait for a transaction which waits for it."""
+        for raw, task in inside:
+            mine = raw.session is self._session and (task is None or task is asyncio.current_task())
+            if mine and (key := raw.holds(self.name, keys)) is not None:
+                raise errors.UsageError(
+                    f"{self.name}:{key!r} is locked by transaction {raw.label or raw.id}, in whose `with` this is: a write "
+                    "outside it would wait for its end, in vain; write with tx.namespace(...), or after it"
+                )
 
     async def scan(
         self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
@@ -329,11 +341,13 @@ class Transaction:
         if self._entered or self._raw.over:
             raise errors.UsageError(f"transaction {self.id} was used already: begin another one, or join it without `with`")
         self._entered = True
+        entered.set((*entered.get(), (self._raw, asyncio.current_task())))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        entered.set(tuple(pair for pair in entered.get() if pair[0] is not self._raw))
         if self._raw.over:
             return
         await self._raw.__aexit__(kind, error, traceback)

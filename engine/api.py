@@ -34,7 +34,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar,
 
 from engine import aio, errors
 from engine.aio import Level, Mode, Setting, TransactionOptions
-from engine.client.transaction import Concurrency
+from engine.client.transaction import Concurrency, entered
 from engine.codecs import Codec, CodecName
 from engine.loop import Loop, immortal, iterate
 
@@ -305,11 +305,13 @@ class Transaction:
 
     def __enter__(self) -> Self:
         self._run(self._native.__aenter__())
+        entered.set((*entered.get(), (self._native._raw, None)))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        entered.set(tuple(pair for pair in entered.get() if pair[0] is not self._native._raw))
         self._run(self._native.__aexit__(kind, error, traceback))
 
 

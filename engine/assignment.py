@@ -15,7 +15,8 @@ import msgspec
 
 from engine.claims import set_back
 from engine.messages import CopyReport, SingleMap
-from engine.topology import BEFORE_KEPT, Member, Placement, Topology
+from engine.salvage import INTERVENTIONS_KEPT, Intervention, Taken, best_copy
+from engine.topology import BEFORE_KEPT, Member, Placement, Topology, disk_name, lost_disks, node_of
 from rebalance.affinity import Affinity, assign
 from wal.ids import NodeId, Version
 from wal.records import Claim
@@ -42,6 +43,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     voted: Mapping[NodeId, int] = {}  # where on its disk the promise of each life lies that reported
     claims: Sequence[Claim] = ()  # of those who did not report
     map_hash: int = 0  # of the last map
+    reset: Sequence[int] = ()  # lost partitions that begin again with the best copies that are here
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -94,9 +96,10 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
     ideal = affinity(baseline, domains, old.partitions, old.backups + 1)
     steady = {m.node for m in old.members if m.node in alive and _life(alive[m.node]) == _life(m)}
     trusted = _trusted(old, alive, change.singles, steady, notes)
+    whole = dict.fromkeys(trusted) | _returned(alive, change.singles)
     reports = _reports(old, change.singles)
     # A lost partition must never take the new disk of a node for the old one that held its last copy.
-    replaced = {n: f"{n}#{old.allocations.get(n, '')}" for n in alive if n in change.singles and n not in trusted}
+    replaced = {n: disk_name(n, old.allocations.get(n, "")) for n in alive if n in change.singles and n not in trusted}
     handover = set(change.handover)
     vouched: dict[int, list[NodeId]] = {}
     for node, single in change.singles.items():
@@ -105,19 +108,35 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
                 placement = old.placements[partition]
                 if placement.primary == node and copy in placement.owners and copy in steady and copy in trusted:
                     vouched.setdefault(partition, []).append(copy)
-    placements = tuple(
-        _place(
-            number,
-            placement,
-            ideal[number],
-            _survivors(placement, trusted, vouched.get(number, []), reports.get(number, {}), steady, number, notes),
-            steady,
-            replaced,
-            alive=alive,
-            handover=number in handover,
-        )
-        for number, placement in enumerate(old.placements)
-    )
+    reset, taken = dict.fromkeys(change.reset), list[Taken]()
+    alike: dict[tuple[object, ...], Placement] = {}  # there are many partitions, and few ways in which they are placed
+
+    def placed(number: int, placement: Placement) -> Placement:
+        found = reports.get(number, {})
+        survivors = _survivors(placement, whole, vouched.get(number, []), found, steady, number, notes)
+        if not survivors and number in reset:
+            instead = next((n for n in ideal[number] if n in alive), next(iter(alive)))
+            best, what = best_copy(number, found, list(alive), instead)
+            taken.append(what)
+            survivors, placement = [best], _begun_again(placement, what)
+        wanted, moves = tuple(ideal[number]), number in handover
+        question = (placement.owners, placement.in_sync, placement.lost, wanted, tuple(survivors), moves)
+        answer = alike.get(question)
+        if answer is None:
+            at_zero = Placement(0, 0, placement.owners, placement.in_sync, placement.lost)
+            answer = _place(number, at_zero, wanted, survivors, steady, replaced, alive=alive, handover=moves)
+            alike[question] = answer
+        if not answer.version:
+            return placement
+        version, epoch = placement.version + answer.version, placement.epoch + answer.epoch
+        return Placement(version, epoch, answer.owners, answer.in_sync, answer.lost)
+
+    placements = tuple(placed(number, placement) for number, placement in enumerate(old.placements))
+    interventions = old.interventions
+    if taken:
+        notes.append(f"begun again: {', '.join(_told(what) for what in taken)}")
+        forced = Intervention("reset-lost", old.version, tuple(alive), tuple(taken))
+        interventions = (*interventions, forced)[-INTERVENTIONS_KEPT:]
     allocations = {n: a for n, a in old.allocations.items() if n in baseline or _still_named(n, placements)}
     allocations |= {n: alive[n].allocation for n in alive if n in baseline or n in allocations}
     topology = Topology(
@@ -132,20 +151,35 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
         allocations=allocations,
         domains=domains,
         next_order=max(m.order for m in members) + 1,
-        claims=_claims(members, allocations, change),
+        claims=_claims(members, allocations, placements, change),
         before=(*old.before, (old.version, change.map_hash))[-BEFORE_KEPT:] if change.map_hash else (),
         baselined=version if baseline != old.baseline else old.baselined,
+        interventions=interventions,
     )
     topology.check()
     return Plan(topology, notes)
 
 
-def _claims(members: Sequence[Member], allocations: Mapping[NodeId, str], change: Change) -> tuple[Claim, ...]:
+def _claims(
+    members: Sequence[Member], allocations: Mapping[NodeId, str], placements: Sequence[Placement], change: Change
+) -> tuple[Claim, ...]:
     """What may not be forgotten: where the promise lies of those that reported, and all that is known of the others."""
     here = [Claim(m.node, m.allocation, m.incarnation, change.voted.get(m.node, 0)) for m in members]
     names = {m.node for m in members}
     away = [c for c in change.claims if c.node not in names and allocations.get(c.node) == c.allocation]
-    return (*(c for c in here if c.durable_lsn), *away)
+    lost = lost_disks(placements)
+    awaited = [c for c in change.claims if disk_name(c.node, c.allocation) in lost]
+    return (*(c for c in here if c.durable_lsn), *away, *awaited)
+
+
+def _begun_again(old: Placement, taken: Taken) -> Placement:
+    """A lost partition, for its next epoch to be above all that anybody here knows of."""
+    return Placement(old.version, max(old.epoch, taken.epoch), old.owners, old.in_sync, old.lost)
+
+
+def _told(taken: Taken) -> str:
+    whose = f"{taken.node}'s copy of epoch {taken.epoch} with {taken.updates} updates" if taken.node else "empty"
+    return f"partition {taken.partition} with {whose}" if taken.node else f"partition {taken.partition} {whose}"
 
 
 def wanted_handover(
@@ -156,10 +190,12 @@ def wanted_handover(
     A primary that is gone hands nothing over: its partition changes hands without waiting for anybody.
     """
     ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
-    found: list[int] = []
-    for number, placement in enumerate(old.placements):
-        best = next((n for n in ideal[number] if n in alive), None)
-        if best is None or placement.lost or placement.owners[0] == best or placement.owners[0] not in alive:
+    here, found = dict.fromkeys(alive), list[int]()
+    for number, (placement, wanted) in enumerate(zip(old.placements, ideal, strict=True)):
+        if wanted and placement.owners[0] == wanted[0]:
+            continue  # how it nearly always is
+        best = next((n for n in wanted if n in here), None)
+        if best is None or placement.lost or placement.owners[0] == best or placement.owners[0] not in here:
             continue
         if best in placement.in_sync or best in settled.get(number, ()):
             found.append(number)
@@ -169,16 +205,25 @@ def wanted_handover(
 def surplus(old: Topology, alive: Sequence[NodeId], affinity: Affinity = assign) -> list[int]:
     """Partitions with a copy that is not wanted any more although every wanted one is in sync."""
     ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
+    alike: dict[tuple[object, ...], bool] = {}
     found: list[int] = []
-    for number, placement in enumerate(old.placements):
-        here = [n for n in ideal[number] if n in alive]
-        if placement.lost or not here or not all(n in placement.in_sync for n in here):
-            continue
-        primary, *others = (n for n in placement.owners if n in alive or n == placement.owners[0])
-        extra = [n for n in others if n not in here]
-        if len(_standing_in(extra, ideal[number], [primary, *(n for n in others if n in here)])) < len(extra):
+    for number, (placement, wanted) in enumerate(zip(old.placements, ideal, strict=True)):
+        key = (placement.owners, placement.in_sync, placement.lost, tuple(wanted))
+        known = alike.get(key)
+        if known is None:
+            known = alike[key] = _has_surplus(placement, alive, wanted)
+        if known:
             found.append(number)
     return found
+
+
+def _has_surplus(placement: Placement, alive: Sequence[NodeId], ideal: Sequence[NodeId]) -> bool:
+    here = [n for n in ideal if n in alive]
+    if placement.lost or not here or not all(n in placement.in_sync for n in here):
+        return False
+    primary, *others = (n for n in placement.owners if n in alive or n == placement.owners[0])
+    extra = [n for n in others if n not in here]
+    return len(_standing_in(extra, ideal, [primary, *(n for n in others if n in here)])) < len(extra)
 
 
 def _life(node: Member | Candidate) -> tuple[NodeId, str, int]:
@@ -227,6 +272,19 @@ def _trusted(
     return trusted
 
 
+def _returned(alive: Mapping[NodeId, Candidate], singles: Mapping[NodeId, SingleMap]) -> dict[str, None]:
+    """The disks that are here and were not set back, by the names that lost partitions know them by.
+
+    A partition that was lost with a disk is whole again with it, whatever disk its node had in the meantime.
+    """
+    claims = [claim for single in singles.values() for claim in single.claims]
+    return {
+        disk_name(node, candidate.allocation): None
+        for node, candidate in alive.items()
+        if node in singles and not set_back(node, singles[node].life, claims)
+    }
+
+
 def _reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> dict[int, dict[str, dict[NodeId, CopyReport]]]:
     """partition -> namespace -> node -> report."""
     found: dict[int, dict[str, dict[NodeId, CopyReport]]] = {}
@@ -239,7 +297,7 @@ def _reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> dict[int, di
 
 def _survivors(
     placement: Placement,
-    trusted: Mapping[NodeId, None],
+    whole: Mapping[str, None],
     vouched: Sequence[NodeId],
     reports: Mapping[str, Mapping[NodeId, CopyReport]],
     steady: set[NodeId],
@@ -247,7 +305,7 @@ def _survivors(
     notes: list[str],
 ) -> list[NodeId]:
     """The copies that hold every acknowledged update of the partition, and agree with each other."""
-    survivors = [n for n in placement.in_sync if n in trusted]
+    survivors = list(dict.fromkeys(node_of(name) for name in placement.in_sync if name in whole))
     for namespace, by_node in reports.items():
         stable = max((by_node[n].stable for n in survivors if n in by_node), default=0)
         behind = [n for n in survivors if (by_node[n].lwm if n in by_node else 0) < stable]

@@ -21,7 +21,7 @@ from itertools import pairwise
 from engine.core import Core
 from engine.messages import Life
 from engine.settings import Durability
-from engine.topology import Topology
+from engine.topology import Topology, disk_name, lost_disks
 from wal.ids import NodeId
 from wal.probe import probe
 from wal.records import Claim, Claimed
@@ -48,6 +48,7 @@ class Claims:
         self._sure: dict[Key, int] = {}  # of these, what no loss of power may honestly take back
         self._logged: dict[Key, int] = {}
         self._listed: dict[NodeId, Key] = {}
+        self._awaited: dict[str, None] = {}  # disks that lost partitions wait for
 
     def boot(self) -> None:
         """Begin with what the log and the map remember."""
@@ -64,8 +65,11 @@ class Claims:
 
     def _settle(self, topology: Topology, *, every_life: bool) -> None:
         listed = self._listed = {m.node: (m.node, m.allocation, m.incarnation) for m in topology.members}
+        self._awaited = lost_disks(topology.placements)
 
         def counts(key: Key) -> bool:
+            if disk_name(key[0], key[1]) in self._awaited:
+                return True
             return disk_of(topology, key[0]) == key[1] and (every_life or listed.get(key[0], key) == key)
 
         self._heard = {key: lsn for key, lsn in self._heard.items() if counts(key)}
@@ -101,7 +105,9 @@ class Claims:
 
     def _known(self, node: NodeId, allocation: str) -> bool:
         topology = self.core.topology
-        return topology is not None and disk_of(topology, node) == allocation
+        if topology is None:
+            return False
+        return disk_of(topology, node) == allocation or disk_name(node, allocation) in self._awaited
 
     def _claimed(self, key: Key, durable_lsn: int, voted_lsn: int) -> None:
         """Take a claim, and log it if it must outlive this node by itself."""

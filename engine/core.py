@@ -105,6 +105,7 @@ class Core:
         self.effects = Effects()
         self.durable_lsn = durable_lsn
         self.boot_lsn = durable_lsn
+        self.longest_sync = 0  # ns, of the log, since the last heartbeat; whoever drives this node says so
         self.lives_before: list[tuple[int, int]] = []
         self.voted_lsn = 0  # where the last promise or accept lies, of the version after the committed one
         self.topology: Topology | None = None
@@ -115,6 +116,7 @@ class Core:
         self.serving = False  # the committed map lists this incarnation
         self.quorum = False  # a majority of the voters was heard of lately
         self.to_self: list[Message] = []
+        self.affinity_known = affinity is not assign  # where copies should be was found out
         self.work = 0  # done in this turn
         self.resumed: deque[Callable[[], None]] = deque()
         self.parked_bytes = 0

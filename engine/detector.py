@@ -95,6 +95,8 @@ class Detector:
         assert topology is not None
         voters = topology.voters
         if node == self.core.node:
+            if topology.allocations.get(node, self.core.allocation) != self.core.allocation:
+                return False  # the voter of this name is another disk, and the others wait for that
             voters = tuple(n for n in voters if not self.suspected(n))
         part = connected(node, voters, self._apart, voters)
         return topology.carried_by(part)

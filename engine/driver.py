@@ -91,10 +91,13 @@ class Driver:
         duties = self.duties
         node = self.node
         began, events = time.thread_time_ns(), self._take_events()
-        effects = node.turn(time.monotonic_ns(), events)
-        duties.early(effects)
-        duties.write(effects.log, now=time.monotonic_ns(), wall_ms=time.time_ns() // MS)
-        duties.rest(effects)
+        now = time.monotonic_ns()
+        duties.begin(now)
+        effects = node.turn(now, events)
+        now = time.monotonic_ns()
+        duties.early(effects, now)
+        duties.write(effects.log, now=now, wall_ms=time.time_ns() // MS)
+        duties.rest(effects, time.monotonic_ns())
         self._plan(effects.wake_at)
         node.turns.note(time.thread_time_ns() - began, events)
 

@@ -7,6 +7,8 @@ hand in a `Doer`, so that both obey the same rules:
   durably as the cluster wants it; what consensus promises is always on disk.
 * What takes long is done in the background: `run` elsewhere, and when it is back, `back` where the turns are. Each thing
   that is worked on in the background belongs to the work until it is back. Whoever wants it closed waits for that.
+* A node that is busy with one turn, or with the sync of its log, for longer than a heartbeat lets its last heartbeat be
+  repeated, with how long it has been busy. Not for ever: whoever is stuck must be found.
 * A fault in the reading of one supply's history ends that supply's history. A fault of the log or of the store ends the
   node.
 """
@@ -15,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar, assert_never
+
+import msgspec
 
 from engine.core import MS
 from engine.effects import (
@@ -33,7 +37,8 @@ from engine.effects import (
     TrimLog,
     WriteCheckpoint,
 )
-from engine.messages import Message
+from engine.errors import UsageError
+from engine.messages import Heartbeat, Message
 from engine.node import Node
 from engine.requests import Reply
 from engine.settings import Durability
@@ -48,6 +53,9 @@ CONSENSUS = (Promised, Accepted, Committed, Boot, EpochStart)
 """What must be on disk before it is spoken of, whatever durability the data has."""
 KEPT_MAX = 10_000
 """So many records are not handed to the operating system, where a crash may take what memory holds."""
+
+STUCK_SUSPICIONS = 4
+"""After so many times the silence that makes a node suspected, a node that is busy with one turn falls silent."""
 
 T = TypeVar("T")
 Supply = tuple[NodeId, int]
@@ -114,6 +122,9 @@ class Duties:
         self.over = False
         self._store = store  # writes a checkpoint, durably; in the background
         self._owing = False  # a turn was begun to be paid
+        self._busy_since: int | None = None
+        self._sync_since: int | None = None
+        self._beat: tuple[tuple[NodeId, ...], Heartbeat] | None = None
         self._kept: list[Record] = []  # not handed to the operating system yet (BACKGROUND and NONE)
         self._synced_at: int | None = None
         self._wall_ms = 0  # when the last turn was written
@@ -127,9 +138,14 @@ class Duties:
 
     # A turn.
 
-    def early(self, effects: Effects) -> None:
-        """What promises nothing about this disk leaves."""
+    def begin(self, now: int) -> None:
+        """A turn is taken. Times are in ns, monotonic."""
+        self._busy_since = now
+
+    def early(self, effects: Effects, now: int) -> None:
+        """What promises nothing about this disk leaves, and the log is about to be written."""
         self._owing = True
+        self._sync_since = now if effects.log else None
         if effects.early:
             self.doer.send(effects.early)
 
@@ -161,9 +177,14 @@ class Duties:
         # What is claimed to others is what was acknowledged. A disk that comes back with less was set back.
         self.node.core.durable_lsn = log.next_lsn - 1 + len(self._kept)
 
-    def rest(self, effects: Effects) -> None:
+    def rest(self, effects: Effects, now: int) -> None:
         """The log is written: what it promises may leave, and what takes long begins."""
-        doer = self.doer
+        doer, core = self.doer, self.node.core
+        if self._sync_since is not None:
+            core.longest_sync = max(core.longest_sync, now - self._sync_since)
+            self._sync_since = None
+        if effects.beat is not None:
+            self._beat = effects.beat
         if effects.send:
             doer.send(effects.send)
         if effects.reply:
@@ -173,7 +194,19 @@ class Duties:
         self._owing = False
         for task in effects.tasks:
             self._do(task)
+        self._busy_since = None
         self._try_finish()
+
+    def pulse(self, now: int) -> tuple[tuple[NodeId, ...], Heartbeat] | None:
+        """What to tell the peers now, if this node is busy with one turn for longer than a heartbeat. From any thread."""
+        since, syncing, said, settings = self._busy_since, self._sync_since, self._beat, self.node.core.settings
+        if since is None or said is None or self.over or now - since < settings.heartbeat_ms * MS:
+            return None
+        if now - since > STUCK_SUSPICIONS * settings.suspicion_ms * MS:
+            return None
+        hearers, beat = said
+        sync_ms = (now - syncing) // MS if syncing is not None else 0
+        return hearers, msgspec.structs.replace(beat, sync_ms=sync_ms, busy_ms=(now - since) // MS)
 
     def _append(self, records: list[Record], now: int, *, durable: bool) -> None:
         log = self.log
@@ -202,8 +235,9 @@ class Duties:
                 self._write_checkpoint(image)
             case OpenHistory(session, wants):
                 self._close(session)
-                self.log.pin(_pin(session), 1)
-                self._readers[session] = _Reader(self.log.history(wants), wants)
+                cursor = self.log.history(wants)
+                self.log.pin(_pin(session), cursor.at_lsn)
+                self._readers[session] = _Reader(cursor, wants)
             case ReadHistory(session, size):
                 reader = self._readers.get(session)
                 if reader is not None:
@@ -215,9 +249,9 @@ class Duties:
                 self._remove()
             case Connect(_, address):
                 self.doer.connect(address)
-            case Stop(reason):
+            case Stop(reason, refused):
                 self.over = True
-                self.doer.stop(reason)
+                self.doer.stop(UsageError(reason) if refused else reason)
             case _:
                 assert_never(task)
 
@@ -241,6 +275,7 @@ class Duties:
             self._closing.remove(reader)
             reader.close()
         elif event is not None:
+            self.log.pin(_pin(session), reader.cursor.at_lsn)
             self.doer.inbox(event)
         else:  # the supply falls back on rows
             probe("duties.history_failed")

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from engine.messages import Message
+from engine.messages import Heartbeat, Message
 from engine.requests import Reply, Request
 from engine.store import CheckpointImage
 from wal.ids import NodeId
@@ -24,9 +24,11 @@ SessionId: TypeAlias = int
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
-    """A peer said something."""
+    """A peer said something, over a connection that one life of it made."""
 
     sender: NodeId
+    allocation: str
+    incarnation: int
     message: Message
 
 
@@ -39,6 +41,12 @@ class PeerSeen(msgspec.Struct, frozen=True, gc=False):
     address: str
     domain: str
     cluster: str
+
+
+class NameTaken(msgspec.Struct, frozen=True, gc=False):
+    """A peer refused this node, because another one has its name."""
+
+    reason: str
 
 
 class PeerLost(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +83,7 @@ class LogGrew(msgspec.Struct, frozen=True, gc=False):
     trimmed: Trimmed
 
 
-Event: TypeAlias = Received | PeerSeen | PeerLost | Asked | CheckpointWritten | HistoryRead | LogGrew
+Event: TypeAlias = Received | PeerSeen | NameTaken | PeerLost | Asked | CheckpointWritten | HistoryRead | LogGrew
 
 # Tasks: slow things that end in an event.
 
@@ -120,9 +128,10 @@ class Connect(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False):
-    """The node has left: end the process."""
+    """End the process: the node has left, or was refused for good, which is an error."""
 
     reason: str
+    refused: bool = False
 
 
 Task: TypeAlias = WriteCheckpoint | OpenHistory | ReadHistory | CloseHistory | TrimLog | Connect | Stop
@@ -133,10 +142,11 @@ class Effects:
 
     `early` are messages that promise nothing about the sender's disk (replication, a map that was chosen) and may leave
     while its log is being written. Every other message and every reply is a promise: nothing below `log` leaves before
-    the log is durable.
+    the log is durable. `beat` is a heartbeat for whoever listens now, to be repeated while this node is
+    busy with one turn, once this one is paid.
     """
 
-    __slots__ = ("early", "log", "notes", "reply", "send", "tasks", "wake_at")
+    __slots__ = ("beat", "early", "log", "notes", "reply", "send", "tasks", "wake_at")
 
     def __init__(self) -> None:
         self.early: list[tuple[tuple[NodeId, ...], Message]] = []
@@ -145,4 +155,5 @@ class Effects:
         self.reply: list[tuple[SessionId, Reply]] = []
         self.tasks: list[Task] = []
         self.notes: list[str] = []  # for the operator's log
+        self.beat: tuple[tuple[NodeId, ...], Heartbeat] | None = None
         self.wake_at: int | None = None  # ns; the next time something can happen by itself

@@ -59,12 +59,14 @@ class Intent:
         handover: Sequence[int] = (),
         baseline: Sequence[NodeId] | None = None,
         leaving: Sequence[NodeId] = (),
+        reset: Sequence[int] = (),
         reason: str = "",
     ) -> None:
         self.candidates = list(candidates)
         self.handover = list(handover)
         self.baseline = list(baseline) if baseline is not None else None
         self.leaving = list(leaving)
+        self.reset = list(reset)
         self.reason = reason
 
 
@@ -203,14 +205,26 @@ class Exchange:
             message.ballot,
             core.life,
             self.claims.known(),
-            [
-                CopyReport(ns, p, f.counter.lwm, f.counter.highest_applied, f.base, f.digest)
-                for (ns, p), f in core.replica.fragments.items()
-                if not f.loading and (f.counter.hwm or f.base)
-            ],
+            self.copies(),
             self._vouched() if core.serving else [],
         )
         core.send(self._coordinator, self.single)
+
+    def copies(self) -> list[CopyReport]:
+        """What every copy here has; one that is loading has nothing that counts."""
+        return [
+            CopyReport(
+                ns,
+                p,
+                f.counter.lwm,
+                f.counter.highest_applied,
+                f.base,
+                f.digest,
+                f.epochs[-1][0] if f.epochs else 0,
+            )
+            for (ns, p), f in self.core.replica.fragments.items()
+            if not f.loading and (f.counter.hwm or f.base)
+        ]
 
     def on_propose(self, sender: NodeId, message: Propose) -> None:
         """Put the proposed map on disk, unless a higher ballot was promised."""
@@ -352,6 +366,7 @@ class Exchange:
                 },
                 claims=self.claims.sure(),
                 map_hash=core.map_hash,
+                reset=attempt.intent.reset,
             )
             plan = next_topology(core.topology, change, core.affinity)
             if not plan.topology.carried_by([m.node for m in plan.topology.members]):

@@ -19,7 +19,7 @@ import msgspec
 from engine import topology as topologies
 from engine.assignment import Candidate, first_topology
 from engine.core import MS, Core
-from engine.effects import SessionId
+from engine.effects import Connect, SessionId
 from engine.exchange import Exchange
 from engine.messages import Accept, Announce, Commit, Message, Promise, Propose, Refuse
 from engine.requests import Code, Report
@@ -97,13 +97,13 @@ class Formation:
         assert topology is not None
         self.core.reply(session, Report(request, msgspec.json.encode({"formed": topology.cluster})))
 
-    def _end(self, problem: str) -> None:
-        """The order is over: tell who waits."""
+    def _end(self, problem: str, *, passing: bool = False) -> None:
+        """The order is over: tell who waits. `passing`: the same order may succeed later."""
         order, self._order, self.wake_at = self._order, None, None
         assert order is not None
         for session, request in order.asked:
             if problem:
-                self.core.refuse(session, request, Code.USAGE, problem)
+                self.core.refuse(session, request, Code.BUSY if passing else Code.USAGE, problem, retryable=passing)
             else:
                 self._answer(session, request)
 
@@ -115,6 +115,9 @@ class Formation:
         order.ballot = Ballot(self._round, core.node)
         order.promises, order.proposed, order.accepts, order.retry_at = {}, b"", {}, None
         core.note(f"init of {', '.join(order.nodes)} ballot {order.ballot}")
+        for member in order.first.members:  # one that made a connection to this node is not yet reached by it
+            if member.node != core.node:
+                core.effects.tasks.append(Connect(member.node, member.address))
         self._say(order)
 
     def _say(self, order: _Order) -> None:
@@ -194,7 +197,8 @@ class Formation:
             self._end("" if mine else f"{core.node} is in cluster {core.topology.cluster} now, which was formed meanwhile")
         elif core.now >= order.until:
             silent = [n for n in order.nodes if n not in (order.accepts if order.proposed else order.promises)]
-            self._end(f"no consent from {', '.join(silent)}: nothing is formed yet; are they running? Give the order again")
+            problem = f"no consent from {', '.join(silent)}: nothing is formed yet; are they running? Give the order again"
+            self._end(problem, passing=True)
         elif order.retry_at is not None and core.now >= order.retry_at:
             self._begin(order)
         elif order.retry_at is None and core.now >= order.resend_at:
@@ -207,6 +211,9 @@ class Formation:
     def on_announce(self, sender: NodeId, message: Announce) -> None:
         """Promise, and tell what was accepted."""
         core, exchange = self.core, self.exchange
+        asker = self._candidates().get(sender)
+        if asker is not None and sender != core.node:
+            core.effects.tasks.append(Connect(sender, asker.address))
         if message.ballot < exchange.promised:
             core.send(sender, Refuse(NO_VERSION, message.ballot, exchange.promised))
             return

@@ -4,6 +4,8 @@ A node that is told to stop hands its primaries over, goes out of the in-sync se
 the baseline: it is a voter that is away, and its return is a catch-up. Where those that would be left are no majority of
 the voters, nobody could take anything over and nothing can be acknowledged without it: then it stops as it is, still in
 the in-sync sets, and its disk counts in full when the cluster comes back.
+
+When the whole cluster is told to stop, nobody hands anything over either: all stop in sync, and every disk counts.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 
 from engine.core import MS, Core
 from engine.detector import Detector
-from engine.messages import Leave
+from engine.messages import Halt, Leave
 from engine.topology import Topology
 from wal.ids import NodeId
 
@@ -27,6 +29,8 @@ class Leaving:
         self.core = core
         self.detector = detector
         self.since: int | None = None  # when this node was told to stop
+        self.halting = False  # the whole cluster stops, and this node tells the others
+        self._halted = False  # it was told
         self._asked: dict[NodeId, int] = {}  # who asked to be let go -> the life in which it did
 
     def begin(self) -> None:
@@ -34,10 +38,38 @@ class Leaving:
         if self.since is None:
             self.since = self.core.now
 
-    def say(self, leader: NodeId) -> None:
-        """Ask the coordinator to be let go."""
-        if self.since is not None and self.core.serving:
+    def halt(self, *, sure: bool) -> str:
+        """The whole cluster is told to stop, this node last; or why not."""
+        core, topology = self.core, self.core.topology
+        if topology is None or not core.serving or not core.quorum or core.frozen:
+            return "the cluster does not serve: stop its nodes one by one"
+        short = sum(
+            p.lost or len(p.in_sync) < min(topology.backups + 1, len(topology.baseline)) for p in topology.placements
+        )
+        if short and not sure:
+            return f"{short} partitions have fewer in-sync copies than they should: wait until they have, or say --now"
+        self.halting = True
+        self.begin()
+        self.say_halt()
+        return ""
+
+    def say(self, leader: NodeId | None) -> None:
+        """Ask the coordinator to be let go; or tell all others to stop."""
+        if self.halting:
+            self.say_halt()
+        elif leader is not None and self.since is not None and self.core.serving:
             self.core.send(leader, Leave(self.core.node, self.core.incarnation))
+
+    def say_halt(self) -> None:
+        """Tell the others to stop, until none is left."""
+        peers = self.core.peers()
+        if peers:
+            self.core.send(peers, Halt(self.core.version))
+
+    def on_halt(self, message: Halt) -> None:
+        """The whole cluster stops, if it is as it was when that was said."""
+        if message.version == self.core.version and self.core.serving:
+            self._halted = True
 
     def on_leave(self, message: Leave) -> None:
         """A member stops on purpose; what an earlier life of it had asked means nothing."""
@@ -65,12 +97,16 @@ class Leaving:
     def over(self) -> str:
         """Why this node may stop now; nothing: it is not told to, or others are about to take over."""
         core, topology = self.core, self.core.topology
+        if self._halted:
+            return "the whole cluster stops"
         if self.since is None:
             return ""
         if topology is None or not core.serving:
             return "left the cluster"
         rest = [m.node for m in topology.members if m.node != core.node and not self.detector.suspected(m.node)]
-        if not topology.carried_by(rest):
+        if self.halting and not rest:
+            return "the whole cluster has stopped"
+        if not self.halting and not topology.carried_by(rest):
             return "told to; those who are left are no majority, so nothing is handed over"
         if core.now - self.since > LEAVE_MS_MAX * MS:
             return f"told to; it was not let go within {LEAVE_MS_MAX // 1_000} s"

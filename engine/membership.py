@@ -14,19 +14,24 @@ from engine.detector import Detector
 from engine.effects import Connect, PeerSeen
 from engine.exchange import Exchange, Intent
 from engine.leaving import Leaving
-from engine.messages import CaughtUp, Heartbeat, Join, Leave, Message, SetBaseline
+from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, Message, ResetLost, SetBaseline
+from engine.names import Names
+from engine.orders import Orders
 from engine.supplier import SupplySide
 from engine.topology import Topology, split_from
-from wal.ids import NO_VERSION, NodeId, Version
+from wal.ids import NO_VERSION, NodeId
 
 
 class Membership:
     """One node's view of the others, and the coordinator's initiative."""
 
-    def __init__(self, core: Core, detector: Detector, claims: Claims, exchange: Exchange, supply: SupplySide) -> None:
+    def __init__(
+        self, core: Core, detector: Detector, claims: Claims, names: Names, exchange: Exchange, supply: SupplySide
+    ) -> None:
         self.core = core
         self.detector = detector
         self.claims = claims
+        self.names = names
         self.exchange = exchange
         self.supply = supply
         self._frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
@@ -34,8 +39,7 @@ class Membership:
         self._joins: dict[NodeId, int] = {}  # who asks to join -> when it last did
         self.leaving = Leaving(core, detector)
         self._caught_up: dict[tuple[int, NodeId], None] = {}
-        self._baseline: tuple[NodeId, ...] | None = None  # an order, given on the baseline that ...
-        self._baselined = NO_VERSION  # ... this version brought
+        self.orders = Orders(core, detector)
         self._reason_since: int | None = None
         self._next_heartbeat = 0
         self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
@@ -54,6 +58,8 @@ class Membership:
 
     def on_peer_seen(self, event: PeerSeen) -> None:
         """A connection to a node was made."""
+        if self.names.taken(event.node, event.allocation, event.incarnation):
+            return
         self.seen[event.node] = Candidate(event.node, event.allocation, event.incarnation, event.address, event.domain)
         if self.core.topology is None or self.core.topology.member(event.node) is None:
             self.detector.heard(event.node)
@@ -94,6 +100,8 @@ class Membership:
         """A node asks to be let in."""
         core, topology = self.core, self.core.topology
         candidate = Candidate(message.node, message.allocation, message.incarnation, message.address, message.domain)
+        if self.names.taken(message.node, message.allocation, message.incarnation):
+            return  # whoever speaks to it tells it
         known = self.seen.get(message.node)
         if known is not None and known.allocation == candidate.allocation and known.incarnation > candidate.incarnation:
             return  # an earlier life of it, delayed
@@ -127,25 +135,11 @@ class Membership:
         """This node and all others that it sees, as they would be in a first map."""
         return {self.core.node: self.me} | {n: c for n, c in self.seen.items() if not self.detector.suspected(n)}
 
-    def change_baseline(self, nodes: tuple[NodeId, ...], baselined: Version) -> str:
-        """Ask for another baseline in place of the one that a version brought; or why not.
-
-        Whoever took the order keeps it for the case that the coordinator dies; any change of the baseline makes it void.
-        """
+    def near(self) -> list[NodeId]:
+        """Everyone else who is heard of, in a map or not."""
         topology = self.core.topology
-        if topology is None:
-            return "the cluster is not formed yet"
-        unknown = [n for n in nodes if topology.member(n) is None and n not in topology.baseline]
-        if unknown:
-            return f"not a member: {', '.join(unknown)}; members: {', '.join(m.node for m in topology.members)}"
-        if not nodes:
-            return "a baseline needs at least one node"
-        if baselined != topology.baselined:
-            return (
-                f"the order is about the baseline of {baselined}, and {topology.baselined} brought another: give it again"
-            )
-        self._baseline, self._baselined = nodes, baselined
-        return ""
+        known = dict.fromkeys([*self.seen, *(topology.voters if topology is not None else ()), *self.core.peers()])
+        return [n for n in known if n != self.core.node and not self.detector.suspected(n)]
 
     # Time.
 
@@ -155,6 +149,7 @@ class Membership:
         assert topology is not None
         self.detector.switch()
         self.claims.switch()
+        self.names.switch()
         core.quorum = self.detector.has_quorum()
         self._look_at = core.now
         self._frozen = {}
@@ -162,12 +157,11 @@ class Membership:
         self._reason_since = None
         self.leaving.switch(topology)
         self._joins = {n: at for n, at in self._joins.items() if not _is_member(topology, self.seen[n])}
-        if self._baseline == topology.baseline or self._baselined != topology.baselined:
-            self._baseline = None
         for member in topology.members:
             if member.node != core.node:
                 core.effects.tasks.append(Connect(member.node, member.address))
                 self.detector.expect(member.node)
+        core.effects.beat = (core.peers(), self._heartbeat())
 
     def tick(self) -> None:
         """Beat, look who is silent, and begin an exchange if this node should."""
@@ -186,13 +180,15 @@ class Membership:
             self.wake_at = min(self.wake_at, self._silence_at)
 
     def _notice_silence(self) -> None:
-        """Whenever somebody comes to be suspected, look again at what was waiting for it."""
+        """Whenever somebody comes to be suspected, look again at what was waiting for it.
+
+        A new exchange waits for the next look: who is cut off together comes to be suspected one by one.
+        """
         if self._silence_at is not None and self.core.now < self._silence_at:
             return
         silent = self.detector.silent()
         if silent != self._silent:
             self._silent = silent
-            self._look_at = self.core.now
             self.exchange.look_again()
         self._silence_at = self.detector.next_suspicion()
 
@@ -208,20 +204,10 @@ class Membership:
         self._joins = {node: at for node, at in self._joins.items() if at >= fresh}
         hearers = tuple(dict.fromkeys([*peers, *self._joins]))  # who asks to join is told who is there
         if hearers:
-            silent = self.detector.silent()
-            core.send(
-                hearers,
-                Heartbeat(
-                    core.version,
-                    core.life,
-                    core.durable_lsn,
-                    core.frozen,
-                    silent,
-                    min(core.voted_lsn, core.durable_lsn),
-                    topology.cluster if topology is not None else "",
-                    core.map_hash,
-                ),
-            )
+            beat = self._heartbeat()
+            core.send(hearers, beat)
+            core.effects.beat = (hearers, beat)
+            core.longest_sync = 0
         if topology is None or not _is_member(topology, self.me):
             others = tuple(dict.fromkeys([*peers, *self.seen]))
             others = tuple(n for n in others if n != core.node)
@@ -241,11 +227,25 @@ class Membership:
                     ),
                 )
         leader = self.detector.coordinator()
+        self.leaving.say(leader)
         if leader is None:
             return
-        self.leaving.say(leader)
         if self.supply.vouched and core.serving:
             core.send(leader, CaughtUp(core.version, list(self.supply.vouched)))
+
+    def _heartbeat(self) -> Heartbeat:
+        core, topology = self.core, self.core.topology
+        return Heartbeat(
+            core.version,
+            core.life,
+            core.durable_lsn,
+            core.frozen,
+            self.detector.silent(),
+            min(core.voted_lsn, core.durable_lsn),
+            topology.cluster if topology is not None else "",
+            core.map_hash,
+            core.longest_sync // MS,
+        )
 
     def _alive(self) -> list[Candidate]:
         """Everyone who could be in the next map."""
@@ -264,6 +264,8 @@ class Membership:
         core, topology = self.core, self.core.topology
         if topology is None or self.exchange.attempt is not None or core.now < self.exchange.retry_at:
             return
+        if self.leaving.halting:
+            return  # whoever goes now goes because it was told to
         if self.detector.coordinator() != core.node:
             self._reason_since = None
             return
@@ -280,6 +282,7 @@ class Membership:
         if going:
             leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going]
             handover = [*handover, *leaving]
+        baseline, reset = self.orders.standing(topology)
         reasons = {
             "lost " + ", ".join(lost): bool(lost),
             "joining " + ", ".join(joins): bool(joins),
@@ -287,7 +290,8 @@ class Membership:
             f"{len(self._caught_up)} copies caught up": bool(self._caught_up),
             f"{len(handover)} primaries to move": bool(handover),
             "surplus copies": bool(extra),
-            "the baseline changes": self._baseline is not None,
+            "the baseline changes": baseline is not None,
+            "lost partitions begin again": bool(reset),
             "an exchange that did not end": bool(self._frozen) or core.frozen,
         }
         given = [reason for reason, holds in reasons.items() if holds]
@@ -310,7 +314,8 @@ class Membership:
             Intent(
                 alive,
                 handover=sorted(set(handover)),
-                baseline=self._baseline,
+                baseline=baseline,
+                reset=reset,
                 leaving=going,
                 reason="; ".join(given),
             )
@@ -320,6 +325,8 @@ class Membership:
         self, topology: Topology, present: list[NodeId], settled: dict[int, list[NodeId]]
     ) -> tuple[list[int], list[int]]:
         """Primaries to move and copies to drop; computed once for as long as nothing changes."""
+        if not self.core.affinity_known:
+            return [], []
         asked = (topology, present, settled)
         if self._moves is None or self._moves[0] != asked:
             affinity = self.core.affinity
@@ -330,10 +337,11 @@ class Membership:
     def handle(self, sender: NodeId, message: Message) -> None:
         """Everything that is said about membership."""
         match message:
-            case SetBaseline(nodes, baselined):
-                problem = self.change_baseline(tuple(nodes), baselined)
-                if problem:
-                    self.core.note(f"baseline not changed: {problem}")
+            case Halt():
+                self.leaving.on_halt(message)
+            case SetBaseline() | ResetLost():
+                self._look_at = self.core.now
+                self.orders.handle(message)
             case Heartbeat():
                 self.on_heartbeat(sender, message)
             case Join():

@@ -25,6 +25,7 @@ class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     highest: int
     stable: int
     digest: int
+    epoch: int = 0
 
 
 class Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -48,6 +49,10 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     `frozen`: I reported to an exchange that has not ended. `silent`: members that I do not hear, whoever else may.
     `voted_lsn`: all that I promised or accepted of the next version lies up to there. `cluster` and `map_hash` tell my map
     from another of the same version.
+
+    `sync_ms`: the longest sync of my log since my last one. While a turn or a sync takes longer than the time between two
+    of them, the last one is repeated: `busy_ms` says for how long this has been so, and `sync_ms` how much of it is the
+    sync that is under way.
     """
 
     version: Version
@@ -58,6 +63,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     voted_lsn: int = 0
     cluster: str = ""
     map_hash: int = 0
+    sync_ms: int = 0
+    busy_ms: int = 0
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
@@ -88,6 +95,42 @@ class SetBaseline(msgspec.Struct, frozen=True, array_like=True, tag="set-baselin
 
     nodes: list[NodeId]
     baselined: Version = NO_VERSION
+
+
+class ResetLost(msgspec.Struct, frozen=True, array_like=True, tag="reset-lost", gc=False):
+    """An operator's order, passed on to the coordinator: lost partitions begin again with the best copies that are there.
+
+    It is given on one version of the placement of each partition, and void for any other.
+    """
+
+    partitions: list[tuple[int, int]]  # (partition, version of its placement)
+
+
+class Halt(msgspec.Struct, frozen=True, array_like=True, tag="halt", gc=False):
+    """The operator stops the whole cluster, as it is at this version: stop, and hand nothing over."""
+
+    version: Version
+
+
+class Survey(msgspec.Struct, frozen=True, array_like=True, tag="survey", gc=False):
+    """What is left on your disk? Asked when the majority is gone for good."""
+
+    number: int
+
+
+class Surveyed(msgspec.Struct, frozen=True, array_like=True, tag="surveyed", gc=False):
+    """All that one node has: its committed map, one that it accepted after it, and its copies."""
+
+    number: int
+    life: Life
+    address: str
+    domain: str
+    version: Version
+    topology: bytes
+    accepted_ballot: Ballot
+    accepted: bytes
+    claims: list[r.Claim]
+    copies: list[CopyReport]
 
 
 class Announce(msgspec.Struct, frozen=True, array_like=True, tag="announce", gc=False):
@@ -457,6 +500,10 @@ Message: TypeAlias = (
     | Join
     | Leave
     | SetBaseline
+    | ResetLost
+    | Halt
+    | Survey
+    | Surveyed
     | Announce
     | Promise
     | SingleMap

@@ -25,6 +25,7 @@ from engine.effects import (
     Event,
     HistoryRead,
     LogGrew,
+    NameTaken,
     PeerLost,
     PeerSeen,
     Received,
@@ -51,6 +52,7 @@ from engine.messages import (
     Demand,
     Finish,
     Finished,
+    Halt,
     Heartbeat,
     Inquire,
     Inquired,
@@ -64,20 +66,24 @@ from engine.messages import (
     Refuse,
     Replicate,
     Replicated,
+    ResetLost,
     Resolve,
     SetBaseline,
     Settle,
     Settled,
     SingleMap,
     Supply,
+    Survey,
+    Surveyed,
     Tail,
     Vote,
 )
+from engine.names import Names
 from engine.participant import Participant
 from engine.promotion import Promotion
 from engine.reads import Reads
 from engine.replica import Replica
-from engine.replication import Replication
+from engine.replication import Group, Replication
 from engine.requests import (
     Admin,
     Check,
@@ -96,15 +102,21 @@ from engine.requests import (
     Table,
     Unlock,
 )
+from engine.rescue import Rescue
 from engine.sessions import Sessions
 from engine.settings import Settings
 from engine.supplier import SupplySide
-from engine.topology import CopyState, Topology
+from engine.topology import CopyState, Placement, Topology
 from engine.turns import Turns
 from engine.writes import Writes
-from rebalance.affinity import Affinity, assign
+from rebalance.affinity import Affinity, assign, assign_some
 from wal import records as r
 from wal.ids import PARTITIONS_MAX, NodeId
+
+AFFINITY_WORK = 1_500
+"""Weights that are drawn in one piece."""
+EVICT_WORK = 500
+"""Fragments that go in one piece, when their partitions moved away."""
 
 
 class Node:
@@ -136,6 +148,7 @@ class Node:
         self.demander = Demander(core)
         self.detector = Detector(core)
         self.claims = Claims(core)
+        self.names = Names(core, self.detector)
         self.replication = Replication(core, self.claims, demanded=self.demander.demanded, compare=self.demander.on_compare)
         self.supply = SupplySide(core, self.replication, regroup=self._group)
         self.sessions = Sessions(core, self.replication)
@@ -153,8 +166,9 @@ class Node:
             break_locks=self._break_locks,
             vouched=lambda: list(self.supply.vouched),
         )
-        self.membership = Membership(core, self.detector, self.claims, self.exchange, self.supply)
+        self.membership = Membership(core, self.detector, self.claims, self.names, self.exchange, self.supply)
         self.formation = Formation(core, self.exchange, candidates=self.membership.candidates)
+        self.rescue = Rescue(core, self.claims, self.exchange)
         self.admin = Administration(self)
         self._machines = (
             self.exchange,
@@ -166,7 +180,11 @@ class Node:
             self.participant,
             self.coordinator,
             self.demander,
+            self.rescue,
         )
+        self._assigned: tuple[object, int] = (None, 0)  # who holds data, and for how many partitions it is known where
+        self._draining: list[int] = []  # partitions that an exchange hands over
+        self._groups: dict[tuple[object, ...], tuple[tuple[NodeId, ...], tuple[NodeId, ...], Group]] = {}
         self._waiting: deque[Event] = deque()  # there was too much to do to take them
         self._booted = False
         self._checkpointing = False
@@ -186,6 +204,7 @@ class Node:
         if encoded and version in (replica.promised[0], replica.accepted[0]):
             core.voted_lsn = core.boot_lsn
         self.claims.boot()
+        self.names.switch()
 
     # The turn.
 
@@ -225,13 +244,15 @@ class Node:
     def _take(self, event: Event) -> None:
         core = self.core
         match event:
-            case Received(sender, message):
-                self.detector.heard(sender)
-                self._on_message[type(message)](sender, message)
+            case Received(sender, allocation, incarnation, message):
+                if self.names.hear(sender, allocation, incarnation, message):
+                    self._on_message[type(message)](sender, message)
             case Asked(session, request):
                 self._ask(session, request)
             case PeerSeen():
                 self.membership.on_peer_seen(event)
+            case NameTaken():
+                self.names.on_name_taken(event)
             case PeerLost(node):
                 self.membership.on_peer_lost(node)
             case CheckpointWritten(lsn):
@@ -327,79 +348,118 @@ class Node:
         core = self.core
         core.topology = topology
         core.version_number = topology.version.number
-        member = topology.member(core.node)
+        served, member = core.serving, topology.member(core.node)
         core.serving = (
             member is not None and member.incarnation == core.incarnation and member.allocation == core.allocation
         )
         if len(core.holds) != topology.partitions:
             core.holds = [Hold(n, p) for n, p in enumerate(topology.placements)]
-        changed: list[Hold] = []
-        to_promote: list[Hold] = []
-        for hold, placement in zip(core.holds, topology.placements, strict=True):
-            before = (hold.state, hold.epoch, hold.placement.primary, hold.mine)
-            if hold.placement is not placement:
-                hold.placement = placement
-            hold.draining = False
-            hold.state = placement.state_of(core.node) if core.serving else CopyState.NONE
-            mine = core.serving and placement.primary == core.node
-            hold.active = mine and hold.mine and hold.active and hold.epoch == placement.epoch
-            hold.mine, hold.epoch = mine, placement.epoch
-            if mine and not hold.active:
-                hold.since = topology.version.number
-                to_promote.append(hold)
-            if before != (hold.state, hold.epoch, placement.primary, mine):
-                changed.append(hold)
+            moved = core.holds
+        elif core.serving != served:
+            moved = core.holds
+        else:
+            moved = [h for h, p in zip(core.holds, topology.placements, strict=True) if h.placement != p]
+        changed = [hold for hold in moved if self._place(hold, topology.placements[hold.number])]
+        for number in self._draining:
+            core.holds[number].draining = False
+        self._draining = []
+        to_promote = [hold for hold in core.holds if hold.mine and not hold.active]
+        for hold in to_promote:
+            hold.since = topology.version.number
         core.note(f"topology {topology.version}: {', '.join(m.node for m in topology.members)}")
+        hardened = list(self.supply.hardened)
         self.supply.switch()
-        for hold in core.holds:
+        self._groups = {}
+        for hold in (*moved, *(core.holds[number] for number in hardened)):
             self._group(hold)
         self._drop_locks()
         self.replication.switch()
         self.sessions.switch()
         self.participant.switch()
         self.coordinator.switch()
+        for hold in to_promote:  # one that was lost may begin again where a transfer had not ended
+            for namespace, fragment in list(core.replica.partition(hold.number).fragments.items()):
+                if fragment.loading:
+                    core.log(r.FragmentClear(namespace, hold.number, "the partition begins again with nothing", True))
         self.promotion.begin(to_promote)
         self.demander.switch(changed)
-        self._evict()
+        self._evict(deque(moved))
+        self._prepare_affinity()
         self.membership.switch()
-        again = self.reads.switch()
+        self._ask_again(self.reads.switch())
         for hold in core.holds:
             if hold.parked and (hold.active or not hold.mine):
-                again.extend(core.unpark(hold))
-        for session, request in again:
-            self._ask(session, request)
+                self._ask_again(core.unpark(hold))
+
+    def _prepare_affinity(self) -> None:
+        """Find out in good time, and in pieces, where copies should be: it takes long, and an exchange has no time."""
+        core, top = self.core, self.core.topology
+        if top is None or core.affinity is not assign:
+            return
+        question = (top.baseline, tuple(sorted(top.domains.items())))
+        if self._assigned[0] != question:
+            self._assigned = (question, 0)
+        end = min(self._assigned[1] + AFFINITY_WORK // len(top.baseline) + 1, top.partitions)
+        assign_some(top.baseline, top.domains, top.partitions, top.backups + 1, end)
+        self._assigned = (question, end)
+        core.affinity_known = end == top.partitions
+        if not core.affinity_known:
+            core.work += AFFINITY_WORK
+            core.resume(self._prepare_affinity)
+
+    def _place(self, hold: Hold, placement: Placement) -> bool:
+        """A partition is placed anew; whether that changes what this node is to it."""
+        core = self.core
+        before = (hold.state, hold.epoch, hold.placement.primary, hold.mine)
+        hold.placement = placement
+        hold.state = placement.state_of(core.node) if core.serving else CopyState.NONE
+        mine = core.serving and placement.primary == core.node
+        hold.active = mine and hold.mine and hold.active and hold.epoch == placement.epoch
+        hold.mine, hold.epoch = mine, placement.epoch
+        return before != (hold.state, hold.epoch, placement.primary, mine)
+
+    def _ask_again(self, asked: Sequence[tuple[SessionId, Request]]) -> None:
+        """Requests that waited are taken like new ones, before those that came later."""
+        self._waiting.extendleft(Asked(session, request) for session, request in reversed(asked))
 
     def _group(self, hold: Hold) -> None:
         """Who is waited for, and who is not, in one partition."""
         node, placement = self.core.node, hold.placement
         if not hold.mine:
-            hold.needed, hold.moving = (), ()
-        else:
-            hardened = self.supply.hardened.get(hold.number, {})
-            hold.needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in hardened))
-            hold.moving = tuple(n for n in placement.owners if n != node and n not in hold.needed)
-        hold.group = (tuple(sorted(hold.needed)), tuple(sorted(hold.moving)))
+            hold.needed, hold.moving, hold.group = (), (), ((), ())
+            return
+        hardened = self.supply.hardened.get(hold.number, {})
+        key = (placement.owners, placement.in_sync, tuple(hardened))
+        known = self._groups.get(key)
+        if known is None:
+            needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in hardened))
+            moving = tuple(n for n in placement.owners if n != node and n not in needed)
+            known = self._groups[key] = (needed, moving, (tuple(sorted(needed)), tuple(sorted(moving))))
+        hold.needed, hold.moving, hold.group = known
 
     def _drop_locks(self) -> None:
-        self.locks.drop({hold.number for hold in self.core.holds if not hold.active})
+        if len(self.locks) or not self.locks.idle:
+            self.locks.drop({hold.number for hold in self.core.holds if not hold.active})
 
-    def _evict(self) -> None:
+    def _evict(self, moved: deque[Hold]) -> None:
         """A copy that is not wanted here any more goes, and the log says so."""
-        core = self.core
-        if not core.serving:
-            return
-        for hold in core.holds:
+        core, work = self.core, 0
+        while moved and work < EVICT_WORK and core.serving:
+            hold = moved.popleft()
             if hold.state is CopyState.NONE and not hold.placement.lost and hold.number in core.replica.partitions:
                 for namespace in list(core.replica.partition(hold.number).fragments):
+                    work += 1
                     core.log(r.FragmentClear(namespace, hold.number, "the copy moved away", True))
+        core.work += work
+        if moved and core.serving:
+            core.resume(lambda: self._evict(moved))
 
     def _activated(self, hold: Hold) -> None:
         """A promotion is done: the partition serves."""
         hold.active = True
         self.participant.activated(hold)
         self.coordinator.activated(hold)
-        for session, request in self.core.unpark(hold):
-            self._ask(session, request)
+        self._ask_again(self.core.unpark(hold))
 
     # What the exchange asks.
 
@@ -410,7 +470,9 @@ class Node:
             return []
         moving = frozenset(handover)
         for number in handover:
-            core.holds[number].draining = True
+            if not core.holds[number].draining:
+                core.holds[number].draining = True
+                self._draining.append(number)
         holding = dict.fromkeys(tx.hex() for tx in self.coordinator.holding(moving))
         for number in handover:
             holding |= dict.fromkeys(owner.hex() for owner in self.locks.owners_in(number))
@@ -427,7 +489,8 @@ class Node:
     def _message_handlers(self) -> dict[type[Message], Callable[[NodeId, Message], None]]:
         handled: list[tuple[Callable[[NodeId, Message], None], tuple[type[Message], ...]]] = [
             (self._handle_exchange, (Announce, Promise, SingleMap, Propose, Accept, Refuse, Commit, AskMap)),
-            (self.membership.handle, (Heartbeat, Join, Leave, SetBaseline, CaughtUp)),
+            (self.membership.handle, (Heartbeat, Join, Leave, Halt, SetBaseline, ResetLost, CaughtUp)),
+            (self.rescue.handle, (Survey, Surveyed)),
             (self.replication.handle, (Replicate, Replicated)),
             (self.reads.handle, (Confirm, Confirmed)),
             (self.promotion.handle, (AskTail, Tail)),

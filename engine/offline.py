@@ -79,6 +79,7 @@ class FragmentView(msgspec.Struct, frozen=True):
     `epochs` is the epoch table up to LWM; `digests` every counter of this copy whose digest is known; `tail` who wrote
     what is applied above `base`. The fragment was not touched after `touched_ms`: the newest block that speaks of it, or
     the first one after the checkpoint; 0 if there is no such block. A `loading` copy was emptied and counts for nothing.
+    The log has every record above `history_from`.
     """
 
     name: Fragment
@@ -89,6 +90,7 @@ class FragmentView(msgspec.Struct, frozen=True):
     tail: list[Claim] = []
     loading: bool = False
     touched_ms: int = 0
+    history_from: int = 0
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -113,7 +115,7 @@ class State:
     and `lsn` are where the fold began and ended; `time_ms` is the newest block's time, 0 if the log says nothing since
     the checkpoint. `topology` is the newest map that this node knows to be committed. `unequal` are fragments whose rows
     in the store, all of them whole, do not add up: the digest of contents that the last checkpoint wrote, and that of
-    what was read. It fills while rows are read.
+    what was read. It fills while rows are read. `damage` is where the fold ended before the log did.
     """
 
     def __init__(self, path: Path, identity: Identity, store: LmdbStore, replica: Replica, tail: Tail) -> None:
@@ -125,6 +127,7 @@ class State:
         self.checkpoint_lsn = tail.began
         self.lsn = tail.lsn
         self.time_ms = tail.time_ms
+        self.damage = tail.damage
         self.fragments = {
             name: view_of(state, tail.touched_ms.get(name, tail.first_ms))
             for name, state in replica.fragments.items()
@@ -193,13 +196,14 @@ def read_directory(
     partitions: Container[int] | None = None,
     namespaces: Container[Namespace] | None = None,
     pages: bool = False,
+    tolerant: bool = False,
 ) -> State:
     """What the node of this directory has; only fragments of `partitions` and `namespaces`, if they are given.
 
     What the node has, its topology above all, is always there; with `namespaces`, the results of single writes to other
-    ones are not. `pages` walks the store's pages
-    first, up to PAGES_BYTES_MAX: a file that was cut short, or whose pages were damaged, can bring LMDB down, and the
-    process with it. Raises UsageError if this is no data directory, CorruptionError if it cannot be read.
+    ones are not. `pages` walks the store's pages first, up to PAGES_BYTES_MAX: a file that was cut short, or whose pages
+    were damaged, can bring LMDB down, and the process with it. `tolerant` folds up to where the log is damaged
+    (`State.damage`). Raises UsageError if this is no data directory, CorruptionError if it cannot be read.
     """
     path = Path(path)
     try:
@@ -211,7 +215,7 @@ def read_directory(
             _check_pages(path)
         store = LmdbStore(path / "store", read_only=True)
         try:
-            return _read(path, identity, store, Share(partitions, namespaces))
+            return _read(path, identity, store, Share(partitions, namespaces), tolerant=tolerant)
         except BaseException:
             store.close()
             raise
@@ -254,13 +258,13 @@ def _check_pages(path: Path) -> None:
 # The fold.
 
 
-def _read(path: Path, identity: Identity, store: LmdbStore, share: Share) -> State:
+def _read(path: Path, identity: Identity, store: LmdbStore, share: Share, *, tolerant: bool) -> State:
     seen = -1
     for _ in range(ATTEMPTS):
-        tail = Tail(path / "wal", share, (identity.cluster, identity.node))
+        tail = Tail(path / "wal", share, (identity.cluster, identity.node), tolerant=tolerant)
         try:
             replica = recover(LayeredStore(Window(store, share)), tail)
-            if tail.lsn == tail.began:
+            if tail.lsn == tail.began and tail.damage is None:
                 _check_not_behind(path, tail.began)
             return State(path, identity, store, replica, tail)
         except Overtaken as error:
@@ -305,6 +309,7 @@ def view_of(state: FragmentState, touched_ms: int) -> FragmentView:
         [Claim(w.start, w.delta, w.tx) for w in state.tail()],
         state.loading,
         touched_ms,
+        state.history_from,
     )
 
 

@@ -17,7 +17,7 @@ from engine.replica import NodeImage
 from engine.store import CheckpointImage, Entry, Loaded, Row
 from engine.store_errors import StoreDamaged
 from engine.store_lmdb import LmdbStore
-from wal import LogDamaged, Owner, begins, read
+from wal import Finding, LogDamaged, Owner, begins, read
 from wal import records as r
 from wal.ids import Fragment, Namespace, TxId
 
@@ -90,9 +90,10 @@ class Share:
 class Tail:
     """The log since the checkpoint, one share of it, as `recover` replays it; and what its blocks say about time."""
 
-    def __init__(self, path: Path, share: Share, owner: Owner) -> None:
+    def __init__(self, path: Path, share: Share, owner: Owner, *, tolerant: bool = False) -> None:
         self.share = share
         self.begins = 1
+        self.damage: Finding | None = None
         self.began = 0
         self.lsn = 0
         self.first_ms = self.time_ms = 0  # the first block's time, and the latest
@@ -100,9 +101,13 @@ class Tail:
         self.prepared_ms: dict[tuple[TxId, int], int] = {}
         self._path = path
         self._owner = owner
+        self._tolerant = tolerant
 
     def replay(self, from_lsn: int) -> Iterator[Records]:
-        """The records from there to where the log ends now. Raises Overtaken, LogError, DiskError."""
+        """The records from there to where the log ends now, or is damaged, if that is tolerated (`damage`).
+
+        Raises Overtaken, LogError, DiskError.
+        """
         self.began = self.lsn = from_lsn - 1
         self.begins = begins(self._path)
         doubts, doubted = 0, 0
@@ -122,6 +127,9 @@ class Tail:
             except LogDamaged as error:
                 doubts = doubts + 1 if error.lsn == doubted else 1
                 if doubts > DOUBTS:
+                    if self._tolerant:
+                        self.damage = error.finding
+                        return
                     raise
                 doubted = error.lsn
                 time.sleep(DOUBT_SECONDS)

@@ -9,6 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +21,10 @@ from engine.effects import Event, PeerSeen
 from engine.errors import Error, UsageError
 from engine.home import Home, MakeDisk, as_engine_error, open_home
 from engine.node import Node
+from engine.pulse import Pulse
 from engine.settings import Settings, check_settings
-from engine.transport import Transport, split_address
+from engine.transport import BEAT, Transport, split_address
+from engine.wire import Hello
 from wal import DirectoryDisk
 
 _log = logging.getLogger("foreshore")
@@ -83,12 +86,15 @@ def _is_loopback(host: str) -> bool:
 class Server:
     """One running node."""
 
-    def __init__(self, config: ServerConfig, home: Home, node: Node, driver: Driver, transport: Transport) -> None:
+    def __init__(
+        self, config: ServerConfig, home: Home, node: Node, driver: Driver, transport: Transport, pulse: Pulse
+    ) -> None:
         self.config = config
         self.home = home
         self.node = node
         self.driver = driver
         self.transport = transport
+        self.pulse = pulse
 
     @classmethod
     async def start(
@@ -126,6 +132,7 @@ class Server:
                 identity=PeerSeen(identity.node, identity.allocation, incarnation, "", "", ""),
                 cluster_name=settings.cluster,
                 cluster_id=cluster_id,
+                taken=cluster_id.taken,
                 inbox=inbox,
                 note=note,
             )
@@ -167,7 +174,13 @@ class Server:
                 transport.connect(member.address)
         driver.start()
         note(f"node {identity.node} listens on {address}")
-        return cls(config, home, node, driver, transport)
+        pulse = Pulse(
+            settings.heartbeat_ms / 1000,
+            told=driver.duties.pulse,
+            hello=partial(transport.hello, BEAT),
+            address_of=transport.address_of,
+        )
+        return cls(config, home, node, driver, transport, pulse)
 
     @property
     def address(self) -> str:
@@ -192,6 +205,7 @@ class Server:
         try:
             await self.driver.finish()
         finally:
+            self.pulse.close()
             await self.transport.close()
             self.driver.close()
             if self.driver.failed:
@@ -221,6 +235,10 @@ class _ClusterId:
     def __call__(self) -> str:
         topology = self.node.core.topology if self.node is not None else None
         return topology.cluster if topology is not None else ""
+
+    def taken(self, hello: Hello) -> str:
+        """Why a node may not speak under its name, or nothing."""
+        return self.node.names.taken(hello.node, hello.allocation, hello.incarnation) if self.node is not None else ""
 
 
 class _Inbox:

@@ -67,7 +67,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     prefer_history: Annotated[bool, _is("give a node that returns what it missed, not fewer rows")] = False
     namespaces_max: Annotated[int, _is("how many namespaces there may be", 1, 65_536)] = 256
 
-    wal_segment_bytes: Annotated[int, _is("size of a segment of the log", _KIB, 4 * _GIB - 8)] = 64 << 20
+    wal_segment_bytes: Annotated[int, _is("size that a segment of the log grows to", _KIB, 4 * _GIB - 8)] = 64 << 20
     wal_total_bytes: Annotated[int, _is("the log is kept up to this size, for history", 3 * _KIB, 1 << 44)] = 1 << 30
     sync_interval_ms: Annotated[int, _is("time between syncs, with LOG_ONLY and BACKGROUND", 1, _MINUTE)] = 1_000
 

@@ -14,12 +14,13 @@ versions, so that two members compare their tables in one number (Hazelcast's pa
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from hashlib import blake2b
 
 import msgspec
 
+from engine.salvage import Intervention
 from wal.ids import NO_VERSION, NodeId, Version
 from wal.records import Claim
 
@@ -81,6 +82,8 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     `before` are the last versions that led here, oldest first, each with the hash of its map: whoever has another map of
     such a version, or a version that is not among them, is on the other side of a split. `baselined` is the version that
     brought the baseline: an order to change it is for one baseline alone.
+
+    `interventions` are the last orders of the operator that gave something up.
     """
 
     version: Version
@@ -98,6 +101,7 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     claims: tuple[Claim, ...] = ()
     before: tuple[tuple[Version, int], ...] = ()
     baselined: Version = NO_VERSION
+    interventions: tuple[Intervention, ...] = ()
 
     def member(self, node: NodeId) -> Member | None:
         """The member entry of `node`, if it is one."""
@@ -126,7 +130,12 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
         assert len(self.placements) == self.partitions, "a map places every partition"
         names = [m.node for m in self.members]
         assert len(set(names)) == len(names), "a node is a member once"
+        alike: dict[tuple[object, ...], None] = {}  # there are many partitions, and few ways in which they are placed
         for number, p in enumerate(self.placements):
+            key = (p.owners, p.in_sync, p.lost)
+            if key in alike:
+                continue
+            alike[key] = None
             where = f"partition {number} of {self.version}"
             assert p.in_sync, f"{where} has an empty in-sync set"
             assert len(set(p.owners)) == len(p.owners), f"{where} has an owner twice"
@@ -149,6 +158,21 @@ def split_from(topology: Topology, own_hash: int, version: Version, other_hash: 
     if not topology.before or version < topology.before[0][0]:
         return False
     return (version, other_hash) not in topology.before
+
+
+def disk_name(node: NodeId, allocation: str) -> str:
+    """How the in-sync set of a lost partition names a disk that its node does not have any more."""
+    return f"{node}#{allocation}"
+
+
+def node_of(name: str) -> NodeId:
+    """The node of an entry of an in-sync set."""
+    return name.partition("#")[0]
+
+
+def lost_disks(placements: Iterable[Placement]) -> dict[str, None]:
+    """The disks, by name, that lost partitions wait for although their nodes have others now."""
+    return {name: None for p in placements if p.lost for name in p.in_sync if "#" in name}
 
 
 _decoder = msgspec.msgpack.Decoder(Topology)

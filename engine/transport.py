@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from engine.effects import Asked, Event, PeerLost, PeerSeen, Received, SessionId
+from engine.effects import Asked, Event, NameTaken, PeerLost, PeerSeen, Received, SessionId
 from engine.errors import ProtocolError
 from engine.messages import Message, kind_of
 from engine.requests import Code, Failed, Reply
@@ -37,6 +37,10 @@ PEER_BACKLOG_BYTES_MAX = 128 << 20
 CLIENT_BACKLOG_BYTES_MAX = 128 << 20
 CLIENTS_MAX = 4_000
 
+PEER = "peer"
+BEAT = "beat"  # a peer whose loop is busy
+PEERS = (PEER, BEAT)
+
 Address = str
 
 
@@ -56,6 +60,7 @@ class _Incoming(asyncio.Protocol):
         self.reader = FrameReader()
         self.socket: asyncio.Transport | None = None
         self.peer: NodeId | None = None
+        self.allocation, self.incarnation = "", 0
         self.session: SessionId | None = None
         self._patience: asyncio.TimerHandle | None = None
 
@@ -73,7 +78,7 @@ class _Incoming(asyncio.Protocol):
                     receive, messages = self.owner.inbox, decode_messages(payload)
                     weight = len(payload) // max(1, len(messages))
                     for message in messages:
-                        receive(Received(self.peer, message), weight)
+                        receive(Received(self.peer, self.allocation, self.incarnation, message), weight)
                 elif self.session is not None:
                     requests = decode_requests(payload)
                     weight = len(payload) // max(1, len(requests))
@@ -90,24 +95,26 @@ class _Incoming(asyncio.Protocol):
         assert self._patience is not None
         self._patience.cancel()
         problem = owner.problem_with(hello)
-        if problem:
-            self._refuse(problem)
+        taken = owner.taken(hello) if hello.role in PEERS and not problem else ""
+        if problem or taken:
+            self._refuse(problem or taken, name_taken=bool(taken))
             return
         self.socket.write(frame(owner.hello("node")))
-        if hello.role == "peer":
+        if hello.role in PEERS:
             self.reader.limit = PEER_FRAME_BYTES_MAX
-            self.peer = hello.node
-            owner.inbox(_seen(hello), 0)
+            self.peer, self.allocation, self.incarnation = hello.node, hello.allocation, hello.incarnation
+            if hello.role == PEER:
+                owner.inbox(_seen(hello), 0)
         else:
             self.reader.limit = FRAME_BYTES_MAX
             self.session = owner.new_session(self)
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str, *, name_taken: bool = False) -> None:
         if self.socket is not None and not self.socket.is_closing():
             if self.session is not None:
                 self.socket.write(frame([Failed(0, Code.USAGE, reason)]))
             elif self.peer is None:
-                self.socket.write(frame(Hello(MAGIC, PROTOCOL, "node", refused=reason)))
+                self.socket.write(frame(Hello(MAGIC, PROTOCOL, "node", refused=reason, name_taken=name_taken)))
             self.owner.note(f"a connection was refused: {reason}")
             self.socket.close()
 
@@ -132,7 +139,7 @@ class _Outgoing(asyncio.Protocol):
         transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self.socket = transport
         transport.set_write_buffer_limits(high=PEER_BACKLOG_BYTES_MAX)
-        transport.write(frame(self.link.owner.hello("peer")))
+        transport.write(frame(self.link.owner.hello(PEER)))
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -187,11 +194,18 @@ class _Link:
         """The peer answered."""
         if hello.refused:
             self.refused(hello.refused)
+            if hello.name_taken:
+                self.owner.inbox(NameTaken(hello.refused), 0)
             assert connection.socket is not None
             connection.socket.close()
             return
         if hello.node == self.owner.identity.node:
             self.close()  # a seed that is this node itself
+            return
+        if taken := self.owner.taken(hello):
+            self.refused(taken)  # what listens here another time may be the one that the map lists
+            assert connection.socket is not None
+            connection.socket.close()
             return
         self._attempts, self._complained = 0, ""
         self.node, self.connection = hello.node, connection
@@ -242,6 +256,7 @@ class Transport:
         identity: PeerSeen,
         cluster_name: str,
         cluster_id: Callable[[], str],
+        taken: Callable[[Hello], str],
         inbox: Callable[[Event, int], None],
         note: Callable[[str], None],
     ) -> None:
@@ -251,6 +266,7 @@ class Transport:
         self.note = note
         self._cluster_name = cluster_name
         self._cluster_id = cluster_id
+        self.taken = taken  # why a node may not speak under its name now, or nothing
         self.incoming: dict[_Incoming, None] = {}
         self.sessions: dict[SessionId, _Incoming] = {}
         self.links: dict[Address, _Link] = {}
@@ -288,7 +304,7 @@ class Transport:
             if len(self.sessions) >= CLIENTS_MAX:
                 return f"{CLIENTS_MAX} clients are connected already"
             return ""
-        if hello.role != "peer":
+        if hello.role not in PEERS:
             return f"role {hello.role[:20]!r} is not known"
         if not NAME.fullmatch(hello.node):
             return f"node id {hello.node[:80]!r} is not a legal name: expected 1 to 64 letters, digits, '.', '_' or '-'"
@@ -297,8 +313,6 @@ class Transport:
         if hello.cluster and mine and hello.cluster != mine:
             other = hello.cluster[:80]
             return f"node {hello.node} belongs to cluster id {other}, this is {mine}: its directory is another's"
-        if hello.node == self.identity.node and hello.allocation != self.identity.allocation:
-            return f"node id {hello.node!r} is taken by {self.identity.address}: start it with another --node"
         return ""
 
     def new_session(self, connection: _Incoming) -> SessionId:
@@ -311,6 +325,11 @@ class Transport:
         """Keep a connection to an address."""
         if address and address != self.identity.address and address not in self.links:
             self.links[address] = _Link(self, address)
+
+    def address_of(self, node: NodeId) -> Address:
+        """Where a peer listens that this node is connected to, or nothing. From any thread."""
+        link = self.links_by_node.get(node)
+        return link.address if link is not None else ""
 
     def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
         """Say things to peers; what goes to the same peers in a row is encoded once."""

@@ -45,7 +45,7 @@ def what(events: Sequence[Event]) -> str:
 
 def _kind(event: Event) -> str:
     match event:
-        case Received(_, message):
+        case Received(_, _, _, message):
             return kind_of(message)
         case Asked(_, request):
             return str(request.__struct_config__.tag)

@@ -36,7 +36,10 @@ _pack_header = _HEADER.pack
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """Who speaks. `role` is `peer`, `client` or `node` (the answer); `refused` says why the conversation ends here."""
+    """Who speaks. `role` is `peer`, `client` or `node` (the answer); `refused` says why the conversation ends here.
+
+    `name_taken`: because another node has the name of the one that called.
+    """
 
     magic: str
     protocol: int
@@ -49,6 +52,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     address: str = ""
     domain: str = ""
     refused: str = ""
+    name_taken: bool = False
 
 
 MAGIC = "foreshore"

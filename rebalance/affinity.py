@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from wal.ids import NodeId
 
-Affinity: TypeAlias = Callable[[Sequence[NodeId], Mapping[NodeId, str], int, int], list[list[NodeId]]]
+Affinity: TypeAlias = Callable[[Sequence[NodeId], Mapping[NodeId, str], int, int], Sequence[Sequence[NodeId]]]
 """What `assign` is: (nodes, domains, partitions, copies) -> the owners of every partition, the same on every node."""
 
 SLACK_PERCENT = 5
@@ -27,41 +27,75 @@ def weight(node: NodeId, partition: int) -> int:
     return int.from_bytes(blake2b(f"{node}/{partition}".encode(), digest_size=8).digest(), "big")
 
 
-def assign(nodes: Sequence[NodeId], domains: Mapping[NodeId, str], partitions: int, copies: int) -> list[list[NodeId]]:
+def assign(
+    nodes: Sequence[NodeId], domains: Mapping[NodeId, str], partitions: int, copies: int
+) -> tuple[tuple[NodeId, ...], ...]:
     """The ideal owners of every partition, primary first: min(copies, nodes) of them, in order of preference."""
+    table = _table(nodes, domains, partitions, copies)
+    table.go_on(partitions)
+    return table.owners
+
+
+def assign_some(nodes: Sequence[NodeId], domains: Mapping[NodeId, str], partitions: int, copies: int, end: int) -> None:
+    """Find out what `assign` is to return for the partitions below `end`.
+
+    Thousands of partitions and a hundred nodes take seconds, and nobody has these to spare when they are needed.
+    """
+    _table(nodes, domains, partitions, copies).go_on(end)
+
+
+def _table(nodes: Sequence[NodeId], domains: Mapping[NodeId, str], partitions: int, copies: int) -> _Table:
     members = tuple(sorted(set(nodes)))
     named = tuple(sorted((n, domains[n]) for n in members if domains.get(n)))
-    return [list(owners) for owners in _assign(members, named, partitions, copies)]
+    return _known_table(members, named, partitions, copies)
 
 
 @lru_cache(maxsize=16)
-def _assign(
+def _known_table(
     nodes: tuple[NodeId, ...], domains: tuple[tuple[NodeId, str], ...], partitions: int, copies: int
-) -> tuple[tuple[NodeId, ...], ...]:
-    if not nodes:
-        return tuple(() for _ in range(partitions))
-    copies = min(copies, len(nodes))
-    domain = dict(domains)
-    bound = _bound(partitions * copies, len(nodes))
-    primary_bound = _bound(partitions, len(nodes))
-    held = dict.fromkeys(nodes, 0)
-    led = dict.fromkeys(nodes, 0)
-    table: list[tuple[NodeId, ...]] = []
-    for partition in range(partitions):
-        ranked = sorted(nodes, key=lambda n: (-weight(n, partition), n))
+) -> _Table:
+    return _Table(nodes, domains, partitions, copies)
+
+
+class _Table:
+    """The owners of every partition, found one partition after the other: each depends on those before it."""
+
+    def __init__(
+        self, nodes: tuple[NodeId, ...], domains: tuple[tuple[NodeId, str], ...], partitions: int, copies: int
+    ) -> None:
+        self._nodes = nodes
+        self._domain = dict(domains)
+        self._partitions = partitions
+        self._copies = min(copies, len(nodes))
+        self._bound = _bound(partitions * self._copies, len(nodes)) if nodes else 0
+        self._primary_bound = _bound(partitions, len(nodes)) if nodes else 0
+        self._held = dict.fromkeys(nodes, 0)
+        self._led = dict.fromkeys(nodes, 0)
+        self._found: list[tuple[NodeId, ...]] = []
+        self.owners: tuple[tuple[NodeId, ...], ...] = ()  # when all are found
+
+    def go_on(self, end: int) -> None:
+        """Find the owners of all partitions below `end`."""
+        while len(self._found) < end:
+            self._found.append(self._owners_of(len(self._found)))
+        if len(self._found) == self._partitions and not self.owners:
+            self.owners = tuple(self._found)
+
+    def _owners_of(self, partition: int) -> tuple[NodeId, ...]:
+        domain = self._domain
+        ranked = sorted(self._nodes, key=lambda n: (-weight(n, partition), n))
         owners: list[NodeId] = []
-        while len(owners) < copies:
-            load, limit = (held, bound) if owners else (led, primary_bound)
+        while len(owners) < self._copies:
+            load, limit = (self._held, self._bound) if owners else (self._led, self._primary_bound)
             taken = {domain.get(n, n) for n in owners}
             free = [n for n in ranked if n not in owners]
             apart = [n for n in free if domain.get(n, n) not in taken] or free
             choice = next((n for n in apart if load[n] < limit), apart[0])
             owners.append(choice)
             if len(owners) == 1:
-                led[choice] += 1
-            held[choice] += 1
-        table.append(tuple(owners))
-    return tuple(table)
+                self._led[choice] += 1
+            self._held[choice] += 1
+        return tuple(owners)
 
 
 def _bound(total: int, nodes: int) -> int:

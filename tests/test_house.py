@@ -23,7 +23,7 @@ DOING = {
     | {"scan", "segment_file", "segments", "walk"},
     "engine": {"aio", "api", "codecs", "driver", "duties", "embedded", "errors", "home", "loop", "offline", "offline_share"}
     | {"recover", "server", "store_apply", "store_errors", "store_file", "store_lmdb", "store_sums", "store_writer"}
-    | {"transport"},
+    | {"pulse", "transport"},
     "engine.client": {"admin", "session", "transaction"},
 }
 """Modules that do, or that neither do nor decide; every other one decides, and stands in the contract."""

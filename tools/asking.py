@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from engine.client import admin
 from engine.client.admin import ask
 from engine.errors import Error, Unavailable, UsageError
 from engine.transport import split_address
@@ -52,6 +53,14 @@ def node_names(text: str, option: str) -> list[NodeId]:
     if twice:
         raise UsageError(f"{option} names {twice[0]} twice: expected each node once")
     return names
+
+
+async def form(address: str, nodes: Sequence[NodeId], seconds: float) -> str:
+    """Form a cluster; its id. Raises Unavailable if not all consent in time, Refused if a node says no."""
+    try:
+        return await admin.form(check_address(address), nodes, seconds=seconds)
+    except UsageError as error:
+        raise Refused(f"{address}: {error}") from None
 
 
 async def question(

@@ -1,9 +1,8 @@
-"""`foreshore cluster`: form a cluster, look at it, and say which nodes are meant to hold its data."""
+"""`foreshore cluster`: form a cluster and look at it; what an operator orders it to do is in `tools.cluster_orders`."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -11,7 +10,8 @@ import msgspec
 import typer
 
 from engine.errors import Unavailable
-from tools.asking import Refused, node_names, question, run, status_or_none, wait_for
+from tools import cluster_orders
+from tools.asking import Refused, form, node_names, question, run, status_or_none, wait_for
 from tools.terminal import ExitCode, Row, emit, plain, program, show, to_json
 
 app = program("cluster", "Form a cluster, look at it, and say which nodes hold its data.")
@@ -50,7 +50,7 @@ async def _init(address: str, nodes: list[str], seconds: float) -> None:
             f"{last['node']} did not see {', '.join(missing)} within {seconds:g} s; it sees "
             f"{', '.join(last['seen']) or 'nobody'}: are they running, with --seeds that lead to each other?"
         )
-    await question(address, "init", timeout=INIT_SECONDS, cluster=[secrets.token_hex(8)], nodes=nodes)
+    await form(address, nodes, max(seconds, INIT_SECONDS))
 
     async def serves() -> dict[str, Any] | None:
         found = await status_or_none(address)
@@ -86,7 +86,7 @@ class Whole(msgspec.Struct, frozen=True):
         """What is not as it should be, in words; none: every copy is where it belongs and in sync."""
         asked, found = self.asked, list[str]()
         if not asked["quorum"]:
-            found.append("no majority of the members is there: no writes until one is")
+            found.append("no majority of the baseline is there: no writes until one is")
         elif not asked["serving"]:
             found.append(f"{asked['node']} is not in the topology: it waits for an exchange")
         found += [f"{name} does not answer" for name, status in self.members.items() if status is None]
@@ -97,6 +97,11 @@ class Whole(msgspec.Struct, frozen=True):
         if asked["lost"]:
             found.append(
                 f"{len(asked['lost'])} partitions are LOST, no in-sync copy of them is here: {_some(asked['lost'])}"
+            )
+        if asked["copies"] < asked["backups"] + 1:
+            found.append(
+                f"{asked['copies']} of {asked['backups'] + 1} copies of each partition at most: only "
+                f"{', '.join(asked['baseline'])} {'holds' if len(asked['baseline']) == 1 else 'hold'} data"
             )
         if asked["under_replicated"]:
             found.append(f"{asked['under_replicated']} partitions have fewer in-sync copies than they should")
@@ -157,6 +162,7 @@ class Whole(msgspec.Struct, frozen=True):
             "primaries_per_member": f"{min(primaries)}..{max(primaries)}",
             "under_replicated": asked["under_replicated"],
             "baseline": asked["baseline"],
+            "copies": asked["copies"],
         }
 
     def _answers(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -221,33 +227,10 @@ def _some(things: list[Any]) -> str:
     return shown if len(things) <= SHOWN else f"{shown} and {len(things) - SHOWN} more"
 
 
-# Baseline.
+# Orders.
 
-
-@app.command()
-def baseline(
-    address: Address,
-    nodes: Annotated[str | None, typer.Option("--set", help="The nodes that hold data from now on, as n1,n2,n4.")] = None,
-    timeout: Timeout = 30.0,
-) -> None:
-    """The nodes that are meant to hold data, here or not; or, with --set, other ones from now on."""
-    run(_baseline(address, None if nodes is None else node_names(nodes, "--set"), timeout))
-
-
-async def _baseline(address: str, nodes: list[str] | None, seconds: float) -> None:
-    if nodes is not None:
-        await question(address, "baseline", nodes=nodes)
-
-    async def there() -> list[str] | None:
-        found = await question(address, "status")
-        if not found["formed"]:
-            raise Refused(f"{found['node']} is in no cluster yet: run `foreshore cluster init {address} --nodes ...`")
-        now: list[str] = found["baseline"]
-        return now if nodes is None or set(now) == set(nodes) else None
-
-    now = await wait_for(there, seconds)
-    if now is None:
-        raise Refused(
-            f"the baseline did not change within {seconds:g} s: `foreshore cluster status {address}` says what holds it up"
-        )
-    emit([f"baseline {','.join(now)}"])
+app.command()(cluster_orders.baseline)
+app.command()(cluster_orders.remove)
+app.command()(cluster_orders.stop)
+app.command("reset-lost")(cluster_orders.reset_lost)
+app.command()(cluster_orders.recover)

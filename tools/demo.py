@@ -11,13 +11,15 @@ Exit codes: 0 every check held; 1 one did not, or the story could not go on; 2 u
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -26,9 +28,11 @@ from rich.console import Console
 
 from engine.errors import Error, UsageError
 from engine.settings import Settings, check_settings
+from tools.demo_flights import data_file
 from tools.demo_screen import Screen, summary_rows, summary_table
 from tools.demo_story import Options, Story, check_hours
 from tools.demo_summary import Summary
+from tools.reconcile.session import find_java
 from tools.terminal import emit, emit_bytes, program
 
 BYTES_PER_MONTH = 250 << 20
@@ -72,15 +76,19 @@ def demo(
         check_settings(Settings(partitions=partitions))
         if hours:
             check_hours(hours)
+        data_file("flights.csv.zip")
+        if engine is Engine.SPARK:
+            find_java(os.environ)
         with _workplace(directory, months, keep=keep) as place, screen:
             options = Options(
                 directory=place, months=months, hours=hours, partitions=partitions, kill=kill.value, engine=engine.value
             )
             code = _tell(options, screen, summary)
-            if keep or code:
-                screen.say(
-                    f"the data directories and the nodes' logs are in {place}" if keep else "use --keep to look at the logs"
-                )
+            if keep:
+                for line in _look_around(place):
+                    screen.say(line)
+            elif code:
+                screen.say("use --keep to look at the logs")
     except UsageError as error:
         screen.console.print(f"foreshore: {error}", soft_wrap=True, markup=False)
         raise typer.Exit(2) from None
@@ -92,11 +100,24 @@ def demo(
     raise typer.Exit(code)
 
 
+def _look_around(place: Path) -> list[str]:
+    """Where everything is, and the commands with which to look at it."""
+    homes = " ".join(str(found.parent) for found in sorted(place.glob("*/identity.json")))
+    if not homes:
+        return [f"the nodes' logs are in {place}"]
+    return [
+        f"the data directories and the nodes' logs are in {place}; look around with",
+        f"  foreshore wal counters {homes}",
+        f"  foreshore wal dump {homes.split()[0]} --namespace carriers --limit 20",
+        f"  foreshore reconcile check --engine local {homes}",
+    ]
+
+
 def _tell(options: Options, screen: Screen, summary: Summary) -> int:
     """Tell the story; the exit code. Raises UsageError."""
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(Story(options, screen, summary).tell())
+            runner.run(_told_to_stop(Story(options, screen, summary).tell()))
     except KeyboardInterrupt:
         screen.say("interrupted: every node is gone")
         return 130
@@ -115,6 +136,24 @@ def _tell(options: Options, screen: Screen, summary: Summary) -> int:
         return 1
     summary.verdict = "failed" if summary.failed else "ok"
     return 1 if summary.failed else 0
+
+
+async def _told_to_stop(story: Coroutine[Any, Any, None]) -> None:
+    """The story; SIGTERM ends it as Ctrl-C does, so that no process and no directory is left."""
+    telling = asyncio.ensure_future(story)
+    told: list[bool] = []
+
+    def stop() -> None:
+        told.append(True)
+        telling.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    try:
+        await telling
+    except asyncio.CancelledError:
+        if not told:
+            raise
+        raise KeyboardInterrupt from None
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

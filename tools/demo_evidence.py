@@ -37,7 +37,27 @@ def equal(name: str, expected: object, found: object) -> Check:
         held = expected == found
         wrong = {k: None for k in (*expected, *found) if expected.get(k) != found.get(k)} if not held else {}
         return Check(name, held, _some(expected, wrong), _some(found, wrong))
+    if isinstance(expected, list) and isinstance(found, list):
+        missing, more = _without(expected, found), _without(found, expected)
+        return Check(name, expected == found, _few(expected, missing), _few(found, more))
     return Check(name, expected == found, str(expected), str(found))
+
+
+def _without(things: list[Any], others: list[Any]) -> list[Any]:
+    known = set(others)
+    return [thing for thing in things if thing not in known]
+
+
+def _few(things: list[Any], differ: list[Any]) -> str:
+    """A list as it is told: whole if it is short, or how long it is and what of it is not in the other."""
+    if len(things) <= SHOWN:
+        return str(things)
+    return f"{len(things)} entries" + (f", among them {_shortened(differ)}" if differ else "")
+
+
+def _shortened(things: list[Any]) -> str:
+    shown = ", ".join(map(str, things[:SHOWN]))
+    return shown if len(things) <= SHOWN else f"{shown} and {len(things) - SHOWN} more"
 
 
 def _some(values: Mapping[Any, Any], wrong: Iterable[Any]) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from engine.client.admin import ask
+from engine.client.admin import ask, form
 from engine.errors import Error, Unavailable
 
 READY_SECONDS = 60.0
@@ -166,8 +165,7 @@ class LocalCluster:
             await self.nodes[name].ready()
         others = set(names[1:])
         await until(lambda: self._seen(first, others), READY_SECONDS, "the nodes did not see each other")
-        cluster = secrets.token_hex(8)
-        await ask(first.address, "init", cluster=[cluster], nodes=list(names))
+        cluster = await form(first.address, names, seconds=READY_SECONDS)
         await until(lambda: self.healthy(len(names)), READY_SECONDS, "the cluster did not begin to serve")
         return cluster
 

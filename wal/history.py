@@ -137,6 +137,8 @@ class HistoryCursor:
         self._ready: deque[Write] = deque()
         self._until_lsn = until_lsn
         self._bytes_read = 0
+        self.at_lsn = segments[0] if segments else 1
+        """What lies below is not needed any more: the first LSN of the segment that is being read."""
         self._view: SegmentView | None = None
         self._batches = self._read(segments, view_of)
         self._exhausted = False
@@ -201,6 +203,7 @@ class HistoryCursor:
         for segment in segments:
             if not self._active:
                 return
+            self.at_lsn = segment
             try:
                 self._view = view_of(segment, self._active)
                 if self._view is None:  # it was trimmed since the cursor was made

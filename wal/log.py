@@ -38,10 +38,14 @@ from wal.segments import Segments
 from wal.want import Want
 
 SEGMENT_BYTES_MIN = 1024
+FIRST_SEGMENT_BYTES = 1 << 20
+"""A log begins with a segment of this size, and each is twice the one before, up to the size that is set."""
+PIN_SHARE = 8
+"""This part of the cap is kept free for what is pinned, in whole segments."""
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`segment_bytes` is the size of a segment's file; a block that does not fit gets a larger one of its own.
+    """`segment_bytes` is the size that a segment's file grows to; a block that does not fit gets a larger one of its own.
 
     `total_bytes` caps all segments together, the prepared one included (see `wal.retention`).
     """
@@ -57,6 +61,16 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
                 f"total_bytes is {self.total_bytes}: expected at least three segments, {3 * self.segment_bytes} bytes, "
                 "for the one that is written, the next, and one of history"
             )
+
+    @property
+    def first_bytes(self) -> int:
+        """The size of a log's first segment."""
+        return min(self.segment_bytes, FIRST_SEGMENT_BYTES)
+
+    @property
+    def pin_bytes(self) -> int:
+        """How much of the cap only pinned segments may take."""
+        return self.total_bytes // PIN_SHARE // self.segment_bytes * self.segment_bytes
 
 
 class Log:
@@ -74,7 +88,7 @@ class Log:
         self._settings = settings
         self._segments = segments
         self._preparing = threading.Lock()  # held while the next segment's file is made, or taken
-        self._prepared = False
+        self._prepared = 0  # its size, if it is there
         self._retaining = threading.Lock()  # guards the next two
         self._pins: dict[str, int] = {}
         self._reach: dict[Fragment, int] = {}
@@ -112,8 +126,8 @@ class Log:
                 disk.remove(name)
         torn: Torn | None = None
         if found.live is None:
-            disk.create(PREPARED, settings.segment_bytes)
-            live, file = _begin(disk, SegmentHeader(cluster, node, from_lsn, settings.segment_bytes))
+            disk.create(PREPARED, settings.first_bytes)
+            live, file = _begin(disk, SegmentHeader(cluster, node, from_lsn, settings.first_bytes))
         else:
             live = found.live
             file, torn = repair(disk, found)
@@ -124,8 +138,9 @@ class Log:
             probe("wal.log.sealed_without_successor")
             try:
                 with log._preparing:
-                    log._take_prepared(settings.segment_bytes)
-                    log._follow(settings.segment_bytes)
+                    capacity = log._next_bytes
+                    log._take_prepared(capacity)
+                    log._follow(capacity)
             except BaseException:
                 log._segments.close()
                 raise
@@ -191,7 +206,7 @@ class Log:
             self._refuse_write()
             if self._prepared:
                 return False
-            self._take_prepared(self._settings.segment_bytes)
+            self._take_prepared(self._next_bytes)
             return True
 
     @property
@@ -244,7 +259,10 @@ class Log:
     # Retention.
 
     def pin(self, token: str, lsn: int) -> None:
-        """Keep the log from `lsn` on, until `unpin`, or until the cap makes the pin give way. Replaces its token's."""
+        """Keep the log from `lsn` on, until `unpin`, or until the cap makes the pin give way. Replaces its token's.
+
+        An eighth of the cap is kept free for pinned segments; what nobody has pinned goes before.
+        """
         with self._retaining:
             self._pins[token] = lsn
 
@@ -269,8 +287,9 @@ class Log:
         with self._retaining:
             trim = retention.plan(
                 infos[:-1],
-                bytes_now=sum(info.bytes for info in infos) + self._settings.segment_bytes,
+                bytes_now=sum(info.bytes for info in infos) + self._next_bytes,
                 bytes_max=self._settings.total_bytes,
+                pin_bytes=self._settings.pin_bytes,
                 checkpoint_lsn=checkpoint_lsn,
                 open_lsn=open_lsn,
                 pins=self._pins,
@@ -309,9 +328,15 @@ class Log:
 
     # How it is done.
 
+    @property
+    def _next_bytes(self) -> int:
+        """The size of the next segment, if its first block asks for no more."""
+        settings = self._settings
+        return min(settings.segment_bytes, max(settings.first_bytes, 2 * self._segments.live.header.capacity))
+
     def _rotate(self, length: int, touched: Touched) -> None:
         """Seal the live segment and begin another, in which a block with a body of `length` fits."""
-        capacity = capacity_for(length, touched, self._settings.segment_bytes)
+        capacity = capacity_for(length, touched, self._next_bytes)
         with self._preparing:
             self._take_prepared(capacity)
             with self._stopping():
@@ -325,8 +350,8 @@ class Log:
     def _take_prepared(self, capacity: int) -> None:
         """See to it that the next segment's file is there, in this size. Called with `_preparing` held."""
         try:
-            if self._prepared and capacity != self._settings.segment_bytes:
-                self._prepared = False
+            if self._prepared and capacity != self._prepared:
+                self._prepared = 0
                 self._disk.remove(PREPARED)
             if not self._prepared:
                 self._disk.create(PREPARED, capacity)
@@ -337,7 +362,7 @@ class Log:
         except BaseException as error:
             self._stop(error)
             raise
-        self._prepared = True
+        self._prepared = capacity
 
     def _follow(self, capacity: int) -> None:
         """Begin the next segment in the prepared file."""
@@ -346,7 +371,7 @@ class Log:
             header = live.header._replace(capacity=capacity) if live.empty else next_header(live, capacity)
             fresh, file = _begin(self._disk, header)
             self._segments.follow(fresh, file)
-            self._prepared = False
+            self._prepared = 0
 
     def _mark(self) -> None:
         """End a group of blocks with the proof that they were synced, if there is room for it."""

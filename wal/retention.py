@@ -1,9 +1,10 @@
 """Which segments may go. A pure rule, so that it can be read, and tested, without a disk.
 
 A segment may go when the store holds all of it (the last checkpoint), no transaction in doubt begins in it, and nobody
-has pinned it. It does go, the oldest first, only as far as the log is larger than its cap: what is kept serves history.
-The cap is hard for pins: where they alone hold the log above it, they give way, and their users fall back to a full
-transfer. It is never taken from the checkpoint or a transaction in doubt; then the cap waits for the next checkpoint.
+has pinned it. It does go, the oldest first, only as far as the log is larger than its cap, less what is kept free for
+pinned segments: what is kept serves history. The cap is hard for pins: where they alone hold the log above it, they give
+way, and their users fall back to a full transfer. It is never taken from the checkpoint or a transaction in doubt; then
+the cap waits for the next checkpoint.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def plan(
     *,
     bytes_now: int,
     bytes_max: int,
+    pin_bytes: int,
     checkpoint_lsn: int,
     open_lsn: int | None,
     pins: Mapping[str, int],
@@ -35,13 +37,16 @@ def plan(
     """What may go of the sealed segments, given from the oldest on; None if nothing needs to, or may.
 
     The store holds everything up to `checkpoint_lsn`; the oldest transaction in doubt begins at `open_lsn`; a pin needs
-    the log from its LSN on.
+    the log from its LSN on. `pin_bytes` of `bytes_max` are for pinned segments alone.
     """
     needed_from = checkpoint_lsn + 1 if open_lsn is None else min(checkpoint_lsn + 1, open_lsn)
-    excess = bytes_now - bytes_max
+    pinned_from = min(pins.values(), default=None)
     count = 0
-    while count < len(sealed) and excess > 0 and sealed[count].last_lsn < needed_from:
-        excess -= sealed[count].bytes
+    while count < len(sealed) and sealed[count].last_lsn < needed_from:
+        pinned = pinned_from is not None and sealed[count].last_lsn >= pinned_from
+        if bytes_now <= (bytes_max if pinned else bytes_max - pin_bytes):
+            break
+        bytes_now -= sealed[count].bytes
         count += 1
     if not count:
         return None

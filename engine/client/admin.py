@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,9 +15,11 @@ from engine.requests import Admin, Failed, Report
 from engine.transport import split_address
 from engine.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
 
+AGAIN_SECONDS = 0.1
+
 
 async def ask(address: str, command: str, *, timeout: float = 10.0, **arguments: list[str]) -> dict[str, Any]:
-    """A node's answer to a command. Raises UsageError (as the node says) and Unavailable."""
+    """A node's answer to a command. Raises UsageError (as the node says), and Unavailable: also where it may pass."""
     try:
         host, port = split_address(address)
     except ValueError as error:
@@ -40,10 +45,28 @@ async def ask(address: str, command: str, *, timeout: float = 10.0, **arguments:
             answer = msgspec.json.decode(body)
             assert isinstance(answer, dict), "a report is an object"
             return answer
-        case Failed(_, _, message):
-            raise errors.UsageError(message)
+        case Failed(_, _, message, retryable):
+            raise errors.Unavailable(message) if retryable else errors.UsageError(message)
         case _:
             raise errors.ProtocolError(f"unexpected answer: {reply}")
+
+
+async def form(address: str, nodes: Sequence[str], *, seconds: float) -> str:
+    """Form a cluster of these nodes, by the one at `address`; its id. An order that was not answered is given again.
+
+    Raises UsageError, and Unavailable if not all of them agreed within `seconds`.
+    """
+    cluster, until = secrets.token_hex(8), time.monotonic() + seconds
+    while True:
+        left = until - time.monotonic()
+        try:
+            await ask(address, "init", timeout=max(1.0, left), cluster=[cluster], nodes=list(nodes))
+        except errors.Unavailable:
+            if time.monotonic() >= until:
+                raise
+            await asyncio.sleep(AGAIN_SECONDS)
+        else:
+            return cluster
 
 
 class _Frames:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
+from contextvars import ContextVar
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
@@ -67,6 +68,10 @@ def check_mode(concurrency: str, isolation: str | None) -> tuple[Concurrency, Is
     return chosen, level
 
 
+entered: ContextVar[tuple[tuple[Transaction, object], ...]] = ContextVar("entered", default=())
+"""The transactions in whose `with` this code is, each with the task that entered it (None: a thread's own)."""
+
+
 class Transaction:
     """One transaction; made by `Database.transaction`, used in an `async with`."""
 
@@ -97,6 +102,13 @@ class Transaction:
     def description(self) -> str:
         """What a person is told of it: label or id, mode, and how far it is."""
         return f"{self.label or self.id} {self.concurrency} {self._state}"
+
+    def holds(self, namespace: NamespaceName, keys: Iterable[bytes]) -> bytes | None:
+        """A key of these that it has locked; None if it has locked none."""
+        if self.concurrency is Concurrency.OPTIMISTIC or self.over:
+            return None
+        touched = self._read.get(namespace, {})
+        return next((key for key in keys if key in touched), None)
 
     @property
     def over(self) -> bool:

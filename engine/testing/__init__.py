@@ -19,7 +19,6 @@ that end with the test (`engine.testing.plugin`).
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -36,7 +35,7 @@ import msgspec
 
 from engine.aio import Setting
 from engine.api import Database, connect
-from engine.client.admin import ask
+from engine.client.admin import ask, form
 from engine.errors import Error, Unavailable, UsageError
 from engine.loop import Loop
 
@@ -196,8 +195,7 @@ class Cluster:
         for process in [self._begin(name) for name in others]:
             self._addresses[process.name] = process.address()
         self._wait(lambda: set(others) <= set(_seen(self._status(first))), "the nodes did not see each other")
-        cluster_id = secrets.token_hex(8)
-        self._loop.run(ask(self._addresses[first], "init", cluster=[cluster_id], nodes=self.names))
+        self._loop.run(form(self._addresses[first], self.names, seconds=self.timeout))
         self.wait_until_whole()
 
     def _wait(self, holds: Callable[[], bool], otherwise: str) -> None:

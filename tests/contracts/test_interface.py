@@ -152,6 +152,39 @@ def test_run_refuses_what_would_run_after_its_transaction(tmp_path: Path) -> Non
     asyncio.run(story())
 
 
+def test_waiting_for_ones_own_transaction_is_told_at_once(tmp_path: Path) -> None:
+    says = r"ns:b'k' is locked by transaction mine, in whose `with` this is: a write outside it would wait for its end, in"
+    with engine.open(tmp_path / "node", partitions=1) as db:
+        ns = db.namespace("ns", codec="json")
+        with db.transaction(label="mine") as tx:
+            tx.namespace(ns).put("k", 1)
+            for write in (lambda: ns.put("k", 2), lambda: ns.put_many({"a": 1, "k": 2}), lambda: ns.delete("k")):
+                with pytest.raises(engine.UsageError, match=says):
+                    write()
+            ns["other"] = 1
+            with db.transaction(concurrency="OPTIMISTIC") as inner:
+                inner.namespace(ns).put("free", 1)
+                ns["free"] = 2
+                inner.rollback()
+        ns["k"] = 3
+        assert dict(ns) == {"free": 2, "k": 3, "other": 1}
+
+    async def story() -> None:
+        async with await aio.open(tmp_path / "node") as db:
+            ns = db.namespace("ns", codec="json")
+            async with db.transaction(label="mine") as tx:
+                await tx.namespace(ns).put("k", 4)
+                with pytest.raises(engine.UsageError, match=says):
+                    await ns.put("k", 5)
+                waits = asyncio.create_task(ns.put("k", 6))  # another task may wait: nobody waits for it
+                await asyncio.sleep(0.01)
+                assert not waits.done()
+            await waits
+            assert await ns.get("k") == 6
+
+    asyncio.run(story())
+
+
 def test_after_close_everything_says_so(tmp_path: Path) -> None:
     db = engine.open(tmp_path / "node", partitions=1)
     ns, tx = db.namespace("ns"), db.transaction()

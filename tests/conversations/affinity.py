@@ -10,6 +10,8 @@ moved                          what the last change of members moved, against th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rebalance.affinity import assign
 from tests.conversations.story import Command, Interpreter
 
@@ -20,8 +22,8 @@ class AffinityStory(Interpreter):
     def __init__(self) -> None:
         self.nodes: list[str] = []
         self.domains: dict[str, str] = {}
-        self.table: list[list[str]] = []
-        self.before: list[list[str]] = []
+        self.table: Sequence[Sequence[str]] = []
+        self.before: Sequence[Sequence[str]] = []
 
     def on_nodes(self, command: Command) -> str:
         named = [word.partition("=") for word in command.rest()]

@@ -70,8 +70,9 @@ STEP_NS = 50_000_000
 class Letter:
     """One message on its way to one node."""
 
-    def __init__(self, sender: NodeId, receiver: NodeId, message: Message, text: str) -> None:
+    def __init__(self, sender: NodeId, life: tuple[str, int], receiver: NodeId, message: Message, text: str) -> None:
         self.sender = sender
+        self.life = life  # the disk and the incarnation of the sender
         self.receiver = receiver
         self.message = message
         self.text = text
@@ -278,10 +279,10 @@ class Cluster:
     def _say(self, host: Host, targets: tuple[NodeId, ...], message: Message) -> None:
         if isinstance(message, CHATTER):
             for target in targets:
-                self._post(Letter(host.name, target, message, ""))
+                self._post(Letter(host.name, self._life(host), target, message, ""))
             return
         text = self.speech.message(message)
-        new = [t for t in targets if self._post(Letter(host.name, t, message, text))]
+        new = [t for t in targets if self._post(Letter(host.name, self._life(host), t, message, text))]
         if new and not (self.quiet and isinstance(message, EXCHANGE)):
             self.lines.append(f"{host.name} -> {' '.join(new)} {text}")
 
@@ -350,7 +351,12 @@ class Cluster:
         """Bring a letter to its node, if it runs."""
         host = self.hosts[letter.receiver]
         if host.node is not None and not self._is_cut(letter.sender, letter.receiver):
-            self.turn(host, [Received(letter.sender, letter.message)])
+            self.turn(host, [Received(letter.sender, *letter.life, letter.message)])
+
+    @staticmethod
+    def _life(host: Host) -> tuple[str, int]:
+        assert host.node is not None, "only a running node speaks"
+        return (host.allocation, host.node.core.incarnation)
 
     def chat(self) -> None:
         """Deliver all heartbeats and requests to join."""

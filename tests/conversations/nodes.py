@@ -115,7 +115,7 @@ class NodesStory(Interpreter):
 
     def on_baseline(self, command: Command) -> None:
         leader = self.cluster.map().members[0].node
-        self._admin(leader, "baseline", {"nodes": command.rest()})
+        self._admin(leader, "baseline", {"nodes": command.rest(), "yes": []})
 
     def on_image(self, command: Command) -> str:
         node = command.word("a node")

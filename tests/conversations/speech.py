@@ -127,6 +127,12 @@ class Speech:
                 return ""
             case m.SetBaseline(nodes):
                 return " ".join(nodes)
+            case m.ResetLost(lost):
+                return _partitions([number for number, _ in lost])
+            case m.Halt(version):
+                return str(version)
+            case m.Survey(number) | m.Surveyed(number):
+                return f"#{number}"
             case m.Announce(after, ballot, handover):
                 return f"{ballot} after {after}{f' handover {_partitions(handover)}' if handover else ''}"
             case m.Promise(after, ballot, accepted_ballot, accepted):

@@ -49,6 +49,6 @@ def test_an_ended_transaction_does_not_begin_again_when_its_result_is_forgotten(
         assert node.core.replica.partition(number).results.get(tx) is None, "its result is forgotten"
     parts = [Part(n, [("acc", [key], [b"old"])], [], []) for n, key in zip(numbers, KEYS, strict=True)]
     late = PrepareParts(node.core.version, tx, tx, True, parts, sorted(numbers), numbers[0])
-    run(node, [Received("n1", late)])
+    run(node, [Received("n1", "d1", 0, late)])
     for number in numbers:
         assert not node.core.replica.partition(number).prepared, "a message that came late began it once more"

@@ -16,7 +16,7 @@ def test_a_turn_above_the_bound_is_counted_and_the_longest_says_what_it_took() -
     turns = Turns()
     turns.note(3 * MS, [])
     assert (turns.taken, turns.above, turns.longest_took) == (1, 0, "nothing new")
-    turns.note((TURN_MS_MAX + 1) * MS, [GET, CheckpointWritten(7), GET, Received("n2", AskMap(Version(1, 0)))])
+    turns.note((TURN_MS_MAX + 1) * MS, [GET, CheckpointWritten(7), GET, Received("n2", "d2", 1, AskMap(Version(1, 0)))])
     turns.note(TURN_MS_MAX * MS, [GET])
     assert (turns.taken, turns.above) == (3, 1)
     assert turns.longest == (TURN_MS_MAX + 1) * MS

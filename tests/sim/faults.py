@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from engine import topology as topologies
 from tests.sim.lulls import DRAWN, Lull
 from tests.sim.machine import Speed
-from tests.sim.network import MS, Pair, Weather
+from tests.sim.network import MS, Weather
+from tests.sim.oracles.ruined import Ruined
 from tests.sim.vault import MemoryVault
 from tests.sim.violation import About, Violation
+from tests.sim.ways import Ways, lasting
 from tests.support.memory_disk import SECTOR
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ RATES = {
     "stop": 2.0,  # a process is stopped for a while (SIGSTOP)
     "split": 3.0,  # some nodes are cut off from the others
     "one-way": 2.0,  # nothing passes from one node to another
+    "partial": 1.0,  # any of the ways between nodes are cut, each in its direction
+    "late": 2.0,  # a few messages of one kind arrive seconds later, whatever has happened since
     "clog": 2.0,  # what one node sends to another arrives late, and all at once
     "reset": 2.0,  # a connection breaks
     "slow-disk": 1.0,
@@ -38,6 +43,7 @@ RATES = {
     "damage": 1.0,  # a machine comes back with sectors that rotted, or that hold what was meant for others
     "wipe": 1.0,  # a machine comes back with an empty disk
     "old-disk": 1.0,  # a machine comes back with an old image of its disk
+    "swapped-disks": 0.5,  # two machines come back each with the other's disk: both must refuse it
     "clock-jump": 1.0,  # a monotonic clock jumps ahead, by up to an hour
     "clock-rate": 1.0,  # a monotonic clock runs up to a tenth fast or slow
     "wall-clock": 1.0,  # a wall clock is set to any time
@@ -45,6 +51,7 @@ RATES = {
     "join": 0.7,  # a new node comes
     "leave": 1.0,  # a node leaves on purpose, and comes back
     "baseline": 1.0,  # an operator changes who is meant to hold data
+    "init-again": 0.5,  # an operator forms the cluster once more, at a node that may be new
     "checkpoint": 2.0,  # an operator asks for a checkpoint
     "everybody": 0.4,  # all machines lose power at once
     "lull": 0.6,  # one thing stays wrong for long, and nothing else happens: the others must serve
@@ -54,11 +61,8 @@ RATES = {
 
 
 DESTRUCTIVE = ("wipe", "old-disk", "damage")
-"""These take a copy away for good. They wait until every other copy is whole, for a while."""
-FORGETFUL = ("power", "kill", "everybody", "leave", "disk-error", "read-error", "disk-full", *DESTRUCTIVE)
-"""What makes a node forget how far it heard that others had got."""
+"""These take a copy away for good, whenever they fall, as long as what is left can come back without an operator."""
 NODES_MAX = 6
-PATIENCE = 40
 
 
 class Faults:
@@ -71,19 +75,20 @@ class Faults:
         self.over = False
         self._pause_ns = pause_ns
         self._draw = world.draws.of("faults")
-        self._cuts = 0
         self._images: dict[str, tuple[str, MemoryDisk, Vault]] = {}
-        self._patience = 0  # how often a destructive fault still looks whether it may
+        self._ruined = Ruined()
         self._lull: Lull | None = None
-        self._set_back: Machine | None = None  # it claims less than it had, and nobody may forget that yet
+        ways = Ways(world, self._draw)
         self._kinds: dict[str, Callable[[Machine], bool]] = {
             "power": self._power,
             "kill": self._kill,
             "stop": self._stop,
-            "split": self._split,
-            "one-way": self._one_way,
-            "clog": self._clog,
-            "reset": self._reset,
+            "split": ways.split,
+            "one-way": ways.one_way,
+            "partial": ways.partial,
+            "late": ways.late,
+            "clog": ways.clog,
+            "reset": ways.reset,
             "slow-disk": self._slow_disk,
             "disk-error": self._disk_error,
             "disk-full": self._disk_full,
@@ -94,6 +99,8 @@ class Faults:
             "damage": self._damage,
             "wipe": self._wipe,
             "old-disk": self._old_disk,
+            "swapped-disks": self._swap_disks,
+            "init-again": self._init_again,
             "join": self._join,
             "leave": self._leave,
             "baseline": self._baseline,
@@ -144,11 +151,7 @@ class Faults:
         if kinds:
             kind = self._draw.choices(kinds, [self.rates[k] for k in kinds])[0]
             machine = self._draw.choice(self._victims(kind))
-            if kind in DESTRUCTIVE:
-                self._patience = PATIENCE
-                self._destroy(kind, machine)
-                return
-            if not (kind in FORGETFUL and self._being_set_back()) and self._kinds[kind](machine):
+            if (kind not in DESTRUCTIVE or self._spares_enough(machine)) and self._kinds[kind](machine):
                 self._count(kind)
         self._next()
 
@@ -157,28 +160,6 @@ class Faults:
         machines = list(self.world.machines.values())
         imaged = [machine for machine in machines if machine.name in self._images]
         return imaged if kind == "old-disk" and imaged else machines
-
-    def _destroy(self, kind: str, machine: Machine) -> None:
-        """As soon as every copy is whole; nothing else happens before."""
-        if self.over:
-            return
-        if not self._being_set_back() and self._destroyable(machine) and self._kinds[kind](machine):
-            self._count(kind)
-        elif self._patience:
-            self._patience -= 1
-            self.world.after(100 * MS, self._destroy, kind, machine)
-            return
-        self._next()
-
-    def _being_set_back(self) -> bool:
-        """Whether a machine that lost what it had promised is not yet known by its new life."""
-        machine, newest = self._set_back, self.world.newest()
-        if machine is None:
-            return False
-        member = newest.member(machine.name) if newest is not None else None
-        if machine.up and machine.node is not None and member is not None:
-            self._set_back = None if member.incarnation == machine.node.core.incarnation else machine
-        return self._set_back is not None
 
     # Processes and power.
 
@@ -228,44 +209,11 @@ class Faults:
         self.world.after(self._draw.choice([100 * MS, 1_000 * MS, 4_000 * MS]), machine.resume)
         return True
 
-    # The network.
-
-    def _until(self) -> int:
-        return self._draw.choice([300 * MS, 1_000 * MS, 3_000 * MS, 6_000 * MS])
-
-    def _cut(self, pairs: list[Pair]) -> bool:
-        self._cuts += 1
-        name = f"cut {self._cuts}"
-        self.world.say(f"{name}: {', '.join(f'{a}>{b}' for a, b in pairs)}")
-        self.world.network.cut(name, pairs)
-        self.world.after(self._until(), self.world.network.heal, name)
-        return True
-
-    def _split(self, machine: Machine) -> bool:
-        sides = [*self.world.machines, *(c.name for c in self.world.clients.values() if not c.sheltered)]
-        here = {machine.name, *(s for s in sides if self._draw.random() < 0.3)}
-        return self._cut([(a, b) for a in sides for b in sides if (a in here) != (b in here)])
-
-    def _one_way(self, machine: Machine) -> bool:
-        others = [m for m in self.world.machines if m != machine.name]
-        some = [m for m in others if self._draw.random() < 0.6] or others[:1]
-        return self._cut([(machine.name, other) for other in some])
-
-    def _clog(self, machine: Machine) -> bool:
-        until = self.world.now + self._until()
-        self.world.network.clog([(machine.name, m) for m in self.world.machines if m != machine.name], until)
-        return True
-
-    def _reset(self, machine: Machine) -> bool:
-        other = self._draw.choice(list(self.world.machines))
-        self.world.network.reset((machine.name, other))
-        return True
-
     # Disks.
 
     def _slow_disk(self, machine: Machine) -> bool:
         machine.speed.slow = self._draw.choice([10, 100, 1_000])
-        machine.speed.slow_until = self.world.now + self._until()
+        machine.speed.slow_until = self.world.now + lasting(self._draw)
         return True
 
     def _disk_error(self, machine: Machine) -> bool:
@@ -282,6 +230,23 @@ class Faults:
         self._repair_later(machine)
         return True
 
+    def _swap_disks(self, machine: Machine) -> bool:
+        """Each of two machines has the other's disk, until somebody notices that they do not start."""
+        other = self._draw.choice(list(self.world.machines.values()))
+        if other is machine or machine.gone or other.gone:
+            return False
+        for each in (machine, other):
+            if each.up:
+                each.stop("its disk is taken out")
+        for each, theirs in ((machine, other), (other, machine)):
+            own, each.disk = each.disk, theirs.disk.copy()
+            if each.start():
+                wrong = f"{each.name} starts from the disk of {theirs.name}"
+                raise Violation("recovery", wrong, About(nodes=(each.name, theirs.name)))
+            each.disk = own
+            self._start_later(each)
+        return True
+
     def _read_error(self, machine: Machine) -> bool:
         if not machine.up:
             return False
@@ -295,25 +260,34 @@ class Faults:
             if machine.why.startswith("Disk"):
                 self._start(machine)
 
-        self.world.after(self._until(), repair)
+        self.world.after(lasting(self._draw), repair)
 
-    def _destroyable(self, machine: Machine) -> bool:
-        """Whether all that this disk holds is on another one, and nobody else is in trouble."""
-        newest = self.world.newest()
-        if newest is None or len(newest.members) < 3 or machine.paused or not machine.up:
+    def _spares_enough(self, machine: Machine) -> bool:
+        """Whether a majority of the voters and a copy in sync of everything are left without this disk.
+
+        Beyond that nothing comes back by itself, and nothing more can be learnt from the seed.
+        """
+        machines = list(self.world.machines.values())
+        nodes = [m.node for m in machines if m.node is not None]
+        maps = [node.core.topology for node in nodes if node.core.topology is not None]
+        if not maps:
             return False
-        for other in self.world.machines.values():
-            if other.gone:
-                continue
-            if not other.up or other.node is None or not other.node.core.serving:
-                return False
-            if other.node.core.topology is None or other.node.core.version != newest.version:
-                return False
-        here = self.world.machines
-        return all(sum(n in here for n in p.in_sync) > 1 and not p.lost for p in newest.placements)
+        newest = max(maps, key=lambda topology: topology.version)
+        accepted = [node.core.replica.accepted for node in nodes]
+        coming = [topologies.decode(encoded) for version, _, encoded in accepted if encoded and version > newest.version]
+        whole = frozenset(m.name for m in machines if m is not machine and self._ruined.forgive(m, newest))
+        return all(
+            topology.carried_by(whole) and all(any(node in whole for node in p.in_sync) for p in topology.placements)
+            for topology in (newest, *coming)
+        )
+
+    def _destroyed(self, machine: Machine, how: str) -> None:
+        self._ruined.add(machine)
+        self.world.destroyed(machine, how)
 
     def _wipe(self, machine: Machine) -> bool:
-        machine.stop("its disk broke")
+        if machine.up:
+            machine.stop("its disk broke")
         self._replace_disk(machine)
         self._start_later(machine)
         return True
@@ -321,24 +295,27 @@ class Faults:
     def _replace_disk(self, machine: Machine) -> None:
         machine.wipe()
         self._images.pop(machine.name, None)
-        self.world.destroyed(machine, "was wiped")
+        self._destroyed(machine, "was wiped")
 
     def _old_disk(self, machine: Machine) -> bool:
         image = self._images.pop(machine.name, None)
         if image is None or image[0] != machine.allocation:
             return False
-        machine.stop("it is set back")
+        if machine.up:
+            machine.stop("it is set back")
         machine.vault.close()
         machine.disk, machine.vault = image[1].copy(), image[2].copy()
-        self._lose_promises(machine, "was set back to an old image of its disk")
+        self._destroyed(machine, "was set back to an old image of its disk")
         self._start_later(machine)
         return True
 
     def _damage(self, machine: Machine) -> bool:
         """It must refuse to start, unless what rotted is nothing that it needs, or looks like the end of its log."""
-        machine.stop("its power fails and its disk rots")
-        self._rot(machine.disk)
-        self._lose_promises(machine, "has damaged sectors")
+        if machine.up:
+            machine.stop("its power fails and its disk rots")
+        if machine.disk.names():
+            self._rot(machine.disk)
+        self._destroyed(machine, "has damaged sectors")
         if not machine.start():
             self._replace_disk(machine)
             self._start_later(machine)
@@ -356,13 +333,6 @@ class Faults:
                 source = SECTOR * draw.randrange(max(1, len(disk.image(other)) // SECTOR))
                 data = disk.image(other)[source : source + SECTOR]
             disk.overwrite(name, at, data)
-
-    def _lose_promises(self, machine: Machine, how: str) -> None:
-        """Only the others know now how far it had got: they must live until the next map knows it, too."""
-        self._set_back = machine
-        for other in self.world.machines.values():
-            other.disk.repair()
-        self.world.destroyed(machine, how)
 
     # The operator.
 
@@ -404,7 +374,13 @@ class Faults:
             nodes.remove(self._draw.choice(nodes))
         if nodes == sorted(newest.baseline):
             return False
-        self.world.command(machine, "baseline", {"nodes": nodes})
+        self.world.command(machine, "baseline", {"nodes": nodes, "yes": []})
+        return True
+
+    def _init_again(self, machine: Machine) -> bool:
+        if not machine.up or machine.paused:
+            return False
+        self.world.command(machine, "init", {"cluster": ["c2"], "nodes": list(self.world.machines)})
         return True
 
     def _checkpoint(self, machine: Machine) -> bool:
@@ -474,6 +450,7 @@ class Faults:
             self._end_lull()
         world.say("calm")
         world.network.heal()
+        world.network.release(list(world.network.rules), list(world.network.held))
         world.network.weather = Weather()
         for machine in world.machines.values():
             machine.disk.repair()

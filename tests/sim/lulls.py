@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.sim.machine import Machine
     from tests.sim.world import World
 
-TROUBLES = ("nothing", "down", "away", "stopped", "slow-disk", "deaf", "dumb", "pair", "one-of-pair", "ring")
+TROUBLES = ("nothing", "down", "away", "stopped", "slow-disk", "slow-node", "deaf", "dumb", "pair", "one-of-pair", "ring")
 """
 | trouble | |
 | --- | --- |
@@ -25,12 +25,13 @@ TROUBLES = ("nothing", "down", "away", "stopped", "slow-disk", "deaf", "dumb", "
 | away | a node is cut off |
 | stopped | a process is stopped (SIGSTOP) |
 | slow-disk | every sync of one disk takes a second or more |
+| slow-node | a processor takes a hundred times as long |
 | deaf, dumb | a node hears nobody, or nobody hears it |
 | pair, one-of-pair | two nodes do not hear each other, or one of them does not hear the other |
 | ring | each node hears only its two neighbours; of three nodes, the first and the last do not hear each other |
 """
 DRAWN = tuple(trouble for trouble in TROUBLES if trouble != "slow-disk")
-"""A node whose disk takes a second a sync is no reason yet to go on without it."""
+"""That a disk is slow is no reason yet to go on without it."""
 REST_NS = 6_000 * MS
 """What was wrong before has ended by then, by itself."""
 
@@ -45,6 +46,7 @@ class Lull:
         self._world = world
         self._trouble = trouble
         self._machine = machine
+        self._slowness = machine.speed.slowness
         machines = list(world.machines.values())
         others = [m for m in machines if m is not machine]
         match trouble:
@@ -56,6 +58,8 @@ class Lull:
                         victim.stop("power cut")
             case "stopped":
                 machine.pause()
+            case "slow-node":
+                machine.speed.slowness = 100 * self._slowness
             case "slow-disk":
                 machine.speed.slow = max(1, 1_000 * MS // machine.speed.sync)
                 machine.speed.slow_until = world.now + self.lasts_ns
@@ -68,6 +72,7 @@ class Lull:
         """What is cut is healed, and who was stopped goes on; whoever is down is for the caller to start."""
         self._world.network.heal("lull")
         self._machine.speed.slow_until = 0
+        self._machine.speed.slowness = self._slowness
         self._machine.resume()
 
     def __str__(self) -> str:

@@ -51,6 +51,10 @@ EXPECTED = (DiskError, LogError, StoreError)
 T = TypeVar("T")
 
 
+SLOW = 10
+"""A processor that takes so many times as long as the usual one is ill."""
+
+
 class Speed:
     """How fast a machine is; times in ns."""
 
@@ -277,6 +281,7 @@ class Machine:
             return
         events, self._inbox = self._inbox, []
         self.turns += 1
+        self.duties.begin(self.local(world.now))
         try:
             effects, cost = world.costs.turn(node, self.local(world.now), events)
         except Violation:
@@ -287,7 +292,7 @@ class Machine:
             watcher.turned(self, events, effects)
         if cost:
             self._unpaid, self._computing = effects, True
-            self.world.after(cost * self.speed.slowness, self._computed, self.boot)
+            self._busy_for(cost * self.speed.slowness, self._computed)
         else:
             self._begin_paying(effects)
 
@@ -313,7 +318,7 @@ class Machine:
         """What may leave early leaves; the rest waits for the log."""
         assert self.duties is not None
         self._needed = 0
-        self.duties.early(effects)
+        self.duties.early(effects, self.local(self.world.now))
         if not effects.log:
             self._pay(effects)
             return
@@ -323,7 +328,23 @@ class Machine:
         took = speed.turn + speed.sync * (speed.slow if self.world.now < speed.slow_until else 1)
         if speed.jitter:
             took += self._draw.randrange(speed.jitter)
-        self.world.after(took, self._paid, self.boot)
+        self._busy_for(took, self._paid)
+
+    def _busy_for(self, took: int, then: Callable[[int], None]) -> None:
+        """The loop does one thing for a while; a thread beside it lets others know that it lives."""
+        self.world.after(took, then, self.boot)
+        beat = self.settings.heartbeat_ms * MS
+        if took > beat:
+            self.world.after(beat, self._pulse, self.boot, self.turns)
+
+    def _pulse(self, boot: int, turn: int) -> None:
+        if boot != self.boot or not self.up or turn != self.turns or self._unpaid is None:
+            return
+        assert self.duties is not None
+        said = self.duties.pulse(self.local(self.world.now))
+        if said is not None and not self.paused:
+            self.depart(*said, 0)
+        self.world.after(self.settings.heartbeat_ms * MS, self._pulse, boot, turn)
 
     def _paid(self, boot: int) -> None:
         if boot != self.boot or not self.up:
@@ -356,7 +377,7 @@ class Machine:
                     watcher.logged(self, effects.log, self.node.core.durable_lsn)
                 self._needed = self.log.next_lsn - 1
             self._unpaid = None
-            self.duties.rest(effects)
+            self.duties.rest(effects, self.local(self.world.now))
         except EXPECTED as error:
             self.fail(error)
             return
@@ -551,7 +572,8 @@ class Machine:
     @property
     def well(self) -> bool:
         """It runs, and as fast as it was made to."""
-        return self.up and not self.paused and self.speed.slow_until <= self.world.now
+        speed = self.speed
+        return self.up and not self.paused and speed.slow_until <= self.world.now and speed.slowness <= SLOW
 
     @property
     def unwritten(self) -> list[Record]:

@@ -110,6 +110,7 @@ class Network:
         self._cuts: dict[str, dict[Pair, None]] = {}
         self._blocked: dict[Pair, int] = {}
         self._clogged: dict[Pair, int] = {}
+        self._lives: dict[tuple[Side, int], tuple[str, int]] = {}  # a process -> its disk and its incarnation
         self._draw = world.draws.of("network")
 
     # Reachability.
@@ -159,6 +160,8 @@ class Network:
 
     def started(self, machine: Machine) -> None:
         """A process runs: it dials everyone, and everyone dials it."""
+        assert machine.node is not None
+        self._lives[(machine.name, machine.boot)] = (machine.allocation, machine.node.core.incarnation)
         for other in self.world.machines.values():
             if other is machine:
                 continue
@@ -269,7 +272,7 @@ class Network:
         for message in decode_messages(data[FRAME_HEADER_BYTES:]):
             if not isinstance(message, Heartbeat | Join):
                 self.said_at = self.world.now
-            dst.receive(Received(src, message))
+            dst.receive(Received(src, *self._lives[(src, boots[0])], message))
             for watcher in self.world.watchers.delivered:
                 watcher.delivered(src, dst.name, message)
 

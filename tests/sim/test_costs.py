@@ -23,7 +23,7 @@ from wal.ids import NO_VERSION
 from wal.records import Update, Write
 
 NAMES = ["n1", "n2", "n3"]
-BEAT = Received("n2", Heartbeat(NO_VERSION, Life("x", 1, 0), 0, False, []))
+BEAT = Received("n2", "x", 1, Heartbeat(NO_VERSION, Life("x", 1, 0), 0, False, []))
 
 
 class Fixed:

@@ -6,7 +6,6 @@ Starting nodes costs a second or two, so a test run builds one set and every tes
 from __future__ import annotations
 
 import asyncio
-import secrets
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import lmdb
 
 from engine import aio
-from engine.client.admin import ask
+from engine.client.admin import ask, form
 from engine.home import read_identity
 from engine.server import Server, ServerConfig
 from engine.settings import Settings
@@ -22,7 +21,7 @@ from engine.store import CheckpointImage, Entry
 from engine.store_envelope import ROWS, fragment_key
 from engine.store_lmdb import LmdbStore
 from tests.support.patience import PATIENCE_SECONDS
-from wal import DirectoryDisk, Log, LogSettings
+from wal import DirectoryDisk, Log, LogSettings, list_segments, read
 from wal.ids import Fragment
 from wal.records import Record
 
@@ -53,7 +52,7 @@ class Nodes:
             while len((await ask(first.address, "status"))["seen"]) < len(self.servers) - 1:
                 await asyncio.sleep(0.02)
         if first.node.core.topology is None:
-            await ask(first.address, "init", cluster=[secrets.token_hex(8)], nodes=list(self.servers))
+            await form(first.address, list(self.servers), seconds=PATIENCE_SECONDS)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not all(self._serves(server) for server in self.servers.values()):
                 await asyncio.sleep(0.02)
@@ -156,3 +155,28 @@ def flip(directory: Path, value: bytes) -> int:
         at = data.find(value, at + 1)
     file.write_bytes(data)
     return places
+
+
+def cut_in_half(directory: Path) -> int:
+    """Cut the last segment to half of its used bytes, and return how large it is then."""
+    segment = directory / "wal" / list_segments(directory / "wal")[-1].name
+    end = len(segment.read_bytes().rstrip(b"\0"))
+    with segment.open("r+b") as file:
+        file.truncate(end // 2)
+    return end // 2
+
+
+def lose_the_log(directory: Path) -> None:
+    """All segments are gone; what was prepared to be the next one is there."""
+    for file in (directory / "wal").iterdir():
+        if file.suffix == ".wal":
+            file.rename(directory / "wal" / "next.segment")
+
+
+def zero_last_blocks(directory: Path, count: int) -> int:
+    """The last blocks with records, and what follows them, are zeros; the first LSN that is lost."""
+    blocks = list(read(directory / "wal"))[-count:]
+    segment = directory / "wal" / blocks[0].segment
+    data = segment.read_bytes()
+    segment.write_bytes(data[: blocks[0].offset] + bytes(len(data) - blocks[0].offset))
+    return blocks[0].first_lsn

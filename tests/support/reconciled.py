@@ -13,12 +13,14 @@ from typing import NamedTuple
 import msgspec
 
 from engine import aio
+from engine import topology as topologies
 from engine.offline import read_directory
-from engine.store import Entry
+from engine.store import CheckpointImage, Entry
+from engine.store_lmdb import LmdbStore
 from tests.support.directories import append, flip, lose, replace
 from wal import list_segments
 from wal import records as r
-from wal.ids import Fragment, partition_of
+from wal.ids import Fragment, Version, partition_of
 
 PARTITIONS = 16
 IN_DOUBT = b"in doubt for now"
@@ -135,6 +137,108 @@ def _leave_out(root: Path) -> None:
     shutil.rmtree(root / "n3")
 
 
+def _sole_owner(root: Path) -> None:
+    """n1 and n2 left the map in good order, one after the other; so n3 alone is in sync, and has the newest map."""
+    _forge(root)
+    _adopt(root / "n3", owners=("n3",), in_sync=("n3",))
+
+
+def _nobody_left(root: Path) -> None:
+    """Every partition was lost with a fourth node; what is here is stale, and n2 is one counter further than the others."""
+    name = fragment_of(b"k340")
+    with read_directory(root / "n2") as state:
+        lwm, epoch = state.fragments[name].counter.lwm, state.partitions[name[1]].epoch
+    append(root / "n2", [r.Update([r.Write(*name, epoch, lwm, [b"k340"], [b"newer"])])], now_ms=NOW_MS)
+    _adopt(root / "n3", owners=("n4",), in_sync=("n4",), lost=True)
+
+
+def _adopt(directory: Path, *, owners: tuple[str, ...], in_sync: tuple[str, ...], lost: bool = False) -> None:
+    """The node learned of a newer map, in which all partitions are placed so."""
+    with read_directory(directory) as state:
+        topology = state.topology
+    assert topology is not None
+    replaced = msgspec.structs.replace
+    placements = tuple(replaced(p, owners=owners, in_sync=in_sync, lost=lost) for p in topology.placements)
+    version = Version(topology.version[0] + 1, 0)
+    newer = replaced(topology, version=version, placements=placements)
+    append(directory, [r.Committed(version, topologies.encode(newer))], now_ms=NOW_MS)
+
+
+def _one_counter_behind(root: Path) -> None:
+    """Two copies have one update more than the third, and that for an hour."""
+    namespace, number = name = fragment_of(b"k341")
+    for node in ("n1", "n2"):
+        with read_directory(root / node) as state:
+            lwm, epoch = state.fragments[name].counter.lwm, state.partitions[number].epoch
+        append(root / node, [r.Update([r.Write(namespace, number, epoch, lwm, [b"k341"], [b"newer"])])], now_ms=NOW_MS)
+        append(root / node, [r.Checkpoint(0)], now_ms=NOW_MS + 3_600_000)
+
+
+def _half(root: Path, *, trace: bool) -> None:
+    """A transaction of two partitions was committed in one of them, and rolled back (or never heard of) in the other."""
+    one, other = fragment_of(b"k342"), fragment_of(b"k343")
+    assert one[1] != other[1]
+    for node in ("n1", "n2", "n3"):
+        with read_directory(root / node) as state:
+            begun = {n: (state.fragments[n].counter.lwm, state.partitions[n[1]].epoch) for n in (one, other)}
+        said: list[r.Record] = []
+        for name, key, commit in ((one, b"k342", True), (other, b"k343", False)):
+            if commit or trace:
+                lwm, epoch = begun[name]
+                write = r.Write(*name, epoch, lwm, [key], [b"half"], 0, IN_DOUBT)
+                said.append(r.Prepare(IN_DOUBT, name[1], epoch, [write], [], sorted([one[1], other[1]]), one[1]))
+                said.append(r.Outcome(IN_DOUBT, name[1], epoch, commit, [(name[0], lwm, 1)]))
+        append(root / node, said, now_ms=NOW_MS)
+
+
+def _voted_and_committed_elsewhere(root: Path) -> None:
+    """All copies of one partition voted and heard no more; the transaction's other partition has committed it."""
+    one, other = fragment_of(b"k342"), fragment_of(b"k343")
+    for node in ("n1", "n2", "n3"):
+        with read_directory(root / node) as state:
+            begun = {n: (state.fragments[n].counter.lwm, state.partitions[n[1]].epoch) for n in (one, other)}
+        said: list[r.Record] = []
+        for name, key in ((one, b"k342"), (other, b"k343")):
+            lwm, epoch = begun[name]
+            write = r.Write(*name, epoch, lwm, [key], [b"half"], 0, IN_DOUBT)
+            said.append(r.Prepare(IN_DOUBT, name[1], epoch, [write], [], sorted([one[1], other[1]]), one[1]))
+        said.append(r.Outcome(IN_DOUBT, one[1], begun[one][1], True, [(one[0], begun[one][0], 1)]))
+        append(root / node, said, now_ms=NOW_MS)
+
+
+def _forge_everywhere(root: Path) -> None:
+    """One value is changed, with a right checksum, on all three copies."""
+    for node in ("n1", "n2", "n3"):
+        _replace(root / node, b"k302", msgspec.structs.replace(_entry(root / node, b"k302"), value=b"forged"))
+
+
+def _misplace(root: Path) -> None:
+    """All copies have a row in a partition that its key does not hash to, and their logs say so."""
+    number = (fragment_of(b"k344")[1] + 1) % PARTITIONS
+    for node in ("n1", "n2", "n3"):
+        with read_directory(root / node) as state:
+            lwm, epoch = state.fragments["acc", number].counter.lwm, state.partitions[number].epoch
+        append(root / node, [r.Update([r.Write("acc", number, epoch, lwm, [b"k344"], [b"here"])])], now_ms=NOW_MS)
+
+
+def _forget_fragment(root: Path) -> None:
+    """A whole fragment, its rows and its counters, is gone from one store."""
+    store = LmdbStore(root / "n2" / "store")
+    name = fragment_of(b"k345")
+    store.write(CheckpointImage(store.load().lsn, {}, {name: None}, {}, [name], {}))
+    store.close()
+
+
+def _swap_log(root: Path) -> None:
+    """The log of n1 lies in the directory of n2."""
+    shutil.rmtree(root / "n2" / "wal")
+    shutil.copytree(root / "n1" / "wal", root / "n2" / "wal")
+
+
+def _on(key: bytes) -> str:
+    return f"partition {fragment_of(key)[1]}"
+
+
 _VOTED = f"partition {fragment_of(b'k320')[1]}"
 
 DAMAGES = {
@@ -151,7 +255,11 @@ DAMAGES = {
         ],
     ),
     "a row that no copy has any more": Damage(
-        _lose, [("CONTENTS_MISMATCH", _where(b"k313"), None, [node]) for node in ("n1", "n2", "n3")]
+        _lose,
+        [
+            *(("CONTENTS_MISMATCH", _where(b"k313"), None, [node]) for node in ("n1", "n2", "n3")),
+            ("STORE_DIFFERS_FROM_LOG", _where(b"k313"), "k313", ["n1", "n2", "n3"]),
+        ],
     ),
     "a transaction in doubt": Damage(
         _vote,
@@ -164,4 +272,30 @@ DAMAGES = {
     "a store cut short": Damage(_cut_short, [("UNREADABLE", "-", None, ["n2"])], 3),
     "two histories": Damage(_clash, [("UNREADABLE", f"partition {fragment_of(b'k330')[1]}", None, ["n2"])], 3),
     "a node left out": Damage(_leave_out, [], 3),
+    "a forged value on a copy that was left over": Damage(
+        _sole_owner, [("VALUE_MISMATCH", _where(b"k302"), "k302", ["n1"])]
+    ),
+    "every partition lost": Damage(_nobody_left, [], 3),
+    "a copy one counter behind": Damage(_one_counter_behind, [("BEHIND", _where(b"k341"), None, ["n3"])]),
+    "committed here and rolled back there, on all copies": Damage(
+        lambda root: _half(root, trace=True), [("TX_PARTIAL", _on(b"k343"), None, ["n1", "n2", "n3"])]
+    ),
+    "committed here and never heard of there": Damage(
+        lambda root: _half(root, trace=False), [("TX_PARTIAL", _on(b"k343"), None, ["n1", "n2", "n3"])]
+    ),
+    "voted here and committed there": Damage(
+        _voted_and_committed_elsewhere, [("TX_PARTIAL", _on(b"k343"), None, ["n1", "n2", "n3"])]
+    ),
+    "one value changed on all copies": Damage(
+        _forge_everywhere, [("STORE_DIFFERS_FROM_LOG", _where(b"k302"), "k302", ["n1", "n2", "n3"])]
+    ),
+    "a row in a partition of another": Damage(
+        _misplace,
+        [("MISPLACED", "acc/{}".format((fragment_of(b"k344")[1] + 1) % PARTITIONS), "k344", ["n1", "n2", "n3"])],
+    ),
+    "a fragment that is gone from one store": Damage(
+        _forget_fragment,
+        [("COUNTER_GAP", _where(b"k345"), None, ["n2"]), ("BEHIND", _where(b"k345"), None, ["n2"])],
+    ),
+    "the log of another node": Damage(_swap_log, [("UNREADABLE", "-", None, ["n2"])], 3),
 }

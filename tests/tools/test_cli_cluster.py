@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+import engine
 from engine import errors
 from tests.support.commands import Node, foreshore, free_port, nodes
 from tools.__main__ import main as begin
@@ -132,10 +135,10 @@ def test_looking_at_a_log_does_not_wait_for_what_it_does_not_need() -> None:
     [
         (errors.UsageError("x"), 2),
         (errors.Unavailable("x"), 3),
-        (errors.CorruptionError("x"), 1),
+        (errors.CorruptionError("x"), 5),
         (errors.NoQuorum("x"), 1),
         (DiskError("read", "file", "why"), 3),
-        (LogDamaged(Finding(kind="damaged", segment="1.wal", offset=0, lsn=1, what="x", cost="y")), 1),
+        (LogDamaged(Finding(kind="damaged", segment="1.wal", offset=0, lsn=1, what="x", cost="y")), 5),
         (LogTooNew(Finding(kind="newer", segment="1.wal", offset=0, lsn=1, what="x", cost="y")), 3),
     ],
 )
@@ -201,9 +204,65 @@ def test_status_says_what_is_wrong_and_the_baseline_who_should_be_there(tmp_path
         assert "n3 should hold data and is not here\n16 partitions have fewer in-sync copies" in less.stdout
         refused = foreshore("cluster", "baseline", first.address, "--set", "n1,n9")
         assert (refused.returncode, "not a member: n9" in refused.stderr) == (1, True)
-        assert foreshore("cluster", "baseline", second.address, "--set", "n1,n2").stdout == "baseline n1,n2\n"
+        fewer = foreshore("cluster", "baseline", second.address, "--set", "n1,n2")
+        assert (fewer.returncode, "2 of 3 copies of each partition" in fewer.stderr) == (1, True)
+        changed = foreshore("cluster", "baseline", second.address, "--set", "n1,n2", "--yes")
+        assert changed.stdout.startswith("baseline n1,n2\n2 nodes hold data (n1, n2): 2 of 3 copies of each partition")
         assert foreshore("cluster", "baseline", first.address).stdout == "baseline n1,n2\n"
         second.kill()
         lost = foreshore("cluster", "status", first.address)
         assert lost.returncode == 1
         assert "n2 does not answer" in lost.stdout
+
+
+@pytest.mark.processes
+def test_what_an_operator_orders_is_done_when_it_is_meant(tmp_path: Path) -> None:
+    """Removing, stopping all, coming back with two of three disks, and going on from the last one."""
+    with nodes(tmp_path, "n1", "n2", "n3") as (first, second, third):
+        address = first.address
+        with engine.connect(address) as database:
+            database.namespace("acc", codec="str").put_many({f"k{n}": "v" for n in range(100)})
+        refused = foreshore("cluster", "remove", address, "n3")
+        assert (refused.returncode, "2 of 3 copies of each partition" in refused.stderr) == (1, True)
+        unknown = foreshore("cluster", "remove", address, "n9", "--yes")
+        assert (unknown.returncode, "not in the baseline: n9" in unknown.stderr) == (1, True)
+        removed = foreshore("cluster", "remove", address, "n3", "--yes", "--json")
+        assert msgspec.json.decode(removed.stdout)["failures_survived"] == 0, removed.stderr
+        status = foreshore("cluster", "status", address)
+        assert (status.returncode, "2 of 3 copies of each partition at most: only n1, n2 hold data" in status.stdout) == (
+            1,
+            True,
+        )
+        assert foreshore("cluster", "baseline", address, "--set", "n1,n2,n3").returncode == 0
+        needless = foreshore("cluster", "reset-lost", address)
+        assert (needless.returncode, needless.stdout) == (0, "no partition was LOST\n")
+        healthy = foreshore("cluster", "recover", address, "--nodes", "n1", "--force")
+        assert (healthy.returncode, "a majority of n1, n2, n3 is here" in healthy.stderr) == (1, True)
+        stopped = foreshore("cluster", "stop", address)
+        assert (stopped.returncode, stopped.stdout) == (0, "stopped n1,n2,n3\n"), stopped.stderr
+        assert [node.ended() for node in (first, second, third)] == [0, 0, 0]
+    with again(tmp_path, "n1", "n2") as (first, second):  # the machine of n3 burns
+        with engine.connect(first.address, timeout=60) as database:
+            assert len(database.namespace("acc", codec="str")) == 100
+        second.kill()
+        alone = foreshore("cluster", "recover", first.address, "--nodes", "n1", "--force")
+        while "a majority of" in alone.stderr or "n2 is here too" in alone.stderr:
+            alone = foreshore("cluster", "recover", first.address, "--nodes", "n1", "--force")
+        assert (alone.returncode, "goes on with n1, without n2, n3" in alone.stdout) == (0, True), alone.stderr
+        with engine.connect(first.address, timeout=60) as database:
+            assert len(database.namespace("acc", codec="str")) == 100
+
+
+@contextmanager
+def again(root: Path, *names: str) -> Iterator[list[Node]]:
+    """Nodes that are started from directories that are there."""
+    started: list[Node] = []
+    try:
+        for name in names:
+            for said in ("ready", "log"):  # by the process before
+                (root / f"{name}.{said}").unlink()
+            started.append(Node(root, name, seeds=[node.address for node in started]))
+        yield started
+    finally:
+        for node in started:
+            node.kill()

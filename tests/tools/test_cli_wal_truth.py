@@ -12,36 +12,11 @@ import engine
 import engine.aio
 from engine.offline import read_directory
 from tests.support.commands import foreshore, objects, wal
-from tests.support.directories import append, copies
+from tests.support.directories import append, copies, cut_in_half, lose_the_log, zero_last_blocks
 from wal import list_segments, read
 from wal import records as r
 
 READERS = ("dump", "stat", "segments", "counters", "verify")
-
-
-def cut_in_half(directory: Path) -> int:
-    """Cut the last segment to half of its used bytes, and return how large it is then."""
-    segment = directory / "wal" / list_segments(directory / "wal")[-1].name
-    end = len(segment.read_bytes().rstrip(b"\0"))
-    with segment.open("r+b") as file:
-        file.truncate(end // 2)
-    return end // 2
-
-
-def lose_the_log(directory: Path) -> None:
-    """All segments are gone; what was prepared to be the next one is there."""
-    for file in (directory / "wal").iterdir():
-        if file.suffix == ".wal":
-            file.rename(directory / "wal" / "next.segment")
-
-
-def zero_last_blocks(directory: Path, count: int) -> int:
-    """The last blocks with records, and what follows them, are zeros; the first LSN that is lost."""
-    blocks = list(read(directory / "wal"))[-count:]
-    segment = directory / "wal" / blocks[0].segment
-    data = segment.read_bytes()
-    segment.write_bytes(data[: blocks[0].offset] + bytes(len(data) - blocks[0].offset))
-    return blocks[0].first_lsn
 
 
 # A file that is too short.

@@ -73,7 +73,8 @@ def test_the_whole_story_in_small(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 @pytest.mark.slow
-def test_an_interrupt_half_way_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_half_way_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("ab") as said:
         process = spawn(
@@ -88,8 +89,8 @@ def test_an_interrupt_half_way_leaves_no_process(tmp_path: Path) -> None:
             assert time.monotonic() < until, log.read_text(encoding="utf-8")
             time.sleep(0.05)
         assert len(processes_about(tmp_path / "demo" / "n")) >= 2, "the other nodes go on"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130, log.read_text(encoding="utf-8")
+        process.send_signal(number)
+        assert process.wait(PATIENCE_SECONDS) == 130, log.read_text(encoding="utf-8")
     finally:
         process.kill()
         process.wait()
@@ -98,6 +99,7 @@ def test_an_interrupt_half_way_leaves_no_process(tmp_path: Path) -> None:
     assert "interrupted: every node is gone" in told
     assert told.splitlines()[-1].startswith("verdict: interrupted in ")
     assert not processes_about(tmp_path)
+    assert not list((tmp_path / "demo").rglob("*")), "nothing is left"
 
 
 def test_what_cannot_be_meant_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -116,3 +118,16 @@ def test_what_cannot_be_meant_is_refused_before_anything_starts(tmp_path: Path) 
         assert says in " ".join(result.stderr.replace("│", "").split()), arguments
         assert "Traceback" not in result.stderr
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_is_missing_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.demo_flights.PACKAGE", "nycflights-not-there")
+    result = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path / "new")])
+    assert result.exit_code == 2
+    assert "the package nycflights-not-there is not installed: run `make setup`" in " ".join(result.stderr.split())
+    monkeypatch.undo()
+    monkeypatch.setenv("FORESHORE_JAVA_HOME", str(tmp_path))
+    result = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path / "new")])
+    assert result.exit_code == 2
+    assert "expected Java 17, 21 or 25, found no Java that runs" in " ".join(result.stderr.split())
+    assert not (tmp_path / "new").exists()

@@ -87,6 +87,12 @@ def test_what_differs_is_shown_and_not_all_of_it() -> None:
     assert equal("x", {"a": 1}, {"a": 1}).held
     wrong = equal("x", {"a": 1, "b": 2}, {"b": 3, "c": 4})
     assert (wrong.held, wrong.expected, wrong.found) == (False, "a: 1, b: 2, c: nothing", "a: nothing, b: 3, c: 4")
+    hours = [f"hour {number}" for number in range(5000)]
+    assert (
+        str(equal("x", hours, hours[:-1])) == "FAILED: x: expected 5000 entries, among them hour 4999, found 4999 entries"
+    )
+    assert equal("x", hours, list(hours)).expected == "5000 entries"
+    assert len(str(equal("x", hours, []))) < 200
     many = equal("x", dict.fromkeys(range(9), 1), dict.fromkeys(range(9), 2))
     assert many.found == "0: 2, 1: 2, 2: 2, 3: 2, 4: 2 and 4 more that differ"
 

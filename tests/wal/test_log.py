@@ -480,6 +480,42 @@ def test_trimming_logs_what_goes_and_then_removes_it() -> None:
         open_log(disk)
 
 
+def test_a_log_begins_small_and_grows_with_what_is_written() -> None:
+    disk, settings = MemoryDisk(), LogSettings(segment_bytes=8 << 20, total_bytes=1 << 30)
+    log = open_log(disk, settings)
+    log.append([update(1)], now_ms=0, durable=True)
+    assert disk.used == 1 << 20, "one key, one megabyte"
+    log.prepare_next()
+    assert disk.used == 3 << 20
+    at = 1
+    while len(log.segments()) < 6:
+        at += 1
+        log.append([update(at, 200_000)], now_ms=0, durable=True)
+    assert [info.bytes >> 20 for info in log.segments()] == [1, 2, 4, 8, 8, 8]
+    log.close()
+    log = open_log(disk, settings)
+    assert log.next_lsn == at + 1
+    assert [info.bytes >> 20 for info in log.segments()] == [1, 2, 4, 8, 8, 8]
+
+
+def test_a_pin_holds_its_segments_as_long_as_there_is_room_for_it() -> None:
+    log = open_log(MemoryDisk(), LogSettings(segment_bytes=2048, total_bytes=16 * 2048))
+    log.pin("supply n2", 1)
+    at = 0
+    while len(log.segments()) < 15:  # and the prepared one: within the cap, and above what is not pinned may take
+        at += 1
+        log.append([update(at)], now_ms=0, durable=True)
+    assert log.trimmable(at, None) is None
+    log.pin("supply n2", log.segments()[1].first_lsn)
+    trimmed = log.trimmable(at, None)
+    assert trimmed is not None
+    assert trimmed.first_lsn == log.segments()[1].first_lsn, "its reader has passed that segment"
+    log.unpin("supply n2")
+    trimmed = log.trimmable(at, None)
+    assert trimmed is not None
+    assert trimmed.first_lsn == log.segments()[2].first_lsn
+
+
 def test_a_pin_gives_way_to_the_cap_and_is_listed() -> None:
     log = open_log(MemoryDisk(), LogSettings(segment_bytes=2048, total_bytes=3 * 2048))
     log.pin("supply n2", 1)

@@ -25,13 +25,14 @@ def segments(count: int, size: int = MB) -> list[SegmentInfo]:
 
 
 def trim(
-    count: int, *, cap: int, checkpoint: int, open_lsn: int | None = None, pins: dict[str, int] | None = None
+    count: int, *, cap: int, checkpoint: int, open_lsn: int | None = None, pins: dict[str, int] | None = None, room: int = 0
 ) -> Trim | None:
     """The plan for `count` sealed segments beside a live and a prepared one, all of one megabyte."""
     return plan(
         segments(count),
         bytes_now=(count + 2) * MB,
         bytes_max=cap * MB,
+        pin_bytes=room * MB,
         checkpoint_lsn=checkpoint,
         open_lsn=open_lsn,
         pins=pins or {},
@@ -64,3 +65,10 @@ def test_pins_give_way_to_the_cap_and_only_those_that_stand_in_the_way() -> None
     pins = {"late": 21, "early": 5, "edge": 20}
     assert trim(5, cap=5, checkpoint=50, pins=pins) == Trim(2, 21, ("early", "edge"))
     assert trim(5, cap=7, checkpoint=50, pins=pins) is None
+
+
+def test_what_is_pinned_may_take_the_room_that_is_kept_for_it_and_nothing_else_may() -> None:
+    assert trim(5, cap=7, checkpoint=50, room=2) == Trim(2, 21, ()), "nobody needs them"
+    assert trim(5, cap=7, checkpoint=50, room=2, pins={"n2": 1}) is None, "all of it is needed, and there is room"
+    assert trim(5, cap=7, checkpoint=50, room=2, pins={"n2": 15}) == Trim(1, 11, ()), "the first is not"
+    assert trim(5, cap=6, checkpoint=50, room=2, pins={"n2": 1}) == Trim(1, 11, ("n2",)), "the cap is hard"

@@ -19,7 +19,7 @@ from rich.console import Console
 from engine.errors import Error, UsageError
 from tools.reconcile.findings import Values
 from tools.reconcile.report import ExitCode, Report, lines_of, show
-from tools.reconcile.run import FINDINGS_KEPT, GRACE_SECONDS, check
+from tools.reconcile.run import FINDINGS_KEPT, check
 from tools.reconcile.session import session
 from tools.reconcile.spark_job import OnSpark
 from tools.terminal import emit, emit_bytes, program
@@ -49,8 +49,9 @@ def check_command(
     as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON Lines, and last the summary.")] = False,
     parallelism: Annotated[int, typer.Option(min=0, help="Tasks; 0: one, or as many as Spark has processors.")] = 0,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds: what the end of the logs touched so recently is under way.")
-    ] = GRACE_SECONDS,
+        float | None,
+        typer.Option(min=0, help="Seconds: what the end of a log touched is under way; 10 where a node runs, else 0."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Findings to keep in the report; 0: all.")] = FINDINGS_KEPT,
 ) -> None:
     """Compare the copies in these directories, of live or stopped nodes or copied from them; nothing is changed.
@@ -84,7 +85,7 @@ def _run(
     master: str | None,
     parallelism: int,
     values: Values,
-    grace: float,
+    grace: float | None,
     limit: int,
 ) -> Report:
     if engine is EngineName.LOCAL:

@@ -29,15 +29,19 @@ class Kind(StrEnum):
     UNREADABLE = "UNREADABLE"  # bytes on this copy's disk are not what was written
     EPOCH_FORK = "EPOCH_FORK"  # the same counters were issued in different epochs
     DIGEST_MISMATCH = "DIGEST_MISMATCH"  # the same counters of the same epochs are different updates
-    COUNTER_GAP = "COUNTER_GAP"  # counters that are missing here, and nobody is about to bring
+    COUNTER_GAP = "COUNTER_GAP"  # counters that this copy owes, and nobody is about to bring
+    BEHIND = "BEHIND"  # counters that another in-sync copy has, and that may have been acknowledged
     TX_UNRESOLVED = "TX_UNRESOLVED"  # prepared, and no outcome
     TX_PARTIAL = "TX_PARTIAL"  # ended one way here and another way there
     CONTENTS_MISMATCH = "CONTENTS_MISMATCH"  # the rows of this copy are not those that its last checkpoint wrote
     MISSING_ON = "MISSING_ON"  # the key is not here
     EXTRA_ON = "EXTRA_ON"  # the key is here only
+    RESURRECTED = "RESURRECTED"  # the key is here only, and the log has its delete
     VALUE_MISMATCH = "VALUE_MISMATCH"  # the same version, another value
     VERSION_MISMATCH = "VERSION_MISMATCH"  # another version
     TOMBSTONE_MISMATCH = "TOMBSTONE_MISMATCH"  # deleted here and not there
+    STORE_DIFFERS_FROM_LOG = "STORE_DIFFERS_FROM_LOG"  # all copies have it alike, and the log says otherwise
+    MISPLACED = "MISPLACED"  # the key hashes to another partition
 
 
 KINDS = list(Kind)
@@ -54,7 +58,8 @@ class Values(StrEnum):
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """One inconsistency. `partition` is -1 where a whole directory is concerned, `namespace` empty for a partition's.
 
-    `counters` are the first and the last one concerned. `detail` is one sentence for a person.
+    `counters` are the first and the last one concerned. `detail` is one sentence for a person. `roles` is what copies of
+    `on` are that are not in sync.
     """
 
     kind: Kind
@@ -66,6 +71,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     tx: str = ""
     copies: dict[NodeId, Facts] = {}
     detail: str = ""
+    roles: dict[NodeId, str] = {}
 
     @property
     def incomplete(self) -> bool:
@@ -93,7 +99,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __str__(self) -> str:
         key = f" key={self.key}" if self.key is not None else ""
-        return f"{self.kind} {self.where}{key} on={','.join(self.on)} {self.evidence}".rstrip()
+        on = ",".join(f"{node}({self.roles[node]})" if node in self.roles else node for node in self.on)
+        return f"{self.kind} {self.where}{key} on={on} {self.evidence}".rstrip()
 
 
 def facts_text(facts: Facts) -> str:

@@ -24,6 +24,7 @@ from wal.ids import Namespace, NodeId
 
 FORMAT = 1
 FINDINGS, SUMMARY = "findings.jsonl", "summary.json"
+LOST_SHOWN = 8
 SHOWN = 50
 """So many findings are shown to a person; a report in a directory, and plain lines, have them all."""
 
@@ -50,12 +51,20 @@ class Directory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Apart(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies that need not be equal, and so were not compared: MOVING, LOADING, LEFTOVER, OTHER-DISK."""
+    """Copies that need not have all: MOVING, LEFTOVER, OTHER-DISK, compared as far as they reach; LOADING, not compared."""
 
     node: NodeId
     state: str
     fragments: int
     behind: int  # counters, to the cut of those that were compared
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition without an in-sync copy: since which version, as far as any log reaches, and who had it then."""
+
+    partition: int
+    since: str
+    in_sync: list[NodeId]
 
 
 class Unsettled(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +93,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     findings: dict[str, int]
     kept: int
     namespaces: dict[Namespace, Tally]
+    copies_known: int
+    lost: list[Lost]
     apart: list[Apart]
     absent: dict[NodeId, int]
     incomplete: list[str]
@@ -131,10 +142,8 @@ def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Re
     counts = Counts()
     lines: list[bytes] = []
     for survey in plan.surveys:
-        if survey.problem:
-            lines.append(
-                msgspec.json.encode(Finding(Kind.UNREADABLE, on=[survey.node or survey.path], detail=survey.problem))
-            )
+        for problem in [survey.problem] if survey.problem else survey.told.damage[:1]:
+            lines.append(msgspec.json.encode(Finding(Kind.UNREADABLE, on=[survey.node or survey.path], detail=problem)))
             counts.kinds[Kind.UNREADABLE] = counts.kinds.get(Kind.UNREADABLE, 0) + 1
             counts.incomplete += 1
     for result in results:
@@ -176,17 +185,46 @@ def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Re
             Apart(node=name.partition(" ")[0], state=name.partition(" ")[2], fragments=fragments, behind=behind)
             for name, (fragments, behind) in sorted(counts.apart.items())
         ],
+        copies_known=counts.copies_known,
+        lost=_lost(plan, counts),
         absent=dict(sorted(counts.absent.items())),
         incomplete=incomplete,
     )
     return Report(lines, summary)
 
 
+def _lost(plan: Plan, counts: Counts) -> list[Lost]:
+    since: dict[int, str] = {}
+    for survey in sorted(plan.surveys, key=lambda s: s.node):
+        if survey.topology == plan.topology:
+            since |= survey.told.lost_since
+    return [
+        Lost(partition=p, since=since.get(p, ""), in_sync=list(plan.topology.placements[p].in_sync))
+        for p in sorted(counts.lost)
+        if plan.topology is not None
+    ]
+
+
 def _incomplete(plan: Plan, counts: Counts) -> list[str]:
     """Why the answer is not about everything, in sentences."""
     reasons = [f"{s.path} cannot be read" for s in plan.surveys if s.problem]
+    reasons += [
+        f"the log of {s.path} is damaged: its copies are compared as they were before LSN {s.lsn + 1}"
+        for s in plan.surveys
+        if s.told.damage and not s.problem
+    ]
     if counts.incomplete > len(reasons):
         reasons.append(f"{counts.incomplete - len(reasons)} copies cannot be read in part")
+    reasons += [
+        f"partition {one.partition} is LOST since version {one.since}, when {','.join(one.in_sync)} had it in sync"
+        for one in _lost(plan, counts)[:LOST_SHOWN]
+    ]
+    if len(counts.lost) > LOST_SHOWN:
+        reasons.append(f"and {len(counts.lost) - LOST_SHOWN} more partitions are LOST")
+    if counts.stale_keys:
+        reasons.append(f"{counts.stale_keys} keys could not be compared, and nothing was on its way that explains it")
+    if counts.alone:
+        reasons.append(f"{counts.alone} fragments have one copy here: it was read, and compared with nothing")
     reasons += [
         f"node {node} is in sync for {partitions} partitions, and no directory of it was read for them"
         for node, partitions in sorted(counts.absent.items())
@@ -207,7 +245,8 @@ def lines_of(report: Report) -> Iterator[str]:
 def facts_of(summary: Summary) -> Iterator[str]:
     """What was looked at, what was not, and the verdict."""
     yield (
-        f"compared fragments={summary.fragments} copies={summary.copies} keys={summary.keys} "
+        f"compared fragments={summary.fragments} copies={summary.copies} of {summary.copies_known} "
+        f"keys={summary.keys} of {summary.keys + summary.unsettled.keys} "
         f"directories={len(summary.directories)} topology={summary.topology or '-'}"
     )
     unsettled = summary.unsettled

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from engine.errors import UsageError
-from tools.reconcile.compare import Rules
+from tools.reconcile.copies import Rules
 from tools.reconcile.findings import Values
 from tools.reconcile.report import Report, make_report
 from tools.reconcile.share import check_share
@@ -15,7 +15,6 @@ from tools.reconcile.survey import local_path, plan, survey
 A = TypeVar("A")
 B = TypeVar("B")
 
-GRACE_SECONDS = 10.0
 FINDINGS_KEPT = 100_000
 
 
@@ -38,14 +37,14 @@ def check(
     engine: Engine = in_this_process,
     shares: int = 1,
     values: Values = Values.HASH,
-    grace_seconds: float = GRACE_SECONDS,
+    grace_seconds: float | None = None,
     limit: int = FINDINGS_KEPT,
 ) -> Report:
     """Compare the copies in the data directories of one cluster's nodes. Raises UsageError.
 
-    `shares`: into how many tasks the partitions are cut; each reads the log since the checkpoint again, so no more than
-    there are processors. `grace_seconds`: what the logs' last seconds touched counts as under way. `limit`: findings
-    that the report keeps; all are counted.
+    `shares`: into how many tasks the partitions are cut; each reads the logs again, so no more than there are processors.
+    `grace_seconds`: what a log's last seconds touched counts as under way; None: ten where a node runs, else none.
+    `limit`: findings that the report keeps; all are counted.
     """
     if not directories:
         raise UsageError("no directory was given: expected the data directories of a cluster's nodes")
@@ -53,6 +52,6 @@ def check(
     doubled = next((path for at, path in enumerate(paths) if path in paths[:at]), None)
     if doubled is not None:
         raise UsageError(f"{doubled} was given twice: name one directory per node")
-    rules = Rules(grace_ms=round(grace_seconds * 1000), values=values)
+    rules = Rules(grace_ms=-1 if grace_seconds is None else round(grace_seconds * 1000), values=values)
     planned = plan(engine(survey, paths), shares=shares, rules=rules, limit=limit)
     return make_report(planned, engine(check_share, planned.shares), limit=limit)

@@ -14,11 +14,14 @@ import msgspec
 from engine.errors import CorruptionError
 from engine.offline import DoesNotFold, FragmentView, PartitionView, State, read_directory
 from engine.topology import CopyState, Placement, Topology
-from tools.reconcile.compare import Copy, compare
+from tools.log_rows import LogRows
+from tools.log_rows import Rows as LogSaid
+from tools.reconcile.compare import compare
+from tools.reconcile.copies import Copy
 from tools.reconcile.findings import Finding, Kind
 from tools.reconcile.survey import Share
 from tools.reconcile.transactions import PartitionCopy, compare_transactions
-from wal import PartitionCounter
+from wal import Block, PartitionCounter, inspect
 from wal.ids import Fragment, Namespace, NodeId
 
 OTHER_DISK = "OTHER-DISK"
@@ -38,12 +41,18 @@ class Tally(msgspec.Struct):
 
 
 class Counts(msgspec.Struct):
-    """What was looked at, and what could not be. `apart` is by node and state: fragments, and counters behind."""
+    """What was looked at, and what could not be. `apart` is by node and state: fragments, and counters behind.
+
+    `copies` were compared, of `copies_known`: those that the map calls in sync, and what else was found.
+    """
 
     namespaces: dict[Namespace, Tally] = {}
     copies: int = 0
+    copies_known: int = 0
     alone: int = 0  # fragments with one copy only: read, and compared with nothing
+    lost: list[int] = []  # partitions that no in-sync copy is left of
     unsettled_keys: int = 0
+    stale_keys: int = 0  # of these, keys that cannot be on their way any more
     unsettled_gaps: int = 0
     transactions_under_way: int = 0
     apart: dict[str, tuple[int, int]] = {}
@@ -59,8 +68,11 @@ class Counts(msgspec.Struct):
             mine.keys += theirs.keys
             mine.findings += theirs.findings
         self.copies += other.copies
+        self.copies_known += other.copies_known
+        self.lost += other.lost
         self.alone += other.alone
         self.unsettled_keys += other.unsettled_keys
+        self.stale_keys += other.stale_keys
         self.unsettled_gaps += other.unsettled_gaps
         self.transactions_under_way += other.transactions_under_way
         self.incomplete += other.incomplete
@@ -92,7 +104,8 @@ def check_share(share: Share) -> ShareResult:
                 states.append(open_states.enter_context(state))
             for number, problem in problems.items():
                 unread.setdefault(number, {})[node] = problem
-        task = _Task(share, states, result)
+        said = {s.identity.node: _log_rows(s, share.partitions) for s in states if s.identity.node not in share.unheard}
+        task = _Task(share, states, said, result)
         for number in share.partitions:
             task.partition(number, unread.get(number, {}))
     return result
@@ -101,19 +114,28 @@ def check_share(share: Share) -> ShareResult:
 def _open(path: str, partitions: range) -> tuple[State | None, dict[int, str]]:
     """One directory's share, without the partitions of it that do not fold; and these, with the reason."""
     try:
-        return read_directory(path, partitions=partitions), {}
+        return read_directory(path, partitions=partitions, tolerant=True), {}
     except DoesNotFold:
         unread = _not_folding(path, partitions)
     except CorruptionError as error:
         unread = dict.fromkeys(partitions, str(error))
     rest = set(partitions) - set(unread)
-    return (read_directory(path, partitions=rest) if rest else None), unread
+    return (read_directory(path, partitions=rest, tolerant=True) if rest else None), unread
+
+
+def _log_rows(state: State, partitions: range) -> LogRows:
+    """What a log says of each key of some partitions, up to where the state was folded."""
+    rows = LogRows(lambda fragment: fragment[1] in partitions)
+    for found in inspect(state.path / "wal", to_lsn=state.lsn or None):
+        if isinstance(found, Block):
+            rows.take(found.records)
+    return rows
 
 
 def _not_folding(path: str, partitions: range) -> dict[int, str]:
     """Halve until the partitions that do not fold stand alone."""
     try:
-        read_directory(path, partitions=partitions).close()
+        read_directory(path, partitions=partitions, tolerant=True).close()
     except DoesNotFold as error:
         if len(partitions) == 1:
             return {partitions[0]: str(error)}
@@ -125,9 +147,10 @@ def _not_folding(path: str, partitions: range) -> dict[int, str]:
 class _Task:
     """The partitions of one share, one after the other."""
 
-    def __init__(self, share: Share, states: Sequence[State], result: ShareResult) -> None:
+    def __init__(self, share: Share, states: Sequence[State], said: Mapping[NodeId, LogRows], result: ShareResult) -> None:
         self._share = share
         self._states = states
+        self._said = said
         self._topology = max((s.topology for s in states if s.topology is not None), key=_version, default=None)
         self._result = result
         self._names: dict[int, dict[Namespace, None]] = {}
@@ -148,19 +171,23 @@ class _Task:
         for node in placement.in_sync:
             if all(s.identity.node != node for s in compared):
                 counts.absent[node] = counts.absent.get(node, 0) + 1
-        if compared:
-            transactions = compare_transactions(
-                number,
-                [PartitionCopy(s.identity.node, s.partitions.get(number) or PartitionView()) for s in compared],
-                placement.primary,
-                share.decisions,
-                share.rules,
-            )
-            counts.transactions_under_way += transactions.under_way
-            for finding in transactions.findings:
-                self._add(finding)
+        if placement.lost:
+            counts.lost.append(number)
+        transactions = compare_transactions(
+            number,
+            [PartitionCopy(s.identity.node, s.partitions[number]) for s in readable if number in s.partitions],
+            placement.primary,
+            share.decisions,
+            share.rules,
+            in_sync=[s.identity.node for s in compared],
+            ended=share.ended,
+            torn=[one for one in share.torn if one.partition == number],
+        )
+        counts.transactions_under_way += transactions.under_way
+        for finding in transactions.findings:
+            self._add(finding)
         for namespace in sorted(self._names.get(number, {})):
-            self._fragment((namespace, number), placement, compared, readable)
+            self._fragment((namespace, number), placement, readable)
 
     def _standing(self, state: State, placement: Placement) -> str:
         """What a node's copies of a partition are, by the newest topology."""
@@ -172,36 +199,47 @@ class _Task:
             return OTHER_DISK
         return CopyState.OWNING if node in placement.in_sync else CopyState.MOVING
 
-    def _fragment(self, name: Fragment, placement: Placement, compared: Sequence[State], readable: Sequence[State]) -> None:
+    def _fragment(self, name: Fragment, placement: Placement, readable: Sequence[State]) -> None:
+        """Every copy that has a history, whatever its role; only one that is being filled is left out."""
         counts, rules = self._result.counts, self._share.rules
-        copies = [self._copy(s, name) for s in compared if not _loading(s, name)]
-        cut = 0
+        roles = {s.identity.node: self._standing(s, placement) for s in readable}
+        compared = [
+            s
+            for s in readable
+            if not _loading(s, name) and (name in s.fragments or roles[s.identity.node] == CopyState.OWNING)
+        ]
+        copies = [self._copy(s, name, roles[s.identity.node]) for s in compared]
+        ahead = 0
+        known = {s.identity.node for s in readable if name in s.fragments} | set(placement.in_sync)
+        counts.copies_known += len(known)
         if copies:
             found = compare(name, copies, placement.primary, rules)
-            cut = found.cut
+            ahead = max(found.cut, *(c.view.counter.lwm for c in copies)) if placement.lost else found.cut
             tally = counts.namespaces.setdefault(name[0], Tally())
             tally.fragments += 1
             tally.keys += found.keys
             tally.findings += len(found.findings) + sum(name in s.unequal for s in compared)
             counts.copies += len(copies)
-            counts.alone += len(copies) == 1 and len(placement.in_sync) > 1
+            counts.alone += len(copies) == 1
             counts.unsettled_keys += found.unsettled_keys
+            counts.stale_keys += found.stale_keys
             counts.unsettled_gaps += found.unsettled_gaps
             for finding in sorted((*found.findings, *_unequal(name, compared)), key=_about_a_key):
                 self._add(finding)
         for state in readable:
             view = state.fragments.get(name)
-            standing = LOADING if _loading(state, name) else self._standing(state, placement)
+            standing = LOADING if _loading(state, name) else roles[state.identity.node]
             if view is not None and standing != CopyState.OWNING:
-                self._apart(state.identity.node, standing, max(0, cut - view.counter.lwm))
+                self._apart(state.identity.node, standing, max(0, ahead - view.counter.lwm))
 
-    def _copy(self, state: State, name: Fragment) -> Copy:
+    def _copy(self, state: State, name: Fragment, role: str) -> Copy:
         view = state.fragments.get(name) or FragmentView(name, PartitionCounter())
         damaged: dict[bytes | None, str] = {}
 
         def told(key: bytes | None, what: str) -> None:
             damaged.setdefault(key, what)
 
+        log = self._said.get(state.identity.node)
         return Copy(
             state.identity.node,
             state.version,
@@ -209,6 +247,8 @@ class _Task:
             view,
             state.rows(name, told),
             damaged,
+            role,
+            None if log is None else log.fragments.get(name) or LogSaid(),
         )
 
     def _apart(self, node: NodeId, standing: str, behind: int) -> None:

@@ -1,13 +1,15 @@
 """The first look: whose directories these are, which copies ought to be equal, and what was decided.
 
-`survey` reads one directory, all of its log, and nothing of its rows but decision records. `plan` puts the surveys side
-by side: it is where a set of directories is refused, and it cuts the work into shares. Each share is compared by one
-call of `tools.reconcile.share.check_share`, wherever that runs; nothing is exchanged between shares.
+`survey` reads one directory, all of its log, and nothing of its rows but decision records. A log that is damaged is told,
+and read around: below the checkpoint that costs its history, above it the copies end where it begins. `plan` puts the
+surveys side by side: it is where a set of directories is refused, and it cuts the work into shares. Each share is compared
+by one call of `tools.reconcile.share.check_share`, wherever that runs; nothing is exchanged between shares.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +18,11 @@ import msgspec
 
 from engine.errors import CorruptionError, UsageError
 from engine.home import read_identity
-from engine.offline import read_directory
+from engine.offline import is_live, read_directory
 from engine.results import ABORTED, COMMITTED
 from engine.topology import Topology
-from tools.reconcile.compare import Rules
+from tools.reconcile.copies import GRACE_MS, Clock, Rules
+from tools.reconcile.logs import LogTold, Torn, read_log, torn_ones
 from tools.reconcile.transactions import Decision
 from wal.ids import DECISIONS, NodeId, TxId, Version
 
@@ -27,7 +30,11 @@ _FILE = "file://"
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """What one directory says of itself. `usage` and `problem`: why it cannot be used, or read."""
+    """What one directory says of itself. `usage` and `problem`: why it cannot be used, or read.
+
+    `told` is what its log says; `prepared` are transactions in doubt, by partition. `now_ms` is the time there: that of
+    the machine if a node runs (`live`), else that of its newest block.
+    """
 
     path: str
     node: NodeId = ""
@@ -38,17 +45,28 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     lsn: int = 0
     time_ms: int = 0
     decisions: list[tuple[int, TxId, bytes]] = []
+    prepared: list[tuple[int, TxId]] = []
+    told: LogTold = msgspec.field(default_factory=LogTold)
+    live: bool = False
+    now_ms: int = 0
     usage: str = ""
     problem: str = ""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """The partitions `first` to `last` of all directories, for one task. `limit` bounds the findings kept, 0: all."""
+    """The partitions `first` to `last` of all directories, for one task. `limit` bounds the findings kept, 0: all.
+
+    `ended` is how transactions that are in doubt somewhere ended elsewhere, `torn` those that ended in two ways, and
+    `unheard` are nodes whose logs are damaged, or gone, and so are not asked about rows.
+    """
 
     directories: dict[NodeId, str]
     first: int
     last: int
     decisions: dict[TxId, Decision]
+    ended: dict[TxId, dict[int, bool]]
+    torn: list[Torn]
+    unheard: list[NodeId]
     rules: Rules
     limit: int
 
@@ -69,7 +87,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def survey(path: str) -> Survey:
     """A first look at one directory; what is wrong with it is part of the answer."""
     try:
-        with read_directory(path, namespaces=(DECISIONS,), pages=True) as state:
+        with read_directory(path, namespaces=(DECISIONS,), pages=True, tolerant=True) as state:
+            identity, live = state.identity, is_live(path)
+            told = read_log(Path(path) / "wal", (identity.cluster, identity.node), state.lsn, live=live)
+            if state.damage is not None and not told.damage:
+                told.damage.append(str(state.damage))
             decisions = [
                 (name[1], tx, entry.value)
                 for name in sorted(state.fragments)
@@ -86,6 +108,10 @@ def survey(path: str) -> Survey:
                 lsn=state.lsn,
                 time_ms=state.time_ms,
                 decisions=decisions,
+                prepared=[(n, tx) for n, view in sorted(state.partitions.items()) for tx in sorted(view.prepared)],
+                told=told,
+                live=live,
+                now_ms=time.time_ns() // 1_000_000 if live else told.ended_ms,
             )
     except UsageError as error:
         return Survey(path=path, usage=str(error))
@@ -126,7 +152,14 @@ def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int) ->
         if readable:
             raise UsageError(f"{readable[0].path} belongs to no cluster yet, and neither does another directory given")
         return Plan(surveys=list(surveys), topology=None, shares=[])
-    rules = msgspec.structs.replace(rules, horizon_ms=max(s.time_ms for s in readable))
+    rules = msgspec.structs.replace(
+        rules,
+        clocks={s.node: Clock(s.told.ended_ms, s.now_ms) for s in readable},
+        grace_ms=rules.grace_ms if rules.grace_ms >= 0 else GRACE_MS * any(s.live for s in surveys),
+        partitions=topology.partitions,
+    )
+    torn = torn_ones({s.node: s.told for s in readable})
+    ended = _ended(readable)
     decisions = settled_decisions(readable, topology)
     directories = {s.node: s.path for s in sorted(readable, key=lambda s: s.node)}
     count = max(1, min(shares, topology.partitions))
@@ -140,6 +173,9 @@ def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int) ->
                 first=first,
                 last=after - 1,
                 decisions=_about(decisions, range(first, after)),
+                ended=ended,
+                torn=[one for one in torn if first <= one.partition < after],
+                unheard=[s.node for s in readable if s.told.damage or not s.told.ended_ms],
                 rules=rules,
                 limit=limit,
             )
@@ -195,6 +231,17 @@ def _about(decisions: Mapping[TxId, Decision], partitions: range) -> dict[TxId, 
         for tx, decision in decisions.items()
         if decision.partition in partitions or any(p in partitions for p in decision.participants)
     }
+
+
+def _ended(surveys: Sequence[Survey]) -> dict[TxId, dict[int, bool]]:
+    """How transactions that are in doubt anywhere ended elsewhere, by partition."""
+    open_ones = {tx for s in surveys for _, tx in s.prepared}
+    ended: dict[TxId, dict[int, bool]] = {}
+    for survey in surveys:
+        for tx in sorted(open_ones & survey.told.transactions.keys()):
+            for number, commit in sorted(survey.told.transactions[tx].outcomes.items()):
+                ended.setdefault(tx, {})[number] = commit or ended.get(tx, {}).get(number, False)
+    return ended
 
 
 def _version(topology: Topology) -> Version:

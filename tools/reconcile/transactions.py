@@ -7,15 +7,18 @@ are forgotten in time. So `TX_PARTIAL` is said only of a contradiction, and a lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
 from engine.offline import PartitionView
 from engine.results import COMMITTED
-from tools.reconcile.compare import Rules, right_one
+from tools.reconcile.copies import Rules
 from tools.reconcile.findings import Facts, Finding, Kind
+from tools.reconcile.logs import Torn
+from tools.reconcile.votes import right_one
 from wal.ids import NodeId, TxId, tx_name
 
 
@@ -47,28 +50,61 @@ def compare_transactions(
     primary: NodeId | None,
     decisions: Mapping[TxId, Decision],
     rules: Rules,
+    *,
+    in_sync: Collection[NodeId] = (),
+    ended: Mapping[TxId, Mapping[int, bool]] = MappingProxyType({}),
+    torn: Sequence[Torn] = (),
 ) -> ComparedTransactions:
-    """Compare what the in-sync copies of a partition say of transactions; findings are in the order of their ids."""
+    """Compare what the copies of a partition say of transactions; findings are in the order of their ids.
+
+    In doubt are those that the `in_sync` copies hold; where there is none, those that any does. `ended`: how transactions
+    in doubt ended in other partitions; `torn`: those told of here that ended in two ways.
+    """
     compared = ComparedTransactions()
-    for tx in sorted({tx for c in copies for tx in c.view.prepared}):
-        on = [c for c in copies if tx in c.view.prepared]
-        if any(rules.under_way(c.view.prepared[tx].since_ms) for c in on):
+    holding = [c for c in copies if c.node in in_sync or not in_sync]
+    for tx in sorted({tx for c in holding for tx in c.view.prepared}):
+        on = [c for c in holding if tx in c.view.prepared]
+        if any(rules.under_way(c.node, c.view.prepared[tx].since_ms) for c in on):
             compared.under_way += 1
         else:
-            compared.findings.append(_unresolved(number, tx, copies, on, decisions.get(tx)))
-    for tx in sorted(_contradicted(number, copies, decisions)):
+            compared.findings.append(_unresolved(number, tx, copies, on, decisions.get(tx), ended.get(tx, {})))
+    for one in torn:
+        compared.findings.append(_in_two_ways(number, one))
+    known = {one.tx for one in torn}
+    for tx in sorted(tx for tx in _contradicted(number, copies, decisions) if tx not in known):
         compared.findings += _partial(number, tx, copies, primary, decisions.get(tx))
     return compared
 
 
+def _in_two_ways(number: int, one: Torn) -> Finding:
+    """It ended in two ways, in two partitions; every copy may agree on that."""
+    copies: dict[NodeId, Facts] = {node: {f"p{p}": word for p, word in words.items()} for node, words in one.said.items()}
+    by_word: dict[str, list[int]] = {}
+    for p, word in sorted({(p, word) for words in one.said.values() for p, word in words.items()}):
+        by_word.setdefault(word, []).append(p)
+    detail = "; ".join(f"{word} in partition {','.join(map(str, where))}" for word, where in sorted(by_word.items()))
+    return Finding(Kind.TX_PARTIAL, number, on=one.on, tx=tx_name(one.tx), copies=copies, detail=detail)
+
+
 def _unresolved(
-    number: int, tx: TxId, copies: Sequence[PartitionCopy], on: Sequence[PartitionCopy], decision: Decision | None
+    number: int,
+    tx: TxId,
+    copies: Sequence[PartitionCopy],
+    on: Sequence[PartitionCopy],
+    decision: Decision | None,
+    ended: Mapping[int, bool],
 ) -> Finding:
     record = on[0].view.prepared[tx].record
     partitions = ",".join(map(str, record.participants))
     said = f"partition {record.decision} decided: {_name(decision.outcome)}" if decision else "no decision is known"
+    committed = [p for p, commit in sorted(ended.items()) if commit and p != number]
+    rolled_back = [p for p, commit in sorted(ended.items()) if not commit and p != number]
+    if committed:
+        said = f"partition {','.join(map(str, committed))} committed it"
+    elif rolled_back and decision is None:
+        said = f"partition {','.join(map(str, rolled_back))} rolled it back"
     return Finding(
-        Kind.TX_UNRESOLVED,
+        Kind.TX_PARTIAL if committed else Kind.TX_UNRESOLVED,
         number,
         on=[c.node for c in on],
         tx=tx_name(tx),
@@ -78,6 +114,8 @@ def _unresolved(
 
 
 def _contradicted(number: int, copies: Sequence[PartitionCopy], decisions: Mapping[TxId, Decision]) -> Iterator[TxId]:
+    if not copies:
+        return
     first = copies[0].view.results
     known: dict[TxId, int] | None = None
     for copy in copies[1:]:

@@ -52,3 +52,22 @@ def unsynced_for_as_long_as_nothing_is_written(machine: Machine) -> None:
             original(records, **times)
 
     around(duties, "write", write)
+
+
+@DEEDS.fault("10")
+def a_busy_node_is_silent(machine: Machine) -> None:
+    """A node whose log is being synced tells nobody that it lives until that is done."""
+    assert machine.duties is not None
+    replace(machine.duties, "pulse", lambda now: None)
+
+
+@DEEDS.fault("10")
+def a_stuck_node_is_heard_for_ever(machine: Machine) -> None:
+    """A node whose log is stuck repeats its last heartbeat for as long as its process lives."""
+    duties = machine.duties
+    assert duties is not None
+
+    def pulse(original: Callable[[int], Any], now: int) -> Any:
+        return original(now) or duties._beat
+
+    around(duties, "pulse", pulse)

@@ -10,7 +10,7 @@ import msgspec
 from engine import assignment, claims, exchange, promotion
 from engine import topology as topologies
 from engine.core import Hold
-from engine.messages import Accept, Announce, Commit, CopyReport, Promise, Propose
+from engine.messages import Accept, Announce, Commit, CopyReport, Promise, Propose, SetBaseline
 from engine.replica import PartitionState
 from engine.topology import Placement, Topology
 from tests.sim.machine import Machine
@@ -230,15 +230,15 @@ def formed_without_consent(machine: Machine) -> None:
 def an_old_order_is_carried_out(machine: Machine) -> None:
     """An order to change the baseline is kept until a map has that very baseline, whatever was ordered since."""
     assert machine.node is not None
-    membership = machine.node.membership
+    orders = machine.node.membership.orders
 
-    def switch(original: Callable[[], None]) -> None:
-        topology = membership.core.topology
-        assert topology is not None
-        membership._baselined = topology.baselined
-        original()
+    def standing(original: Callable[[Topology], Any], topology: Topology) -> Any:
+        if orders._baseline is not None and tuple(orders._baseline.nodes) != topology.baseline:
+            orders._baseline = SetBaseline(orders._baseline.nodes, topology.baselined)
+            orders._until = orders.core.now
+        return original(topology)
 
-    around(membership, "switch", switch)
+    around(orders, "standing", standing)
 
 
 def _exchange(machine: Machine) -> exchange.Exchange:

@@ -74,3 +74,32 @@ def nothing_is_written_after_the_last_write(plant: Plant | None) -> None:
         stage.start("n1")
         stage.must(stage.get(key(0), stage.another()) == b"the last one", "what was written a second ago is on disk")
         stage.curtain()
+
+
+@story
+def a_disk_stalls(plant: Plant | None) -> None:
+    """A sync takes longer than the silence after which a node is suspected, and no node is left out for it."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"before")
+        slow = stage["n3"]
+        slow.speed.sync, usual = 2 * SECOND, slow.speed.sync
+        stage.begin_put(key(0), b"meanwhile")
+        stage.wait(5_000)
+        newest = stage.world.newest()
+        stage.must(newest is not None and newest.member("n3") is not None, "a node that waits for its disk is not dead")
+        slow.speed.sync = usual
+        stage.curtain()
+
+
+@story
+def a_disk_is_stuck(plant: Plant | None) -> None:
+    """A node whose log will never be synced is found, and the others go on without it."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"before")
+        stage["n3"].speed.sync = 3_600 * SECOND
+        waiting = stage.begin_put(key(0), b"meanwhile")
+        stage.left_out("n3")
+        stage.until(lambda: waiting.done, "the put is answered")
+        stage["n3"].stop("killed", process_only=True)
+        stage["n3"].speed.sync = MS // 5
+        stage.curtain()

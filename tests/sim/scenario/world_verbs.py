@@ -391,7 +391,56 @@ def baseline(stage: Stage, statement: Statement) -> None:
     )
     if machine is None:
         raise statement.error("no node serves: nobody can be told")
-    _command(stage, statement, machine, "baseline", {"nodes": names})
+    _command(stage, statement, machine, "baseline", {"nodes": names, "yes": []})
+    stage.breathe()
+
+
+@verb("remove", "NODE...", least=1, most=MANY, options="yes refused")
+def remove(stage: Stage, statement: Statement) -> None:
+    """The operator takes nodes out of the baseline: their copies are made elsewhere, and they do not vote any more."""
+    names = [stage.machine(statement, name).name for name in statement.words]
+    _order(stage, statement, "remove", {"nodes": names})
+
+
+@verb("reset-lost", options="yes refused")
+def reset_lost(stage: Stage, statement: Statement) -> None:
+    """The operator has lost partitions begin again with the best copies that are there."""
+    _order(stage, statement, "reset-lost", {})
+
+
+@verb("stop-cluster", options="yes refused")
+def stop_cluster(stage: Stage, statement: Statement) -> None:
+    """The operator stops all nodes at once, in sync."""
+    _order(stage, statement, "halt", {})
+
+
+@verb("recover", "NODE...", least=1, most=MANY, options="yes refused")
+def recover(stage: Stage, statement: Statement) -> None:
+    """The operator goes on from the disks of these nodes, the first of which is asked; `yes=yes` forces it."""
+    machines = _listening(stage, statement)
+    _order(stage, statement, "recover", {"nodes": [m.name for m in machines]}, machines[0])
+
+
+def _order(
+    stage: Stage, statement: Statement, command: str, arguments: dict[str, list[str]], machine: Machine | None = None
+) -> None:
+    """An order, which `yes=yes` insists on; with `refused=yes` it must be refused."""
+    machine = machine or next(
+        (m for m in stage.world.running if m.node is not None and m.node.core.serving and not m.paused), None
+    )
+    if machine is None:
+        raise statement.error("no node serves: nobody can be told")
+    if statement.option("yes", "no") == "yes":
+        arguments["yes"] = []
+    refused = statement.option("refused", "no") == "yes"
+    try:
+        _command(stage, statement, machine, command, arguments)
+    except Unmet:
+        if not refused:
+            raise
+    else:
+        if refused:
+            raise Unmet(statement, f"{machine.name} to refuse it", "done", About(nodes=(machine.name,)))
     stage.breathe()
 
 
@@ -400,7 +449,7 @@ def _command(stage: Stage, statement: Statement, machine: Machine, command: str,
     console = stage.world.console
     before = len(console)
     stage.world.command(machine, command, arguments)
-    stage.world.run_while(lambda: len(console) == before and machine.up, at_most=COMMAND_NS, look_every=MS)
+    stage.world.run_while(lambda: len(console) == before and machine.up, at_most=2 * COMMAND_NS, look_every=MS)
     if len(console) > before and isinstance(console[-1], Failed):
         raise Unmet(statement, f"{machine.name} to do it", console[-1].message, About(nodes=(machine.name,)))
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from engine.offline import PartitionView, Prepared, view_of
 from engine.replica import Replica
 from engine.store import Entry, LayeredStore, MemoryStore
-from tools.reconcile.compare import Copy
+from tools.reconcile.copies import Copy
 from wal import records as r
 from wal.ids import Fragment, NodeId, TxId, Version
 

@@ -7,13 +7,18 @@ from hypothesis import strategies as st
 
 from engine.store import Entry
 from tests.tools.reconcile.replicas import ACC, Said, closed, copy_of, put, tx
-from tools.reconcile.compare import Compared, Copy, Rules, compare
+from tools.log_rows import LogRows
+from tools.log_rows import Rows as LogSaid
+from tools.reconcile.compare import compare
+from tools.reconcile.copies import Clock, Compared, Copy, Rules
 from tools.reconcile.findings import Finding, Kind, Values
 from wal import records as r
-from wal.ids import Version
+from wal.ids import Version, partition_of
 
 STILL = Rules()
-BUSY = Rules(horizon_ms=1_000_000, grace_ms=10_000)
+NOW_MS = 1_000_000
+CLOCKS = dict.fromkeys(("n1", "n2", "n3"), Clock(NOW_MS, NOW_MS))
+BUSY = Rules(clocks=CLOCKS, grace_ms=10_000)
 STORY: list[Said] = [put(0, a="1", b="2"), put(2, c="3"), put(3, a="4", d="5"), put(5, b=None)]
 
 
@@ -135,18 +140,133 @@ def test_values_are_shown_only_in_full() -> None:
 
 
 def test_what_lies_above_the_cut_is_unsettled() -> None:
-    ahead = copy_of("n1", story(put(6, a="6", e="7")))
-    compared = judged(three(n1=ahead))
+    ahead = copy_of("n1", story(put(6, a="6", e="7")), touched_ms=NOW_MS)
+    compared = judged(three(n1=ahead), BUSY)
     assert told(compared) == []
-    assert (compared.cut, compared.unsettled_keys) == (6, 2)
+    assert (compared.cut, compared.unsettled_keys, compared.unsettled_gaps, compared.stale_keys) == (6, 2, 2, 0)
+
+
+def test_what_nobody_touched_for_a_while_is_not_on_its_way() -> None:
+    ahead = copy_of("n1", story(put(6, a="6", e="7")), touched_ms=NOW_MS - 3_600_000)
+    behind = {node: copy_of(node, STORY, touched_ms=NOW_MS - 3_600_000) for node in ("n2", "n3")}
+    for rules in (STILL, BUSY):
+        compared = judged(three(n1=ahead, **behind), rules)
+        finding = only(compared)
+        assert (finding.kind, finding.on, finding.counters) == (Kind.BEHIND, ["n2", "n3"], [7, 8])
+        assert finding.detail == "n1 applied what is missing here"
+        assert (compared.unsettled_keys, compared.stale_keys) == (2, 2)
+
+
+def test_the_clock_of_a_node_that_is_ahead_makes_nothing_old_on_the_others() -> None:
+    clocks = CLOCKS | {"n1": Clock(NOW_MS + 60_000, NOW_MS + 60_000)}
+    gap = copy_of("n2", story(put(8, g="9")), touched_ms=NOW_MS - 1000)
+    compared = judged([copy_of("n1", STORY, touched_ms=1), gap], Rules(clocks=clocks, grace_ms=10_000))
+    assert (told(compared), compared.unsettled_gaps) == ([], 1)
+
+
+# Copies that are not in sync.
+
+
+def as_role(copy: Copy, role: str) -> Copy:
+    return copy._replace(role=role)
+
+
+def test_a_copy_that_was_left_over_is_compared_with_the_others() -> None:
+    forged = as_role(copy_of("n2", STORY, changed={b"c": Entry(1, 3, b"forged")}), "LEFTOVER")
+    compared = judged([copy_of("n1", STORY), forged, as_role(copy_of("n3", STORY), "LEFTOVER")])
+    finding = only(compared)
+    assert (finding.kind, finding.on, finding.roles) == (Kind.VALUE_MISMATCH, ["n2"], {"n2": "LEFTOVER"})
+    assert "on=n2(LEFTOVER) " in str(finding)
+    odd = [copy_of("n1", STORY, changed={b"c": Entry(1, 3, b"forged")}), *(as_role(c, "LEFTOVER") for c in three()[1:])]
+    assert told(judged(odd)) == [(Kind.VALUE_MISMATCH, "c", ["n1"])], "the in-sync copy may be the one that is wrong"
+
+
+def test_a_copy_that_lags_and_need_not_is_held_against_the_others_as_far_as_it_reaches() -> None:
+    ahead = story(put(6, c="7"), put(7, f="8"))
+    whole = [copy_of("n1", ahead), copy_of("n3", ahead)]
+    stale = as_role(copy_of("n2", STORY), "MOVING")
+    compared = judged([whole[0], stale, whole[1]])
+    assert (told(compared), compared.cut, compared.unsettled_keys) == ([], 8, 0), "it lowers nobody's cut, and owes nothing"
+    for changed, kind, key in (
+        ({b"a": Entry(1, 4, b"forged")}, Kind.VALUE_MISMATCH, "a"),
+        ({b"d": None}, Kind.MISSING_ON, "d"),
+        ({b"x": Entry(1, 2, b"x")}, Kind.EXTRA_ON, "x"),
+        ({b"a": Entry(1, 1, b"1")}, Kind.VERSION_MISMATCH, "a"),
+    ):
+        wrong = as_role(copy_of("n2", STORY, changed=changed), "MOVING")
+        assert told(judged([whole[0], wrong, whole[1]])) == [(kind, key, ["n2"])]
+    older = as_role(copy_of("n2", STORY, changed={b"c": Entry(1, 3, b"forged")}), "MOVING")
+    assert told(judged([whole[0], older, whole[1]])) == [], "what was there then is gone from the others"
+
+
+def test_a_history_that_parts_below_the_reach_of_a_leftover_is_found() -> None:
+    other = [put(0, a="1", b="2"), put(2, c="x"), put(3, a="4", d="5"), put(5, b=None)]
+    ahead = story(put(6, stable=6, f="7"))
+    compared = judged([copy_of("n1", ahead), as_role(copy_of("n2", other), "LEFTOVER")])
+    assert told(compared) == [(Kind.DIGEST_MISMATCH, None, ["n2"]), (Kind.VALUE_MISMATCH, "c", ["n2"])]
+
+
+def test_where_no_copy_is_in_sync_the_one_that_is_ahead_stands_for_them() -> None:
+    ahead = as_role(copy_of("n3", story(put(6, f="7"))), "LEFTOVER")
+    forged = as_role(copy_of("n1", STORY, changed={b"c": Entry(1, 3, b"forged")}), "LEFTOVER")
+    compared = judged([forged, as_role(copy_of("n2", STORY), "LEFTOVER"), ahead], primary="")
+    assert (told(compared), compared.cut) == ([(Kind.VALUE_MISMATCH, "c", ["n1"])], 7)
+
+
+# What the log says.
+
+
+def said_by(history: list[Said]) -> LogSaid:
+    log = LogRows(lambda _: True)
+    log.take(said if not isinstance(said, r.Write) else r.Update([said]) for said in history)
+    return log.fragments[ACC]
+
+
+def heard(node: str, history: list[Said], changed: dict[bytes, Entry | None] | None = None) -> Copy:
+    return copy_of(node, history, changed=changed)._replace(said=said_by(history))
+
+
+def test_what_all_copies_have_alike_is_held_against_the_log() -> None:
+    wrong: list[tuple[dict[bytes, Entry | None], str]] = [
+        ({b"c": Entry(1, 3, b"forged")}, "n1: the log has another value at epoch 1 counter 3"),
+        ({b"a": Entry(1, 1, b"1")}, "n1: the log has epoch 1 counter 4, which came later"),
+        ({b"c": Entry(1, 2, b"3")}, "n1: the log has epoch 1 counter 3, which came later"),
+        ({b"c": None}, "n1: the log has epoch 1 counter 3, and the row is gone"),
+        ({b"b": Entry(1, 2, b"2")}, "n1: the log has the delete at epoch 1 counter 6, which came later"),
+        ({b"x": Entry(1, 2, b"x")}, "n1: no record of the log is about it, and the log has all above counter 0"),
+    ]
+    for changed, why in wrong:
+        finding = only(judged([heard(node, STORY, changed) for node in ("n1", "n2", "n3")]))
+        assert (finding.kind, finding.on, finding.detail) == (Kind.STORE_DIFFERS_FROM_LOG, ["n1", "n2", "n3"], why)
+    assert told(judged([heard(node, STORY) for node in ("n1", "n2", "n3")])) == []
+    some = [heard("n1", STORY, {b"c": Entry(1, 3, b"forged")}), heard("n2", STORY)]
+    assert told(judged(some)) == [(Kind.VALUE_MISMATCH, "c", ["n2"])], "what the copies differ in is told as that"
+
+
+def test_a_key_whose_delete_is_in_the_log_was_resurrected() -> None:
+    back = heard("n2", STORY, {b"b": Entry(1, 2, b"2")})
+    told_of = told(judged([heard("n1", STORY, {b"b": None}), back, heard("n3", STORY, {b"b": None})]))
+    assert told_of == [(Kind.RESURRECTED, "b", ["n2"])]
+
+
+def test_a_key_that_hashes_elsewhere_is_misplaced() -> None:
+    rules = Rules(partitions=16)
+    right = next(k for k in (b"k%d" % at for at in range(1000)) if partition_of(k, 16) == ACC[1])
+    history: list[Said] = [r.Write(*ACC, 1, 0, [right], [b"v"]), put(1, elsewhere="v")]
+    assert partition_of(b"elsewhere", 16) != ACC[1]
+    compared = judged([copy_of("n1", history), copy_of("n2", history)], rules)
+    assert told(compared) == [(Kind.MISPLACED, "elsewhere", ["n1", "n2"])]
 
 
 def test_a_copy_that_settled_beyond_the_cut_may_have_dropped_a_newer_tombstone() -> None:
     ahead = copy_of("n1", story(put(6, c=None), put(7, stable=7, e="7")), drop_tombstones=True)
-    assert told(judged(three(n1=ahead))) == [(Kind.COUNTER_GAP, None, ["n2", "n3"])]
+    owed = [(Kind.COUNTER_GAP, None, ["n2", "n3"]), (Kind.BEHIND, None, ["n2", "n3"])]
+    assert told(judged(three(n1=ahead))) == owed
     assert told(judged(three(n1=ahead), BUSY)) == [], "it may be under way"
-    compared = judged(three(n1=ahead._replace(version=Version(1, 1))))
-    assert told(compared) == [], "copies read under different maps promise each other nothing"
+    newer = three(n1=ahead._replace(version=Version(1, 1)))
+    assert told(judged(newer)) == owed, "the map of a copy that lost its log is older as well"
+    compared = judged(newer, BUSY)
+    assert told(compared) == [], "copies read one after another, under different maps, promise each other nothing"
     assert compared.unsettled_keys == 2
 
 
@@ -230,14 +350,17 @@ def test_a_gap_that_was_touched_just_now_is_unsettled() -> None:
     compared = judged([copy_of("n1", STORY, touched_ms=900_000), gap], BUSY)
     assert told(compared) == []
     assert (compared.unsettled_gaps, compared.unsettled_keys) == (1, 1)
-    assert told(judged([gap._replace(view=gap.view)], Rules(horizon_ms=1_000_000))) == [(Kind.COUNTER_GAP, None, ["n2"])]
+    assert told(judged([gap._replace(view=gap.view)], Rules(clocks=CLOCKS))) == [(Kind.COUNTER_GAP, None, ["n2"])]
 
 
 def test_a_copy_that_lacks_what_every_copy_was_said_to_have_is_named() -> None:
     ahead = copy_of("n1", story(put(6, e="7"), put(7, stable=7, f="8")), touched_ms=1)
     behind = copy_of("n2", STORY, touched_ms=1)
-    finding = only(judged([ahead, behind], BUSY))
-    assert (finding.kind, finding.on, finding.counters) == (Kind.COUNTER_GAP, ["n2"], [7, 7])
+    found = judged([ahead, behind], BUSY).findings
+    assert [(f.kind, f.on, f.counters) for f in found] == [
+        (Kind.COUNTER_GAP, ["n2"], [7, 7]),
+        (Kind.BEHIND, ["n2"], [8, 8]),
+    ]
 
 
 def test_a_closed_gap_is_no_gap() -> None:
@@ -277,7 +400,7 @@ def test_copies_of_one_history_are_never_told_apart(entries: list[dict[str, str 
         late = [writes[at] for at in sorted(beyond)]
         reaching: list[Said] = [*writes[:reached], *late]
         dropped = data.draw(st.booleans(), label=f"{node} took a checkpoint")
-        copies.append(copy_of(node, reaching, drop_tombstones=dropped, touched_ms=BUSY.horizon_ms))
+        copies.append(copy_of(node, reaching, drop_tombstones=dropped, touched_ms=NOW_MS))
     assert told(judged(copies, BUSY)) == []
 
 

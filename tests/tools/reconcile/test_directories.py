@@ -13,14 +13,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import engine.aio
+from engine.offline import read_directory
 from tests.support.commands import FORESHORE
-from tests.support.directories import copies, flip
+from tests.support.directories import copies, cut_in_half, flip, lose_the_log, replace, zero_last_blocks
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.reconciled import DAMAGES, fragment_of
+from tests.support.reconciled import DAMAGES, IN_DOUBT, fragment_of
 from tools.reconcile import check
 from tools.reconcile.cli import app
 from tools.reconcile.findings import Finding
 from tools.reconcile.report import Summary
+from wal.ids import fragment_name
 
 
 def run(*arguments: object) -> Result:
@@ -80,6 +82,107 @@ def test_what_was_voted_for_just_now_is_under_way(running: list[Path], tmp_path:
     long = check([str(path) for path in directories], grace_seconds=400 * 86_400)
     assert (long.findings, long.exit_code) == ([], 0)
     assert (long.summary.unsettled.transactions, long.summary.unsettled.gaps) == (1, 2)
+
+
+# A verdict is never better than what was compared.
+
+
+def owed(result: Result, node: str) -> dict[str, tuple[int, int]]:
+    """The counters that a node is said to owe, from the first to the last of each fragment."""
+    found: dict[str, tuple[int, int]] = {}
+    for line in result.stdout_bytes.splitlines()[:-1]:
+        finding = msgspec.json.decode(line, type=Finding)
+        if finding.kind in {"COUNTER_GAP", "BEHIND"}:
+            assert finding.on == [node]
+            first, last = finding.counters[0], finding.counters[-1]
+            known = found.get(finding.where, (first, last))
+            found[finding.where] = (min(first, known[0]), max(last, known[1]))
+    return found
+
+
+def stands(directory: Path, *, tolerant: bool = False) -> dict[str, int]:
+    """Where the copies of a directory stand."""
+    with read_directory(directory, tolerant=tolerant) as state:
+        return {fragment_name(name): view.counter.lwm for name, view in state.fragments.items() if view.counter.lwm}
+
+
+@pytest.mark.parametrize("how", ["lost", "half", "zeroed"])
+@pytest.mark.parametrize("grace", [[], ["--grace", "0"]])
+def test_an_in_sync_copy_that_lost_its_log_owes_what_the_others_have(
+    how: str, grace: list[str], running: list[Path], tmp_path: Path
+) -> None:
+    directories = copies(running, tmp_path)
+    had = stands(directories[1])
+    match how:
+        case "lost":
+            lose_the_log(directories[1])
+        case "half":
+            cut_in_half(directories[1])
+        case _:
+            zero_last_blocks(directories[1], 30)
+    left = stands(directories[1], tolerant=True)
+    result = run(*directories, "--json", *grace)
+    assert result.exit_code == 1
+    expected = {name: (left.get(name, 0) + 1, lwm) for name, lwm in had.items() if left.get(name, 0) < lwm}
+    assert owed(result, "n2") == expected
+    assert len(expected) > 10
+    assert ('"UNREADABLE"' in result.stdout) == (how == "half"), "a file that was cut is damage as well"
+
+
+def test_a_lost_partition_says_since_when_and_how_far_apart_its_copies_are(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    DAMAGES["every partition lost"].do(tmp_path)
+    result = run(*directories)
+    assert result.exit_code == 3
+    number = fragment_of(b"k340")[1]
+    assert f"incomplete partition {number if number < 8 else 0} is LOST since version 2.0, when n4 had it" in result.stdout
+    assert "incomplete node n4 is in sync for 16 partitions, and no directory of it was read for them" in result.stdout
+    summary = check([str(path) for path in directories]).summary
+    assert len(summary.lost) == 16
+    behind = {apart.node: (apart.state, apart.behind) for apart in summary.apart}
+    assert behind == {"n1": ("LEFTOVER", 1), "n2": ("LEFTOVER", 0), "n3": ("LEFTOVER", 1)}
+    _replace_value(directories[0])
+    assert [(f.kind, f.on, f.roles) for f in check([str(path) for path in directories]).decoded()] == [
+        ("VALUE_MISMATCH", ["n1"], {"n1": "LEFTOVER"})
+    ]
+
+
+def _replace_value(directory: Path) -> None:
+    name = fragment_of(b"k302")
+    with read_directory(directory) as state:
+        entry = dict(state.rows(name, lambda _key, _what: None))[b"k302"]
+    replace(directory, name, {b"k302": msgspec.structs.replace(entry, value=b"forged")})
+
+
+def test_a_report_says_how_much_of_how_much_was_compared(stopped: list[Path], tmp_path: Path) -> None:
+    whole = run(*stopped)
+    fragments = check([str(path) for path in stopped]).summary.fragments
+    assert f"compared fragments={fragments} copies={3 * fragments} of {3 * fragments} keys=" in whole.stdout
+    two = run(*stopped[:2])
+    assert f"copies={2 * fragments} of {3 * fragments} keys=" in two.stdout
+    one = run(*stopped[:1])
+    assert one.exit_code == 3
+    assert f"incomplete {fragments} fragments have one copy here: it was read, and compared with nothing" in one.stdout
+
+
+def test_damage_below_the_checkpoint_is_told_and_the_copies_are_compared(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    DAMAGES["a damaged log"].do(tmp_path)
+    _replace_value(directories[2])
+    result = run(*directories)
+    assert result.exit_code == 1
+    assert "VALUE_MISMATCH" in result.stdout
+    assert f"incomplete the log of {directories[2]} is damaged" in result.stdout
+
+
+def test_who_tore_a_transaction_is_told_with_both_halves(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    one, other = fragment_of(b"k342")[1], fragment_of(b"k343")[1]
+    DAMAGES["committed here and rolled back there, on all copies"].do(tmp_path)
+    (finding,) = check([str(path) for path in directories]).decoded()
+    assert finding.tx == IN_DOUBT.hex()
+    assert finding.detail == f"committed in partition {one}; rolled back in partition {other}"
+    assert finding.copies["n1"] == {f"p{one}": "committed", f"p{other}": "rolled back"}
 
 
 # The command.
@@ -173,19 +276,23 @@ def test_an_embedded_node_is_read_through_and_compared_with_nobody(tmp_path: Pat
 
     asyncio.run(write())
     whole = check([str(tmp_path / "node")])
-    assert (whole.exit_code, whole.summary.keys, whole.summary.alone) == (0, 150, 0)
+    assert (whole.exit_code, whole.summary.keys, whole.summary.alone) == (3, 150, 4), "nothing to compare with"
+    assert whole.summary.incomplete == ["4 fragments have one copy here: it was read, and compared with nothing"]
     assert flip(tmp_path / "node", b"value of k7.")
     assert [(f.kind, f.key) for f in check([str(tmp_path / "node")]).decoded()] == [("UNREADABLE", "k7")]
 
 
-def test_the_disk_of_another_life_is_reported_apart(stopped: list[Path], tmp_path: Path) -> None:
+def test_the_disk_of_another_life_is_named_and_compared_all_the_same(stopped: list[Path], tmp_path: Path) -> None:
     directories = copies(stopped, tmp_path)
     identity = directories[1] / "identity.json"
     told = msgspec.json.decode(identity.read_bytes())
     identity.write_bytes(msgspec.json.encode(told | {"allocation": "another"}))
     DAMAGES["a flipped bit"].do(tmp_path)
     report = check([str(path) for path in directories])
-    assert (report.findings, report.exit_code) == ([], 3)
+    assert [(f.kind, f.key, f.on, f.roles) for f in report.decoded()] == [
+        ("UNREADABLE", "k301", ["n2"], {"n2": "OTHER-DISK"})
+    ]
+    assert report.exit_code == 1
     assert [(a.node, a.state) for a in report.summary.apart] == [("n2", "OTHER-DISK")]
     assert report.summary.absent == {"n2": 16}
 

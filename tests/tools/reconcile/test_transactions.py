@@ -5,14 +5,14 @@ from __future__ import annotations
 from engine.offline import PartitionView, Prepared
 from engine.results import ABORTED, COMMITTED
 from tests.tools.reconcile.replicas import put, tx
-from tools.reconcile.compare import Rules
+from tools.reconcile.copies import Clock, Rules
 from tools.reconcile.findings import Kind
 from tools.reconcile.transactions import Decision, PartitionCopy, compare_transactions
 from wal import records as r
 from wal.ids import TxId
 
 STILL = Rules()
-BUSY = Rules(horizon_ms=1_000_000, grace_ms=10_000)
+BUSY = Rules(clocks=dict.fromkeys(("n1", "n2", "n3"), Clock(1_000_000, 1_000_000)), grace_ms=10_000)
 PREPARE = r.Prepare(tx(1), 7, 3, [put(0, tx=tx(1), a="1")], [], [7, 9], 9)
 
 

@@ -1,0 +1,78 @@
+"""What goes wrong between nodes: partitions of every form, and messages that come late, out of turn or not at all."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from engine.messages import KINDS
+from tests.sim.network import MS, Pair, Rule
+
+if TYPE_CHECKING:
+    from tests.sim.machine import Machine
+    from tests.sim.world import World
+
+
+def lasting(draw: Random) -> int:
+    """How long something stays wrong, in ns."""
+    return draw.choice([300 * MS, 1_000 * MS, 3_000 * MS, 6_000 * MS])
+
+
+class Ways:
+    """Each method is one fault, and says whether it came."""
+
+    def __init__(self, world: World, draw: Random) -> None:
+        self.world = world
+        self._draw = draw
+        self._cuts = 0
+
+    def _cut(self, pairs: list[Pair]) -> bool:
+        self._cuts += 1
+        name = f"cut {self._cuts}"
+        self.world.say(f"{name}: {', '.join(f'{a}>{b}' for a, b in pairs)}")
+        self.world.network.cut(name, pairs)
+        self.world.after(lasting(self._draw), self.world.network.heal, name)
+        return True
+
+    def split(self, machine: Machine) -> bool:
+        """Some sides are cut off from the others, in both directions."""
+        sides = [*self.world.machines, *(c.name for c in self.world.clients.values() if not c.sheltered)]
+        here = {machine.name, *(s for s in sides if self._draw.random() < 0.3)}
+        return self._cut([(a, b) for a in sides for b in sides if (a in here) != (b in here)])
+
+    def one_way(self, machine: Machine) -> bool:
+        """Nothing passes from one node to some."""
+        others = [m for m in self.world.machines if m != machine.name]
+        some = [m for m in others if self._draw.random() < 0.6] or others[:1]
+        return self._cut([(machine.name, other) for other in some])
+
+    def partial(self, _: Machine) -> bool:
+        """Any of the ways between nodes are cut, each in its own direction."""
+        sides = list(self.world.machines)
+        pairs = [(a, b) for a in sides for b in sides if a != b and self._draw.random() < 0.3]
+        return bool(pairs) and self._cut(pairs)
+
+    def late(self, _: Machine) -> bool:
+        """A few messages of one kind wait; what has happened since does not hold them up."""
+        kind, network = self._draw.choice(KINDS), self.world.network
+        rule = Rule("late", lambda _, __, said: isinstance(said, kind), drop=False, left=self._draw.randrange(1, 4))
+        network.rules.append(rule)
+        self.world.say(f"{rule.left} of {kind.__name__} are late")
+
+        def arrive() -> None:
+            network.release([rule], [held for held in network.held if held.rule is rule])
+
+        self.world.after(self._draw.choice([300 * MS, 2_000 * MS, 6_000 * MS, 20_000 * MS]), arrive)
+        return True
+
+    def clog(self, machine: Machine) -> bool:
+        """What one node says arrives late, and all at once."""
+        until = self.world.now + lasting(self._draw)
+        self.world.network.clog([(machine.name, m) for m in self.world.machines if m != machine.name], until)
+        return True
+
+    def reset(self, machine: Machine) -> bool:
+        """A connection breaks, and the one who made it notices."""
+        other = self._draw.choice(list(self.world.machines))
+        self.world.network.reset((machine.name, other))
+        return True

@@ -1,0 +1,202 @@
+"""What an operator orders a cluster to do, and means: other nodes for its data, a stop of all, and the ways out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tools.asking import Refused, listens, node_names, question, run, wait_for
+from tools.terminal import emit, to_json
+
+AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
+Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
+Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it although it costs what it says.")]
+ANSWER_SECONDS = 15.0
+
+
+async def _order(address: str, command: str, *, sure: bool, nodes: Sequence[str] = ()) -> dict[str, Any]:
+    """Order something of a node; `sure`: whatever it costs."""
+    if sure:
+        return await question(address, command, timeout=ANSWER_SECONDS, nodes=nodes, yes=[])
+    return await question(address, command, timeout=ANSWER_SECONDS, nodes=nodes)
+
+
+# Who holds the data.
+
+
+def baseline(
+    address: Address,
+    nodes: Annotated[str | None, typer.Option("--set", help="The nodes that hold data from now on, as n1,n2,n4.")] = None,
+    yes: Yes = False,
+    timeout: Timeout = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """The nodes that are meant to hold data, here or not, and whose majority decides; or, with --set, other ones.
+
+    What would leave fewer than `backups` + 1 copies is refused without --yes. Exit code 1: refused, or not done in time.
+    """
+    names = None if nodes is None else node_names(nodes, "--set")
+    run(_baseline(address, names, timeout, yes=yes, as_json=as_json))
+
+
+async def _baseline(address: str, nodes: list[str] | None, seconds: float, *, yes: bool, as_json: bool) -> None:
+    cost = {} if nodes is None else await _order(address, "baseline", sure=yes, nodes=nodes)
+    await _told_when_changed(address, nodes, cost, seconds, as_json=as_json)
+
+
+def remove(
+    address: Address,
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Names of the nodes that go.")],
+    yes: Yes = False,
+    timeout: Timeout = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Take nodes out of the baseline: they hold no data any more and do not vote. Says what it costs.
+
+    Their copies are made elsewhere first, and go only then; `cluster status` says when that is done. What would leave fewer
+    than `backups` + 1 copies is refused without --yes. Exit code 1: refused, or not done in time.
+    """
+    run(_remove(address, node_names(",".join(nodes), "NODE"), timeout, yes=yes, as_json=as_json))
+
+
+async def _remove(address: str, nodes: list[str], seconds: float, *, yes: bool, as_json: bool) -> None:
+    cost = await _order(address, "remove", sure=yes, nodes=nodes)
+    await _told_when_changed(address, cost["baseline"], cost, seconds, as_json=as_json)
+
+
+async def _told_when_changed(
+    address: str, nodes: list[str] | None, cost: dict[str, Any], seconds: float, *, as_json: bool
+) -> None:
+    async def there() -> list[str] | None:
+        found = await _formed(address)
+        now: list[str] = found["baseline"]
+        return now if nodes is None or set(now) == set(nodes) else None
+
+    now = await wait_for(there, seconds)
+    if now is None:
+        raise Refused(
+            f"the baseline did not change within {seconds:g} s: `foreshore cluster status {address}` says what holds it up"
+        )
+    emit([to_json(cost | {"baseline": now})] if as_json else [f"baseline {','.join(now)}"])
+    if cost and not as_json:
+        emit([cost["cost"]])
+
+
+async def _formed(address: str) -> dict[str, Any]:
+    found = await question(address, "status")
+    if not found["formed"]:
+        raise Refused(f"{found['node']} is in no cluster yet: run `foreshore cluster init {address} --nodes ...`")
+    return found
+
+
+# Stopping all.
+
+
+def stop(
+    address: Address,
+    now: Annotated[bool, typer.Option("--now", help="Stop although some copies are not in sync.")] = False,
+    timeout: Timeout = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Stop the whole cluster: wait until every copy is in sync, then stop all nodes at once, handing nothing over.
+
+    So every disk counts in full when they start again, and one of them may be lost meanwhile. Exit code 1: a copy did not
+    come to be in sync in time, or a node still runs.
+    """
+    run(_stop(address, timeout, now=now, as_json=as_json))
+
+
+async def _stop(address: str, seconds: float, *, now: bool, as_json: bool) -> None:
+    members = {m["node"]: m["address"] for m in (await _formed(address))["members"]}
+    await _until_not_refused(lambda: _order(address, "halt", sure=now), seconds)
+
+    async def all_gone() -> bool | None:
+        return None if any([await listens(member) for member in members.values()]) else True
+
+    if not await wait_for(all_gone, seconds):
+        left = [node for node, member in members.items() if await listens(member)]
+        raise Refused(f"{', '.join(left)} still runs after {seconds:g} s: `foreshore node stop` stops one node")
+    emit([to_json({"stopped": list(members)})] if as_json else [f"stopped {','.join(members)}"])
+
+
+async def _until_not_refused(order: Callable[[], Awaitable[dict[str, Any]]], seconds: float) -> dict[str, Any]:
+    """Give an order until it is taken; the last refusal, if it never is."""
+    refusal = Refused("it was not taken")
+
+    async def taken() -> dict[str, Any] | None:
+        nonlocal refusal
+        try:
+            return await order()
+        except Refused as error:
+            refusal = error
+            return None
+
+    answer = await wait_for(taken, seconds)
+    if answer is None:
+        raise refusal
+    return answer
+
+
+# Ways out.
+
+
+def reset_lost(address: Address, yes: Yes = False, timeout: Timeout = 30.0, as_json: AsJson = False) -> None:
+    """Let LOST partitions begin again with the best copies that are there, or empty.
+
+    What only the lost copies had is gone for good then, even if they come back. Without --yes it says which partitions and
+    disks are meant, and does nothing. Exit code 1: refused, or not done in time.
+    """
+    run(_reset_lost(address, timeout, yes=yes, as_json=as_json))
+
+
+async def _reset_lost(address: str, seconds: float, *, yes: bool, as_json: bool) -> None:
+    lost = (await _order(address, "reset-lost", sure=yes))["lost"]
+
+    async def done() -> dict[str, Any] | None:
+        found = await _formed(address)
+        return found if not set(found["lost"]) & set(lost) else None
+
+    found = await wait_for(done, seconds)
+    if found is None:
+        raise Refused(
+            f"partitions are LOST still after {seconds:g} s: `foreshore cluster status {address}` says what holds it up"
+        )
+    resets = [t for i in found["interventions"] if i["kind"] == "reset-lost" for t in i["taken"]]
+    taken = list({t["partition"]: t for t in resets if t["partition"] in lost}.values())
+    if as_json:
+        emit([to_json({"reset": taken})])
+    else:
+        emit([f"partition {t['partition']}: {_source(t)}" for t in taken] or ["no partition was LOST"])
+
+
+def recover(
+    address: Address,
+    nodes: Annotated[str, typer.Option("--nodes", help="Names of all nodes that are left, as n1,n2.")],
+    force: Annotated[bool, typer.Option("--force", help="Do it: the majority is gone for good.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go on from the disks that are left, when the majority of the nodes that hold data is gone for good.
+
+    ADDRESS is one of them. The best copy of each partition goes on, in an epoch that those who are gone cannot have
+    reached; a record of it stays in the log of each node. Refused while a majority is heard of, or a node that is not
+    named. Without --force it says what would be lost, and does nothing. Exit code 1: refused.
+    """
+    run(_recover(address, node_names(nodes, "--nodes"), force=force, as_json=as_json))
+
+
+async def _recover(address: str, nodes: list[str], *, force: bool, as_json: bool) -> None:
+    done = await _order(address, "recover", sure=force, nodes=nodes)
+    if as_json:
+        emit([to_json(done)])
+    else:
+        emit([f"recovered version={done['version']}: {done['told']}"])
+        emit(f"partition {t['partition']}: {_source(t)}" for t in done["taken"])
+
+
+def _source(taken: dict[str, Any]) -> str:
+    if not taken["node"]:
+        return "empty, no copy of it was there"
+    return f"the copy of {taken['node']}, epoch={taken['epoch']} updates={taken['updates']}"

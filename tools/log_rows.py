@@ -1,0 +1,177 @@
+"""What a log says of each key, against what a store has: the same wrong value in every store is found by nothing else.
+
+A reading of the log keeps, for each key of the wanted fragments, the newest entry that it tells of: who issued it and a
+hash of the value. It is no second fold: what a log does not tell (rows of a transfer that began before it, keys whose
+undoing it saw and whose fetching it did not) is *unknown*, and nothing is said about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from engine.store import Entry
+from wal import records as r
+from wal.ids import Fragment, TxId
+
+DELETED = -1
+
+
+class Said(NamedTuple):
+    """The newest that a log tells of a key. `value` is a hash, or DELETED."""
+
+    epoch: int
+    counter: int
+    value: int
+
+
+class Rows:
+    """One fragment's keys, as its node's log tells of them."""
+
+    __slots__ = ("highest", "live", "loading", "said", "unknown")
+
+    def __init__(self, *, loading: bool = False) -> None:
+        self.said: dict[bytes, Said] = {}
+        self.unknown: set[bytes] = set()
+        self.loading = loading
+        self.live: set[bytes] = set()  # written while it was loading: the transfer may not confirm them
+        self.highest = 0
+
+    def put(self, key: bytes, said: Said) -> None:
+        """The log tells of an entry; the newest counts."""
+        held = self.said.get(key)
+        if held is None or held[:2] < said[:2]:
+            self.said[key] = said
+            self.highest = max(self.highest, said.counter)
+        self.unknown.discard(key)
+
+    def cut(self, above: int) -> None:
+        """What lies above is undone, and what was there before it is for the next transfer to say."""
+        if self.highest > above:
+            for key in [key for key, said in self.said.items() if said.counter > above]:
+                del self.said[key]
+                self.unknown.add(key)
+            self.highest = above
+
+    def judge(self, key: bytes, entry: Entry | None, history_from: int) -> str:
+        """Why a store's entry is not what the log says; empty if it is, or if the log does not tell."""
+        said = self.said.get(key)
+        if key in self.unknown or (entry is not None and entry.counter <= history_from and said is None):
+            return ""
+        if entry is None:
+            gone = said is None or said.value == DELETED
+            return "" if gone else f"the log has {_named(said)}, and the row is gone"
+        have = (entry.epoch, entry.counter)
+        if said is None:
+            return f"no record of the log is about it, and the log has all above counter {history_from}"
+        if have < said[:2]:
+            return f"the log has {_named(said)}, which came later"
+        if have > said[:2]:
+            return "" if entry.counter <= history_from else f"the newest in the log is {_named(said)}"
+        value = DELETED if entry.value is None else xxh3_64_intdigest(entry.value)
+        return "" if value == said.value else f"the log has another value at {_named(said)}"
+
+    def deleted(self, key: bytes) -> bool:
+        """Whether the log's newest word about a key is its delete."""
+        said = self.said.get(key)
+        return said is not None and said.value == DELETED
+
+
+class LogRows:
+    """All wanted fragments of one log, read from its first record on, in order."""
+
+    def __init__(self, wanted: Callable[[Fragment], bool]) -> None:
+        self.fragments: dict[Fragment, Rows] = {}
+        self._wanted = wanted
+        self._prepared: dict[tuple[TxId, int], list[r.Write]] = {}
+
+    def take(self, records: Iterable[r.Record]) -> None:
+        """Read on."""
+        for record in records:
+            match record:
+                case r.Update(writes) | r.History(writes):
+                    for write in writes:
+                        self._write(write)
+                case r.Prepare(tx, partition, _, writes):
+                    self._prepared[tx, partition] = [write for write in writes if self._wanted(write.fragment)]
+                case r.Outcome(tx, partition, _, commit):
+                    for write in self._prepared.pop((tx, partition), []):
+                        if commit:
+                            self._write(write)
+                case r.EpochStart(partition, _, firsts):
+                    for namespace, first in firsts:
+                        self._cut((namespace, partition), first - 1)
+                case r.Undo(namespace, partition, above):
+                    self._cut((namespace, partition), above)
+                case r.Preload():
+                    self._preload(record)
+                case r.FragmentClear(namespace, partition, _, gone):
+                    if self._wanted((namespace, partition)):
+                        self.fragments[namespace, partition] = Rows(loading=not gone)
+                case r.FragmentReady(namespace, partition, full=full):
+                    if full and self._wanted((namespace, partition)):
+                        self._ready(self._rows((namespace, partition)))
+                case _:
+                    pass
+
+    def _rows(self, fragment: Fragment) -> Rows:
+        found = self.fragments.get(fragment)
+        if found is None:
+            found = self.fragments[fragment] = Rows()
+        return found
+
+    def _write(self, write: r.Write) -> None:
+        if write.closed or not self._wanted(write.fragment):
+            return
+        rows, counter = self._rows(write.fragment), write.start
+        for key, value in zip(write.keys, write.values, strict=True):
+            counter += 1
+            rows.put(key, Said(write.epoch, counter, DELETED if value is None else xxh3_64_intdigest(value)))
+        if rows.loading:
+            rows.live.update(write.keys)
+
+    def _preload(self, record: r.Preload) -> None:
+        fragment = (record.namespace, record.partition)
+        if not self._wanted(fragment):
+            return
+        rows = self._rows(fragment)
+        for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
+            rows.live.discard(key)
+            if counter:
+                rows.put(key, Said(epoch, counter, DELETED if value is None else xxh3_64_intdigest(value)))
+            else:
+                rows.said.pop(key, None)
+                rows.unknown.discard(key)
+
+    def _ready(self, rows: Rows) -> None:
+        for key in rows.live:
+            rows.said.pop(key, None)
+            rows.unknown.add(key)
+        rows.loading, rows.live = False, set()
+
+    def _cut(self, fragment: Fragment, above: int) -> None:
+        rows = self.fragments.get(fragment)
+        if rows is not None:
+            rows.cut(above)
+
+
+def audited(rows: Iterable[tuple[bytes, Entry]], said: Rows, history_from: int) -> Iterator[tuple[bytes, str]]:
+    """The keys of a fragment that a store has otherwise than the log, and why; `rows` are all that it has."""
+    seen: set[bytes] = set()
+    for key, entry in rows:
+        seen.add(key)
+        why = said.judge(key, entry, history_from)
+        if why:
+            yield key, why
+    for key in sorted(said.said.keys() - seen):
+        why = said.judge(key, None, history_from)
+        if why:
+            yield key, why
+
+
+def _named(said: Said | None) -> str:
+    if said is None:
+        return "nothing"
+    return f"{'the delete at ' if said.value == DELETED else ''}epoch {said.epoch} counter {said.counter}"

@@ -1,0 +1,85 @@
+"""What is compared: copies of one fragment as values, the rules they are held to, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from engine.offline import FragmentView, PartitionView
+from engine.store import Row
+from tools.log_rows import Rows as LogSaid
+from tools.reconcile.findings import Finding, Values
+from wal.ids import NodeId, Version
+
+GRACE_MS = 10_000
+
+IN_SYNC = "OWNING"
+"""The role of a copy that the newest map calls in sync."""
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """One node's time: its newest block, and what is now there; for a node that does not run that is the same."""
+
+    ended_ms: int
+    now_ms: int
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What a comparison goes by. `clocks` are the nodes' own, so that no clock is held against another one.
+
+    `partitions` is into how many a key may hash, 0 if nobody knows.
+    """
+
+    clocks: dict[NodeId, Clock] = {}
+    grace_ms: int = 0
+    values: Values = Values.HASH
+    partitions: int = 0
+
+    def under_way(self, node: NodeId, touched_ms: int) -> bool:
+        """Whether what a node touched then, at the latest (0: nobody knows when), may still be going on."""
+        clock = self.clocks.get(node)
+        if clock is None or not clock.ended_ms:
+            return False
+        return (touched_ms or clock.ended_ms) > clock.now_ms - self.grace_ms
+
+
+class Copy(NamedTuple):
+    """One node's copy of one fragment.
+
+    `rows` ascend by key. `damaged` fills while they are read: a key, or None for an unknown part, and what is wrong.
+    `version` is the topology that the node knew. `role` is what the newest topology calls the copy. `said` is what its
+    log says of its keys, None where the log is not to be asked.
+    """
+
+    node: NodeId
+    version: Version
+    partition: PartitionView
+    view: FragmentView
+    rows: Iterable[Row]
+    damaged: dict[bytes | None, str]
+    role: str = IN_SYNC
+    said: LogSaid | None = None
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether it has to have all that was acknowledged."""
+        return self.role == IN_SYNC
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch that it has taken part in."""
+        return max(self.partition.epoch, *(epoch for epoch, _ in self.view.epochs[-1:]), 0)
+
+
+class Compared(msgspec.Struct):
+    """What came of one fragment: findings in order, and what was looked at. `stale_keys` are unsettled, and no copy's log
+    touched the fragment for so long that they cannot be on their way."""
+
+    findings: list[Finding] = []
+    stale_keys: int = 0
+    keys: int = 0
+    unsettled_keys: int = 0
+    unsettled_gaps: int = 0
+    cut: int = 0
