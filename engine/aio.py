@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 from engine import errors
+from engine.client.batches import batches_of
 from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall, SwapCall
 from engine.client.session import Session, SocketLinks
 from engine.client.transaction import Concurrency, Isolation, check_mode, entered
@@ -47,8 +48,6 @@ class TransactionOptions(TypedDict, total=False):
 
 
 PAGE_ROWS = 1000
-BATCH_KEYS = 10_000
-BATCH_BYTES = 16 << 20
 RETRY_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 __all__ = ["Concurrency", "Database", "Isolation", "Namespace", "Transaction", "connect", "open"]
@@ -98,7 +97,10 @@ class Namespace(Generic[K, V]):
         await self._write(PutCall(self._session.new_tx(), self.name, keys, values))
 
     async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
-        """Set keys; atomic within each partition only (use a transaction for more)."""
+        """Set keys; atomic within each partition only (use a transaction for more).
+
+        A batch with more than 100,000 keys or 32 MiB in one partition is refused as a whole.
+        """
         await self._write_many(pairs_of(self.codec, items))
 
     async def delete_many(self, keys: Iterable[K]) -> None:
@@ -106,19 +108,10 @@ class Namespace(Generic[K, V]):
         await self._write_many(dict.fromkeys(keys_of(self.codec, keys)))
 
     async def _write_many(self, writes: Mapping[bytes, bytes | None]) -> None:
-        new_tx = self._session.new_tx
-        keys: list[bytes] = []
-        values: list[bytes | None] = []
-        size = 0
-        for key, value in writes.items():
-            keys.append(key)
-            values.append(value)
-            size += len(key) + len(value or b"")
-            if len(keys) >= BATCH_KEYS or size >= BATCH_BYTES:
-                await self._write(PutCall(new_tx(), self.name, keys, values))
-                keys, values, size = [], [], 0
-        if keys:
-            await self._write(PutCall(new_tx(), self.name, keys, values))
+        topology = self._session.router.topology
+        assert topology is not None, "a database is open when its client has a table"
+        for keys in batches_of(writes, topology.partitions):
+            await self._write(PutCall(self._session.new_tx(), self.name, keys, [writes[key] for key in keys]))
 
     async def delete(self, key: K) -> bool:
         """Delete a key; whether it existed."""

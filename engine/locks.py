@@ -62,6 +62,7 @@ class LockTable:
         self._doubtful: dict[int, dict[Key, None]] = {}  # the pinned ones of votes, by partition
         self._lease: dict[TxId, int] = {}
         self._waiters: dict[Waiter, None] = {}
+        self._waiters_of: dict[TxId, dict[Waiter, None]] = {}
         self._ends: list[tuple[int, int, Waiter | TxId]] = []  # a heap of deadlines; no entry is later than its deadline
         self._number = 0
 
@@ -153,6 +154,7 @@ class LockTable:
                 waiter.taken.append(key)
         if waiter.missing:
             self._waiters[waiter] = None
+            self._waiters_of.setdefault(owner, {})[waiter] = None
             self._end_at(deadline, waiter)
         else:
             waiter.done = True
@@ -187,6 +189,13 @@ class LockTable:
         """The transaction is not wanted any more (or not these keys of it): release what does not wait for an outcome."""
         mine = self.keys_of(owner) if keys is None else keys
         self.release(owner, [key for key in mine if key not in self._pinned])
+
+    def leave(self, owner: TxId) -> None:
+        """The transaction wants nothing here any more: it gives up what it holds, and its places in the lines."""
+        for waiter in list(self._waiters_of.get(owner, ())):
+            waiter.done = True
+            self._give_up(waiter, "nobody: the transaction was given up")
+        self.give_up(owner)
 
     def release(self, owner: TxId, keys: list[Key] | None = None) -> None:
         """The transaction is over (here, or for these keys)."""
@@ -227,7 +236,7 @@ class LockTable:
             waiter.missing -= 1
             if not waiter.missing:
                 waiter.done = True
-                del self._waiters[waiter]
+                self._no_longer_waits(waiter)
                 waiter.granted()
         if queue is not None and not queue and self._waiting.get(key) is queue:
             del self._waiting[key]
@@ -282,9 +291,16 @@ class LockTable:
                 return f"{key[0]}:{key[1]!r} held by {owner.hex()}"
         return "single writes that are under way"
 
+    def _no_longer_waits(self, waiter: Waiter) -> None:
+        del self._waiters[waiter]
+        mine = self._waiters_of[waiter.owner]
+        del mine[waiter]
+        if not mine:
+            del self._waiters_of[waiter.owner]
+
     def _give_up(self, waiter: Waiter, held: str) -> None:
         """A waiter that is marked as done gets nothing any more: it gives back what it took, and is told."""
-        del self._waiters[waiter]
+        self._no_longer_waits(waiter)
         self.give_up(waiter.owner, waiter.taken)
         waiter.expired(held)
 

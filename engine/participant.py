@@ -129,7 +129,7 @@ class Participant:
 
     def on_unlock(self, session: SessionId, request: Unlock) -> None:
         """A transaction was given up by its client."""
-        self.locks.give_up(request.owner)
+        self.locks.leave(request.owner)
         self.core.reply(session, Done(request.id))
 
     def on_check(self, session: SessionId, request: Check) -> None:

@@ -89,6 +89,7 @@ class Transaction:
         self._written: dict[NamespaceName, dict[bytes, bytes | None]] = {}
         self._bytes = 0  # of what is written
         self._asked_for: dict[bytes, None] = {}  # keys that may be locked for it somewhere
+        self._astray: dict[bytes, None] = {}  # some of these: the call that was to lock them failed, perhaps not everywhere
         self._in_turn = asyncio.Lock()  # tasks that share a transaction touch keys one after the other
         self._state = "open"
         self._keeper: asyncio.Task[None] | None = None
@@ -189,8 +190,9 @@ class Transaction:
             call = GetCall(namespace, new)
         try:
             await self.session.call(call, timeout=min(left, self.session.timeout + self._lock_timeout))
-        except errors.Unavailable as error:
-            if time.monotonic() >= self._ends_at:
+        except errors.Error as error:
+            self._astray |= dict.fromkeys(new)
+            if isinstance(error, errors.Unavailable) and time.monotonic() >= self._ends_at:
                 raise self._too_late() from error
             raise
         read.update(zip(new, call.values, strict=True))
@@ -243,6 +245,7 @@ class Transaction:
                 await self._decide(locks, reads)
             elif locks or reads:
                 await self.session.call(CheckCall(self._owner, locks, reads))
+            await self._release(self._astray)
         except errors.Error as error:
             self._state = "rolled back"
             if not error.maybe_committed:
@@ -275,10 +278,12 @@ class Transaction:
         self._state = "rolled back"
         await self._release()
 
-    async def _release(self) -> None:
-        if self._asked_for:
+    async def _release(self, keys: dict[bytes, None] | None = None) -> None:
+        """Give back what may be locked for it, or only where these keys are; it waits for none of its keys any more."""
+        keys = self._asked_for if keys is None else keys
+        if keys and self.concurrency is Concurrency.PESSIMISTIC:
             try:
-                await self.session.call(UnlockCall(self._owner, list(self._asked_for)), timeout=KEEP_SECONDS)
+                await self.session.call(UnlockCall(self._owner, list(keys)), timeout=KEEP_SECONDS)
             except errors.Error:
                 return  # the locks' leases run out
 

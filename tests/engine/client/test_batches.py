@@ -1,0 +1,47 @@
+"""A batch is atomic within each partition, however large it is; or it is refused, and nothing of it is done."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import errors
+from engine.client.batches import REQUEST_BYTES, REQUEST_KEYS, SHARE_BYTES_MAX, batches_of
+from engine.limits import KEYS_MAX
+from wal.ids import partition_of
+
+
+@given(
+    st.dictionaries(st.binary(min_size=1, max_size=4), st.none() | st.binary(max_size=9), max_size=60),
+    st.sampled_from([1, 4, 64]),
+)
+def test_every_key_is_asked_once_and_no_partition_twice(writes: dict[bytes, bytes | None], partitions: int) -> None:
+    batches = batches_of(writes, partitions)
+    assert sorted(key for keys in batches for key in keys) == sorted(writes)
+    numbers = [{partition_of(key, partitions) for key in keys} for keys in batches]
+    assert sum(map(len, numbers)) == len(set().union(*numbers))
+
+
+def test_a_partition_with_more_keys_than_a_request_has_is_one_request_all_the_same() -> None:
+    keys = [b"%06d" % n for n in range(3 * REQUEST_KEYS)]
+    (batch,) = batches_of(dict.fromkeys(keys, b"v"), 1)
+    assert batch == keys
+    many = batches_of(dict.fromkeys(keys, b"v"), 64)
+    assert len(many) > 1
+    assert max(map(len, many)) <= REQUEST_KEYS
+
+
+def test_large_values_are_cut_by_their_bytes() -> None:
+    value = bytes(REQUEST_BYTES // 4)
+    assert len(batches_of({b"k%d" % n: value for n in range(40)}, 16384)) >= 10
+
+
+TOO_MANY = {b"%06d" % n: b"" for n in range(KEYS_MAX + 1)}
+TOO_LARGE = dict.fromkeys((b"a", b"b"), bytes(SHARE_BYTES_MAX // 2))
+
+
+@pytest.mark.parametrize("writes", [TOO_MANY, TOO_LARGE], ids=["keys", "bytes"])
+def test_what_cannot_be_one_record_is_refused_and_nothing_of_it_is_done(writes: dict[bytes, bytes | None]) -> None:
+    with pytest.raises(errors.UsageError, match="nothing was"):
+        batches_of(writes, 1)
