@@ -10,6 +10,7 @@ python -m tests.sim long --seeds 1-10000 --minutes 60 --resume seeds.jsonl      
 python -m tests.sim scenario FILE...            stories in the language of docs/scenarios.md
 python -m tests.sim cost                        what turns take of this processor, beside what they ought to
 python -m tests.sim planted --renew             which seed or story catches each deliberate fault
+python -m tests.sim explore WORLD               every order of what can happen in a small world: docs/explore.md
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from tests.sim.calibrate import calibrate
 from tests.sim.costs import COSTS
+from tests.sim.explore import command as exploring
 from tests.sim.faults import RATES
 from tests.sim.knobs import Knobs
 from tests.sim.many import Book, run_many, sum_up
@@ -70,11 +72,14 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
     cost.add_argument("--namespaces", type=int, default=4)
     cost.add_argument("--nodes", type=int, default=3)
     planted.add_arguments(commands.add_parser("planted", help="which seed or story catches a deliberate fault"))
+    exploring.add_arguments(commands.add_parser("explore", help="walk every order of what can happen in a small world"))
     args = parser.parse_args(argv)
     if args.command == "scenario":
         return run_files(args.files, verbose=args.verbose)
     if args.command == "planted":
         return planted.main(args)
+    if args.command == "explore":
+        return exploring.main(args)
     if args.command == "cost":
         return calibrate(args.partitions, args.namespaces, args.nodes)
     rates = dict(args.rate) if args.command == "run" and args.rate else None

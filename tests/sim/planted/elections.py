@@ -15,6 +15,7 @@ from engine.replica import PartitionState
 from engine.topology import Placement, Topology
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace, swapped
+from tests.sim.planted.words import promise_not_logged
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, NodeId
 
@@ -194,6 +195,14 @@ def set_back_disk_passes_as_in_sync(machine: Machine) -> None:
             original(*args)
 
     around(machine.node.exchange, "_try_propose", wrapper)
+
+
+@ELECTIONS.fault("2, 6")
+def promise_not_logged_and_nobody_minds(machine: Machine) -> None:
+    """A promise is not written down, and a life counts that has less on its disk than an earlier one had promised."""
+    promise_not_logged(machine)
+    during(machine, _exchange(machine), "on_accept", claims, "set_back", _never)
+    set_back_disk_passes_as_in_sync(machine)
 
 
 @ELECTIONS.fault("1")

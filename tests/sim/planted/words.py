@@ -221,7 +221,12 @@ def read_under_a_prepared_lock(machine: Machine) -> None:
     around(reads, "_answer_scan", answer)
 
 
-@WORDS.fault("6")
+@WORDS.fault(
+    "6",
+    harmless="""A promise says where on its disk it lies; whoever forgot it begins its next life below that, and so passes
+    for a disk that was set back, which has no vote.""",
+    both="promise-not-logged-and-nobody-minds",
+)
 def promise_not_logged(machine: Machine) -> None:
     """A node promises a ballot without writing the promise down, and forgets it when it restarts."""
     _unlogged(machine, "on_announce", r.Promised)

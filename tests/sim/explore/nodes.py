@@ -1,0 +1,268 @@
+"""One real node of a small world: what it is after each sequence of things that happened to it.
+
+A node is a value that takes events, so that its state is the sequence of events which led to it. States are kept by
+number; equal ones (`fingerprint`) have one. What an event makes of a state is found out once, by a real `Node` on a real
+log in memory, which is told the whole sequence again if it has gone on since; and then remembered.
+
+A step is one event, paid to the end: what the node says to itself is part of it. Heartbeats and requests to join are left
+out: in a small world nobody is suspected by the clock.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import msgspec
+
+from engine.assignment import Candidate
+from engine.core import MS
+from engine.effects import Asked, Effects, Event, PeerSeen, Received
+from engine.exchange import Intent
+from engine.messages import Heartbeat, Join, Message, kind_of
+from engine.node import Node
+from engine.recover import recover
+from engine.requests import Reply, Request
+from engine.settings import Settings
+from engine.store import LayeredStore
+from tests.conversations.cluster import Block, Host
+from tests.conversations.in_turn import in_turn
+from tests.sim.explore.fingerprint import fingerprint
+from tests.sim.machine import Machine
+from tests.sim.world import Plant
+from wal import records as r
+from wal.ids import NodeId
+
+BEGIN_NS = 1_000_000_000
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Letter(NamedTuple):
+    """Something that one life of a node said to one life of another."""
+
+    sender: NodeId
+    allocation: str
+    incarnation: int
+    receiver: NodeId
+    life: int  # which process of the receiver it is for
+    message: bytes
+
+
+class Happening(NamedTuple):
+    """What can happen to a node. `what` is start, wipe, set-back, begin, wait, deliver or ask."""
+
+    what: str
+    node: NodeId
+    letter: Letter | None = None
+    names: tuple[NodeId, ...] = ()
+    ms: int = 0
+    request: bytes = b""  # a request is not hashable
+
+    @property
+    def is_life(self) -> bool:
+        """Whether a process ends, and another begins: letters to it are lost."""
+        return self.what in {"start", "wipe", "set-back"}
+
+
+class Step(NamedTuple):
+    """What came of something that happened to a node: its next state, what it said, and what it logged and answered."""
+
+    state: int
+    said: tuple[tuple[NodeId, bytes], ...]
+    logged: tuple[r.Record, ...]
+    answers: tuple[tuple[int, Reply], ...]
+
+
+class _Running:
+    """A real node, as it is after some happenings."""
+
+    def __init__(self, nodes: Nodes, name: NodeId) -> None:
+        self.nodes = nodes
+        self.host = Host(name, f"disk-{name}")
+        self.images: list[Host] = []
+        self.now = BEGIN_NS
+        self.life = 0
+        self.said: list[tuple[NodeId, bytes]] = []
+        self.logged: list[r.Record] = []
+        self.answers: list[tuple[int, Reply]] = []
+
+    def happen(self, happening: Happening) -> None:
+        """Let it happen, and everything that follows at once."""
+        self.said, self.logged, self.answers = [], [], []
+        node = self.host.node
+        match happening.what:
+            case "start" | "wipe" | "set-back":
+                if happening.what == "wipe":
+                    self.host = Host(self.host.name, f"{self.host.allocation}'")
+                elif happening.what == "set-back":
+                    self.host = self.images[0].copy()
+                self._start()
+            case "image":
+                self.images.append(self.host.copy())
+            case "see":
+                self._turn([PeerSeen(n, f"disk-{n}", self.nodes.incarnation(n), f"{n}:1", "", "") for n in happening.names])
+            case "begin":
+                assert node is not None
+                if node.core.topology is None or node.exchange.attempt is not None:
+                    return
+                topology = node.core.topology
+                candidates = [
+                    Candidate(m.node, m.allocation, m.incarnation, m.address, m.domain)
+                    for m in topology.members
+                    if m.node in happening.names
+                ]
+                before = node.core.effects
+                node.core.effects = Effects()
+                node.exchange.begin(Intent(candidates, reason="a small world"))
+                self._pay(node, node.core.effects)
+                node.core.effects = before
+                self._turn([])
+            case "wait":
+                self.now += happening.ms * MS
+                if node is not None:
+                    for other in self.nodes.names:
+                        node.detector.heard(other)
+                self._turn([])
+            case "deliver":
+                letter = happening.letter
+                assert letter is not None
+                message = msgspec.msgpack.decode(letter.message, type=Message)
+                self._turn([Received(letter.sender, letter.allocation, letter.incarnation, message)])
+            case "ask":
+                self._turn([Asked(1, msgspec.msgpack.decode(happening.request, type=Request))])
+            case _:
+                raise AssertionError(f"nobody knows how {happening.what} happens")
+
+    def _start(self) -> None:
+        host, nodes = self.host, self.nodes
+        self.life += 1
+        host.node = Node(
+            nodes.settings,
+            recover(LayeredStore(host.store), host),
+            node=host.name,
+            allocation=host.allocation,
+            address=f"{host.name}:1",
+            durable_lsn=host.last_lsn,
+            draw=self.life,
+            affinity=in_turn,
+        )
+        if nodes.plant is not None:
+            nodes.plant(cast("Machine", host))  # a host has what a plant asks of a machine: its name, disk and node
+        self._turn([])
+        self._turn([PeerSeen(n, f"disk-{n}", 1 << 20 | 1, f"{n}:1", "", "") for n in nodes.names if n != host.name])
+
+    def _turn(self, events: list[Event]) -> None:
+        node = self.host.node
+        assert node is not None
+        while True:
+            effects = node.turn(self.now, events)
+            self._pay(node, effects)
+            events = []
+            if not (node.core.to_self or node.core.resumed):
+                return
+
+    def _pay(self, node: Node, effects: Effects) -> None:
+        host = self.host
+        if effects.log:
+            host.blocks.append(Block(host.last_lsn + 1, list(effects.log)))
+            node.core.durable_lsn = host.last_lsn
+            self.logged.extend(effects.log)
+        for targets, message in (*effects.early, *effects.send):
+            if not isinstance(message, Heartbeat | Join):
+                encoded = _encode(message)
+                self.said.extend((target, encoded) for target in targets)
+        self.answers.extend((reply.id, reply) for _, reply in effects.reply)
+
+    def fingerprint(self) -> bytes:
+        """All that this node is, and all that its disk and the images of it are."""
+        host = self.host
+        disk = [block.records for block in host.blocks]
+        return fingerprint(host.name, host.allocation, self.life, self.now, disk, len(self.images), host.node)
+
+
+class Nodes:
+    """All states of all nodes of one small world."""
+
+    def __init__(self, names: tuple[NodeId, ...], settings: Settings, plant: Plant | None) -> None:
+        self.names = names
+        self.settings = settings
+        self.plant = plant
+        self.steps = 0
+        self._paths: list[tuple[NodeId, tuple[Happening, ...]]] = []
+        self._running: dict[int, _Running] = {}
+        self._by_print: dict[tuple[NodeId, bytes], int] = {}
+        self._known: dict[tuple[int, Happening], Step] = {}
+        self._lives: list[tuple[str, int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def begin(self, name: NodeId) -> Step:
+        """A new node, started for the first time."""
+        running = _Running(self, name)
+        first = Happening("start", name)
+        running.happen(first)
+        return self._settle(running, name, (first,))
+
+    def step(self, state: int, happening: Happening) -> Step:
+        """What comes of something that happens in a state."""
+        key = (state, happening)
+        known = self._known.get(key)
+        if known is None:
+            name, path = self._paths[state]
+            running = self._running.pop(state, None)
+            if running is None:
+                running = _Running(self, name)
+                for earlier in path:
+                    running.happen(earlier)
+            running.happen(happening)
+            self.steps += 1
+            known = self._known[key] = self._settle(running, name, (*path, happening))
+        return known
+
+    def _settle(self, running: _Running, name: NodeId, path: tuple[Happening, ...]) -> Step:
+        printed = (name, running.fingerprint())
+        state = self._by_print.get(printed)
+        if state is None:
+            state = self._by_print[printed] = len(self._paths)
+            self._paths.append((name, path))
+            node = running.host.node
+            self._lives.append((running.host.allocation, node.core.incarnation if node is not None else 0, running.life))
+            self._running[state] = running
+        return Step(state, tuple(running.said), tuple(running.logged), tuple(running.answers))
+
+    def life(self, state: int) -> tuple[str, int, int]:
+        """The disk, the incarnation and the number of the process that runs in a state."""
+        return self._lives[state]
+
+    def incarnation(self, name: NodeId) -> int:
+        """The incarnation of a node in its first life."""
+        return 1 << 20 | 1
+
+    def path(self, state: int) -> tuple[Happening, ...]:
+        """All that happened to a node up to a state: one way to get there."""
+        return self._paths[state][1]
+
+
+def ask(node: NodeId, request: Request) -> Happening:
+    """A client asks a node something."""
+    return Happening("ask", node, request=_encode(request))
+
+
+def told(happening: Happening) -> str:
+    """A happening as a line."""
+    match happening.what:
+        case "deliver":
+            assert happening.letter is not None
+            letter = happening.letter
+            kind = kind_of(msgspec.msgpack.decode(letter.message, type=Message))
+            return f"{letter.sender} -> {letter.receiver} {kind}"
+        case "begin":
+            return f"{happening.node} begins an exchange with {', '.join(happening.names)}"
+        case "wait":
+            return f"{happening.node} waits {happening.ms} ms"
+        case "ask":
+            return f"{happening.node} is asked {type(msgspec.msgpack.decode(happening.request, type=Request)).__name__}"
+        case "start":
+            return f"{happening.node} loses its power and starts again"
+        case _:
+            return f"{happening.node}: {happening.what}"

@@ -1,0 +1,58 @@
+"""Small worlds are walked whole, and what a deliberate fault breaks is found in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.__main__ import main
+from tests.sim.explore.command import explore
+from tests.sim.explore.fingerprint import fingerprint
+from tests.sim.explore.worlds import WORLDS
+from tests.sim.planted.catalogue import FAULTS
+
+
+@pytest.mark.parametrize("name", ["second-ballot", "lost-disk"])
+def test_a_whole_world_keeps_its_promises(name: str) -> None:
+    found = explore(name)
+    assert not found.violation, str(found)
+    assert found.whole
+    assert found.states > 500
+
+
+def test_every_other_world_keeps_them_for_a_few_steps() -> None:
+    for name in WORLDS:
+        found = explore(name, depth=6)
+        assert not found.violation, str(found)
+        assert found.depth == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("lost-disk", "any-life-of-a-voter-accepts"),
+        ("second-ballot", "any-accepted-map-instead-of-the-last"),
+        ("second-ballot", "own-map-instead-of-the-accepted-one"),
+        ("second-ballot", "accept-below-the-promise"),
+        ("second-ballot", "commit-with-one-accept"),
+    ],
+)
+def test_a_fault_is_found_without_being_told_where(name: str, fault: str) -> None:
+    found = explore(name, FAULTS[fault].plant)
+    assert found.violation == "1.0 is followed by more than one map", str(found)
+    assert len(found.story) == found.depth
+
+
+def test_the_command_says_what_it_saw(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "second-ballot", "--depth", "3"]) == 0
+    assert "all up to 3 steps" in capsys.readouterr().out
+    assert main(["explore", "second-ballot", "--fault", "a-minority-may-commit"]) == 1
+    assert "BROKEN: 1.0 is followed by more than one map" in capsys.readouterr().out
+    assert main(["explore", "nowhere"]) == 2
+
+
+def test_equal_things_have_one_fingerprint_and_others_another() -> None:
+    shared = [1]
+    assert fingerprint({"a": [1], "b": (2, b"x")}) == fingerprint({"a": [1], "b": (2, b"x")})
+    assert fingerprint([shared, shared]) != fingerprint([[1], [1]])  # what changes the one changes the other
+    for other in ({"a": [1, 2], "b": (2, b"x")}, {"a": [1], "b": (2, "x")}, {"a": [1]}, {"b": (2, b"x"), "a": [1]}):
+        assert fingerprint(other) != fingerprint({"a": [1], "b": (2, b"x")})
