@@ -69,22 +69,25 @@ class Owed(msgspec.Struct):
         yield {"against": self.peers, "compared": self.compared, "nothing_lost": not (self.debts or self.parted)}
 
 
-def owed_by(state: State, peers: list[Place]) -> Owed:
-    """What a directory owes, by its peers' directories (`check_peers`). Raises Unreadable for one that cannot be read."""
+def owed_by(state: State, others: list[State], *, live: bool) -> Owed:
+    """What a directory owes, by those of its peers (`read_peers`), which were read before it.
+
+    Where nodes run (`live`), what is not settled yet may be on its way, and is not asked for.
+    """
     owed = Owed()
-    with ExitStack() as stack:
-        others = [stack.enter_context(_open(place)) for place in peers]
-        owed.peers = [other.identity.node for other in others]
-        known = [s for s in (state, *others) if s.topology is not None]
-        newest = max(known, key=lambda s: s.version).topology if known else None
-        for other in others:
-            for name, theirs in sorted(other.fragments.items()):
-                placed = newest is not None and name[1] < len(newest.placements)
-                if newest is None or not placed or theirs.loading:
-                    continue
-                if state.identity.node in newest.placements[name[1]].in_sync:
-                    owed.compared += 1
-                    _ask(owed, name, state.fragments.get(name), other, theirs)
+    owed.peers = [other.identity.node for other in others]
+    known = [s for s in (state, *others) if s.topology is not None]
+    newest = max(known, key=lambda s: s.version).topology if known else None
+    for other in others:
+        for name, theirs in sorted(other.fragments.items()):
+            placed = newest is not None and name[1] < len(newest.placements)
+            if newest is None or not placed or theirs.loading:
+                continue
+            if state.identity.node in newest.placements[name[1]].in_sync:
+                owed.compared += 1
+                _ask(owed, name, state.fragments.get(name), other, theirs)
+    if live:
+        owed.debts = [debt for debt in owed.debts if debt.settled]
     return owed
 
 
@@ -103,12 +106,16 @@ def check_peers(asking: Place, peers: list[Place]) -> None:
         seen[place.node] = place
 
 
-def _open(place: Place) -> State:
-    assert place.directory is not None, "it was checked that these are data directories"
-    try:
-        return read_directory(place.directory)
-    except CorruptionError as error:
-        raise Unreadable(str(error)) from error
+def read_peers(peers: list[Place], stack: ExitStack) -> list[State]:
+    """The peers' directories (`check_peers`), until the stack closes. Raises Unreadable for one that cannot be read."""
+    states: list[State] = []
+    for place in peers:
+        assert place.directory is not None, "it was checked that these are data directories"
+        try:
+            states.append(stack.enter_context(read_directory(place.directory)))
+        except CorruptionError as error:
+            raise Unreadable(str(error)) from error
+    return states
 
 
 def _ask(owed: Owed, name: Fragment, mine: FragmentView | None, peer: State, theirs: FragmentView) -> None:

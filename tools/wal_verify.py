@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import msgspec
@@ -18,10 +19,13 @@ from engine.offline import State, is_live, read_directory
 from engine.store_errors import StoreDamaged, StoreError, StoreTooNew
 from engine.store_file import structure_problems
 from engine.store_lmdb import LmdbStore
+from tools.reconcile.logs import LogTold
 from tools.terminal import ExitCode, code_of, emit, exit_code_of, to_json
-from tools.wal_against import Owed, check_peers, owed_by
+from tools.wal_against import Owed, check_peers, owed_by, read_peers
+from tools.wal_audit import audit as audit_store
+from tools.wal_logic import Logic, torn
 from tools.wal_places import Place, place_of
-from wal import Finding, Report
+from wal import Block, Finding, Report, inspect
 from wal import verify as verify_log
 
 SHOWN = 5
@@ -35,6 +39,10 @@ def verify(
     against: Annotated[
         bool, typer.Option("--against", help="Check the first directory; the others are its peers', and tell what it lost.")
     ] = False,
+    logic: Annotated[
+        bool, typer.Option("--logic", help="Also look for what a log says that cannot be, record by record.")
+    ] = False,
+    audit: Annotated[bool, typer.Option("--audit", help="Also hold each row of the store against the log.")] = False,
     reference: Annotated[
         bool, typer.Option("--reference", help="Compute checksums by crcmod instead of the hardware: slow, independent.")
     ] = False,
@@ -51,10 +59,19 @@ def verify(
     if against:
         check_peers(places[0], places[1:])
     code = ExitCode.OK
+    told: dict[str, LogTold] = {}
     for place in places[:1] if against else places:
-        checked = Checked(place, reference=reference, peers=places[1:] if against else [])
+        wanted = Wanted(reference=reference, logic=logic, audit=audit, peers=places[1:] if against else [])
+        checked = Checked(place, wanted)
         emit(map(to_json, checked.objects()) if as_json else checked.lines())
         code = max(code, checked.code)
+        if checked.told is not None:
+            told[place.name] = checked.told
+    alone = {tx for name, log in told.items() for tx in torn({name: log})}
+    for tx, broken in torn(told).items():
+        if tx not in alone:
+            emit([to_json({"together": str(broken)}) if as_json else f"together: contradiction {broken}"])
+            code = ExitCode.LOGIC
     if code:
         raise typer.Exit(code)
 
@@ -67,25 +84,36 @@ class Problem(msgspec.Struct, frozen=True):
     what: str
 
 
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be checked beyond what always is."""
+
+    reference: bool = False
+    logic: bool = False
+    audit: bool = False
+    peers: list[Place] = []
+
+
 class Checked:
     """What was found out about one directory."""
 
-    def __init__(self, place: Place, *, reference: bool = False, peers: list[Place] | None = None) -> None:
+    def __init__(self, place: Place, wanted: Wanted) -> None:
         self.place = place
+        self.told: LogTold | None = None
         self.facts: list[dict[str, Any]] = []
         self.findings: list[Finding] = []
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self.owed: Owed | None = None
+        self._wanted = wanted
         self._report: Report | None = None
         if place.problem:
             self._problem("damaged", ExitCode.DAMAGED, place.problem)
         if place.log is not None:
-            self._check_log(reference=reference)
+            self._check_log(reference=wanted.reference)
         elif place.directory is not None:
             self._problem("missing", ExitCode.MISSING, f"{place.directory} has no log: expected its directory wal")
         if place.directory is not None and self._check_store():
-            self._check_fold(peers or [])
+            self._check_fold(wanted.peers)
         self._say_what_was_not_checked()
 
     # What it comes to.
@@ -167,6 +195,9 @@ class Checked:
     def _say_what_was_not_checked(self) -> None:
         if self.place.directory is None:
             self.notes.append("not checked: whose log this is, and the store beside it; name the data directory for that")
+        elif not (self._wanted.logic and self._wanted.audit):
+            left = [f"--{name}" for name in ("logic", "audit") if not getattr(self._wanted, name)]
+            self.notes.append(f"not checked: whether what it says can be, with {' and '.join(left)}")
         if self.owed is None and self._report is not None and not self.place.live:
             ends = self._report.last_lsn
             self.notes.append(
@@ -231,11 +262,15 @@ class Checked:
         """The log onto the checkpoint, as the next start would do it; then who is asked about its end."""
         assert self.place.directory is not None, "a directory is folded as a whole"
         try:
-            with read_directory(self.place.directory) as state:
+            with ExitStack() as stack:
+                others = read_peers(peers, stack)
+                state = stack.enter_context(read_directory(self.place.directory))
                 self.facts.append({"folded_lsn": state.lsn, "fragments": len(state.fragments)})
                 self._check_member(state)
+                self._check_sense(state)
                 if peers:
-                    self.owed = owed_by(state, peers)
+                    live = any(place.live for place in (self.place, *peers))
+                    self.owed = owed_by(state, others, live=live)
         except CorruptionError as error:
             code = exit_code_of(error)
             if code not in self.codes:  # else it is said already, and better
@@ -250,6 +285,25 @@ class Checked:
         if state.topology is None and (state.fragments or state.partitions):
             what = f"{where} a Committed map: expected the one that placed the {len(state.fragments)} fragments here"
             self._problem("missing", ExitCode.MISSING, what)
+
+    def _check_sense(self, state: State) -> None:
+        """What the log says, and whether the store is what it says; pointless where records are missing."""
+        place, report = self.place, self._report
+        if report is None or report.damaged or not report.blocks:
+            return
+        if self._wanted.logic:
+            logic = Logic(state.topology.partitions if state.topology is not None else 0)
+            for found in inspect(place.source, to_lsn=state.lsn or None):
+                if isinstance(found, Block):
+                    logic.take(found)
+            self.told = logic.told()
+            for broken in logic.broken(state):
+                self._problem("contradiction", ExitCode.LOGIC, str(broken))
+            for broken in torn({place.name: self.told}).values():
+                self._problem("contradiction", ExitCode.LOGIC, str(broken))
+        if self._wanted.audit:
+            for what in audit_store(place.source, state, log_bytes=report.bytes):
+                self._problem("contradiction", ExitCode.LOGIC, f"store {what}")
 
 
 _KINDS = {ExitCode.MISSING: "missing", ExitCode.LOGIC: "contradiction", ExitCode.UNREADABLE: "unreadable"}

@@ -41,7 +41,7 @@ def read_log(path: Path, owner: Owner, until_lsn: int, *, live: bool = False) ->
     """Read a log up to an LSN. A live node may rotate and trim it meanwhile: then it is read again before it is damaged."""
     told = LogTold()
     for _ in range(ATTEMPTS if live else 1):
-        reading = _Reading()
+        reading = Reading()
         for found in inspect(path, to_lsn=until_lsn or None, owner=owner):
             if isinstance(found, Block):
                 reading.take(found)
@@ -53,7 +53,7 @@ def read_log(path: Path, owner: Owner, until_lsn: int, *, live: bool = False) ->
     return told
 
 
-class _Reading:
+class Reading:
     """One pass over a log."""
 
     def __init__(self) -> None:
