@@ -7,6 +7,7 @@ which of them are forgotten (`wal.records.Forget`), and nothing else does; `engi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from wal.ids import SESSION_BYTES, TxId, tx_of
 
@@ -88,6 +89,11 @@ class Results:
         self._take_in()
         self.floor = max(self.floor, floor)
         self._outcomes.update(zip(txs, outcomes, strict=True))
+
+    def oldest(self, count: int) -> list[TxId]:
+        """The ids that were noted first."""
+        self._take_in()
+        return list(islice(self._outcomes, count))
 
     def items(self) -> list[tuple[TxId, int]]:
         """All outcomes that are known."""

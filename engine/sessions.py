@@ -35,6 +35,8 @@ from wal.probe import probe
 
 AHEAD_MAX = 1 << 16
 """How far a session may run ahead of what it acknowledged: so many of its answers are kept at most."""
+LOOKED_AT_ONCE = 20_000
+"""Of one partition's answers, the oldest: a turn has a budget, and what is behind them is looked at when they are gone."""
 PRUNED_AT_ONCE = 2
 """So many old sessions are looked at for each new one."""
 
@@ -154,8 +156,8 @@ class Sessions:
             return
         oldest = core.now - core.settings.result_retention_ms * MS
         up_to: dict[bytes, int] = {}
-        kept = 0
-        for tx, _ in results.items():
+        kept = forgotten = 0
+        for tx in results.oldest(LOOKED_AT_ONCE):
             session, sequence = tx[:SESSION_BYTES], int.from_bytes(tx[SESSION_BYTES:], "big")
             heard = self._heard.get(session)
             if heard is None:
@@ -167,7 +169,8 @@ class Sessions:
                 probe("sessions.silent_for_too_long")
                 heard.acked = sequence  # whoever asks again is refused
             up_to[session] = max(sequence, up_to.get(session, 0))
-        results.set_enough(max(core.settings.answers_kept, 2 * kept))
+            forgotten += 1
+        results.set_enough(max(core.settings.answers_kept, 2 * (len(results) - forgotten)))
         if kept > core.settings.answers_kept:
             self._again.setdefault(hold.number, core.now + core.settings.result_retention_ms * MS)
         if up_to:
