@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any, cast
 from engine import aio
 from engine.effects import CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from engine.embedded import open_embedded
+from tests.support.patience import PATIENCE_SECONDS
 from wal import DirectoryDisk, DiskError, File
 from wal.counters import PartitionCounter
 from wal.want import Want
@@ -126,3 +129,36 @@ def test_a_node_closes_at_any_time_of_its_own_checkpoints(tmp_path: Path) -> Non
                 await asyncio.sleep(0.004 * number)
 
     asyncio.run(story())
+
+
+SMALL = {"partitions": 4, "wal_segment_bytes": 8 << 10, "wal_total_bytes": 24 << 10, "checkpoint_ms": 20}
+LIFE = """
+import asyncio, os, sys
+from engine import aio
+
+async def live(path, number):
+    database = await aio.open(path, **{small!r})
+    names = database.namespace("n", codec="str")
+    for at in range(120 if number else 0):
+        found = await names.get(f"k{{at}}")
+        assert found == f"{{number - 1}}-{{at}}" + "x" * 2000, (number, at, found)
+    for first in range(0, 120, 3):
+        await names.put_many({{f"k{{at}}": f"{{number}}-{{at}}" + "x" * 2000 for at in range(first, first + 3)}})
+    os._exit(0)
+
+asyncio.run(live(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+def test_the_log_is_trimmed_behind_checkpoints_and_the_process_dies(tmp_path: Path) -> None:
+    for number in range(4):
+        result = subprocess.run(
+            [sys.executable, "-c", LIFE.format(small=SMALL), str(tmp_path / "data"), str(number)],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+    files = list((tmp_path / "data" / "wal").glob("*.wal"))
+    assert 1 <= len(files) < 4 * 120 * 2000 // SMALL["wal_segment_bytes"], "it was trimmed"

@@ -68,6 +68,10 @@ class Fibre:
         if self.quiet or self._pauses >= PAUSES_MAX or self._draw.random() >= self._density:
             return
         self._pauses += 1
+        self.wait()
+
+    def wait(self) -> None:
+        """Pause in any case."""
         self._here.release()
         self._there.acquire()
         if self._killed:

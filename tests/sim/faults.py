@@ -190,7 +190,7 @@ class Faults:
         if machine.up or machine.gone:
             return
         machine.disk.repair()
-        if self._draw.random() < 0.5 and machine.name not in self._images and isinstance(machine.vault, MemoryVault):
+        if self._draw.random() < 0.5 and machine.name not in self._images:
             self._images[machine.name] = (machine.allocation, machine.disk.copy(), machine.vault.copy())
         if "read-error" in self.rates and not self.over and self._draw.random() < 0.1:
             machine.disk.fail("read", self._draw.randrange(1, 10))

@@ -531,6 +531,7 @@ class Machine:
         for watcher in self.world.watchers.checkpoint:
             watcher.checkpoint(self, image)
         fibre.quiet = False
+        fibre.wait()  # it takes a while, and is there at its end
         self.node.core.replica.store.base.write(image)
 
     # The end.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from engine.effects import LogGrew
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace
 
@@ -50,6 +51,51 @@ def unsynced_for_as_long_as_nothing_is_written(machine: Machine) -> None:
     def write(original: Callable[..., None], records: list[Any], **times: int) -> None:
         if records:
             original(records, **times)
+
+    around(duties, "write", write)
+
+
+@DEEDS.fault("7")
+def log_trimmed_before_its_checkpoint_is_written(machine: Machine) -> None:
+    """The log is trimmed as soon as a checkpoint begins, and not when it is in the store."""
+    duties = machine.duties
+    assert duties is not None
+
+    def write(original: Callable[..., None], image: Any) -> None:
+        original(image)
+        trimmed = duties.log.trimmable(image.lsn, None)
+        if trimmed is not None:
+            machine.receive(LogGrew(trimmed))
+
+    around(duties, "_write_checkpoint", write)
+
+
+@DEEDS.fault("1")
+def memory_is_not_written_at_the_end(machine: Machine) -> None:
+    """With BACKGROUND and NONE, what was acknowledged from memory is forgotten where it should be written to the log."""
+    duties = machine.duties
+    assert duties is not None
+
+    def write_all(original: Callable[[], None]) -> None:
+        duties._kept.clear()
+        original()
+
+    around(duties, "write_all", write_all)
+
+
+@DEEDS.fault(
+    "1, 4",
+    harmless="""The records of the turn itself are counted in what it claims, so whoever lost any of those that were kept
+    is known to have lost something.""",
+)
+def what_is_in_memory_only_is_not_claimed(machine: Machine) -> None:
+    """With BACKGROUND and NONE a node claims what its log has, and not what it acknowledged beyond that."""
+    duties = machine.duties
+    assert duties is not None
+
+    def write(original: Callable[..., None], records: list[Any], **times: int) -> None:
+        original(records, **times)
+        duties.node.core.durable_lsn = duties.log.next_lsn - 1
 
     around(duties, "write", write)
 

@@ -77,6 +77,85 @@ def nothing_is_written_after_the_last_write(plant: Plant | None) -> None:
 
 
 @story
+def power_is_cut_while_a_checkpoint_is_written(plant: Plant | None) -> None:
+    """The log of a node is over its cap, and its checkpoints take long; it finds all it needs whenever it dies."""
+    tight = msgspec.structs.replace(SETTINGS, wal_segment_bytes=2 << 10, wal_total_bytes=6 << 10, checkpoint_ms=100)
+    with Stage(plant, nodes=1, settings=tight) as stage:
+        node = stage["n1"]
+        node.speed.checkpoint = SECOND // 2
+        for number in range(6):
+            for at in range(20):
+                stage.put(key(0, at), b"%d" % number + b"x" * 200)
+            stage.until(lambda: "checkpoint" in node.works_on, "it writes one", look_every=MS)
+            stage.wait(50 * number)
+            stage.power_cut("n1")
+            stage.start("n1")
+            again = stage.another()
+            for at in range(20):
+                found = stage.get(key(0, at), again)
+                stage.must(found == b"%d" % number + b"x" * 200, f"what was acknowledged is there: {found!r}")
+            stage.client.die()
+            stage.client = again
+        stage.curtain()
+
+
+def _each_loses_power(plant: Plant | None, mode: Durability) -> None:
+    """In turn each of three nodes loses all that it had not synced. What was acknowledged is on the others."""
+    less = msgspec.structs.replace(SETTINGS, durability=mode, sync_interval_ms=400, checkpoint_ms=700)
+    with Stage(plant, settings=less) as stage:
+        for number, name in enumerate(("n2", "n1", "n3", "n1", "n2")):
+            for at in range(8):
+                stage.put(key(at % PARTITIONS, at), b"%d" % number)
+                if at == 4:
+                    stage.wait(150 * number)
+            stage.power_cut(name)
+            again = stage.another(without=[name])
+            if number % 2:  # or it is back before anybody noticed
+                stage.left_out(name)
+                stage.put(key(0, 9), b"while it is away %d" % number, again)
+            stage.start(name)
+            stage.rest()
+            for at in range(8):
+                found = stage.get(key(at % PARTITIONS, at), again)
+                stage.must(found == b"%d" % number, f"what was acknowledged is on the others: {found!r}, not {number}")
+            stage.client.die()
+            stage.client = stage.another()
+        stage.curtain()
+
+
+@story
+def each_loses_power_with_log_only(plant: Plant | None) -> None:
+    """What was handed to the system, and not synced, is lost on one node."""
+    _each_loses_power(plant, Durability.LOG_ONLY)
+
+
+@story
+def each_loses_power_with_background(plant: Plant | None) -> None:
+    """What was in memory for less than the interval is lost on one node."""
+    _each_loses_power(plant, Durability.BACKGROUND)
+
+
+@story
+def each_loses_power_with_none(plant: Plant | None) -> None:
+    """What was in memory since the last checkpoint is lost on one node."""
+    _each_loses_power(plant, Durability.NONE)
+
+
+@story
+def a_node_that_keeps_all_in_memory_is_told_to_end(plant: Plant | None) -> None:
+    """With NONE what was acknowledged survives a stop in good order."""
+    less = msgspec.structs.replace(SETTINGS, durability=Durability.NONE, checkpoint_ms=3_600_000)
+    with Stage(plant, nodes=1, settings=less) as stage:
+        stage.put(key(0), b"only in memory")
+        node = stage["n1"]
+        node.finish()
+        stage.until(lambda: not node.up, "it has ended")
+        stage.start("n1")
+        stage.must(stage.get(key(0), stage.another()) == b"only in memory", "what was acknowledged is there")
+        stage.curtain()
+
+
+@story
 def a_disk_stalls(plant: Plant | None) -> None:
     """A sync takes longer than the silence after which a node is suspected, and no node is left out for it."""
     with Stage(plant) as stage:
