@@ -40,8 +40,8 @@ sim: $(READY) ## replay one seed of the simulation with its trace: make sim SEED
 sim-long: $(READY) ## 10,000 seeds, recorded in docs/track-record.md
 	@$(BIN)/python -m tests.sim long --seeds $(or $(SEEDS),1-10000)
 
-crash: $(READY) ## kill -9 of real node processes under load, 1,000 cycles
-	@$(BIN)/python -m tests.crash --cycles $(or $(CYCLES),1000)
+crash: $(READY) ## kill -9 of real node processes under load, 1,000 cycles; NEMESIS=1: links, names and disks as well
+	@$(BIN)/python -m tests.crash --cycles $(or $(CYCLES),1000) $(if $(NEMESIS),--nemesis)
 
 rewrite: $(READY) ## write the answers of the conversations anew; the diff is the review
 	@$(BIN)/python -m pytest -q tests/conversations -p no:xdist --rewrite

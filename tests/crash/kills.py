@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 
 from tests.crash.processes import Cluster
@@ -131,9 +131,9 @@ KILLS: dict[str, tuple[Kill, int]] = {
 """By name: the kill, and how often it comes."""
 
 
-def schedule(draw: Random, cycles: int) -> list[str]:
+def schedule(draw: Random, cycles: int, kinds: Mapping[str, tuple[Kill, int]] = KILLS) -> list[str]:
     """Which kill in which cycle: each kind in its proportion, in an order of the seed's."""
-    deck = [name for name, (_, weight) in KILLS.items() for _ in range(weight)]
+    deck = [name for name, (_, weight) in kinds.items() for _ in range(weight)]
     drawn: list[str] = []
     while len(drawn) < cycles:
         drawn += draw.sample(deck, len(deck))

@@ -10,7 +10,7 @@ import asyncio
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -18,8 +18,9 @@ from random import Random
 from engine import aio
 from engine.errors import Error
 from tests.crash.journal import Journal
-from tests.crash.kills import KILLS, schedule
+from tests.crash.kills import KILLS, Kill, schedule
 from tests.crash.load import Load
+from tests.crash.nemesis import NEMESIS, ProxiedCluster
 from tests.crash.processes import Cluster
 from tests.support.commands import foreshore
 from tools.reconcile.run import check
@@ -73,17 +74,24 @@ def crash_run(
     cycles: int,
     nodes: int = 3,
     backups: int = 2,
+    nemesis: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Do `cycles` kills. Raises Broken with the seed, how to repeat it, and where everything is kept."""
+    """Do `cycles` kills, or what a `nemesis` does.
+
+    Raises Broken with the seed, how to repeat it, and where everything is kept.
+    """
     report = Report(seed, directory)
     began = time.monotonic()
     names = [f"n{at + 1}" for at in range(nodes)]
     try:
-        with Journal(directory / "journal.jsonl") as journal, Cluster(directory, names, backups=backups) as cluster:
+        with (
+            Journal(directory / "journal.jsonl") as journal,
+            _cluster(directory, names, backups, nemesis=nemesis) as cluster,
+        ):
             report.answers, report.errors = journal.answers, journal.errors
             try:
-                asyncio.run(_story(cluster, journal, report, cycles, note))
+                asyncio.run(_story(cluster, journal, report, cycles, NEMESIS if nemesis else KILLS, note))
                 asyncio.run(cluster.quiet())
             except Error as error:
                 asyncio.run(cluster.keep_evidence())
@@ -92,7 +100,7 @@ def crash_run(
                 cluster.kill(name)
             check_directories([cluster.node(name).data for name in names])
     except Broken as error:
-        again = f"--seed {seed} --cycles {cycles} --nodes {nodes} --backups {backups}"
+        again = f"--seed {seed} --cycles {cycles} --nodes {nodes} --backups {backups}{' --nemesis' if nemesis else ''}"
         raise Broken(
             f"{error}\nafter {report.kills.total()} of {cycles} kills; again: python -m tests.crash {again}\n"
             f"the nodes' logs (*.log), their directories and what the clients were told (journal.jsonl): {directory}"
@@ -101,9 +109,20 @@ def crash_run(
     return report
 
 
-async def _story(cluster: Cluster, journal: Journal, report: Report, cycles: int, note: Callable[[str], None]) -> None:
+def _cluster(directory: Path, names: list[str], backups: int, *, nemesis: bool) -> Cluster:
+    return ProxiedCluster(directory, names, backups=backups) if nemesis else Cluster(directory, names, backups=backups)
+
+
+async def _story(
+    cluster: Cluster,
+    journal: Journal,
+    report: Report,
+    cycles: int,
+    deeds: Mapping[str, tuple[Kill, int]],
+    note: Callable[[str], None],
+) -> None:
     draw = Random(report.seed)
-    kinds = schedule(draw, cycles)
+    kinds = schedule(draw, cycles, deeds)
     await cluster.form()
     async with await aio.connect(cluster.addresses, timeout=CLIENT_SECONDS) as database:
         load = Load(database, journal, Random(draw.getrandbits(64)))
@@ -114,7 +133,7 @@ async def _story(cluster: Cluster, journal: Journal, report: Report, cycles: int
             try:
                 for kind in round_:
                     await asyncio.sleep(draw.uniform(0, CALM_SECONDS))
-                    said = await KILLS[kind][0](cluster, draw)
+                    said = await deeds[kind][0](cluster, draw)
                     report.kills[kind] += 1
                     note(f"{report.kills.total()}/{cycles} {kind}: {said}")
                     began = time.monotonic()

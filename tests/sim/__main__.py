@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
         parser.error(knobs.check())
     if args.command == "run" and args.seed is not None:
         return _one(args.seed, rates, plant, knobs, args.cost, verbose=args.verbose, smaller=args.shrink)
-    book = Book(args.resume if args.command == "long" else None, _commit())
+    book = Book(args.resume if args.command == "long" else None, commit())
     seeds = [seed for seed in args.seeds if seed not in book.found]
 
     def told(result: Result) -> None:
@@ -153,7 +153,7 @@ def _one(
 def _tell(result: Result, rates: dict[str, float] | None, knobs: Knobs) -> None:
     assert result.violation is not None
     more = "".join(f" --rate {kind}={rate:g}" for kind, rate in (rates or {}).items()) + knobs.options()
-    print(f"\nseed {result.seed} at commit {_commit()}: {result.options}")
+    print(f"\nseed {result.seed} at commit {commit()}: {result.options}")
     print(f"  {result.violation}")
     print(f"  about {result.violation.about}; its story:")
     for line in result.story:
@@ -172,10 +172,11 @@ def _measure(result: Result) -> str:
 def _record(path: Path, seeds: range, found: Mapping[int, str]) -> None:
     said = "; ".join(f"seed {seed}: {what}" for seed, what in sorted(found.items()) if what) or "nothing"
     with path.open("a", encoding="utf-8") as record:
-        record.write(f"| {datetime.now(UTC):%Y-%m-%d} | {seeds[0]}-{seeds[-1]} | {_commit()} | {said} |\n")
+        record.write(f"| {datetime.now(UTC):%Y-%m-%d} | {seeds[0]}-{seeds[-1]} | {commit()} | {said} |\n")
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Of this checkout, short."""
     told = subprocess.run(  # a fixed command
         ["git", "rev-parse", "--short", "HEAD"],  # whichever git there is
         capture_output=True,

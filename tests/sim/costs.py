@@ -25,7 +25,7 @@ TURN_NS = 40_000
 ITEM_NS = 700
 """Each part of a message or a record: a field that holds a list, an entry of it, a key, a value."""
 BYTE_NS = 1
-ROW_NS = 6_000
+ROW_NS = 2_000
 """A row that is read from the store."""
 PLACE_NS = 5_000
 """A partition, when a map takes effect: it is decoded, compared, grouped."""

@@ -1,15 +1,18 @@
 """A real directory that fails as a real disk does: it is full, or it cannot keep what was written to it.
 
 What it does is said in a file beside it, so that a test can break and repair the disk of a process that runs:
-`full`, `sync` (writes seem to go well, and then the sync fails), or nothing.
+`full`, `sync` (writes seem to go well, and then the sync fails), `slow` (a sync takes long), or nothing.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from wal import DirectoryDisk, Disk, DiskError, DiskFull, File
+
+SLOW_SECONDS = 0.3
 
 
 class FailingDisk(DirectoryDisk):
@@ -33,7 +36,10 @@ class FailingDisk(DirectoryDisk):
 
     def check_sync(self, name: str) -> None:
         """Raise DiskError if the disk cannot keep what it was given."""
-        if self._trouble() == "sync":
+        trouble = self._trouble()
+        if trouble == "slow":
+            time.sleep(SLOW_SECONDS)
+        if trouble == "sync":
             raise DiskError("sync", name, "Input/output error (EIO)")
 
     def _trouble(self) -> str:
