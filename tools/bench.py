@@ -31,6 +31,7 @@ from tools.bench_figures import Measured, Setting, machine
 from tools.bench_log import history, log_parts, replay
 from tools.bench_store import store_parts
 from tools.bench_sustained import sustained
+from tools.bench_turns import node_returns, turns_at_limits
 from tools.terminal import emit, program, show, to_json
 
 app = program("bench")
@@ -50,6 +51,9 @@ FIGURES: dict[str, Measure] = {
     "replay": partial(replay, goal=200_000),
     "log": log_parts,
     "store": store_parts,
+    "turns": turns_at_limits,
+    "return-partitions": partial(node_returns, partitions=16_384, namespaces=1),
+    "return-namespaces": partial(node_returns, partitions=1_024, namespaces=100),
 }
 
 
