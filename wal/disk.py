@@ -116,15 +116,31 @@ def check_file_name(name: str) -> str:
     return name
 
 
+class Flush:
+    """How the kernel is told to bring what it was given to the disk. Every promised sync is one of these."""
+
+    def file(self, descriptor: int) -> None:
+        """A file's contents and size. Raises OSError."""
+        os.fdatasync(descriptor)
+
+    def directory(self, descriptor: int) -> None:
+        """A directory's names. Raises OSError."""
+        os.fsync(descriptor)
+
+
+FLUSH = Flush()
+
+
 class DirectoryDisk:
     """A directory of the operating system: 0700, files 0600, symbolic links never followed.
 
     `read_only` neither creates nor changes anything; it is how tools look at a directory that is not theirs.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, flush: Flush = FLUSH) -> None:
         self.path = Path(path)
         self._read_only = read_only
+        self._flush = flush
         if not read_only:
             with _translated("create directory", self.path):
                 self._make()
@@ -185,7 +201,7 @@ class DirectoryDisk:
     def sync_directory(self) -> None:
         """Make all names durable."""
         with _translated("sync directory", self.path):
-            os.fsync(self._fd)
+            self._flush.directory(self._fd)
 
     def free_bytes(self) -> int:
         """What an unprivileged process may still use."""
@@ -212,7 +228,7 @@ class DirectoryDisk:
             path.mkdir(mode=0o700)
             parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                os.fsync(parent)
+                self._flush.directory(parent)
             finally:
                 os.close(parent)
 
@@ -226,15 +242,16 @@ class DirectoryDisk:
         path = self.path / check_file_name(name)
         with _translated("open", path):
             fd = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._fd)
-        return _DirectoryFile(fd, path)
+        return _DirectoryFile(fd, path, self._flush)
 
 
 class _DirectoryFile:
     """An open file. Python itself repeats calls that a signal interrupts; short reads and writes are ours to finish."""
 
-    def __init__(self, fd: int, path: Path) -> None:
+    def __init__(self, fd: int, path: Path, flush: Flush) -> None:
         self._fd = fd
         self._path = path
+        self._flush = flush
 
     def read(self, offset: int, n: int) -> bytes:
         with _translated("read", self._path):
@@ -260,7 +277,7 @@ class _DirectoryFile:
 
     def sync(self) -> None:
         with _translated("sync", self._path):
-            os.fdatasync(self._fd)
+            self._flush.file(self._fd)
 
     def truncate(self, size: int) -> None:
         with _translated("truncate", self._path):
