@@ -51,12 +51,20 @@ class Answers(Oracle):
             )
 
     def finish(self, world: World) -> None:
-        """In the history that was continued each key of a transaction was written once."""
+        """In the history that was continued each key of a transaction was written once.
+
+        A counter that no copy has any more belonged to a history that was not.
+        """
+        ends: dict[Fragment, int] = {}
+        for machine in world.running:
+            assert machine.node is not None
+            for name, copy in machine.node.core.replica.fragments.items():
+                ends[name] = max(ends.get(name, 0), copy.counter.highest_applied)
         written: dict[tuple[TxId, Fragment, bytes], int] = {}
         for name, counters in self._ledger.facts.items():
             for counter in counters:
                 fact = self._ledger.settled(name, counter)
-                if fact is None or not fact.tx or fact.key is None:
+                if fact is None or not fact.tx or fact.key is None or counter > ends.get(name, 0):
                     continue
                 first = written.setdefault((fact.tx, name, fact.key), counter)
                 if first != counter:
