@@ -141,6 +141,38 @@ def test_a_flip_in_every_byte_of_a_closed_log_is_refused_unless_it_hits_no_recor
             assert found == flat(blocks), f"offset {offset}"
 
 
+@pytest.mark.parametrize("bits", [2, 3, 8, 33])
+def test_several_flipped_bits_are_refused_or_leave_the_exact_prefix_and_are_found_wherever_they_cost_anything(
+    bits: int,
+) -> None:
+    blocks = assorted(9, 700)
+    disk = filled(blocks, FOUR_KILOBYTES)
+    names = disk.names()
+    everything = flat(blocks)
+    prefixes = [flat(blocks[:at]) for at in range(len(blocks) + 1)]
+    draw = random.Random(bits)
+    size = FOUR_KILOBYTES.segment_bytes
+    outcomes: Counter[str] = Counter()
+    for _ in range(400):
+        flipped = disk.copy()
+        near = draw.randrange(8 * size)  # in one place, as a sick sector has them, or all over the files
+        for _ in range(bits):
+            at = (near + draw.randrange(64)) % (8 * size) if draw.random() < 0.7 else draw.randrange(8 * size)
+            flipped.flip(draw.choice(names), at)
+        report = verify(flipped)
+        assert report.findings, "bits that changed are found"
+        found = judged(flipped.copy(), FOUR_KILOBYTES)
+        if isinstance(found, LogDamaged):
+            outcomes["refused"] += 1
+            continue
+        assert found in prefixes, "records that nobody wrote"
+        outcomes["everything" if found == everything else "prefix"] += 1
+        if found != everything:
+            assert any(finding.kind in {"torn", "damaged"} for finding in report.findings)
+    assert outcomes["refused"] > 100
+    assert sum(outcomes.values()) == 400
+
+
 def test_verify_finds_a_flip_anywhere_in_the_files_by_either_implementation() -> None:
     disk = filled(assorted(6, 900), FOUR_KILOBYTES)
     assert len(disk.names()) == 2
