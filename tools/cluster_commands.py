@@ -116,6 +116,12 @@ class Whole(msgspec.Struct, frozen=True):
                 found.append(f"{name} waits for an exchange")
             if status["held_up_by"]:
                 found.append(f"an exchange on {name} is held up by {status['held_up_by']}")
+            for other in status.get("split", []):
+                found.append(
+                    f"SPLIT: {other['node']} has map {other['map']} of version {other['version']}, which does not go "
+                    f"with that of {name}: keep both directories, stop the side that is to be given up, wipe it, and let "
+                    "it join"
+                )
         return found
 
     def rows(self) -> Iterator[Row]:

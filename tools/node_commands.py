@@ -221,6 +221,7 @@ def _status_lines(found: dict[str, Any]) -> list[str]:
         plain(dict(sorted(found["partitions"].items())) | {"behind": found["behind"]}),
         plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),
         plain({"held_up_by": found["held_up_by"] or None}),
+        *(plain({"split": other["node"], "version": other["version"], "map": other["map"]}) for other in found["split"]),
         _turns(found["turns"]),
     ]
     return [line for line in lines if line]

@@ -33,6 +33,8 @@ from wal import records as r
 from wal.ids import NodeId
 
 BEGIN_NS = 1_000_000_000
+DOWN = 0
+"""The life of a node that does not run."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -48,7 +50,7 @@ class Letter(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """What can happen to a node. `what` is start, wipe, set-back, begin, wait, deliver or ask."""
+    """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, wait, deliver or ask."""
 
     what: str
     node: NodeId
@@ -59,8 +61,8 @@ class Happening(NamedTuple):
 
     @property
     def is_life(self) -> bool:
-        """Whether a process ends, and another begins: letters to it are lost."""
-        return self.what in {"start", "wipe", "set-back"}
+        """Whether a process ends, and perhaps another begins: letters to it are lost."""
+        return self.what in {"start", "crash", "wipe", "set-back"}
 
 
 class Step(NamedTuple):
@@ -96,6 +98,8 @@ class _Running:
                 elif happening.what == "set-back":
                     self.host = self.images[0].copy()
                 self._start()
+            case "crash":
+                self.host.node, self.life = None, DOWN
             case "image":
                 self.images.append(self.host.copy())
             case "see":
@@ -264,5 +268,7 @@ def told(happening: Happening) -> str:
             return f"{happening.node} is asked {type(msgspec.msgpack.decode(happening.request, type=Request)).__name__}"
         case "start":
             return f"{happening.node} loses its power and starts again"
+        case "crash":
+            return f"{happening.node} loses its power for good"
         case _:
             return f"{happening.node}: {happening.what}"

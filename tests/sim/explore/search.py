@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from engine.requests import Reply
 from engine.settings import Settings
-from tests.sim.explore.nodes import Happening, Letter, Nodes, Step, told
+from tests.sim.explore.nodes import DOWN, Happening, Letter, Nodes, Step, told
 from tests.sim.world import Plant
 from wal import records as r
 from wal.ids import NodeId
@@ -43,10 +43,11 @@ Judge = Callable[[frozenset[Fact]], str]
 
 
 class Might(NamedTuple):
-    """Something that the world may do, so many times at most."""
+    """Something that the world may do, so many times at most; and only while a node is `down`, if one is named."""
 
     happening: Happening
     times: int = 1
+    down: NodeId = ""
 
 
 class SmallWorld(NamedTuple):
@@ -145,15 +146,21 @@ class Walk:
         return frozenset(
             Letter(sender, allocation, incarnation, target, self.nodes.life(nodes[self.at[target]])[2], message)
             for target, message in step.said
-            if target in self.at and not (self.begun and (sender, target) in self.world.apart)
+            if target in self.at and self._reaches(sender, target, nodes)
         )
+
+    def _reaches(self, sender: NodeId, target: NodeId, nodes: tuple[int, ...]) -> bool:
+        apart = self.begun and (sender, target) in self.world.apart
+        return not apart and self.nodes.life(nodes[self.at[target]])[2] != DOWN
 
     # All at once.
 
     def enabled(self, state: State) -> list[Happening]:
         """All that can happen in a state."""
         found = [Happening("deliver", letter.receiver, letter) for letter in sorted(state.letters)]
-        found += [m.happening for m, left in zip(self.world.may, state.left, strict=True) if left > 0]
+        for might, left in zip(self.world.may, state.left, strict=True):
+            if left > 0 and (not might.down or self.nodes.life(state.nodes[self.at[might.down]])[2] == DOWN):
+                found.append(might.happening)
         return found
 
     def search(self, *, depth: int, seconds: float, say: Callable[[str], None] = lambda _: None) -> Found:

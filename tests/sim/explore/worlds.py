@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine.requests import Admin, Reply
+import msgspec
+
+from engine.requests import Admin, CommitTx, Done, Failed, Reply
 from tests.sim.explore.nodes import Happening, ask
-from tests.sim.explore.search import Fact, Might, SmallWorld, Walk
+from tests.sim.explore.search import SETTINGS, Fact, Might, SmallWorld, Walk
 from wal import records as r
-from wal.ids import NO_VERSION, NodeId, Version
+from wal.ids import NO_VERSION, NodeId, Version, partition_of
 
 THREE = ("n1", "n2", "n3")
 RESEND_MS = 400
@@ -100,4 +102,67 @@ SECOND_BALLOT = SmallWorld(
     apart=APART,
 )
 
-WORLDS: dict[str, SmallWorld] = {world.name: world for world in (SECOND_BALLOT, TWO_COORDINATORS, LOST_DISK)}
+# A transaction over two partitions. In a map of three nodes, n1 is primary of the first and decides, with a copy at n2; n2
+# is primary of the second, with a copy at n3.
+
+TX = bytes([7]) * 16
+IN_DOUBT_MS = 300
+TWO_PARTITIONS = msgspec.structs.replace(SETTINGS, partitions=2, backups=1)
+
+
+def _key(partition: int) -> bytes:
+    return next(b"k%d" % n for n in range(64) if partition_of(b"k%d" % n, 2) == partition)
+
+
+def _asked_to_commit(walk: Walk) -> None:
+    _formed(walk)
+    commit = CommitTx(2, TX, TX, True, [("acc", [_key(0), _key(1)], [b"1", b"1"])], [], [])
+    walk.happen(ask("n1", commit))
+
+
+def _ends(node: NodeId, said: r.Record | Reply) -> Fact | None:
+    """How the transaction ended, on a copy, or as the client was told."""
+    match said:
+        case r.Prepare(tx, partition):
+            return Fact("prepared", tx, partition)
+        case r.Outcome(tx, _, _, commit):
+            return Fact("outcome", tx, commit)
+        case Done(2):
+            return Fact("told", TX, True)
+        case Failed(2, maybe_committed=False):
+            return Fact("told", TX, False)
+        case _:
+            return None
+
+
+def _one_end(facts: frozenset[Fact]) -> str:
+    """All copies agree, and nobody was told otherwise. Who was told that it failed may hear later that it did not begin."""
+    ends = {fact.value for fact in facts if fact.kind == "outcome"}
+    told = {fact.value for fact in facts if fact.kind == "told"}
+    prepared = {fact.value for fact in facts if fact.kind == "prepared"}
+    if True in ends and len(prepared) < TWO_PARTITIONS.partitions:
+        return "a transaction is committed that one participant never prepared"
+    if len(ends) > 1:
+        return "one copy committed what another one rolled back"
+    if len(told) > 1 or (told and ends and told != ends):
+        return "a client was told another end than the copies have"
+    return ""
+
+
+COMMIT = SmallWorld(
+    "commit",
+    "a transaction over two partitions; its coordinator n1 loses its power, and n2 goes on with n3 and recovers it",
+    THREE,
+    _asked_to_commit,
+    (
+        Might(Happening("crash", "n1")),
+        Might(_begin("n2", "n2", "n3"), down="n1"),
+        Might(Happening("wait", "n2", ms=IN_DOUBT_MS), down="n1"),
+    ),
+    _ends,
+    _one_end,
+    depth=60,
+    settings=TWO_PARTITIONS,
+)
+
+WORLDS: dict[str, SmallWorld] = {world.name: world for world in (SECOND_BALLOT, TWO_COORDINATORS, LOST_DISK, COMMIT)}
