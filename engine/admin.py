@@ -115,6 +115,7 @@ class Administration:
             },
         }
         if topology is not None:
+            lags = node.replication.lags_ms()
             status |= {
                 "cluster": topology.cluster,
                 "stamp": f"{stamp(topology):016x}",
@@ -129,6 +130,9 @@ class Administration:
                         "address": m.address,
                         "incarnation": m.incarnation,
                         "suspected": node.detector.suspected(m.node),
+                        "sync_ms": node.membership.pace.sync_ms.get(m.node, 0),
+                        "lag_ms": lags.get(m.node, 0),
+                        "aside": max(0, topology.aside.get(m.node, 0)),
                         "primary": sum(p.primary == m.node for p in topology.placements),
                         "owning": sum(p.state_of(m.node) is CopyState.OWNING for p in topology.placements),
                         "moving": sum(p.state_of(m.node) is CopyState.MOVING for p in topology.placements),

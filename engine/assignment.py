@@ -43,6 +43,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     voted: Mapping[NodeId, int] = {}  # where on its disk the promise of each life lies that reported
     claims: Sequence[Claim] = ()  # of those who did not report
     map_hash: int = 0  # of the last map
+    aside: Mapping[NodeId, int] | None = None  # who is too slow to be waited for, and how often; else as before
     reset: Sequence[int] = ()  # lost partitions that begin again with the best copies that are here
 
 
@@ -108,12 +109,15 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
                 placement = old.placements[partition]
                 if placement.primary == node and copy in placement.owners and copy in steady and copy in trusted:
                     vouched.setdefault(partition, []).append(copy)
+    aside = _aside(old, change, vouched)
+    notes += [f"{n} is too slow and set aside" for n, times in aside.items() if times > abs(old.aside.get(n, 0))]
     reset, taken = dict.fromkeys(change.reset), list[Taken]()
     alike: dict[tuple[object, ...], Placement] = {}  # there are many partitions, and few ways in which they are placed
 
     def placed(number: int, placement: Placement) -> Placement:
         found = reports.get(number, {})
         survivors = _survivors(placement, whole, vouched.get(number, []), found, steady, number, notes)
+        survivors = [n for n in survivors if aside.get(n, 0) <= 0] or survivors
         if not survivors and number in reset:
             instead = next((n for n in ideal[number] if n in alive), next(iter(alive)))
             best, what = best_copy(number, found, list(alive), instead)
@@ -155,6 +159,7 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
         before=(*old.before, (old.version, change.map_hash))[-BEFORE_KEPT:] if change.map_hash else (),
         baselined=version if baseline != old.baseline else old.baselined,
         interventions=interventions,
+        aside={n: times for n, times in aside.items() if n in baseline},
     )
     topology.check()
     return Plan(topology, notes)
@@ -170,6 +175,13 @@ def _claims(
     lost = lost_disks(placements)
     awaited = [c for c in change.claims if disk_name(c.node, c.allocation) in lost]
     return (*(c for c in here if c.durable_lsn), *away, *awaited)
+
+
+def _aside(old: Topology, change: Change, vouched: Mapping[int, Sequence[NodeId]]) -> dict[NodeId, int]:
+    """Who is set aside in the next map: whoever was, unless a primary vouches for it now; and who is from now on."""
+    back = {n for copies in vouched.values() for n in copies}
+    aside = old.aside if change.aside is None else change.aside
+    return {n: -times if n in back and 0 < times == old.aside.get(n, 0) else times for n, times in aside.items()}
 
 
 def _begun_again(old: Placement, taken: Taken) -> Placement:

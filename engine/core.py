@@ -105,6 +105,8 @@ class Core:
         self.effects = Effects()
         self.durable_lsn = durable_lsn
         self.boot_lsn = durable_lsn
+        self.attentive = 0  # ns, for which this node was there to take what others said
+        self.slow_until = 0  # its log took long to sync lately
         self.longest_sync = 0  # ns, of the log, since the last heartbeat; whoever drives this node says so
         self.lives_before: list[tuple[int, int]] = []
         self.voted_lsn = 0  # where the last promise or accept lies, of the version after the committed one

@@ -27,6 +27,7 @@ import msgspec
 from engine.comparing import Answers
 from engine.core import MS, WORK_MAX, Core, Hold
 from engine.messages import Demand, Have, Message, More, Settle, Settled, Supply, Way
+from engine.pace import back_off_ms
 from engine.topology import CopyState
 from rebalance.choice import Kind
 from wal import records as r
@@ -99,6 +100,8 @@ class Demander:
         self._no_history: dict[Fragment, None] = {}
         self._put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
         self.answers = Answers(core)
+        self._aside = 0  # how often this node was set aside for being slow
+        self._held_until = 0  # it asks for nothing before
         self._number = core.run << 32
         self.wake_at: int | None = None
 
@@ -116,6 +119,10 @@ class Demander:
     def switch(self, changed: list[Hold]) -> None:
         """A new topology; `changed` are the holds whose primary, epoch or state is another now."""
         core = self.core
+        if self._is_set_aside():
+            changed = list(
+                {h.number: h for h in (*changed, *(h for h in core.holds if h.state is CopyState.MOVING))}.values()
+            )
         for hold in changed:
             number = hold.number
             for queue in (*self._queue.values(), *self._deferred.values()):
@@ -137,8 +144,25 @@ class Demander:
             self.progress.started_ms = core.now // MS
         self._demand()
 
+    def _is_set_aside(self) -> bool:
+        """Whether this node was too slow, once more: it begins again, after a while."""
+        core = self.core
+        times = core.topology.aside.get(core.node, 0) if core.topology is not None else 0
+        before, self._aside = self._aside, abs(times)
+        if times <= before:
+            return False
+        probe("demand.set_aside")
+        self._held_until = core.now + back_off_ms(times) * MS
+        return True
+
     def _demand(self) -> None:
         core = self.core
+        if self._held_until and core.now >= self._held_until:
+            slow = core.slow_until > core.now  # there is no use in asking yet
+            self._held_until = core.slow_until if slow else 0
+        if self._held_until:
+            self._plan_wake()
+            return
         for supplier in dict.fromkeys([*self._queue, *self._deferred]):
             if supplier in self._sessions:
                 continue
@@ -505,6 +529,8 @@ class Demander:
         if self._due:
             times.append(self._due[0][0])
         times.extend(self._put_off.values())
+        if self._held_until:
+            times.append(self._held_until)
         self.wake_at = min(times, default=None)
 
     def tick(self) -> None:

@@ -71,11 +71,13 @@ class Detector:
         return sum(not self.suspected(n) and not self._apart(n, node) for n in topology.voters) >= topology.majority
 
     def coordinator(self) -> NodeId | None:
-        """The oldest member that is not suspected and could make a map, in this node's opinion."""
+        """The oldest member that is not suspected and could make a map, in this node's opinion; the slow ones last."""
         topology = self.core.topology
         if topology is None:
             return None
-        return next((m.node for m in topology.members if not self.suspected(m.node) and self._can_lead(m.node)), None)
+        fast = [m.node for m in topology.members if topology.aside.get(m.node, 0) <= 0]
+        slow = [m.node for m in topology.members if topology.aside.get(m.node, 0) > 0]
+        return next((n for n in (*fast, *slow) if not self.suspected(n) and self._can_lead(n)), None)
 
     # Links that are broken in one direction, or between others.
 

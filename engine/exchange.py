@@ -24,7 +24,7 @@ suspected, in its own opinion; two of them are harmless, because ballots order t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from engine import topology as topologies
 from engine.assignment import Candidate, Change, next_topology
@@ -60,6 +60,7 @@ class Intent:
         baseline: Sequence[NodeId] | None = None,
         leaving: Sequence[NodeId] = (),
         reset: Sequence[int] = (),
+        aside: Mapping[NodeId, int] | None = None,
         reason: str = "",
     ) -> None:
         self.candidates = list(candidates)
@@ -67,6 +68,7 @@ class Intent:
         self.baseline = list(baseline) if baseline is not None else None
         self.leaving = list(leaving)
         self.reset = list(reset)
+        self.aside = aside
         self.reason = reason
 
 
@@ -367,6 +369,7 @@ class Exchange:
                 claims=self.claims.sure(),
                 map_hash=core.map_hash,
                 reset=attempt.intent.reset,
+                aside=attempt.intent.aside,
             )
             plan = next_topology(core.topology, change, core.affinity)
             if not plan.topology.carried_by([m.node for m in plan.topology.members]):

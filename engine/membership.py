@@ -7,6 +7,8 @@ operator changes the baseline, or when a member is held up by an exchange whose 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.assignment import Candidate, surplus, wanted_handover
 from engine.claims import Claims
 from engine.core import MS, Core
@@ -17,6 +19,7 @@ from engine.leaving import Leaving
 from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, Message, ResetLost, SetBaseline
 from engine.names import Names
 from engine.orders import Orders
+from engine.pace import BACK_OFF_MS, Pace
 from engine.supplier import SupplySide
 from engine.topology import Topology, split_from
 from wal.ids import NO_VERSION, NodeId
@@ -26,8 +29,16 @@ class Membership:
     """One node's view of the others, and the coordinator's initiative."""
 
     def __init__(
-        self, core: Core, detector: Detector, claims: Claims, names: Names, exchange: Exchange, supply: SupplySide
+        self,
+        core: Core,
+        detector: Detector,
+        claims: Claims,
+        names: Names,
+        exchange: Exchange,
+        supply: SupplySide,
+        stalled: Callable[[], list[NodeId]],
     ) -> None:
+        self._stalled = stalled  # the copies that do not answer this node
         self.core = core
         self.detector = detector
         self.claims = claims
@@ -38,6 +49,7 @@ class Membership:
         self.seen: dict[NodeId, Candidate] = {}  # everyone a connection was made to, or who asked to join
         self._joins: dict[NodeId, int] = {}  # who asks to join -> when it last did
         self.leaving = Leaving(core, detector)
+        self.pace = Pace(core)
         self._caught_up: dict[tuple[int, NodeId], None] = {}
         self.orders = Orders(core, detector)
         self._reason_since: int | None = None
@@ -77,6 +89,8 @@ class Membership:
             return
         if message.version == self.core.version:
             self.detector.note_silent(sender, message.silent)
+        if message.version == self.core.version:
+            self._note_pace(sender, message)
         if message.version == self.core.version and message.frozen:
             self._frozen[sender] = None
         else:
@@ -156,6 +170,7 @@ class Membership:
         self._caught_up = {}
         self._reason_since = None
         self.leaving.switch(topology)
+        self.pace.switch(topology)
         self._joins = {n: at for n, at in self._joins.items() if not _is_member(topology, self.seen[n])}
         for member in topology.members:
             if member.node != core.node:
@@ -205,6 +220,7 @@ class Membership:
         hearers = tuple(dict.fromkeys([*peers, *self._joins]))  # who asks to join is told who is there
         if hearers:
             beat = self._heartbeat()
+            self._note_pace(core.node, beat)
             core.send(hearers, beat)
             core.effects.beat = (hearers, beat)
             core.longest_sync = 0
@@ -245,7 +261,18 @@ class Membership:
             topology.cluster if topology is not None else "",
             core.map_hash,
             core.longest_sync // MS,
+            0,
+            self._stalled(),
         )
+
+    def _note_pace(self, node: NodeId, beat: Heartbeat) -> None:
+        """How fast a member says that it is, this one too."""
+        if not beat.busy_ms:
+            self.pace.heard(node, beat.sync_ms, beat.stalled)
+        elif beat.sync_ms >= self.core.settings.slow_ms:  # of a sync that is under way
+            self.pace.heard(node, beat.sync_ms, [])
+        if node == self.core.node and beat.sync_ms >= self.core.settings.slow_ms:
+            self.core.slow_until = self.core.now + BACK_OFF_MS * MS
 
     def _alive(self) -> list[Candidate]:
         """Everyone who could be in the next map."""
@@ -283,6 +310,7 @@ class Membership:
             leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going]
             handover = [*handover, *leaving]
         baseline, reset = self.orders.standing(topology)
+        slow = self.pace.to_set_aside(topology, names) if not (self._frozen or core.frozen) else {}
         reasons = {
             "lost " + ", ".join(lost): bool(lost),
             "joining " + ", ".join(joins): bool(joins),
@@ -292,6 +320,7 @@ class Membership:
             "surplus copies": bool(extra),
             "the baseline changes": baseline is not None,
             "lost partitions begin again": bool(reset),
+            "too slow: " + ", ".join(slow): bool(slow),
             "an exchange that did not end": bool(self._frozen) or core.frozen,
         }
         given = [reason for reason, holds in reasons.items() if holds]
@@ -316,6 +345,7 @@ class Membership:
                 handover=sorted(set(handover)),
                 baseline=baseline,
                 reset=reset,
+                aside=self.pace.known(topology) | slow,
                 leaving=going,
                 reason="; ".join(given),
             )

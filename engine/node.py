@@ -166,7 +166,9 @@ class Node:
             break_locks=self._break_locks,
             vouched=lambda: list(self.supply.vouched),
         )
-        self.membership = Membership(core, self.detector, self.claims, self.names, self.exchange, self.supply)
+        self.membership = Membership(
+            core, self.detector, self.claims, self.names, self.exchange, self.supply, self.replication.stalled
+        )
         self.formation = Formation(core, self.exchange, candidates=self.membership.candidates)
         self.rescue = Rescue(core, self.claims, self.exchange)
         self.admin = Administration(self)
@@ -214,6 +216,7 @@ class Node:
         What would make the turn too long is left to the next one, which is to follow at once.
         """
         core = self.core
+        core.attentive += min(max(now - core.now, 0), core.settings.heartbeat_ms * MS)
         core.now = max(now, core.now)
         core.work = 0
         effects = core.effects = Effects()

@@ -63,6 +63,7 @@ class Batch:
         "patience",
         "records",
         "sequence",
+        "since",
         "waiting",
     )
 
@@ -78,6 +79,7 @@ class Batch:
         self.due = 0  # when it is sent again
         self.patience = 0  # from one sending to the next
         self.bytes = 0
+        self.since = 0  # when it was first sent, in the time for which this node was attentive
 
 
 class Replication:
@@ -130,6 +132,7 @@ class Replication:
         if targets:
             self._batches[batch.sequence] = batch
             core.effects.early.append((targets, Replicate(core.version, batch.sequence, batch.records)))
+            batch.since = core.attentive
             batch.patience = core.settings.retransmit_ms * MS
             batch.due = core.now + batch.patience
             self.wake_at = batch.due if self.wake_at is None else min(self.wake_at, batch.due)
@@ -225,6 +228,24 @@ class Replication:
             batch.acked.pop(node, None)
             if operations:
                 self._dispatch(operations, ((), (node,)), {}, counts=True)
+
+    def stalled(self) -> list[NodeId]:
+        """The copies that are waited for and have not answered for longer than it takes to be suspected."""
+        limit = self.core.attentive - self.core.settings.suspicion_ms * MS
+        found: dict[NodeId, None] = {}
+        for batch in self._batches.values():
+            if batch.since > limit:
+                break  # they are in the order in which they were sent
+            found |= batch.waiting
+        return list(found)
+
+    def lags_ms(self) -> dict[NodeId, int]:
+        """For how long each copy has not answered the oldest batch that it has to."""
+        found: dict[NodeId, int] = {}
+        for batch in self._batches.values():
+            for node in (*batch.waiting, *batch.lagging):
+                found.setdefault(node, (self.core.attentive - batch.since) // MS)
+        return found
 
     def open_records(self) -> list[r.Record]:
         """What is logged here and does not count yet, oldest first: a checkpoint must carry it along."""

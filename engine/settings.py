@@ -46,6 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     heartbeat_ms: Annotated[int, _is("how often a node says that it lives", 10, _MINUTE)] = 250
     suspicion_ms: Annotated[int, _is("silence after which a member is suspected", 50, _HOUR)] = 1_500
     connection_lost_ms: Annotated[int, _is("the same, once its connection broke", 0, _HOUR)] = 500
+    slow_ms: Annotated[int, _is("a log that always takes so long to sync sets its member aside", 10, _HOUR)] = 500
     exchange_delay_ms: Annotated[int, _is("time to collect reasons for an exchange", 0, _MINUTE)] = 150
     exchange_retry_ms: Annotated[int, _is("pause after an exchange that failed", 10, _MINUTE)] = 1_000
     exchange_drain_ms: Annotated[int, _is("longest wait for what a handover interrupts", 0, _HOUR)] = 2_000

@@ -22,7 +22,7 @@ from engine.effects import CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from engine.fragment import FragmentState
 from engine.messages import Demand, Have, Message, More, Settle, Settled, Supply, Way
 from engine.replication import Replication
-from engine.topology import CopyState
+from engine.topology import CopyState, Member, Topology
 from rebalance.choice import Choice, Joiner, Kind, Supplier, choose
 from wal import records as r
 from wal.counters import PartitionCounter
@@ -43,10 +43,18 @@ PATIENCE = 10
 """A question about contents that is not answered is asked anew after so many times `retransmit_ms`."""
 
 
+Awaited = tuple[str, int, int]
+"""One life of a member, and how often it was set aside: one that is set aside once more begins again."""
+
+
+def _awaited(topology: Topology, member: Member) -> Awaited:
+    return (member.allocation, member.incarnation, abs(topology.aside.get(member.node, 0)))
+
+
 class _Session:
     """One demander's demand. Its number orders the demands of one life; a wiped node counts from the beginning."""
 
-    def __init__(self, node: NodeId, life: tuple[str, int], demand: Demand, *, returning: bool) -> None:
+    def __init__(self, node: NodeId, life: Awaited, demand: Demand, *, returning: bool) -> None:
         self.node = node
         self.life = life
         self.number = demand.session
@@ -83,7 +91,7 @@ class SupplySide:
         self.replication = replication
         self._regroup = regroup  # the hold's hardened copies changed
         self._sessions: dict[NodeId, _Session] = {}
-        self._lives: dict[NodeId, tuple[str, int]] = {}  # which life of each member the map lists
+        self._lives: dict[NodeId, Awaited] = {}  # which life of each member the map lists
         self.hardened: dict[int, dict[NodeId, dict[str, int]]] = {}  # waited for since; the counters it must reach
         self.vouched: dict[tuple[int, NodeId], None] = {}
         self.differed: dict[tuple[Fragment, NodeId], int] = {}  # copies with other contents than this one, and how often
@@ -102,7 +110,7 @@ class SupplySide:
         member = core.topology.member(sender)
         if member is None or not 0 <= message.part < message.parts:
             return
-        life = (member.allocation, member.incarnation)
+        life = _awaited(core.topology, member)
         session = self._sessions.get(sender)
         if session is not None and session.life == life and session.number > message.session:
             return
@@ -519,7 +527,7 @@ class SupplySide:
         """A new topology: sessions go on for what did not change, and with copies whose node did not start again."""
         core = self.core
         assert core.topology is not None
-        lives = {m.node: (m.allocation, m.incarnation) for m in core.topology.members}
+        lives = {m.node: _awaited(core.topology, m) for m in core.topology.members}
         for number, node in [(number, node) for number, copies in self.hardened.items() for node in copies]:
             hold = core.holds[number]
             awaited = hold.mine and node in hold.placement.owners and node not in hold.placement.in_sync

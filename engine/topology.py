@@ -83,7 +83,8 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     such a version, or a version that is not among them, is on the other side of a split. `baselined` is the version that
     brought the baseline: an order to change it is for one baseline alone.
 
-    `interventions` are the last orders of the operator that gave something up.
+    `interventions` are the last orders of the operator that gave something up. `aside` are members that were too slow to be
+    waited for, and how often they were set aside: they are in no in-sync set; negative, once they were let back in.
     """
 
     version: Version
@@ -102,6 +103,7 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     before: tuple[tuple[Version, int], ...] = ()
     baselined: Version = NO_VERSION
     interventions: tuple[Intervention, ...] = ()
+    aside: dict[NodeId, int] = {}  # msgspec copies it
 
     def member(self, node: NodeId) -> Member | None:
         """The member entry of `node`, if it is one."""

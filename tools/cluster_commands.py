@@ -91,6 +91,12 @@ class Whole(msgspec.Struct, frozen=True):
             found.append(f"{asked['node']} is not in the topology: it waits for an exchange")
         found += [f"{name} does not answer" for name, status in self.members.items() if status is None]
         found += [f"{m['node']} is suspected by {asked['node']}" for m in asked["members"] if m["suspected"]]
+        found += [
+            f"{m['node']} is too slow to be waited for and set aside, for the {m['aside']}. time: its log took "
+            f"{m['sync_ms']} ms to sync"
+            for m in asked["members"]
+            if m["aside"]
+        ]
         away = [name for name in asked["baseline"] if name not in self.members]
         if away:
             found.append(f"{', '.join(away)} should hold data and {'is' if len(away) == 1 else 'are'} not here")
@@ -137,6 +143,8 @@ class Whole(msgspec.Struct, frozen=True):
                 "in_sync": member["owning"],
                 "moving": member["moving"],
                 "behind": status["behind"] if status else None,
+                "sync_ms": member["sync_ms"] or None,
+                "lag_ms": member["lag_ms"] or None,
                 "in_doubt": len(status["in_doubt"]) if status else None,
                 "caught_up": _ways(progress) if progress else None,
             }

@@ -36,9 +36,13 @@ class Copies(Oracle):
 
 
 def compare_maps(before: Topology, after: Topology) -> None:
-    """One step from map to map. A node that began another life may have been left out for what it lost."""
+    """One step from map to map.
+
+    A node that began another life may have been left out for what it lost, and one that is set aside now for being slow.
+    """
     lives = {member.node: member.incarnation for member in before.members}
-    going_on = {m.node for m in after.members if lives.get(m.node) == m.incarnation}
+    slow = {n for n, times in after.aside.items() if times > abs(before.aside.get(n, 0))}
+    going_on = {m.node for m in after.members if lives.get(m.node) == m.incarnation and m.node not in slow}
     for number, (old, new) in enumerate(zip(before.placements, after.placements, strict=True)):
         if old.lost or new.lost:
             continue
