@@ -167,8 +167,11 @@ class Writes:
             keys, _ = by_partition.pop(number)
             locks.give_up(request.tx, [(namespace, key) for key in keys])
             self._join(job, request.tx, number)
-        if not by_partition and not job.left:
-            core.reply(session, Done(request.id))
+        if len(by_partition) <= 1:  # how it nearly always is
+            for number, (keys, values) in by_partition.items():
+                self._issue(core.holds[number], job, request.tx, namespace, keys, values, locked=granted)
+            if not job.left:
+                core.reply(session, Done(request.id))
             return
         job.left += 1  # for what is not issued yet
         self._issue_on(job, session, request, deque(by_partition.items()), granted=granted)
