@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -406,9 +407,32 @@ def test_values_have_up_to_16_mib(ns: engine.Namespace[bytes, bytes], db: engine
     ns.delete_many([b"k", b"k2"])
 
 
+def test_a_large_batch_in_one_partition_is_seen_whole_or_not_at_all(ns: engine.Namespace[bytes, bytes]) -> None:
+    keys = [b"{one}%05d" % at for at in range(12_000)]
+    seen: set[tuple[bytes | None, bytes | None]] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            found = ns.get_many([keys[0], keys[-1]])
+            seen.add((found.get(keys[0]), found.get(keys[-1])))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for value in (b"old", b"new"):
+        ns.put_many(dict.fromkeys(keys, value))
+    over.set()
+    looking.join()
+    assert all(first == last for first, last in seen), seen
+
+
 def test_large_values_come_one_by_one_where_they_do_not_fit_together(ns: engine.Namespace[bytes, bytes]) -> None:
     rows = {b"{together}%d" % at: bytes([at]) * VALUE_BYTES_MAX for at in range(3)}
-    ns.put_many(rows)
+    with pytest.raises(engine.UsageError, match="of a batch are in partition"):
+        ns.put_many(rows)  # it would have to be one record
+    assert ns.get_many(rows) == {}
+    for key, value in rows.items():
+        ns.put(key, value)
     assert ns.get_many(rows) == rows
     assert dict(ns.scan()) == rows
     ns.delete_many(rows)
