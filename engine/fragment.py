@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -42,8 +43,13 @@ class CannotUndo(Exception):
     """The suffix to undo reaches below what the tail remembers: the copy must be cleared and taken in full."""
 
 
+LARGE_BYTES = 256
+"""A value of the tail that is larger is not stored twice: the image says that the row of its key has it."""
+
+
 class FragmentImage(msgspec.Struct, frozen=True, array_like=True):
-    """A fragment as a checkpoint stores it."""
+    """A fragment as a checkpoint stores it. `held` are values of the tail, as (write, key) by position, that the rows of
+    the same checkpoint have; they are empty in `tail`."""
 
     counter: bytes
     epochs: list[tuple[int, int]]
@@ -55,6 +61,11 @@ class FragmentImage(msgspec.Struct, frozen=True, array_like=True):
     history_from: int
     suspects: list[bytes]
     tombstones: list[tuple[bytes, int]]
+    held: list[tuple[int, int]] = []
+
+
+Held: TypeAlias = Callable[[bytes], tuple[int, int, bytes | None] | None]
+"""What the row of a key has: epoch, counter, value."""
 
 
 def chain(digest: int, write: Write) -> int:
@@ -110,7 +121,7 @@ class FragmentState:
         self.base = 0
         self.base_digest = 0
         self.digest = 0
-        self.settling: deque[tuple[int, int, Write]] = deque()  # (end, digest there, write), from base to lwm
+        self.settling: list[tuple[int, int, Write]] = []  # (end, digest there, write), from base to lwm; short
         self.beyond: dict[int, Write] = {}  # by start, above a gap
         self.digests: list[tuple[int, int]] = []
         self.loading = False  # emptied, and not whole yet: its counters count for nothing
@@ -124,6 +135,7 @@ class FragmentState:
     def follow(self, write: Write) -> bool:
         """What `apply` does for a put of one key that is simply the next update; else False, and nothing changes.
 
+        Where the tail is empty it is not taken: that a fragment has one is noted by whoever goes the general way.
         Nearly every update is of this kind, and this is several times quicker; a test holds the two against each other.
         """
         keys, values, start, epochs = write.keys, write.values, write.start, self.epochs
@@ -133,6 +145,7 @@ class FragmentState:
             or write.closed
             or self.loading
             or self.suspects
+            or not self.settling
             or not epochs
             or epochs[-1][0] != write.epoch
             or (value := values[0]) is None
@@ -220,11 +233,14 @@ class FragmentState:
         """
         if self.loading:
             return False
-        before = self.base
-        settling = self.settling
-        while settling and settling[0][0] <= stable:
-            self.base, self.base_digest, _ = settling.popleft()
-        return self.base > before
+        settling, count = self.settling, 0
+        for end, digest, _ in settling:
+            if end > stable:
+                break
+            self.base, self.base_digest = end, digest
+            count += 1
+        del settling[:count]
+        return count > 0
 
     def begin_epoch(self, epoch: int, first: int) -> list[Write]:
         """The counters from `first` on belong to `epoch`; return what was applied there in older epochs, now undone.
@@ -330,29 +346,32 @@ class FragmentState:
 
     # Checkpoints.
 
-    def image(self) -> FragmentImage:
-        """What a checkpoint stores."""
+    def image(self, row: Held | None = None) -> FragmentImage:
+        """What a checkpoint stores; values that `row` says the rows will have are left to them."""
+        tail = self.tail()
+        held = _held(tail, row) if row is not None else []
         return FragmentImage(
             self.counter.to_bytes(),
             self.epochs,
             self.base,
             self.base_digest,
-            self.tail(),
+            _without(tail, held) if held else tail,
             self.digests,
             self.loading,
             self.history_from,
             list(self.suspects),
             list(self.tombstones.items()),
+            held,
         )
 
     @classmethod
-    def from_image(cls, name: Fragment, image: FragmentImage) -> FragmentState:
+    def from_image(cls, name: Fragment, image: FragmentImage, row: Held | None = None) -> FragmentState:
         """The inverse of `image`; raises ValueError for an image that does not hold together."""
         state = cls(name)
         state.base, state.base_digest = image.base, image.base_digest
         state.digest = image.base_digest
         state.counter = PartitionCounter(image.base)
-        for write in image.tail:
+        for write in _filled(name, image, row) if image.held else image.tail:
             if not state.counter.update(write.start, write.delta):
                 raise ValueError(f"{fragment_name(name)}: the checkpoint holds {write.start} twice")
             state.beyond[write.start] = write
@@ -391,6 +410,45 @@ class FragmentState:
 
     def __repr__(self) -> str:
         return f"<FragmentState {self}>"
+
+
+def _held(tail: list[Write], row: Held) -> list[tuple[int, int]]:
+    """Where in the tail there are large values that the rows have, too."""
+    return [
+        (at, position)
+        for at, write in enumerate(tail)
+        for position, (key, value) in enumerate(zip(write.keys, write.values, strict=True))
+        if value is not None
+        and len(value) > LARGE_BYTES
+        and (found := row(key)) is not None
+        and found[:2] == (write.epoch, write.start + position + 1)
+    ]
+
+
+def _without(tail: list[Write], held: list[tuple[int, int]]) -> list[Write]:
+    return _with(tail, [(at, position, b"") for at, position in held])
+
+
+def _with(tail: list[Write], put: list[tuple[int, int, bytes]]) -> list[Write]:
+    values = {at: list(tail[at].values) for at, _, _ in put}
+    for at, position, value in put:
+        values[at][position] = value
+    return [msgspec.structs.replace(w, values=values[at]) if at in values else w for at, w in enumerate(tail)]
+
+
+def _filled(name: Fragment, image: FragmentImage, row: Held | None) -> list[Write]:
+    """The tail of an image with the values that its rows have."""
+    put: list[tuple[int, int, bytes]] = []
+    for at, position in image.held:
+        if not (0 <= at < len(image.tail) and 0 <= position < len(image.tail[at].keys)):
+            raise ValueError(f"{fragment_name(name)}: the checkpoint says that a row has value {position} of write {at}")
+        write = image.tail[at]
+        version = (write.epoch, write.start + position + 1)
+        found = row(write.keys[position]) if row is not None else None
+        if found is None or found[:2] != version or found[2] is None:
+            raise ValueError(f"{fragment_name(name)}: expected a row of version {version} for its tail, found {found}")
+        put.append((at, position, found[2]))
+    return _with(image.tail, put)
 
 
 def _start(write: Write) -> int:

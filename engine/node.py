@@ -105,6 +105,7 @@ from engine.requests import (
 from engine.rescue import Rescue
 from engine.sessions import Sessions
 from engine.settings import Settings
+from engine.settling import Settling
 from engine.supplier import SupplySide
 from engine.topology import CopyState, Placement, Topology
 from engine.turns import Turns
@@ -156,6 +157,7 @@ class Node:
         self.reads = Reads(core, self.locks, self.writes)
         self.participant = Participant(core, self.replication, self.locks, self.writes, self.reads)
         self.coordinator = Coordinator(core, self.replication, self.writes, self.participant)
+        self.settling = Settling(core, self.replication)
         self.promotion = Promotion(core, self.replication, activated=self._activated)
         self.exchange = Exchange(
             core,
@@ -183,6 +185,7 @@ class Node:
             self.coordinator,
             self.demander,
             self.rescue,
+            self.settling,
         )
         self._assigned: tuple[object, int] = (None, 0)  # who holds data, and for how many partitions it is known where
         self._draining: list[int] = []  # partitions that an exchange hands over

@@ -10,6 +10,8 @@ The rule under it all: a fragment's state is a map key -> (epoch, counter, value
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -60,6 +62,13 @@ class PartitionState:
         self.results = Results()
 
 
+def _version_in(
+    get: Callable[[Fragment, bytes], Entry | None], name: Fragment, key: bytes
+) -> tuple[int, int, bytes | None] | None:
+    entry = get(name, key)
+    return (entry.epoch, entry.counter, entry.value) if entry is not None else None
+
+
 class Replica:
     """The state of one node. It changes only by `apply`, `apply_write` and `begin_checkpoint`."""
 
@@ -76,6 +85,7 @@ class Replica:
         self.accepted: tuple[Version, Ballot, bytes] = (NO_VERSION, NO_BALLOT, b"")
         self.committed: tuple[Version, bytes] = (NO_VERSION, b"")
         self.trimmed = 1  # the log has a record which says that it begins here
+        self.tails: dict[Fragment, None] = {}  # fragments that may have something to settle
         self._dirty_fragments: dict[Fragment, None] = {}
         self._dirty_partitions: dict[int, None] = {}
 
@@ -199,6 +209,7 @@ class Replica:
             return False
         if not fragment.dirty:
             self._touch(fragment)
+        self.tails[name] = None
         if write.closed:
             return True
         store = self.store
@@ -354,6 +365,8 @@ class Replica:
 
         Its delete came before the transfer began, and the supplier needed the tombstone no more.
         """
+        if not fragment.suspects:
+            return
         rows = self.store.layer_of(fragment.name)
         for key in fragment.suspects:
             held = self.store.get(fragment.name, key)
@@ -372,6 +385,7 @@ class Replica:
         if gone:
             self._dirty_fragments[name] = None
             self.fragments.pop(name, None)
+            self.tails.pop(name, None)
             state.fragments.pop(name[0], None)
             for tx in [tx for tx, p in state.prepared.items() if any(w.fragment == name for w in p.writes)]:
                 del state.prepared[tx]  # it is in doubt elsewhere
@@ -388,6 +402,8 @@ class Replica:
             if fragment is not None and fragment.settle(counter):
                 self._touch(fragment)
                 settled = True
+                if not fragment.settling and not fragment.beyond:
+                    self.tails.pop(fragment.name, None)
         return settled
 
     def _touch(self, fragment: FragmentState) -> None:
@@ -411,7 +427,7 @@ class Replica:
             state = self.fragments.get(name)
             if state is not None:
                 state.dirty = False
-            fragments[name] = encode(state.image()) if state is not None else None
+            fragments[name] = encode(state.image(partial(_version_in, self.store.get, name))) if state is not None else None
         partitions = {
             number: encode(PartitionImage(p.epoch, list(p.prepared.values()), p.results.items(), p.results.floor))
             for number in self._dirty_partitions
@@ -437,7 +453,11 @@ class Replica:
         decode = msgspec.msgpack.decode
         try:
             for name, data in loaded.fragments.items():
-                state = FragmentState.from_image(name, decode(data, type=FragmentImage))
+                state = FragmentState.from_image(
+                    name, decode(data, type=FragmentImage), partial(_version_in, self.store.base.get, name)
+                )
+                if state.settling or state.beyond:
+                    self.tails[name] = None
                 self.fragments[name] = state
                 self.namespaces[name[0]] = None
                 self.partition(name[1]).fragments[name[0]] = state

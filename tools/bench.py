@@ -29,6 +29,7 @@ from tools.bench_cluster import blocked, puts, transactions, year
 from tools.bench_embedded import embedded_batches, embedded_puts
 from tools.bench_figures import Measured, Setting, machine
 from tools.bench_log import history, log_parts, replay
+from tools.bench_memory import at_rest
 from tools.bench_store import store_parts
 from tools.bench_sustained import sustained
 from tools.bench_turns import node_returns, turns_at_limits
@@ -45,6 +46,7 @@ FIGURES: dict[str, Measure] = {
     "sustained": partial(sustained, goal=2.0),
     "load": partial(year, keys_goal=30_000, memory_goal=300),
     "blocked": partial(blocked, goal=2.0),
+    "at-rest": partial(at_rest, goal=150),
     "embedded-puts": partial(embedded_puts, tasks=64, goal=20_000),
     "embedded-batches": partial(embedded_batches, tasks=64, batch=100, goal=100_000),
     "history": partial(history, goal=150_000),

@@ -20,6 +20,7 @@ import uvloop
 from engine.errors import Error, UsageError
 from engine.home import MakeDisk
 from engine.server import Server, ServerConfig
+from tools.allocator import give_large_blocks_back
 from tools.asking import Refused, listens, question, run, wait_for
 from tools.config import KEYS, Key, load, toml_line
 from tools.terminal import ExitCode, emit, plain, program, show, to_json
@@ -46,6 +47,7 @@ def start(config: Path | None, ready_file: Path | None, **flags: str | bool | No
     """
     settings = load(flags, file=config)
     with _told_on_stderr(settings.node):
+        give_large_blocks_back()
         uvloop.run(serve(settings, ready_file))
 
 
