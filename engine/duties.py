@@ -159,18 +159,17 @@ class Duties:
         if self._synced_at is None:
             self._synced_at = now
         due = now - self._synced_at >= settings.sync_interval_ms * MS
-        sacred = any(isinstance(r, CONSENSUS) for r in records)
         match settings.durability:
             case Durability.FSYNC:
                 if records:
                     self._append(records, now, durable=True)
             case Durability.LOG_ONLY:
                 if records or (due and log.durable_lsn < log.next_lsn - 1):
-                    self._append(records, now, durable=due or sacred)
+                    self._append(records, now, durable=due or _sacred(records))
             case Durability.BACKGROUND | Durability.NONE:
                 self._kept.extend(records)
                 due = due and settings.durability is Durability.BACKGROUND
-                if self._kept and (due or sacred or len(self._kept) > KEPT_MAX):
+                if self._kept and (due or len(self._kept) > KEPT_MAX or _sacred(records)):
                     self._write_kept(now)
             case _:
                 assert_never(settings.durability)
@@ -383,6 +382,10 @@ class Duties:
     def _fail(self, error: Exception) -> None:
         self.over = True
         self.doer.stop(error)
+
+
+def _sacred(records: list[Record]) -> bool:
+    return any(isinstance(record, CONSENSUS) for record in records)
 
 
 def _pin(session: Supply) -> str:

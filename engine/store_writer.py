@@ -30,7 +30,7 @@ from wal.probe import probe
 
 SMALL_BYTES = 2 << 20
 """What weighs less is written before such a process has started."""
-NICENESS = 5
+NICENESS = 10
 """Clients wait for the node, and nobody for a checkpoint."""
 ENDS_SECONDS = 60.0
 ARGUMENTS = ("PATH", "MAP_BYTES", "LOCK")
