@@ -250,6 +250,19 @@ def an_old_order_is_carried_out(machine: Machine) -> None:
     around(orders, "standing", standing)
 
 
+@ELECTIONS.fault("10")
+def only_members_vote(machine: Machine) -> None:
+    """Whoever is in the map votes and nobody else, so that a stop takes a vote away."""
+    during(machine, machine.node, "turn", Topology, "voters", property(lambda t: tuple(m.node for m in t.members)))
+
+
+@ELECTIONS.fault("10")
+def whoever_never_answers_is_waited_for(machine: Machine) -> None:
+    """A copy that beats and does not answer stays in sync, and every write waits for it."""
+    assert machine.node is not None
+    replace(machine.node.membership.pace, "to_set_aside", lambda *_: {})
+
+
 def _exchange(machine: Machine) -> exchange.Exchange:
     assert machine.node is not None
     return machine.node.exchange

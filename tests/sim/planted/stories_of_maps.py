@@ -145,6 +145,34 @@ def an_order_about_an_older_baseline(plant: Plant | None) -> None:
 
 
 @story
+def a_copy_that_beats_and_does_not_answer(plant: Plant | None) -> None:
+    """All that is replicated to n2 is lost, and nothing else."""
+    with Stage(plant) as stage:
+        lost = stage.lose("replicate", "", "n2")
+        put = stage.begin_put(key(0), b"1")
+        stage.wait(4_000)
+        stage.must(told(put), "a write waits for a copy that does not answer no longer than an exchange takes")
+        stage.end(lost)
+        stage.wait(15_000)
+        stage.curtain()
+
+
+@story
+def a_node_is_stopped_and_another_dies(plant: Plant | None) -> None:
+    """n3 is stopped in good order, n1 dies, n3 comes back: two of the three that were meant to hold data."""
+    with Stage(plant) as stage:
+        stage.world.command(stage["n3"], "stop")
+        stage.wait(3_000)
+        stage.power_cut("n1")
+        stage.wait(2_000)
+        stage["n3"].gone = False
+        stage.start("n3")
+        stage.wait(6_000)
+        stage.must(stage["n2"].node is not None and stage["n2"].node.core.quorum, "two of three voters are a majority")
+        stage.curtain()
+
+
+@story
 def a_coordinator_that_nobody_accepts(plant: Plant | None) -> None:
     """n1 proposes a map which no other node gets to see, and dies; the others make one of their own."""
     with Stage(plant) as stage:
