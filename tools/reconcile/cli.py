@@ -56,8 +56,8 @@ def check_command(
 ) -> None:
     """Compare the copies in these directories, of live or stopped nodes or copied from them; nothing is changed.
 
-    Exit codes: 0 the copies agree; 1 they differ; 2 usage; 3 nothing differs as far as could be read, and something
-    could not; 130 interrupted.
+    Exit codes: 0 every fragment has two copies here or more, and they agree; 1 they differ; 2 usage; 3 nothing differs as
+    far as could be compared, and something could not be; 130 interrupted.
     """
     complain = Console(stderr=True, highlight=False, markup=False)
     busy = complain.status(f"comparing {len(directories)} directories") if complain.is_terminal else nullcontext()
