@@ -78,8 +78,8 @@ async def _more(load: Load) -> None:
 @pytest.mark.parametrize(
     ("trouble", "says", "exit_code"),
     [
-        ("full", "No space left on device (ENOSPC): free some space and start the node again", 1),
-        ("sync", "Input/output error (EIO); the node stopped, as nobody knows what the disk holds: see to the disk", 1),
+        ("full", "No space left on device (ENOSPC): free some space and start the node again", 3),
+        ("sync", "Input/output error (EIO); the node stopped, as nobody knows what the disk holds: see to the disk", 3),
     ],
 )
 def test_a_node_whose_disk_fails_stops_and_the_others_go_on(
