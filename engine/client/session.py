@@ -96,24 +96,28 @@ class Session:
     async def call(self, call: C, *, timeout: float | None = None) -> C:
         """Do a call; raise its error."""
         self._check_open()
-        if asyncio.get_running_loop() is not self.loop:
-            raise errors.UsageError("this database belongs to another event loop: connect to it in the one that uses it")
         future: asyncio.Future[None] = self.loop.create_future()
         call.waiter = future
         now = time.monotonic_ns()
         self.router.begin(call, now, now + int((self.timeout if timeout is None else timeout) * 1e9))
         self._waiting += 1
-        if not self._flushing:
-            self._flushing = True
-            self.loop.call_soon(self._flush)
-        if not self._ticking:
-            self._ticking = True
-            self.loop.call_later(TICK_SECONDS, self._tick)
         try:
+            if not self._flushing:
+                self._flushing = True
+                self.loop.call_soon(self._flush)
+            if not self._ticking:
+                self._ticking = True
+                self.loop.call_later(TICK_SECONDS, self._tick)
             await future
         except asyncio.CancelledError:
             self.router.cancel(call)
             raise
+        except RuntimeError as error:  # of asyncio: asking for the loop first would be a system call for each call
+            self.router.cancel(call)
+            if asyncio.get_running_loop() is self.loop:
+                raise
+            problem = "this database belongs to another event loop: connect to it in the one that uses it"
+            raise errors.UsageError(problem) from error
         finally:
             self._waiting -= 1
         if call.error is not None:
