@@ -20,6 +20,7 @@ class Detector:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._heard: dict[NodeId, int] = {}
+        self._back: dict[NodeId, int] = {}  # when each was heard of again that had been suspected
         self._silent: dict[NodeId, list[NodeId]] = {}  # whom each node said that it does not hear
         self._last_look = 0
         self.since: int | None = None  # when this node began to listen
@@ -39,7 +40,11 @@ class Detector:
 
     def heard(self, node: NodeId) -> None:
         """A node said something."""
-        self._heard[node] = self.core.now
+        now = self.core.now
+        before = self._heard.get(node)
+        self._heard[node] = now
+        if before is not None and now - before > self.core.settings.suspicion_ms * MS:
+            self._back[node] = now
 
     def expect(self, node: NodeId) -> None:
         """A node should be there from now on."""
@@ -58,6 +63,11 @@ class Detector:
             return False
         heard = self._heard.get(node)
         return heard is None or self.core.now - heard > self.core.settings.suspicion_ms * MS
+
+    def is_steady(self, node: NodeId) -> bool:
+        """Whether a node was heard of without a silence for as long as it takes to be suspected."""
+        limit = self.core.settings.suspicion_ms * MS
+        return not self.suspected(node) and self.core.now - self._back.get(node, -limit) >= limit
 
     def heard_since_start(self, node: NodeId) -> bool:
         """Whether this node really heard of another since it started."""

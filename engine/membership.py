@@ -262,7 +262,7 @@ class Membership:
             core.map_hash,
             core.longest_sync // MS,
             0,
-            self._stalled(),
+            [n for n in self._stalled() if self.detector.is_steady(n)],  # who was cut off gets its time again
         )
 
     def _note_pace(self, node: NodeId, beat: Heartbeat) -> None:
