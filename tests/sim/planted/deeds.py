@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.effects import LogGrew
 from tests.sim.machine import Machine
+from tests.sim.planted.elections import whoever_never_answers_is_waited_for
 from tests.sim.planted.fault import Faults, around, replace
 
 DEEDS = Faults()
@@ -107,7 +108,12 @@ def a_busy_node_is_silent(machine: Machine) -> None:
     replace(machine.duties, "pulse", lambda now: None)
 
 
-@DEEDS.fault("10")
+@DEEDS.fault(
+    "10",
+    harmless="""It answers nobody meanwhile: the copies that wait for it say so, and it is set aside by an exchange, which
+    it does not answer either, and so it is left out.""",
+    both="a-stuck-node-is-heard-and-waited-for",
+)
 def a_stuck_node_is_heard_for_ever(machine: Machine) -> None:
     """A node whose log is stuck repeats its last heartbeat for as long as its process lives."""
     duties = machine.duties
@@ -117,3 +123,10 @@ def a_stuck_node_is_heard_for_ever(machine: Machine) -> None:
         return original(now) or duties._beat
 
     around(duties, "pulse", pulse)
+
+
+@DEEDS.fault("10")
+def a_stuck_node_is_heard_and_waited_for(machine: Machine) -> None:
+    """A node whose log is stuck repeats its last heartbeat for ever, and whoever does not answer is never set aside."""
+    a_stuck_node_is_heard_for_ever(machine)
+    whoever_never_answers_is_waited_for(machine)

@@ -6,6 +6,7 @@ import msgspec
 
 from engine.client.calls import PutCall
 from engine.settings import Durability
+from tests.sim.network import MS
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.world import Plant
 from tests.support.memory_disk import Unsynced
@@ -99,6 +100,28 @@ def a_copy_is_vouched_for_and_misses_a_write(plant: Plant | None) -> None:
         stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
         found = stage.get(key(0), stage.another())
         stage.must(found == b"third" or not acknowledged, f"an acknowledged write is read; found {found!r}")
+        stage.curtain()
+
+
+@story
+def a_copy_is_vouched_for_and_is_sent_a_write(plant: Plant | None) -> None:
+    """The same, and the write reaches n2, which is still called MOVING: n2 has it when the map says that it is in sync."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
+        stage.put(key(0), b"first")
+        stage.power_cut("n2")
+        stage.left_out("n2")
+        stage.put(key(0), b"second")
+        stage.start("n2")
+        node = stage["n1"].node
+        assert node is not None
+        stage.until(lambda: (0, "n2") in node.supply.vouched, "n1 vouches for n2", look_every=MS)
+        stage.put(key(0), b"third")
+        stage.until(lambda: "n2" in node.core.holds[0].placement.in_sync, "n2 is in sync")
+        stage.power_cut("n1")
+        stage.client.die()
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        found = stage.get(key(0), stage.another())
+        stage.must(found == b"third", f"an acknowledged write is read; found {found!r}")
         stage.curtain()
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
+from engine.coordinator import PREPARE_SECONDS_MAX
+from engine.errors import Conflict
 from engine.requests import Request
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
-from tests.sim.world import Plant
+from tests.sim.world import SECOND, Plant
 
 TRANSACTIONS = Stories()
 story = TRANSACTIONS.story
@@ -55,22 +57,23 @@ def a_status_is_asked_before_the_commit_arrives(plant: Plant | None) -> None:
 
 @story
 def an_outcome_is_told_and_its_coordinator_dies(plant: Plant | None) -> None:
-    """A prepared transaction is aborted because its client does not come back; the decision reaches nobody, n1 dies."""
+    """All are prepared and a vote never arrives, so n1 aborts; the decision reaches nobody, n1 dies, and n2 recovers."""
     with Stage(plant) as stage:
         x, y = key(0), key(1)
         stage.put(x, b"0")
-        tx = stage.transaction(optimistic=True)
+        tx = SimTransaction(stage.client, optimistic=True, timeout_ns=2 * PREPARE_SECONDS_MAX * SECOND)
         stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
-        stage.do(tx.prepare())
-        untold = [stage.lose("replicate", "n1"), stage.lose("finish", "n1")]
-        asking = stage.begin(tx.status())
-        stage.wait(SETTINGS.lock_lease_ms + 200)
-        answer = asking.result if told(asking) else None
+        untold = [stage.lose("vote", "n2", "n1")]
+        committing = stage.begin(tx.commit())
+        stage.wait(PREPARE_SECONDS_MAX * 1000 - 500)
+        untold += [stage.lose("replicate", "n1"), stage.lose("finish", "n1")]
+        stage.wait(1_000)
+        aborted = committing.done and isinstance(committing.failure, Conflict)
         stage.power_cut("n1")
         stage.end(*untold)
         stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
         last = stage.status(tx.tx, 0, stage.another())
-        stage.must(answer in (None, last), f"the outcome was told as {answer}, and then as {last}")
+        stage.must(not aborted or last == "aborted", f"the outcome was told as aborted, and then as {last}")
         stage.curtain()
 
 

@@ -96,8 +96,8 @@ def checkpoint_without_suspects(machine: Machine) -> None:
     assert machine.node is not None
     image = FragmentState.image
 
-    def without(fragment: FragmentState) -> FragmentImage:
-        return msgspec.structs.replace(image(fragment), suspects=[])
+    def without(fragment: FragmentState, *held: Any) -> FragmentImage:
+        return msgspec.structs.replace(image(fragment, *held), suspects=[])
 
     during(machine, machine.node.core.replica, "begin_checkpoint", FragmentState, "image", without)
 
