@@ -172,6 +172,7 @@ class FragmentState:
         """
         counter = self.counter
         start = write.start
+        stable = write.stable
         delta = write.closed or len(write.keys)
         if counter.step(start, delta):  # the next one, and nothing beyond a gap: how it nearly always is
             how = NEW if self.loading else NEWEST
@@ -183,9 +184,9 @@ class FragmentState:
                 return KNOWN
             self.beyond[start] = write
             if start == lwm:
-                self._pass(lwm)
-        if write.stable > self.base:
-            self.settle(write.stable)
+                stable = max(stable, self._pass(lwm))
+        if stable > self.base:
+            self.settle(stable)
         return how
 
     def _pass_over(self, write: Write, start: int, end: int) -> None:
@@ -203,15 +204,16 @@ class FragmentState:
         if len(self.digests) > DIGESTS_KEPT:
             del self.digests[0]
 
-    def _pass(self, at: int) -> None:
-        """LWM moved from `at` over the writes that lie between."""
-        lwm = self.counter.lwm
+    def _pass(self, at: int) -> int:
+        """LWM moved from `at` over the writes that lie between; what they said of those before them holds here now."""
+        lwm, stable = self.counter.lwm, 0
         while at < lwm:
             write = self.beyond.pop(at)
             end = write.end
             self._pass_over(write, at, end)
-            at = end
+            at, stable = end, max(stable, write.stable)
         assert at == lwm, f"{self}: a write crosses lwm"
+        return stable
 
     def _note_epoch(self, write: Write) -> None:
         first = write.start + 1
@@ -300,7 +302,7 @@ class FragmentState:
             self.epochs = list(epochs)
             self.history_from = max(lwm, self.history_from)  # the log may have lost live writes since
             self.loading = False
-            self._pass(lwm)
+            self.settle(self._pass(lwm))
         assert not self.loading, f"{self}: a fragment that was cleared needs a full transfer"
 
     # What it says of itself.
