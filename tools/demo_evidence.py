@@ -44,8 +44,8 @@ def equal(name: str, expected: object, found: object) -> Check:
 
 
 def _without(things: list[Any], others: list[Any]) -> list[Any]:
-    known = set(others)
-    return [thing for thing in things if thing not in known]
+    known = dict.fromkeys(map(repr, others))  # whatever they are
+    return [thing for thing in things if repr(thing) not in known]
 
 
 def _few(things: list[Any], differ: list[Any]) -> str:

@@ -93,6 +93,8 @@ def test_what_differs_is_shown_and_not_all_of_it() -> None:
     )
     assert equal("x", hours, list(hours)).expected == "5000 entries"
     assert len(str(equal("x", hours, []))) < 200
+    assert equal("x", [("key", ["n1"])], [("key", ["n1"])]).held
+    assert not equal("x", [("key", ["n1"])], [("key", ["n1", "n2"])]).held
     many = equal("x", dict.fromkeys(range(9), 1), dict.fromkeys(range(9), 2))
     assert many.found == "0: 2, 1: 2, 2: 2, 3: 2, 4: 2 and 4 more that differ"
 
