@@ -10,7 +10,8 @@ and by no clock of a client:
 * What its client has not acknowledged is not forgotten, as long as the session is heard of and for `result_retention_ms`
   after. So an id that its client still asks about, and that is not known, was never executed: it may be now.
 * What its client has acknowledged may be forgotten. A copy of such a request may still be on its way, on a connection
-  that stood still; it must not be executed once more. This node refuses every id at or below what it heard acknowledged.
+  that stood still; it must not be executed once more. This node refuses every id at or below what it heard acknowledged,
+  and whoever asks again for what it has the answer to says so in that very request.
 * If the answer was forgotten under an earlier primary, this one may not have heard of it. But then the copy was sent by a
   map that is older than the time since which this node is primary, and it is sent back (`Remap`) unseen. Who still wants
   the answer sends it again, by the new map.
@@ -42,7 +43,10 @@ PRUNED_AT_ONCE = 2
 
 
 class _Heard:
-    """What this node heard of a session: up to which number it has its answers, and when it was heard of."""
+    """What this node heard of a session: up to which number it has its answers, and when it was heard of.
+
+    `at` is told by `Core.attentive`: a node that was stopped, or whose clock jumped, calls nobody silent for that time.
+    """
 
     __slots__ = ("acked", "at")
 
@@ -93,7 +97,7 @@ class Sessions:
         heard = self._heard.get(tx[:SESSION_BYTES])
         if heard is None:
             heard = self._meet(tx[:SESSION_BYTES])
-        heard.at = self.core.now
+        heard.at = self.core.attentive
         if acked > heard.acked:
             heard.acked = acked
         ahead = int.from_bytes(tx[SESSION_BYTES:], "big") - heard.acked
@@ -111,7 +115,7 @@ class Sessions:
 
     def _meet(self, session: bytes) -> _Heard:
         """Note a new session; and let go of old ones, long after the last of their answers were."""
-        oldest = self.core.now - 2 * self.core.settings.result_retention_ms * MS
+        oldest = self.core.attentive - 2 * self.core.settings.result_retention_ms * MS
         for _ in range(min(PRUNED_AT_ONCE, len(self._by_age))):
             other = self._by_age.popleft()
             if self._heard[other].at < oldest:
@@ -120,7 +124,7 @@ class Sessions:
             else:
                 self._by_age.append(other)
         self._by_age.append(session)
-        heard = self._heard[session] = _Heard(self.core.now)
+        heard = self._heard[session] = _Heard(self.core.attentive)
         return heard
 
     def on_keep(self, session: SessionId, request: KeepSessions) -> None:
@@ -154,7 +158,7 @@ class Sessions:
         if len(results) <= core.settings.answers_kept:
             results.set_enough(core.settings.answers_kept)
             return
-        oldest = core.now - core.settings.result_retention_ms * MS
+        oldest = core.attentive - core.settings.result_retention_ms * MS
         up_to: dict[bytes, int] = {}
         kept = forgotten = 0
         for tx in results.oldest(LOOKED_AT_ONCE):

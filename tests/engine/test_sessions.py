@@ -49,6 +49,12 @@ class Alone:
                 return told
             now += 1
 
+    def idle(self, ms: int) -> None:
+        """Time passes, and the node is there all the while."""
+        step = self.node.core.settings.heartbeat_ms
+        for _ in range(0, ms, step):
+            self.turn([], later_ms=step)
+
     def ask(self, request: Request, *, later_ms: int = 0) -> Reply:
         """Ask one thing."""
         (reply,) = self.turn([Asked(1, request)], later_ms=later_ms)
@@ -107,11 +113,11 @@ def test_what_was_sent_by_an_older_map_than_that_which_made_this_node_primary_is
 def test_a_silent_session_is_remembered_for_as_long_as_is_said_and_then_nobody_calls_it_aborted() -> None:
     alone = Alone()
     alone.put(BOB, 1, 0, b"bob")
-    alone.turn([], later_ms=RETENTION_MS - 1_000)
+    alone.idle(RETENTION_MS - 1_000)
     for number in range(1, 30):
         alone.put(ANN, number, number - 1)
     assert isinstance(alone.put(BOB, 1, 0), Done), "the first answer"
-    alone.turn([], later_ms=RETENTION_MS + 1_000)
+    alone.idle(RETENTION_MS + 1_000)
     for number in range(30, 60):
         alone.put(ANN, number, number - 1, b"ann")
     assert tx_of(BOB, 1) not in alone.known()
@@ -120,12 +126,26 @@ def test_a_silent_session_is_remembered_for_as_long_as_is_said_and_then_nobody_c
     assert alone.code(alone.ask(GetStatus(9, tx_of(BOB, 1), 0))) == Code.FORGOTTEN
 
 
+def test_a_node_that_was_stopped_for_an_hour_calls_nobody_silent_for_that_hour() -> None:
+    alone = Alone()
+    alone.put(BOB, 1, 0, b"bob")
+    alone.put(ANN, 1, 0)
+    alone.turn([], later_ms=3_600_000)
+    for number in range(2, 60):
+        alone.put(ANN, number, number - 1)
+    for number in range(10):
+        alone.put(b"eve%07d" % number, 1, 0, b"eve")  # old sessions are looked at for each new one
+    assert isinstance(alone.put(BOB, 1, 0, b"bob"), Done), "the first answer"
+    assert alone.value() == b"eve"
+
+
 def test_a_session_that_says_that_it_lives_is_not_forgotten() -> None:
     alone = Alone()
     alone.put(BOB, 1, 0)
     for number in range(1, 60):
         alone.put(ANN, number, number - 1)
-        alone.ask(KeepSessions(9, [(BOB, 0)]), later_ms=RETENTION_MS // 10)
+        alone.idle(RETENTION_MS // 10)
+        alone.ask(KeepSessions(9, [(BOB, 0)]))
     assert tx_of(BOB, 1) in alone.known()
 
 
