@@ -14,6 +14,8 @@ AHEAD_MAX = 1 << 14
 """A session that runs so far ahead of its oldest open call is left; nodes refuse what is four times as far."""
 SESSIONS_MAX = 256
 """So many sessions that were left with something unknown are remembered."""
+GIVEN_UP_MAX = 1024
+"""So many ids that were named, and under which nothing was asked, are remembered."""
 
 
 class ClientSession:
@@ -51,6 +53,7 @@ class Identity:
         self.current = ClientSession(self._name())
         self.owners = ClientSession(self._name())  # only ever holds locks: nothing is executed under these ids
         self._left: dict[bytes, ClientSession] = {}
+        self._given_up: dict[TxId, None] = {}
 
     def _name(self) -> bytes:
         """Ten bytes that nobody else has: what the client drew, multiplied on."""
@@ -80,12 +83,32 @@ class Identity:
         return self.current if name == self.current.name else self._left.get(name)
 
     def acked(self, tx: TxId) -> int:
-        """Up to where the session of an id has all answers; -1 if it is none of this client's."""
+        """Up to where the session of an id has all answers.
+
+        A session that is not remembered has nothing left to ask: whoever asks again in it is to be answered from what is
+        known, or refused, and by a node that never heard of the session, too.
+        """
         current = self.current
         if tx.startswith(current.name):
             return current.low - 1
         session = self._left.get(tx[:SESSION_BYTES])
-        return session.low - 1 if session is not None else -1
+        return session.low - 1 if session is not None else sequence_of(tx)
+
+    def awaits(self, tx: TxId) -> bool:
+        """Whether an id has no answer yet."""
+        session = self.session_of(tx)
+        return session is not None and sequence_of(tx) in session.open
+
+    def give_up(self, tx: TxId) -> None:
+        """Nothing was ever asked under this id, and nothing will be."""
+        self.close(tx)
+        self._given_up[tx] = None
+        if len(self._given_up) > GIVEN_UP_MAX:
+            del self._given_up[next(iter(self._given_up))]
+
+    def gave_up(self, tx: TxId) -> bool:
+        """Whether `tx` is known to have come to nothing, whatever nodes may have kept or forgotten."""
+        return tx in self._given_up
 
     def close(self, tx: TxId) -> None:
         """An id has its answer."""

@@ -285,6 +285,9 @@ class Router:
                 self._redo(state, flight.items, stale=True)
             case Code.FORGOTTEN:
                 self._fail(state, errors.CommitUnknown(reply.message))
+            case Code.ANSWERED if self.identity.awaits(call.tx):
+                probe("client.refused_as_answered")  # and the answer did not come, or the nodes took its client for gone
+                self._fail(state, errors.CommitUnknown(reply.message))
             case Code.ANSWERED:
                 self._fail(state, errors.AlreadyAnswered(reply.message))
             case code if call.writes and call.unanswered and code != Code.CONFLICT:

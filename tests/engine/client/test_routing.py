@@ -240,6 +240,32 @@ def test_what_is_answered_is_acknowledged_with_the_next_request_and_what_is_open
     assert sequence_of(fifth.tx) == 5
 
 
+def test_who_asks_again_in_a_session_that_nothing_is_left_of_says_that_it_was_answered() -> None:
+    story = Story()
+    answered = story.put(0)
+    (put,) = story.of(A, Put)
+    story.router.on_reply(A, Done(put.id), story.now)
+    unknown = story.put(0)
+    story.wait(11_000)
+    assert isinstance(unknown.error, errors.CommitUnknown)
+    story.router.identity.close(unknown.tx)
+    story.sent()
+    again = PutCall(answered.tx, "acc", answered.keys, answered.values)
+    story.router.begin(again, story.now, story.now + SECOND)
+    (put,) = story.of(A, Put)
+    assert put.acked == sequence_of(answered.tx), "a node that never heard of the session is told by the request"
+    story.router.on_reply(A, Failed(put.id, Code.ANSWERED, "its client said so"), story.now)
+    assert isinstance(again.error, errors.AlreadyAnswered)
+
+
+def test_a_node_that_takes_an_open_request_for_answered_leaves_it_unknown() -> None:
+    story = Story()
+    call = story.put(0)
+    (put,) = story.of(A, Put)
+    story.router.on_reply(A, Failed(put.id, Code.ANSWERED, "its client said so"), story.now)
+    assert isinstance(call.error, errors.CommitUnknown), "its client was silent for too long: no answer ever came"
+
+
 def test_a_session_with_an_unknown_is_left_and_its_age_goes_with_the_question() -> None:
     story = Story()
     unknown = story.put(0)
