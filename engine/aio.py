@@ -169,7 +169,7 @@ class Namespace(Generic[K, V]):
             mine = raw.session is self._session and (task is None or task is asyncio.current_task())
             if mine and (key := raw.holds(self.name, keys)) is not None:
                 raise errors.UsageError(
-                    f"{self.name}:{key!r} is locked by transaction {raw.label or raw.id}, in whose `with` this is: a write "
+                    f"{self.name}:{key!r} is locked by transaction {raw.name}, in whose `with` this is: a write "
                     "outside it would wait for its end, in vain; write with tx.namespace(...), or after it"
                 )
 
@@ -473,6 +473,8 @@ class Database:
             at = ""
         if not at or len(tx) != 16:
             raise errors.UsageError(f"{tx_id!r} is not a transaction id: expected 32 hex digits, '@' and a partition")
+        if self.session.router.identity.gave_up(tx):
+            return "aborted"
         outcome = (await self.session.call(StatusCall(tx, number))).outcome
         return "committed" if outcome == "committed" else "aborted"
 

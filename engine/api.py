@@ -266,7 +266,13 @@ class Transaction:
     @property
     def id(self) -> str:
         """The id to ask `transaction_status` about."""
-        return self._native.id
+        if self._native._raw.settled:
+            return self._native.id
+
+        async def settled() -> str:
+            return self._native.id  # drawn where its session lives
+
+        return self._run(settled())
 
     @overload
     def namespace(self, namespace: Namespace[K, V]) -> TransactionNamespace[K, V]: ...

@@ -81,7 +81,7 @@ class Transaction:
         self.session = session
         self.concurrency = concurrency
         self.label = label
-        self.tx = self._owner = session.router.identity.new_owner()  # holds its locks; it commits under another id
+        self.tx = self._owner = session.router.identity.new_owner()  # holds its locks; it commits as `_settle` says
         self._ends_at = time.monotonic() + timeout
         self._timeout = timeout
         self._lock_timeout = lock_timeout
@@ -96,13 +96,34 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """The id to ask `Database.transaction_status` about; it is settled when it commits."""
+        """The id to ask `Database.transaction_status` about, before its end and after it: it commits under no other."""
+        self._settle()
         return self.tx.hex() + (f"@{self._decision()}" if self._written else "")
 
     @property
     def description(self) -> str:
-        """What a person is told of it: label or id, mode, and how far it is."""
-        return f"{self.label or self.id} {self.concurrency} {self._state}"
+        """What a person is told of it: its name, mode, and how far it is."""
+        return f"{self.name} {self.concurrency} {self._state}"
+
+    @property
+    def settled(self) -> bool:
+        """Whether its id will not change any more."""
+        return self.over or self.tx is not self._owner
+
+    @property
+    def name(self) -> str:
+        """What a person is told of it: its label, or an id."""
+        return self.label or self.tx.hex()
+
+    def _settle(self) -> None:
+        """Take the id under which it will commit, if there is none yet: an id holds back what its client acknowledges."""
+        if not self.settled:
+            self.tx = self.session.new_tx()
+
+    def _unused(self) -> None:
+        """It came to its end without anything to decide."""
+        if self.tx is not self._owner:
+            self.session.router.identity.give_up(self.tx)
 
     def holds(self, namespace: NamespaceName, keys: Iterable[bytes]) -> bytes | None:
         """A key of these that it has locked; None if it has locked none."""
@@ -142,7 +163,7 @@ class Transaction:
         size -= sum(len(key) + len(before[key] or b"") for key in values if key in before)
         if size > TRANSACTION_BYTES_MAX:
             raise errors.UsageError(
-                f"the writes of transaction {self.label or self.id} would have {size} bytes: expected at most "
+                f"the writes of transaction {self.name} would have {size} bytes: expected at most "
                 f"{TRANSACTION_BYTES_MAX} in one transaction"
             )
         if self.concurrency is Concurrency.PESSIMISTIC:
@@ -199,14 +220,12 @@ class Transaction:
 
     def _check_open(self) -> None:
         if self._state in {"committed", "rolled back"}:
-            raise errors.UsageError(f"the transaction {self.label or self.id} is over: it was {self._state}")
+            raise errors.UsageError(f"the transaction {self.name} is over: it was {self._state}")
         if time.monotonic() >= self._ends_at:
             raise self._too_late()
 
     def _too_late(self) -> errors.TransactionTimeout:
-        return errors.TransactionTimeout(
-            f"the transaction {self.label or self.id} took longer than its timeout of {self._timeout} s"
-        )
+        return errors.TransactionTimeout(f"the transaction {self.name} took longer than its timeout of {self._timeout} s")
 
     async def _keep(self) -> None:
         """Renew the locks' leases for as long as the transaction is open, and give them back when its time is over."""
@@ -239,12 +258,16 @@ class Transaction:
             else:
                 written = self._written.get(namespace, {})
                 locks.extend((namespace, key) for key in read if key not in written)
+        if self._written:
+            self._settle()
         self._state = "committed"
         try:
             if self._written:
                 await self._decide(locks, reads)
-            elif locks or reads:
-                await self.session.call(CheckCall(self._owner, locks, reads))
+            else:
+                self._unused()
+                if locks or reads:
+                    await self.session.call(CheckCall(self._owner, locks, reads))
             await self._release(self._astray)
         except errors.Error as error:
             self._state = "rolled back"
@@ -255,7 +278,6 @@ class Transaction:
     async def _decide(
         self, locks: list[tuple[NamespaceName, bytes]], reads: list[tuple[NamespaceName, bytes, int, int]]
     ) -> None:
-        self.tx = self.session.new_tx()
         call = CommitCall(
             self.tx,
             self._owner,
@@ -276,6 +298,7 @@ class Transaction:
             return
         self._stop_keeping()
         self._state = "rolled back"
+        self._unused()
         await self._release()
 
     async def _release(self, keys: dict[bytes, None] | None = None) -> None:

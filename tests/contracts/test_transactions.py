@@ -322,12 +322,30 @@ def test_an_id_has_a_form(db: engine.Database, id_: Any) -> None:
         db.transaction_status(id_)
 
 
+def test_the_id_that_a_transaction_has_before_its_end_is_the_one_to_ask_about_after_it(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes]
+) -> None:
+    with db.transaction() as tx:
+        tx.namespace(ns).put(b"a", b"1")
+        before = tx.id
+    assert tx.id == before
+    assert db.transaction_status(before) == "committed"
+    with pytest.raises(OurOwn), db.transaction() as tx:
+        tx.namespace(ns).put(b"a", b"2")
+        before = tx.id
+        raise OurOwn
+    assert tx.id == before
+    assert db.transaction_status(before) == "aborted"
+
+
 def test_a_transaction_nobody_heard_of_is_aborted_and_stays_so(
     db: engine.Database, ns: engine.Namespace[bytes, bytes]
 ) -> None:
     with pytest.raises(engine.Conflict), db.transaction() as tx:
         tx.namespace(ns).put(b"a", b"1")
         assert db.transaction_status(tx.id) == "aborted"
+        assert db.transaction_status(tx.id) == "aborted"
+    assert db.transaction_status(tx.id) == "aborted"
     assert ns.get(b"a") is None
     with pytest.raises(engine.UsageError, match="partition 99999 does not exist"):
         db.transaction_status("0" * 32 + "@99999")
