@@ -31,7 +31,8 @@ TROUBLES = ("nothing", "down", "away", "stopped", "slow-disk", "slow-node", "dea
 | ring | each node hears only its two neighbours; of three nodes, the first and the last do not hear each other |
 """
 DRAWN = tuple(trouble for trouble in TROUBLES if trouble != "slow-disk")
-"""That a disk is slow is no reason yet to go on without it."""
+"""Whose disk is slow is set aside, but by an exchange. Where it leads that one itself, as the first of the map does, each
+step waits for its disk, and nobody is served for longer than `bound_ns`: this trouble is not drawn."""
 REST_NS = 6_000 * MS
 """What was wrong before has ended by then, by itself."""
 
