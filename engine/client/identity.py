@@ -14,6 +14,8 @@ AHEAD_MAX = 1 << 14
 """A session that runs so far ahead of its oldest open call is left; nodes refuse what is four times as far."""
 SESSIONS_MAX = 256
 """So many sessions that were left with something unknown are remembered."""
+ENDED_MAX = 4096
+"""So many sessions that were left with everything answered are told from those of other clients."""
 GIVEN_UP_MAX = 1024
 """So many ids that were named, and under which nothing was asked, are remembered."""
 
@@ -53,6 +55,7 @@ class Identity:
         self.current = ClientSession(self._name())
         self.owners = ClientSession(self._name())  # only ever holds locks: nothing is executed under these ids
         self._left: dict[bytes, ClientSession] = {}
+        self._ended: dict[bytes, None] = {}
         self._given_up: dict[TxId, None] = {}
 
     def _name(self) -> bytes:
@@ -83,16 +86,19 @@ class Identity:
         return self.current if name == self.current.name else self._left.get(name)
 
     def acked(self, tx: TxId) -> int:
-        """Up to where the session of an id has all answers.
+        """Up to where the session of an id has all answers; -1 if it is none of this client's.
 
-        A session that is not remembered has nothing left to ask: whoever asks again in it is to be answered from what is
-        known, or refused, and by a node that never heard of the session, too.
+        A session of its own that has ended has nothing left to ask: whoever asks again in it is to be answered from what
+        is known, or refused, also by a node that never heard of the session. Of another client's session nothing is known
+        here, so an id that was handed on is executed if it never was.
         """
         current = self.current
         if tx.startswith(current.name):
             return current.low - 1
         session = self._left.get(tx[:SESSION_BYTES])
-        return session.low - 1 if session is not None else sequence_of(tx)
+        if session is not None:
+            return session.low - 1
+        return sequence_of(tx) if tx[:SESSION_BYTES] in self._ended else -1
 
     def awaits(self, tx: TxId) -> bool:
         """Whether an id has no answer yet."""
@@ -121,6 +127,7 @@ class Identity:
             session.close(sequence_of(tx))
             if not session.open:
                 del self._left[session.name]
+                self._end(session)
 
     def leave(self) -> None:
         """Go on in another session: in this one an answer is missing."""
@@ -128,7 +135,15 @@ class Identity:
             self._left[self.current.name] = self.current
             if len(self._left) > SESSIONS_MAX:
                 del self._left[next(iter(self._left))]
+        else:
+            self._end(self.current)
         self.current = ClientSession(self._name())
+
+    def _end(self, session: ClientSession) -> None:
+        """A session that was left has all its answers."""
+        self._ended[session.name] = None
+        if len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
 
     def age_ns(self, tx: TxId, now: int) -> int:
         """How long ago an id was made that has no answer yet; 0 for an owner, of which nothing came; -1 if nobody knows."""

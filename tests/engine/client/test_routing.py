@@ -258,6 +258,14 @@ def test_who_asks_again_in_a_session_that_nothing_is_left_of_says_that_it_was_an
     assert isinstance(again.error, errors.AlreadyAnswered)
 
 
+def test_an_id_that_another_client_handed_on_is_not_called_answered() -> None:
+    story = Story()
+    handed_on = PutCall(bytes(15) + b"t", "acc", [b"k"], [b"v"])
+    story.router.begin(handed_on, story.now, story.now + SECOND)
+    (put,) = story.of(A, Put)
+    assert put.acked == -1, "nothing is known here of what its client was told: it is executed, if it never was"
+
+
 def test_a_node_that_takes_an_open_request_for_answered_leaves_it_unknown() -> None:
     story = Story()
     call = story.put(0)
