@@ -34,11 +34,11 @@ from wal import DiskError, LogClosed, LogError
 PROGRAMS = {
     "node": ("tools.node_commands", "Start, stop and look at a node."),
     "cluster": ("tools.cluster_commands", "Form a cluster, and look at it."),
-    "wal": ("tools.wal_commands", "Look at a node's log; nothing is written."),
+    "wal": ("tools.wal.cli", "Look at a node's log; nothing is written."),
     "reconcile": ("tools.reconcile.cli", "Compare the copies of a cluster."),
     "doctor": ("tools.doctor", "Say whether this machine is fit for a node."),
-    "demo": ("tools.demo", "The whole story, with real data."),
-    "bench": ("tools.bench", "Measure every figure of this project."),
+    "demo": ("tools.demo.cli", "The whole story, with real data."),
+    "bench": ("tools.bench.cli", "Measure every figure of this project."),
 }
 
 app = program(

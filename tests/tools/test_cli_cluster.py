@@ -125,7 +125,7 @@ def test_a_program_that_is_not_there_is_no_traceback(capsys: pytest.CaptureFixtu
 
 
 def test_looking_at_a_log_does_not_wait_for_what_it_does_not_need() -> None:
-    code = "import sys, tools.cli, tools.wal_commands; print(*(m for m in sys.modules if '.' not in m))"
+    code = "import sys, tools.cli, tools.wal.cli; print(*(m for m in sys.modules if '.' not in m))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert not {"pyspark", "pyarrow", "uvloop"} & set(result.stdout.split())
 

@@ -9,8 +9,8 @@ import msgspec
 
 from engine.offline import FragmentView, PartitionView
 from engine.store import Row
-from tools.log_rows import Rows as LogSaid
 from tools.reconcile.findings import Finding, Values
+from tools.wal.rows import Rows as LogSaid
 from wal.ids import NodeId, Version
 
 GRACE_MS = 10_000

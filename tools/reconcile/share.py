@@ -14,13 +14,13 @@ import msgspec
 from engine.errors import CorruptionError
 from engine.offline import DoesNotFold, FragmentView, PartitionView, State, read_directory
 from engine.topology import CopyState, Placement, Topology
-from tools.log_rows import LogRows
-from tools.log_rows import Rows as LogSaid
 from tools.reconcile.compare import compare
 from tools.reconcile.copies import Copy
 from tools.reconcile.findings import Finding, Kind
 from tools.reconcile.survey import Share
 from tools.reconcile.transactions import PartitionCopy, compare_transactions
+from tools.wal.rows import LogRows
+from tools.wal.rows import Rows as LogSaid
 from wal import Block, PartitionCounter, inspect
 from wal.ids import Fragment, Namespace, NodeId
 

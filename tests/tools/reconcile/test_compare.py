@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from engine.store import Entry
 from tests.tools.reconcile.replicas import ACC, Said, closed, copy_of, put, tx
-from tools.log_rows import LogRows
-from tools.log_rows import Rows as LogSaid
 from tools.reconcile.compare import compare
 from tools.reconcile.copies import Clock, Compared, Copy, Rules
 from tools.reconcile.findings import Finding, Kind, Values
+from tools.wal.rows import LogRows
+from tools.wal.rows import Rows as LogSaid
 from wal import records as r
 from wal.ids import Version, partition_of
 

@@ -11,10 +11,10 @@ import pytest
 
 from engine.settings import Settings
 from tests.support.directories import SEGMENT_BYTES, copies
-from tools import demo_flights as data
-from tools.demo_evidence import Return, check_return, damage, equal, lost_hours, read_return, same_counters
-from tools.demo_screen import summary_rows
-from tools.demo_summary import Killed, Summary
+from tools.demo import flights as data
+from tools.demo.evidence import Return, check_return, damage, equal, lost_hours, read_return, same_counters
+from tools.demo.screen import summary_rows
+from tools.demo.summary import Killed, Summary
 from tools.reconcile import check
 from wal import DirectoryDisk, Log, LogSettings
 from wal import records as r

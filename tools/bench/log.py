@@ -17,7 +17,7 @@ from engine.home import open_home
 from engine.recover import recover
 from engine.settings import Settings
 from engine.store import LayeredStore, MemoryStore
-from tools.bench_figures import VALUE_BYTES, Measured, Setting, count_is, per_second
+from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is, per_second
 from wal import DirectoryDisk, Log, LogSettings, PartitionCounter, Want, crc32c, reference_crc32c
 from wal.checksum import Checksum
 from wal.ids import partition_of

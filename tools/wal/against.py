@@ -16,7 +16,7 @@ import msgspec
 from engine.errors import CorruptionError, UsageError
 from engine.offline import FragmentView, State, read_directory
 from tools.terminal import ExitCode, Unreadable
-from tools.wal_places import Place
+from tools.wal.places import Place
 from wal import PartitionCounter
 from wal.ids import Fragment, NodeId, fragment_name
 

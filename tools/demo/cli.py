@@ -28,10 +28,10 @@ from rich.console import Console
 
 from engine.errors import Error, UsageError
 from engine.settings import Settings, check_settings
-from tools.demo_flights import data_file
-from tools.demo_screen import Screen, summary_rows, summary_table
-from tools.demo_story import Options, Story, check_hours
-from tools.demo_summary import Summary
+from tools.demo.flights import data_file
+from tools.demo.screen import Screen, summary_rows, summary_table
+from tools.demo.story import Options, Story, check_hours
+from tools.demo.summary import Summary
 from tools.reconcile.session import find_java
 from tools.terminal import emit, emit_bytes, program
 
@@ -200,7 +200,7 @@ def _workplace(directory: Path | None, months: int, *, keep: bool) -> Iterator[P
 
 
 def main() -> None:
-    """The command by itself: `python -m tools.demo`."""
+    """The command by itself: `python -m tools.demo.cli`."""
     app(prog_name="foreshore demo")
 
 

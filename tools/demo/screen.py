@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tools.demo_evidence import Check
-from tools.demo_load import Load
-from tools.demo_summary import Summary
+from tools.demo.evidence import Check
+from tools.demo.load import Load
+from tools.demo.summary import Summary
 
 LINE_SECONDS = 5.0
 GOAL_KEYS = 30_000

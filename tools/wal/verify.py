@@ -21,10 +21,10 @@ from engine.store_file import structure_problems
 from engine.store_lmdb import LmdbStore
 from tools.reconcile.logs import LogTold
 from tools.terminal import ExitCode, code_of, emit, exit_code_of, to_json
-from tools.wal_against import Owed, check_peers, owed_by, read_peers
-from tools.wal_audit import audit as audit_store
-from tools.wal_logic import Logic, torn
-from tools.wal_places import Place, place_of
+from tools.wal.against import Owed, check_peers, owed_by, read_peers
+from tools.wal.audit import audit as audit_store
+from tools.wal.logic import Logic, torn
+from tools.wal.places import Place, place_of
 from wal import Block, Finding, Report, inspect
 from wal import verify as verify_log
 

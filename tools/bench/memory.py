@@ -6,8 +6,8 @@ import asyncio
 import time
 
 from engine.client.admin import ask
-from tools.bench_cluster import NAMESPACE, NODES, memory_of, three_nodes
-from tools.bench_figures import Measured, Setting
+from tools.bench.cluster import NAMESPACE, NODES, memory_of, three_nodes
+from tools.bench.figures import Measured, Setting
 from tools.local_cluster import LocalCluster, until
 
 VALUES = 1_024

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engine import aio
 from engine.offline import read_directory
-from tools.bench_figures import VALUE_BYTES, Measured, Setting, count_is, per_second
+from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is, per_second
 
 NAMESPACE = "bench"
 WARM_UP = 0.2

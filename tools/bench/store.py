@@ -21,7 +21,7 @@ import lmdb
 from engine.store import CheckpointImage, Entry
 from engine.store_envelope import fragment_key, seal_rows
 from engine.store_lmdb import LmdbStore
-from tools.bench_figures import VALUE_BYTES, Measured, Setting, count_is, per_second
+from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is, per_second
 from wal.ids import Fragment, partition_of
 
 PARTITIONS = 1024

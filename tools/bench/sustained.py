@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from engine import aio
 from engine.client.admin import ask
-from tools.bench_cluster import NAMESPACE, counted, three_nodes
-from tools.bench_figures import VALUE_BYTES, Measured, Setting, per_second
+from tools.bench.cluster import NAMESPACE, counted, three_nodes
+from tools.bench.figures import VALUE_BYTES, Measured, Setting, per_second
 
 CLIENTS = 64
 KEYS = 100_000

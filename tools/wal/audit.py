@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from engine.offline import State
-from tools.log_rows import LogRows, Rows, audited
 from tools.terminal import word
-from tools.wal_logic import INTERNAL
+from tools.wal.logic import INTERNAL
+from tools.wal.rows import LogRows, Rows, audited
 from wal import Block, Source, inspect
 from wal.ids import Fragment, fragment_name, partition_of
 

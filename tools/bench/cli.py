@@ -25,14 +25,14 @@ import uvloop
 from rich.console import Console
 
 from engine.errors import UsageError
-from tools.bench_cluster import blocked, puts, transactions, year
-from tools.bench_embedded import embedded_batches, embedded_puts
-from tools.bench_figures import Measured, Setting, machine
-from tools.bench_log import history, log_parts, replay
-from tools.bench_memory import at_rest
-from tools.bench_store import store_parts
-from tools.bench_sustained import sustained
-from tools.bench_turns import node_returns, turns_at_limits
+from tools.bench.cluster import blocked, puts, transactions, year
+from tools.bench.embedded import embedded_batches, embedded_puts
+from tools.bench.figures import Measured, Setting, machine
+from tools.bench.log import history, log_parts, replay
+from tools.bench.memory import at_rest
+from tools.bench.store import store_parts
+from tools.bench.sustained import sustained
+from tools.bench.turns import node_returns, turns_at_limits
 from tools.terminal import emit, program, show, to_json
 
 app = program("bench")

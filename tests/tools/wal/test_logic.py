@@ -11,7 +11,7 @@ from engine.offline import read_directory
 from engine.store import Entry
 from tests.support.commands import objects, wal
 from tests.support.directories import append, copies, replace
-from tools.wal_logic import Logic
+from tools.wal.logic import Logic
 from wal import read
 from wal import records as r
 from wal.ids import Fragment, partition_of

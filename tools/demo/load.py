@@ -19,7 +19,7 @@ import msgspec
 from engine import aio
 from engine.client.calls import CommitCall
 from engine.errors import Error
-from tools.demo_flights import FLIGHTS, TOTALS, Hour, Total, decode_total, encode
+from tools.demo.flights import FLIGHTS, TOTALS, Hour, Total, decode_total, encode
 from wal.ids import partition_of
 
 LOADERS = 12

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests.support.commands import FORESHORE, environment
 from tests.support.patience import PATIENCE_SECONDS
 from tools.cli import app
-from tools.demo_summary import Summary
+from tools.demo.summary import Summary
 from tools.local_cluster import spawn
 
 SMALL = ("demo", "--partitions", "32", "--engine", "local")
@@ -121,7 +121,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_starts(tmp_path: Path) 
 
 
 def test_what_is_missing_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.demo_flights.PACKAGE", "nycflights-not-there")
+    monkeypatch.setattr("tools.demo.flights.PACKAGE", "nycflights-not-there")
     result = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path / "new")])
     assert result.exit_code == 2
     assert "the package nycflights-not-there is not installed: run `make setup`" in " ".join(result.stderr.split())

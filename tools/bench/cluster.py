@@ -15,9 +15,9 @@ from pathlib import Path
 
 from engine import aio
 from engine.client.admin import ask
-from tools import demo_flights
-from tools.bench_figures import VALUE_BYTES, Measured, Setting, count_is, per_second
-from tools.demo_load import Heart, Load
+from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is, per_second
+from tools.demo import flights
+from tools.demo.load import Heart, Load
 from tools.local_cluster import LocalCluster, NodeProcess, until
 from wal.ids import partition_of
 
@@ -203,8 +203,8 @@ async def blocked(setting: Setting, figure: str, goal: float) -> list[Measured]:
 async def year(setting: Setting, figure: str, keys_goal: float, memory_goal: float) -> list[Measured]:
     """The demo's load, undisturbed, and what a node's memory is afterwards."""
     setting.say(f"{figure}: reading the flights of the year")
-    flights = demo_flights.data_file("flights.csv.zip")
-    hours = demo_flights.hours_of(demo_flights.read_departures(flights))
+    file = flights.data_file("flights.csv.zip")
+    hours = flights.hours_of(flights.read_departures(file))
     hours = hours[: setting.hours] if setting.hours else hours
     async with three_nodes(setting, figure) as (cluster, database):
         load = Load(database, hours, setting.directory / figure / "acknowledged.jsonl")
@@ -213,8 +213,8 @@ async def year(setting: Setting, figure: str, keys_goal: float, memory_goal: flo
         seconds = load.seconds
         keys = sum(entry.keys for entry in load.acknowledged)
         count_is("transactions of the load", len(hours), load.done)
-        spaces = demo_flights.TOTALS
-        rows = [row async for row in database.namespace(demo_flights.FLIGHTS).scan()]
+        spaces = flights.TOTALS
+        rows = [row async for row in database.namespace(flights.FLIGHTS).scan()]
         totals = [row for space in spaces for row in [r async for r in database.namespace(space).scan()]]
         count_is("flights", sum(len(hour.flights) for hour in hours), len(rows))
         count_is("totals", len({(s, key) for hour in hours for s in spaces for key in hour.adds[s]}), len(totals))

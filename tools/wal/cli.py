@@ -19,10 +19,10 @@ import typer
 from engine.errors import UsageError
 from tools.reconcile.findings import Values
 from tools.terminal import ExitCode, Row, bytes_of, code_of, complain, emit, program, show, to_json, word
-from tools.wal_counters import counters
-from tools.wal_places import Place, place_of
-from tools.wal_records import Filter, facts, line, time_text
-from tools.wal_verify import verify
+from tools.wal.counters import counters
+from tools.wal.places import Place, place_of
+from tools.wal.records import Filter, facts, line, time_text
+from tools.wal.verify import verify
 from wal import Block, Finding, SegmentInfo, follow, inspect, list_segments
 from wal import records as r
 from wal.ids import PARTITIONS_MAX

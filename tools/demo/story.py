@@ -1,4 +1,4 @@
-"""The demo as a story in seven acts, told against real processes; `tools.demo` is the command around it.
+"""The demo as a story in seven acts, told against real processes; `tools.demo.cli` is the command around it.
 
 One `Story` owns the nodes, the clients and what was found. Every act does one thing, says so, and adds to the summary;
 what must hold becomes a `Check`. An act that cannot go on raises `engine.errors.Error`.
@@ -24,11 +24,11 @@ from engine import aio
 from engine.client.admin import ask
 from engine.errors import Error, UsageError
 from engine.settings import Settings
-from tools import demo_flights as data
-from tools.demo_evidence import Check, check_return, damage, equal, lost_hours, read_return, same_counters
-from tools.demo_load import Heart, Load
-from tools.demo_screen import Screen
-from tools.demo_summary import Killed, Loaded, Reconciled, Replaced, Returned, Summary
+from tools.demo import flights as data
+from tools.demo.evidence import Check, check_return, damage, equal, lost_hours, read_return, same_counters
+from tools.demo.load import Heart, Load
+from tools.demo.screen import Screen
+from tools.demo.summary import Killed, Loaded, Reconciled, Replaced, Returned, Summary
 from tools.local_cluster import LocalCluster, NodeProcess, spawn, until
 
 NODES = ("n1", "n2", "n3")

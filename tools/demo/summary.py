@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tools.demo_evidence import Check
+from tools.demo.evidence import Check
 
 
 class Loaded(msgspec.Struct):

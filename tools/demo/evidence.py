@@ -11,7 +11,7 @@ import msgspec
 from engine.home import open_home
 from engine.settings import Settings
 from engine.store import Entry
-from tools.demo_flights import Hour
+from tools.demo.flights import Hour
 from wal import PartitionCounter, read
 from wal import records as r
 from wal.ids import Fragment, TxId, fragment_name, partition_of

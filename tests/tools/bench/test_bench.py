@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.commands import foreshore
-from tools.bench import FIGURES, app
-from tools.bench_cluster import memory_of
-from tools.bench_figures import Measured, Miscounted, count_is
+from tools.bench.cli import FIGURES, app
+from tools.bench.cluster import memory_of
+from tools.bench.figures import Measured, Miscounted, count_is
 from tools.cli import app as foreshore_app
 
 UPDATES = 300
