@@ -33,6 +33,7 @@ Cell = str | int | float | bool | None | list[int] | list[str] | list[list[int]]
 Row = Mapping[str, Cell]
 """One line of an answer. A value of None, "" or [] says nothing and is left out of plain lines."""
 
+LINES_AT_ONCE = 100
 _ESCAPE = re.compile(r"\\(\\|x[0-9A-Fa-f]{2})")
 
 
@@ -120,8 +121,15 @@ def complain(text: object) -> None:
 def emit(lines: Iterable[str]) -> None:
     """Print an answer, line by line. If nobody reads it any more, the command ends here and quietly."""
     with _while_it_is_read():
-        for line in lines:
-            print(clean(line))
+        for some in _batches(lines):
+            sys.stdout.write("\n".join(some) + "\n")
+
+
+def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
+    """So many lines at once that writing them costs little, and none of them waits for long."""
+    left = iter(lines)
+    while some := list(map(clean, itertools.islice(left, LINES_AT_ONCE))):
+        yield some
 
 
 def emit_bytes(data: bytes) -> None:

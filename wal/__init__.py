@@ -11,8 +11,9 @@ from wal.disk import DirectoryDisk, Disk, DiskError, DiskFull, DiskMissing, File
 from wal.errors import Finding, LogBehindStore, LogClosed, LogDamaged, LogError, LogForeign, LogTooNew
 from wal.history import HistoryCursor
 from wal.log import Log, LogSettings
-from wal.reader import Report, Source, begins, follow, inspect, list_segments, read, verify
+from wal.reader import Report, Source, backwards, begins, follow, inspect, list_segments, read, verify
 from wal.repair import Torn
+from wal.scan import RawBlock
 from wal.segment import Block, SegmentInfo
 from wal.walk import Owner
 from wal.want import Want
@@ -40,12 +41,14 @@ __all__ = [
     "LogTooNew",
     "Owner",
     "PartitionCounter",
+    "RawBlock",
     "Report",
     "SegmentInfo",
     "Source",
     "TooManyRanges",
     "Torn",
     "Want",
+    "backwards",
     "begins",
     "crc32c",
     "follow",

@@ -113,7 +113,7 @@ class BlockView:
             cost = "the history of the fragments in this block"
             self.findings.append(Finding(kind="damaged", segment=name, offset=offset, lsn=0, what=str(error), cost=cost))
             return None
-        return RawBlock(offset, header, block)
+        return RawBlock(offset, header, block, self._header.first_lsn)
 
 
 class HistoryCursor:

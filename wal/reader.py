@@ -8,7 +8,8 @@ the next block that verifies. A live node's last block may be half written: that
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -20,10 +21,10 @@ from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
 from wal.records import Trimmed
-from wal.scan import Scan
+from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsn, segment_name
 from wal.segment_file import after, before, decode, read_header
-from wal.walk import Owner, ReadableDisk, Walk
+from wal.walk import Choose, Owner, ReadableDisk, Walk
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ReadableDisk
 """A directory, segment files (of one log, from wherever), or a disk."""
@@ -66,10 +67,18 @@ def read(source: Source, from_lsn: int = 1, to_lsn: int | None = None, *, owner:
 
 
 def inspect(
-    source: Source, from_lsn: int = 1, to_lsn: int | None = None, *, owner: Owner | None = None
+    source: Source,
+    from_lsn: int = 1,
+    to_lsn: int | None = None,
+    *,
+    owner: Owner | None = None,
+    choose: Choose | None = None,
 ) -> Iterator[Block | Finding]:
-    """The same, tolerantly: what is wrong comes as a `Finding` in its place, and everything that verifies is read."""
-    for found in Walk(_disk_of(source), from_lsn=from_lsn, owner=owner):
+    """The same, tolerantly: what is wrong comes as a `Finding` in its place, and everything that verifies is read.
+
+    With `choose` only the blocks that it says yes to are decoded.
+    """
+    for found in Walk(_disk_of(source), from_lsn=from_lsn, owner=owner, choose=choose):
         match found:
             case Finding():
                 yield found
@@ -81,6 +90,48 @@ def inspect(
                     yield block if to_lsn is None else before(block, to_lsn + 1)
             case SegmentInfo():
                 pass
+
+
+def backwards(
+    source: Source,
+    from_lsn: int = 1,
+    to_lsn: int | None = None,
+    *,
+    owner: Owner | None = None,
+    choose: Choose | None = None,
+) -> Iterator[Block | Finding]:
+    """The same blocks, the newest first, after all that is wrong. The log is verified once, forwards, and then read back.
+
+    What is kept in between is the place of each block that is to be read.
+    """
+    disk = _disk_of(source)
+    places: list[tuple[int, array[int]]] = []  # (a segment's first LSN, where its blocks are)
+
+    def note(raw: RawBlock) -> bool:
+        if (to_lsn is None or raw.header.first_lsn <= to_lsn) and (choose is None or choose(raw)):
+            if not places or places[-1][0] != raw.segment:
+                places.append((raw.segment, array("Q")))
+            places[-1][1].append(raw.offset)
+        return False
+
+    for found in Walk(disk, from_lsn=from_lsn, owner=owner, choose=note):
+        if isinstance(found, Finding):
+            yield found
+    for segment, offsets in reversed(places):
+        for block in _blocks_at(disk, segment, reversed(offsets)):
+            part = after(block, from_lsn)
+            yield part if to_lsn is None else before(part, to_lsn + 1)
+
+
+def _blocks_at(disk: ReadableDisk, segment: int, offsets: Iterable[int]) -> Iterator[Block]:
+    """The blocks at these places of one segment; LogDamaged where there is none any more."""
+    with _opened(disk, segment) as (file, header):
+        for offset in offsets:
+            try:
+                yield decode(read_block(file, header, offset), segment_name(segment))
+            except FormatError as error:
+                what = f"a block that had verified does not any more: {error}"
+                raise LogDamaged(_lost(segment, 0, what)) from error
 
 
 def verify(

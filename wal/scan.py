@@ -43,11 +43,12 @@ class Readable(Protocol):
 
 
 class RawBlock(NamedTuple):
-    """A block that verified: its header and all of its bytes."""
+    """A block that verified: its header and all of its bytes, and the first LSN of the segment that it is in."""
 
     offset: int
     header: BlockHeader
     data: bytes
+    segment: int
 
 
 class Scan:
@@ -100,7 +101,7 @@ class Scan:
             except FormatError as error:
                 self.stop = str(error)
                 return
-            block = RawBlock(self.offset, header, data)
+            block = RawBlock(self.offset, header, data, self._segment)
             self.offset += size
             self.lsn += header.records
             self.crc = header.crc
@@ -112,6 +113,15 @@ class Scan:
         if header.first_lsn != self.lsn:
             raise FormatError(f"the block's first LSN is {header.first_lsn}: expected {self.lsn}")
         check_block(self._segment, header, data, self._checksum)
+
+
+def read_block(file: Readable, header: SegmentHeader, offset: int) -> RawBlock:
+    """The block at `offset`, by itself; FormatError if there is none."""
+    room = header.capacity - offset
+    found = decode_block_header(file.read(offset, BLOCK_HEADER_BYTES), 0, room)
+    block = file.read(offset, found.size)
+    check_block(header.first_lsn, found, block)
+    return RawBlock(offset, found, block, header.first_lsn)
 
 
 def survivors(file: Readable, header: SegmentHeader, *, offset: int, limit: int, lsn: int) -> Iterator[RawBlock]:
@@ -132,7 +142,7 @@ def survivors(file: Readable, header: SegmentHeader, *, offset: int, limit: int,
                 block = data[start : start + block_size(found.length)]
                 if lsn <= found.first_lsn:
                     check_block(header.first_lsn, found, block)
-                    yield RawBlock(offset + start, found, block)
+                    yield RawBlock(offset + start, found, block, header.first_lsn)
                     step = len(block)
             except (FormatError, struct.error):
                 pass

@@ -6,7 +6,7 @@ read with; a node reads with `wal.recovery` and stops instead. Both draw the lin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -27,6 +27,9 @@ Found: TypeAlias = Block | Finding | SegmentInfo
 
 Owner: TypeAlias = tuple[str, str]
 """The cluster and the node that a log belongs to."""
+
+Choose: TypeAlias = Callable[[RawBlock], bool]
+"""Which blocks are decoded: the others are verified all the same, and not told of."""
 
 
 class ReadableDisk(Protocol):
@@ -56,8 +59,10 @@ class Walk:
         checksum: Checksum = crc32c,
         everything: bool = False,
         owner: Owner | None = None,
+        choose: Choose | None = None,
     ) -> None:
         self._disk = disk
+        self._choose = choose
         self._from_lsn = from_lsn
         self._checksum = checksum
         self._everything = everything
@@ -150,6 +155,7 @@ class Walk:
                 after=after,
                 from_lsn=0 if self._everything else self._from_lsn,
                 everything=self._everything,
+                choose=self._choose,
             )
             if walk.trailer is not None and walk.trailer.last_lsn < self._from_lsn and not self._everything:
                 yield Sealed(header, walk.trailer, whole=True).info()
@@ -172,6 +178,7 @@ class _SegmentWalk:
         after: SegmentHeader | Finding | None,
         from_lsn: int,
         everything: bool,
+        choose: Choose | None,
     ) -> None:
         last = after is None
         self.name = segment_name(header.first_lsn)
@@ -190,6 +197,7 @@ class _SegmentWalk:
         self._last = last and self.trailer is None
         self._from_lsn = from_lsn
         self._everything = everything
+        self._choose = choose
         self._size = min(file.size(), header.capacity)
         self._resized = wrong_size(file, header)
         self._until = after.first_lsn if isinstance(after, SegmentHeader) else 0
@@ -247,7 +255,8 @@ class _SegmentWalk:
     def _blocks(self, scan: Scan) -> Iterator[Found]:
         for raw in scan:
             records: list[Record] = []
-            if raw.header.records and raw.header.last_lsn >= self._from_lsn:
+            wanted = raw.header.records and raw.header.last_lsn >= self._from_lsn
+            if wanted and (self._choose is None or self._choose(raw)):
                 try:
                     block = decode(raw, self.name)
                 except LogTooNew as error:

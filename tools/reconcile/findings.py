@@ -114,9 +114,10 @@ def printable(data: bytes) -> str:
     >>> print(printable(b"k1"), printable(b"a\x00\\"))
     k1 a\x00\\
     """
-    return "".join(
-        chr(byte) if 0x20 <= byte < 0x7F and byte != 0x5C else "\\\\" if byte == 0x5C else f"\\x{byte:02x}" for byte in data
-    )
+    return data.decode() if data.isalnum() else data.decode("latin-1").translate(_ESCAPED)
+
+
+_ESCAPED = {byte: f"\\x{byte:02x}" for byte in range(256) if not 0x20 <= byte < 0x7F} | {ord("\\"): "\\\\"}
 
 
 def entry_facts(entry: Entry | None, values: Values) -> Facts:

@@ -7,7 +7,6 @@ everything that verifies is shown all the same; then the exit code says how bad 
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,123 +15,24 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from engine.errors import UsageError
-from tools.reconcile.findings import Values
-from tools.terminal import ExitCode, Row, bytes_of, code_of, complain, emit, program, show, to_json, word
+from tools.terminal import Row, program, show, word
 from tools.wal.counters import counters
+from tools.wal.dump import AsJson, Directories, FromLsn, OfNamespace, OfPartition, ToLsn, check_range, dump
+from tools.wal.filters import Filter
 from tools.wal.places import Place, place_of
-from tools.wal.records import Filter, facts, line, time_text
+from tools.wal.times import time_text
+from tools.wal.trouble import Trouble
 from tools.wal.verify import verify
-from wal import Block, Finding, SegmentInfo, follow, inspect, list_segments
+from wal import Block, list_segments
 from wal import records as r
-from wal.ids import PARTITIONS_MAX
 from wal.records import kind_of
 
-FOLLOW_SECONDS = 0.2
 ASIDE = re.compile(r".*\.(?:torn|lost)(?:\.\d+)?")
 
 app = program("wal", "Look at a node's log, live or stopped; nothing is written.")
 app.command()(verify)
 app.command()(counters)
-
-Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Data directories, logs, or segment files.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For a program: one JSON object a line.")]
-FromLsn = Annotated[int, typer.Option(min=1, help="The first LSN.")]
-ToLsn = Annotated[int | None, typer.Option(min=1, help="The last LSN.")]
-OfNamespace = Annotated[str | None, typer.Option(help="Only what is about this namespace.")]
-OfPartition = Annotated[int | None, typer.Option(min=0, max=PARTITIONS_MAX - 1, help="Only what is about this partition.")]
-
-
-@app.command()
-def dump(
-    directories: Directories,
-    from_lsn: FromLsn = 1,
-    to_lsn: ToLsn = None,
-    namespace: OfNamespace = None,
-    partition: OfPartition = None,
-    key: Annotated[
-        str | None, typer.Option(help="Only what names this key; any byte as \\xNN, as a dump prints it.")
-    ] = None,
-    tx: Annotated[str | None, typer.Option(help="Only this transaction: its id, or how it begins.")] = None,
-    values: Annotated[Values, typer.Option(help="What to show of values beside their size.")] = Values.NONE,
-    limit: Annotated[int, typer.Option(min=0, help="Stop after so many records; 0: none is too many.")] = 0,
-    tail: Annotated[bool, typer.Option("--follow", help="Go on with what the node appends, until interrupted.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Print the records of a log, one line each. The exit code says whether the log is whole, as that of verify does."""
-    _check_range(from_lsn, to_lsn)
-    wanted = Filter(namespace=namespace, partition=partition, key=None if key is None else bytes_of(key), tx=_tx(tx))
-    if tail and len(directories) > 1:
-        raise UsageError(f"--follow was given {len(directories)} directories: expected one")
-    places = [place_of(text) for text in directories]
-    trouble = _Trouble()
-    left = limit or -1
-    for place in places:
-        blocks = _following(place, from_lsn, to_lsn) if tail else trouble.aside(place, from_lsn, to_lsn)
-        for block in blocks:
-            lines = list(_lines(place if places[1:] else None, block, wanted, values, as_json=as_json))
-            shown = lines if left < 0 else lines[:left]
-            left -= len(shown) if left > 0 else 0
-            emit(shown)
-            if left == 0:
-                trouble.end()
-                return
-    trouble.end()
-
-
-def _lines(place: Place | None, block: Block, wanted: Filter, values: Values, *, as_json: bool) -> Iterator[str]:
-    for lsn, record in enumerate(block.records, block.first_lsn):
-        narrowed = wanted.narrow(record)
-        if narrowed is None:
-            continue
-        if as_json:
-            head: dict[str, Any] = {"node": place.name} if place else {}
-            head |= {"lsn": lsn, "time_ms": block.time_ms, "type": kind_of(record)}
-            yield to_json(head | facts(narrowed, values))
-        else:
-            yield (f"node={place.name} " if place else "") + line(lsn, block.time_ms, narrowed, values)
-
-
-def _following(place: Place, from_lsn: int, to_lsn: int | None) -> Iterator[Block]:
-    def wait() -> bool:
-        time.sleep(FOLLOW_SECONDS)
-        return True
-
-    for block in follow(place.source, from_lsn, wait=wait):
-        yield block
-        if to_lsn is not None and block.last_lsn >= to_lsn:
-            return
-
-
-class _Trouble:
-    """What was found to be wrong with the logs that were read; it is told as it comes."""
-
-    def __init__(self) -> None:
-        self._code = ExitCode.OK
-
-    def aside(self, place: Place, from_lsn: int, to_lsn: int | None) -> Iterator[Block]:
-        """The blocks of a log, without what is wrong with it."""
-        for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner):
-            if isinstance(found, Finding):
-                self.note(place, found)
-            else:
-                yield found
-
-    def note(self, place: Place, finding: Finding) -> None:
-        """Tell of a finding."""
-        complain(f"{place.path}: {finding}")
-        code = code_of(finding)
-        if not (place.live and code is ExitCode.TAIL):  # it is being written
-            self._code = max(code, self._code)
-
-    def files(self, place: Place) -> list[SegmentInfo]:
-        """The segments of a log; what is wrong with their files is told."""
-        return list_segments(place.source, owner=place.owner, tell=lambda finding: self.note(place, finding))
-
-    def end(self) -> None:
-        """The command ends here."""
-        if self._code:
-            raise typer.Exit(self._code)
+app.command()(dump)
 
 
 @app.command()
@@ -146,8 +46,8 @@ def stat(
     as_json: AsJson = False,
 ) -> None:
     """Count what a log holds: records by type, updates by namespace, and the busiest partitions."""
-    _check_range(from_lsn, to_lsn)
-    trouble = _Trouble()
+    check_range(from_lsn, to_lsn)
+    trouble = Trouble()
     rows: list[Row] = []
     for place in [place_of(text) for text in directories]:
         counted = _Counted()
@@ -235,12 +135,12 @@ class _Counted:
 @app.command()
 def segments(directories: Directories, as_json: AsJson = False) -> None:
     """List the segment files of a log, and what was set aside beside them."""
-    trouble = _Trouble()
+    trouble = Trouble()
     show(_segment_rows([place_of(text) for text in directories], trouble), as_json=as_json)
     trouble.end()
 
 
-def _segment_rows(places: list[Place], trouble: _Trouble) -> Iterator[Row]:
+def _segment_rows(places: list[Place], trouble: Trouble) -> Iterator[Row]:
     for place in places:
         for info in trouble.files(place):
             empty = info.last_lsn < info.first_lsn
@@ -262,19 +162,3 @@ def _segment_rows(places: list[Place], trouble: _Trouble) -> Iterator[Row]:
 
 def _is_aside(file: Path) -> bool:
     return ASIDE.fullmatch(file.name) is not None
-
-
-# Arguments.
-
-
-def _check_range(from_lsn: int, to_lsn: int | None) -> None:
-    if to_lsn is not None and to_lsn < from_lsn:
-        raise UsageError(
-            f"--to-lsn is {to_lsn} and --from-lsn is {from_lsn}: expected a range that ends where it begins or later"
-        )
-
-
-def _tx(text: str | None) -> str:
-    if text is not None and not re.fullmatch(r"[0-9A-Fa-f]{1,32}", text):
-        raise UsageError(f"--tx is {text!r}: expected 1 to 32 hexadecimal digits, as a dump prints a transaction")
-    return (text or "").lower()

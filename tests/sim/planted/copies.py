@@ -283,7 +283,7 @@ def torn_tail_accepted(machine: Machine) -> None:
     data = machine.disk.image(torn.kept_as).ljust(1 << 16, b"\0")  # trailing zeros of the block are not kept
     try:
         header = decode_block_header(data, 0, len(data))
-        block = decode(RawBlock(torn.offset, header, data[: block_size(header.length)]), torn.segment)
+        block = decode(RawBlock(torn.offset, header, data[: block_size(header.length)], 0), torn.segment)
     except (FormatError, LogTooNew):
         return
     _recover_again(machine, lambda blocks: [*blocks, block])

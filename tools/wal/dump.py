@@ -1,0 +1,208 @@
+"""`foreshore wal dump`: the records of a log, all of them or those that are asked for, a line or an object each."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from typing import Annotated, TypeAlias
+
+import typer
+
+from engine.errors import UsageError
+from tools.reconcile.findings import Values
+from tools.terminal import bytes_of, emit, to_json
+from tools.wal.filters import Filter, Span
+from tools.wal.objects import Keys, Told
+from tools.wal.places import Place, place_of
+from tools.wal.records import line
+from tools.wal.times import time_of
+from tools.wal.trouble import Trouble
+from wal import Block, follow
+from wal.counters import COUNTER_MAX
+from wal.ids import PARTITIONS_MAX
+from wal.records import KINDS
+
+FOLLOW_SECONDS = 0.2
+TYPES = [str(kind.__struct_config__.tag) for kind in KINDS]
+
+Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Data directories, logs, or segment files.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For a program: one JSON object a line.")]
+FromLsn = Annotated[int, typer.Option(min=1, help="The first LSN.")]
+ToLsn = Annotated[int | None, typer.Option(min=1, help="The last LSN.")]
+FromTime = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Not before: 2023-11-14T22:13:20Z, or how long ago: -10m, -1h, -2d.")
+]
+ToTime = Annotated[str | None, typer.Option(metavar="TIME", help="Not after.")]
+OfNamespace = Annotated[str | None, typer.Option(help="Only what is about this namespace.")]
+OfPartition = Annotated[int | None, typer.Option(min=0, max=PARTITIONS_MAX - 1, help="Only what is about this partition.")]
+WithValues = Annotated[Values, typer.Option(help="What to show of values beside their size.")]
+
+_Render: TypeAlias = Callable[[Place, Block, Filter], Iterator[str]]
+
+
+def dump(
+    directories: Directories,
+    from_lsn: FromLsn = 1,
+    to_lsn: ToLsn = None,
+    from_time: FromTime = None,
+    to_time: ToTime = None,
+    namespace: OfNamespace = None,
+    partition: OfPartition = None,
+    key: Annotated[
+        str | None, typer.Option(help="Only what names this key; any byte as \\xNN, as a dump prints it.")
+    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="Only what names a key that begins so.")] = None,
+    tx: Annotated[str | None, typer.Option(help="Only this transaction: its id, or how it begins.")] = None,
+    kinds: Annotated[
+        list[str] | None, typer.Option("--type", metavar="TYPE", help=f"Only this type; several times: {', '.join(TYPES)}.")
+    ] = None,
+    epoch: Annotated[str | None, typer.Option(metavar="N[..N]", help="Only what is of this epoch, or of these.")] = None,
+    counter: Annotated[str | None, typer.Option(metavar="N[..N]", help="Only what has one of these counters.")] = None,
+    values: WithValues = Values.NONE,
+    keys: Annotated[
+        Keys, typer.Option(help="How keys and values are written in JSON; text: as in a line, any byte as \\xNN.")
+    ] = Keys.TEXT,
+    limit: Annotated[int, typer.Option(min=0, help="Stop after so many records; 0: none is too many.")] = 0,
+    last: Annotated[int, typer.Option(min=0, help="Only the last so many records of each log; 0: all.")] = 0,
+    reverse: Annotated[bool, typer.Option("--reverse", help="The newest first.")] = False,
+    tail: Annotated[bool, typer.Option("--follow", help="Go on with what the node appends, until interrupted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the records of a log, one line each. The exit code says whether the log is whole, as that of verify does.
+
+    Filters are a conjunction. With --json each record is an object of docs/wal-dump.schema.json.
+    """
+    check_range(from_lsn, to_lsn)
+    now_ms = time.time_ns() // 1_000_000
+    wanted = Filter(
+        namespace=namespace,
+        partition=partition,
+        key=None if key is None else bytes_of(key),
+        prefix=None if prefix is None else bytes_of(prefix),
+        tx=tx_of(tx),
+        kinds=_kinds(kinds or []),
+        epochs=span_of("--epoch", epoch),
+        counters=span_of("--counter", counter),
+        times=_times(from_time, to_time, now_ms),
+    )
+    if tail and len(directories) > 1:
+        raise UsageError(f"--follow was given {len(directories)} directories: expected one")
+    if tail and (reverse or last):
+        raise UsageError("--follow goes on with what is appended: expected neither --reverse nor --last beside it")
+    places = [place_of(text) for text in directories]
+    render = _renderer(values, keys, several=len(places) > 1, as_json=as_json)
+    trouble = Trouble()
+
+    def batches() -> Iterator[list[str]]:
+        """What is shown, block by block: of a log that is followed nothing waits for the next one."""
+        for place in places:
+            if tail:
+                yield from (list(render(place, block, wanted)) for block in _following(place, from_lsn, to_lsn))
+                continue
+            backwards = reverse or last > 0
+            blocks = trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser(), newest_first=backwards)
+            shown: Iterator[list[str]] = (list(render(place, block, wanted)) for block in blocks)
+            if backwards:
+                shown = (lines[::-1] for lines in shown)
+            if last:
+                newest = list(islice(chain.from_iterable(shown), last))
+                shown = iter([newest if reverse else newest[::-1]])
+            yield from shown
+
+    for lines in _limited(batches(), limit) if limit else batches():
+        emit(lines)
+    trouble.end()
+
+
+def _limited(batches: Iterator[list[str]], limit: int) -> Iterator[list[str]]:
+    """The first so many lines; nothing is read beyond them."""
+    for lines in batches:
+        yield lines[:limit]
+        limit -= len(lines)
+        if limit <= 0:
+            return
+
+
+def _renderer(values: Values, keys: Keys, *, several: bool, as_json: bool) -> _Render:
+    """How a block's wanted records are shown."""
+    told = Told(values, keys)
+
+    def objects(place: Place, block: Block, wanted: Filter) -> Iterator[str]:
+        node = place.name if several else ""
+        for lsn, record in enumerate(block.records, block.first_lsn):
+            narrowed = wanted.narrow(record)
+            if narrowed is not None:
+                yield to_json(told.object(lsn, block, narrowed, node))
+
+    def lines(place: Place, block: Block, wanted: Filter) -> Iterator[str]:
+        head = f"node={place.name} " if several else ""
+        for lsn, record in enumerate(block.records, block.first_lsn):
+            narrowed = wanted.narrow(record)
+            if narrowed is not None:
+                yield head + line(lsn, block.time_ms, narrowed, values)
+
+    return objects if as_json else lines
+
+
+def _following(place: Place, from_lsn: int, to_lsn: int | None) -> Iterator[Block]:
+    def wait() -> bool:
+        time.sleep(FOLLOW_SECONDS)
+        return True
+
+    for block in follow(place.source, from_lsn, wait=wait):
+        yield block
+        if to_lsn is not None and block.last_lsn >= to_lsn:
+            return
+
+
+# Arguments.
+
+
+def check_range(from_lsn: int, to_lsn: int | None) -> None:
+    """Raise UsageError for a range that ends before it begins."""
+    if to_lsn is not None and to_lsn < from_lsn:
+        raise UsageError(
+            f"--to-lsn is {to_lsn} and --from-lsn is {from_lsn}: expected a range that ends where it begins or later"
+        )
+
+
+def tx_of(text: str | None) -> str:
+    """How a transaction's id begins. Raises UsageError."""
+    if text is not None and not re.fullmatch(r"[0-9A-Fa-f]{1,32}", text):
+        raise UsageError(f"--tx is {text!r}: expected 1 to 32 hexadecimal digits, as a dump prints a transaction")
+    return (text or "").lower()
+
+
+def span_of(option: str, text: str | None) -> Span | None:
+    """`7`, `7..9`, `7..` or `..9`. Raises UsageError."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{0,19})(\.\.)?(\d{0,19})", text)
+    if match is None or not (match[1] or match[3]) or (match[3] and not match[2]):
+        raise UsageError(f"{option} is {text!r}: expected a number, or a range of them such as 7..9, 7.. or ..9")
+    first = int(match[1] or 0)
+    end = int(match[3]) if match[3] else COUNTER_MAX if match[2] else first
+    if end < first:
+        raise UsageError(f"{option} is {text!r}: expected a range that ends where it begins or later")
+    return first, end
+
+
+def _times(from_time: str | None, to_time: str | None, now_ms: int) -> Span | None:
+    if from_time is None and to_time is None:
+        return None
+    first = 0 if from_time is None else time_of(from_time, now_ms)
+    end = COUNTER_MAX if to_time is None else time_of(to_time, now_ms)
+    if end < first:
+        raise UsageError(
+            f"--to-time is {to_time} and --from-time is {from_time}: expected a span that ends after it begins"
+        )
+    return first, end
+
+
+def _kinds(names: list[str]) -> frozenset[str]:
+    for name in names:
+        if name not in TYPES:
+            raise UsageError(f"--type is {name!r}: expected one of {', '.join(TYPES)}")
+    return frozenset(names)

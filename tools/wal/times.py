@@ -1,0 +1,46 @@
+"""Moments, as a dump prints them and as a person may say them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from engine.errors import UsageError
+
+_AGO = re.compile(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@lru_cache(maxsize=1024)
+def time_text(time_ms: int) -> str:
+    """A block's time, in UTC.
+
+    >>> time_text(1_700_000_000_123)
+    '2023-11-14T22:13:20.123Z'
+    """
+    try:
+        moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms}ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def time_of(text: str, now_ms: int) -> int:
+    """A moment that a person said, in ms since 1970: ISO 8601 (UTC unless it says otherwise), or so long ago: `-1h`.
+
+    >>> time_of("2023-11-14T22:13:20.123Z", 0), time_of("2023-11-14", 0), time_of("-1.5h", 10_000_000)
+    (1700000000123, 1699920000000, 4600000)
+    """
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return now_ms - round(float(ago[1]) * _UNITS_MS[ago[2]])
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no time: expected one like 2023-11-14T22:13:20Z, or how long ago: -90s, -10m, -1h, -2d"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,53 @@
+"""What is wrong with the logs that a command reads, told as it comes; at the end it is the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+
+from tools.terminal import ExitCode, code_of, complain
+from tools.wal.places import Place
+from wal import Block, Finding, SegmentInfo, backwards, inspect, list_segments
+from wal.walk import Choose
+
+
+class Trouble:
+    """What was found to be wrong so far."""
+
+    def __init__(self) -> None:
+        self._code = ExitCode.OK
+
+    def aside(
+        self,
+        place: Place,
+        from_lsn: int = 1,
+        to_lsn: int | None = None,
+        *,
+        choose: Choose | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[Block]:
+        """The blocks of a log, without what is wrong with it."""
+        read = backwards if newest_first else inspect
+        for found in read(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose):
+            if isinstance(found, Finding):
+                self.note(place, found)
+            else:
+                yield found
+
+    def note(self, place: Place, finding: Finding) -> None:
+        """Tell of a finding."""
+        complain(f"{place.path}: {finding}")
+        code = code_of(finding)
+        if not (place.live and code is ExitCode.TAIL):  # it is being written
+            self._code = max(code, self._code)
+
+    def files(self, place: Place) -> list[SegmentInfo]:
+        """The segments of a log; what is wrong with their files is told."""
+        return list_segments(place.source, owner=place.owner, tell=lambda finding: self.note(place, finding))
+
+    def end(self, code: ExitCode = ExitCode.OK) -> None:
+        """The command ends here; `code` is what it found out itself."""
+        worst = max(code, self._code)
+        if worst:
+            raise typer.Exit(worst)
