@@ -1,7 +1,7 @@
 """`foreshore wal`: what the log of a node says, and whether it can be true.
 
-`cli` is the command; `places` finds a log, `trouble` tells what is wrong with it. `dump` shows records: which ones (`filters`,
-`times`), to a person (`records`) and to a program (`objects`, of the types in `schema`). `counters` puts the copies of
-nodes side by side. `verify` gives the verdict, which rests on more than bytes: `logic` (the log against itself), `rows` and
-`audit` (the log against its store), `against` (the log against what its peers know). Nothing is written.
+`cli` is the command; `places` finds a log, `trouble` tells what is wrong with it. `dump` shows records: which ones
+(`filters`, `times`), to a person (`records`) and to a program (`objects`, of the types in `schema`). `counters` puts the
+copies of nodes side by side. `verify` gives the verdict, which rests on more than bytes: `logic` (the log against itself),
+`rows` and `audit` (the log against its store), `against` (the log against what its peers know). Nothing is written.
 """
