@@ -5,9 +5,10 @@ than an earlier one on the same disk had claimed was set back to an old image, a
 a wiped disk, which betrays itself by another name. Neither may vote, nor pass for in sync, before a committed map lists
 it: that map was decided without its word.
 
-A life tells of the lives that came before it on its disk, back to the one that the map lists, and where the log of each
-ended. So a claim is never outgrown: a disk that was set back and went on writing, or that started once more, still says
-where it parted from the life that claimed more.
+A life tells of the lives that came before it on its disk, and where the log of each ended. So a claim is never outgrown: a
+disk that was set back and went on writing, or that started once more, still says where it parted from the life that
+claimed more. It tells of those before the one that the map lists, too: whoever missed the map that settled what they had
+claimed asks for it.
 
 Claims outlive a restart of everybody. What a voter promised is logged when it is heard of, how far a disk is durable in
 coarse steps; all that is known goes into each checkpoint, and into the next map.
@@ -34,7 +35,8 @@ CLAIMS_KEPT = 8
 it started again without being heard."""
 
 LIVES_KEPT = 64
-"""Of so many lives before it a life tells: a node that starts more often without being let in has to catch up."""
+"""Of so many lives before it a life tells: a node that starts more often without being let in, or while somebody is away
+who has heard of it, has to catch up."""
 
 Key = tuple[NodeId, str, int]
 
@@ -174,10 +176,13 @@ def keeps(life: Life, claim: Claim) -> bool:
 
 
 def lives_before(lives: Sequence[tuple[int, int]], listed: int | None) -> list[tuple[int, int]]:
-    """Of all lives of a disk, (incarnation, LSN at which it began), those that its next one tells of."""
-    at = next((n for n, (incarnation, _) in enumerate(lives) if incarnation == listed), 0)
-    told = list(lives[at:])
-    return told if len(told) <= LIVES_KEPT else [told[0], *told[1 - LIVES_KEPT :]]
+    """Of all lives of a disk, (incarnation, LSN at which it began), those that its next one tells of.
+
+    If they are too many, these are the last ones, and that which the map lists.
+    """
+    older, told = lives[:-LIVES_KEPT], list(lives[-LIVES_KEPT:])
+    rests_on = [life for life in older if life[0] == listed]
+    return [*rests_on, *told[len(rests_on) :]]
 
 
 def earlier(life: Life, known: Iterable[Claim], heard: Iterable[Claim]) -> list[Claim]:

@@ -31,7 +31,7 @@ class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One run of one node on one disk, and where its log ended when it began.
 
-    `before` are the lives before it, oldest first, in the same words: from the one that the map lists on.
+    `before` are the lives before it on this disk, oldest first, in the same words.
     """
 
     allocation: str
