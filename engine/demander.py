@@ -239,7 +239,8 @@ class Demander:
         for part in islice(silent, AGAIN_PARTS):
             self._ask(session, part)
         if session.batch:
-            core.send(session.supplier, More(core.version, session.number, session.batch, core.settings.supply_credit))
+            credit = core.settings.supply_credit
+            core.send(session.supplier, More(core.version, session.number, session.batch, credit, again=True))
 
     # What is supplied.
 

@@ -408,12 +408,16 @@ class Demand(msgspec.Struct, frozen=True, array_like=True, tag="demand", gc=Fals
 
 
 class More(msgspec.Struct, frozen=True, array_like=True, tag="more", gc=False):
-    """Everything up to batch `batch` of the session is durable here; send `credit` more."""
+    """Everything up to batch `batch` of the session is durable here; send `credit` more.
+
+    `again`: nothing came for a while. What was sent beyond is to be sent once more, and `credit` is all that there is.
+    """
 
     version: Version
     session: int
     batch: int
     credit: int
+    again: bool = False
 
 
 class Way(msgspec.Struct, frozen=True, array_like=True, gc=False):

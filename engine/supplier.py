@@ -261,7 +261,7 @@ class SupplySide:
             return
         for batch in [b for b in session.sent if b <= message.batch]:
             del session.sent[batch]
-        if message.credit > 1:
+        if message.again:
             self._resend(session, message.credit)
             return
         session.credit += message.credit

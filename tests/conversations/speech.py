@@ -179,8 +179,8 @@ class Speech:
             case m.Demand(_, session, partitions, haves):
                 had = "".join(f"; {_have(h)}" for h in haves)
                 return f"{_number(session)} {_partitions(partitions)}{had}"
-            case m.More(_, session, batch, credit):
-                return f"{_number(session)} batch={batch} credit={credit}"
+            case m.More(_, session, batch, credit, again):
+                return f"{_number(session)} batch={batch} credit={credit}{' again' if again else ''}"
             case m.Supply():
                 return self._supply(message)
             case m.Settled(_, partition, fragments, readers, _, compared, contents):
