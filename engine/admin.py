@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.core import MS
 from engine.effects import SessionId
 from engine.orders import Cost
 from engine.requests import Admin, Code, Report
-from engine.salvage import as_object
-from engine.topology import CopyState, stamp
 from engine.turns import TURN_MS_MAX
+from rebalance.ports import MS
+from rebalance.salvage import as_object
+from rebalance.table import CopyState, stamp
 from wal.ids import fragment_name
 
 CONTENTS_MAX = 4_096

@@ -22,14 +22,16 @@ recoveries at once, or a recovery and a slow coordinator, end the same way.
 from __future__ import annotations
 
 from engine.commits import Decision, OnePhase, Phase, Transaction, split
-from engine.core import MS, Core, Hold
+from engine.core import Core
 from engine.effects import SessionId
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.participant import Participant
 from engine.replication import Replication
 from engine.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
-from engine.results import ABORTED, COMMITTED, Results
 from engine.writes import Writes
+from rebalance.partition import Hold
+from rebalance.ports import MS
+from rebalance.results import ABORTED, COMMITTED, Results
 from wal import records as r
 from wal.ids import DECISIONS, NodeId, TxId, partition_of
 from wal.probe import probe
@@ -151,7 +153,7 @@ class Coordinator:
             writes.append(r.Write(namespace, hold.number, hold.epoch, start, written, values, counter.lwm, request.tx))
         operation = OnePhase(self, request.tx, request.owner, writes, (session, request.id))
         self.one_phase[request.tx] = operation
-        core.effects.log.append(operation.records[0])
+        core.log_unapplied(operation.records[0])
         self.replication.ship(operation, hold)
 
     def on_unlock(self, session: SessionId, request: Unlock) -> None:
@@ -286,7 +288,7 @@ class Coordinator:
         start = counter.reserve(len(keys))
         write = r.Write(DECISIONS, hold.number, hold.epoch, start, keys, values, counter.lwm, transaction.tx)
         operation = Decision(self, transaction, write)
-        core.effects.log.append(operation.records[0])
+        core.log_unapplied(operation.records[0])
         self.replication.ship(operation, hold)
 
     def _decide_unknown(self, tx: TxId, hold: Hold, participants: list[int], reason: str) -> Transaction:

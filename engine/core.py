@@ -9,74 +9,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from engine.effects import Effects, SessionId
+from engine.effects import Effects, SessionId, Task
 from engine.limits import weight_of
-from engine.messages import Life, Message
+from engine.messages import Message
 from engine.replica import Replica
 from engine.requests import Code, Failed, Remap, Reply, Request
 from engine.settings import Settings
-from engine.topology import CopyState, Placement, Topology, version_of
 from rebalance.affinity import Affinity, assign
+from rebalance.lives import INCARNATION_BITS, Life
+from rebalance.partition import Hold
+from rebalance.ports import WORK_MAX
+from rebalance.table import Topology, version_of
 from wal.ids import NO_VERSION, NodeId, Version, partition_of
 from wal.records import Record
 
-MS = 1_000_000
-"""Nanoseconds in a millisecond: settings are in one, the node's clock in the other."""
-
 PARKED_BYTES_MAX = 64 << 20
 """All that may wait for the exchange in one node: when it is over, it fits into one turn."""
-
-WORK_MAX = 2_000
-"""What a turn does before it leaves the rest to the next one: one is a key, a row or a record, about 10 us of a slow
-processor. Who does work says so in `Core.work`; who could do too much of it does a piece, and asks for the rest with
-`Core.resume`."""
-
-INCARNATION_BITS = 20
-"""An incarnation is a count of starts and, below it, bits drawn at random: a disk that was set back counts again."""
-
-
-def next_incarnation(last: int, draw: int) -> int:
-    """The incarnation that follows `last`; `draw` is any number."""
-    return ((last >> INCARNATION_BITS) + 1) << INCARNATION_BITS | draw & ((1 << INCARNATION_BITS) - 1)
-
-
-class Hold:
-    """What this node is to one partition under the committed map.
-
-    `needed` are the other in-sync copies, whose disks an acknowledgement waits for; `moving` the copies that get every
-    write and are not waited for. `active`: this node is primary and may serve; a new primary is not until its promotion
-    is done. `draining`: the exchange hands the partition over, and what is new must wait for the next primary. `since` is
-    the map (`Version.number`) by which it became primary for the last time.
-    """
-
-    __slots__ = (
-        "active",
-        "draining",
-        "epoch",
-        "group",
-        "mine",
-        "moving",
-        "needed",
-        "number",
-        "parked",
-        "placement",
-        "since",
-        "state",
-    )
-
-    def __init__(self, number: int, placement: Placement) -> None:
-        self.number = number
-        self.placement = placement
-        self.epoch = placement.epoch
-        self.mine = False
-        self.active = False
-        self.draining = False
-        self.since = 0
-        self.state = CopyState.NONE
-        self.needed: tuple[NodeId, ...] = ()
-        self.moving: tuple[NodeId, ...] = ()
-        self.group: tuple[tuple[NodeId, ...], tuple[NodeId, ...]] = ((), ())
-        self.parked: list[tuple[SessionId, Request]] = []
 
 
 class Core:
@@ -121,6 +69,7 @@ class Core:
         self.affinity_known = affinity is not assign  # where copies should be was found out
         self.work = 0  # done in this turn
         self.resumed: deque[Callable[[], None]] = deque()
+        self.parked: dict[int, list[tuple[SessionId, Request]]] = {}  # what waits, by partition
         self.parked_bytes = 0
 
     @property
@@ -183,6 +132,14 @@ class Core:
         self.replica.apply(record)
         self.effects.log.append(record)
 
+    def log_unapplied(self, record: Record) -> None:
+        """Owe a record to the log that does not count yet: whoever counts it folds it into the replica then."""
+        self.effects.log.append(record)
+
+    def task(self, task: Task) -> None:
+        """Have something slow done after this turn's log is durable."""
+        self.effects.tasks.append(task)
+
     def vote(self, record: Record) -> None:
         """Log what a promise or an accept rests on; it is on disk before anything says so."""
         self.log(record)
@@ -212,11 +169,11 @@ class Core:
     def park(self, hold: Hold, session: SessionId, request: Request) -> None:
         """Keep a request until the partition serves, here or elsewhere."""
         self.parked_bytes += weight_of(request)
-        hold.parked.append((session, request))
+        self.parked.setdefault(hold.number, []).append((session, request))
 
     def unpark(self, hold: Hold) -> list[tuple[SessionId, Request]]:
         """What waited for the partition, to be asked again."""
-        parked, hold.parked = hold.parked, []
+        parked = self.parked.pop(hold.number, [])
         self.parked_bytes -= sum(weight_of(request) for _, request in parked)
         return parked
 

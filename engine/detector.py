@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.clique import connected
-from engine.core import MS, Core
+from engine.core import Core
+from rebalance.ports import MS
 from wal.ids import NodeId
 from wal.probe import probe
 

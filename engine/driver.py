@@ -17,13 +17,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from engine.core import MS
 from engine.duties import Duties
 from engine.effects import Event, SessionId
 from engine.home import Home
 from engine.messages import Message
 from engine.node import Node
 from engine.requests import Reply
+from rebalance.ports import MS
 from wal.ids import NodeId
 
 TURN_BYTES_MAX = 8 << 20

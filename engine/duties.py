@@ -20,17 +20,12 @@ from typing import Protocol, TypeVar, assert_never
 
 import msgspec
 
-from engine.core import MS
 from engine.effects import (
     CheckpointWritten,
-    CloseHistory,
     Connect,
     Effects,
     Event,
-    HistoryRead,
     LogGrew,
-    OpenHistory,
-    ReadHistory,
     SessionId,
     Stop,
     Task,
@@ -43,6 +38,7 @@ from engine.node import Node
 from engine.requests import Reply
 from engine.settings import Durability
 from engine.store import CheckpointImage
+from rebalance.ports import MS, CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from wal import HistoryCursor, Log
 from wal.ids import Fragment, NodeId
 from wal.probe import probe

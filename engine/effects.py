@@ -13,9 +13,9 @@ import msgspec
 from engine.messages import Heartbeat, Message
 from engine.requests import Reply, Request
 from engine.store import CheckpointImage
+from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from wal.ids import NodeId
-from wal.records import Record, Trimmed, Write
-from wal.want import Want
+from wal.records import Record, Trimmed
 
 SessionId: TypeAlias = int
 """One client connection, numbered by the driver."""
@@ -68,15 +68,6 @@ class CheckpointWritten(msgspec.Struct, frozen=True, gc=False):
     lsn: int
 
 
-class HistoryRead(msgspec.Struct, frozen=True, gc=False):
-    """Some of the history that a supply session reads; at the end, the fragments that could not be given whole."""
-
-    session: tuple[NodeId, int]
-    writes: list[Write]
-    done: bool
-    missed: list[tuple[str, int]]
-
-
 class LogGrew(msgspec.Struct, frozen=True, gc=False):
     """Segments could go, if this is logged first."""
 
@@ -92,26 +83,6 @@ class WriteCheckpoint(msgspec.Struct, frozen=True, gc=False):
     """Write this to the store; then `CheckpointWritten`."""
 
     image: CheckpointImage
-
-
-class OpenHistory(msgspec.Struct, frozen=True, gc=False):
-    """Pin the log and begin to read what is wanted of it for a supply session."""
-
-    session: tuple[NodeId, int]
-    wants: list[Want]
-
-
-class ReadHistory(msgspec.Struct, frozen=True, gc=False):
-    """Read on, about this many bytes; then `HistoryRead`."""
-
-    session: tuple[NodeId, int]
-    bytes: int
-
-
-class CloseHistory(msgspec.Struct, frozen=True, gc=False):
-    """The supply session is over: unpin."""
-
-    session: tuple[NodeId, int]
 
 
 class TrimLog(msgspec.Struct, frozen=True, gc=False):

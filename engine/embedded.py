@@ -14,7 +14,6 @@ import msgspec
 from engine import errors
 from engine.aio import Database
 from engine.client.session import Session
-from engine.core import INCARNATION_BITS
 from engine.driver import Driver
 from engine.effects import Asked, SessionId
 from engine.home import MakeDisk, as_engine_error, open_home
@@ -22,6 +21,7 @@ from engine.limits import weight_of
 from engine.node import Node
 from engine.requests import Admin, Reply
 from engine.settings import Settings, check_settings
+from rebalance.lives import INCARNATION_BITS
 from wal import DirectoryDisk
 
 ADDRESS = "embedded:0"

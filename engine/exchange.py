@@ -26,10 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from engine import topology as topologies
-from engine.assignment import Candidate, Change, next_topology
-from engine.claims import Claims, disk_of, earlier, may_vote, set_back
-from engine.core import MS, Core
+from engine.claims import Claims
+from engine.core import Core
 from engine.detector import Detector
 from engine.messages import (
     Accept,
@@ -43,7 +41,11 @@ from engine.messages import (
     Refuse,
     SingleMap,
 )
-from engine.topology import Topology
+from rebalance import table as topologies
+from rebalance.lives import disk_of, earlier, may_vote, set_back
+from rebalance.plan import Candidate, Change, next_topology
+from rebalance.ports import MS
+from rebalance.table import Topology
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, NodeId, Version
 from wal.probe import probe

@@ -16,14 +16,15 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from engine import topology as topologies
-from engine.assignment import Candidate, first_topology
-from engine.core import MS, Core
+from engine.core import Core
 from engine.effects import Connect, SessionId
 from engine.exchange import Exchange
 from engine.messages import Accept, Announce, Commit, Message, Promise, Propose, Refuse
 from engine.requests import Code, Report
-from engine.topology import Topology
+from rebalance import table as topologies
+from rebalance.plan import Candidate, first_topology
+from rebalance.ports import MS
+from rebalance.table import Topology
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId
 from wal.probe import probe
@@ -117,7 +118,7 @@ class Formation:
         core.note(f"init of {', '.join(order.nodes)} ballot {order.ballot}")
         for member in order.first.members:  # one that made a connection to this node is not yet reached by it
             if member.node != core.node:
-                core.effects.tasks.append(Connect(member.node, member.address))
+                core.task(Connect(member.node, member.address))
         self._say(order)
 
     def _say(self, order: _Order) -> None:
@@ -213,7 +214,7 @@ class Formation:
         core, exchange = self.core, self.exchange
         asker = self._candidates().get(sender)
         if asker is not None and sender != core.node:
-            core.effects.tasks.append(Connect(sender, asker.address))
+            core.task(Connect(sender, asker.address))
         if message.ballot < exchange.promised:
             core.send(sender, Refuse(NO_VERSION, message.ballot, exchange.promised))
             return

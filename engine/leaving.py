@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.core import MS, Core
+from engine.core import Core
 from engine.detector import Detector
 from engine.messages import Halt, Leave
-from engine.topology import Topology
+from rebalance.ports import MS
+from rebalance.table import Topology
 from wal.ids import NodeId
 
 LEAVE_MS_MAX = 30_000

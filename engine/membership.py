@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.assignment import Candidate, surplus, wanted_handover
 from engine.claims import Claims
-from engine.core import MS, Core
+from engine.core import Core
 from engine.detector import Detector
 from engine.effects import Connect, PeerSeen
 from engine.exchange import Exchange, Intent
@@ -19,9 +18,11 @@ from engine.leaving import Leaving
 from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, Message, ResetLost, SetBaseline
 from engine.names import Names
 from engine.orders import Orders
-from engine.pace import BACK_OFF_MS, Pace
-from engine.supplier import SupplySide
-from engine.topology import Topology, split_from
+from engine.pace import Pace
+from rebalance.plan import Candidate, surplus, wanted_handover
+from rebalance.ports import MS
+from rebalance.supplier import SupplySide
+from rebalance.table import BACK_OFF_MS, Topology, split_from
 from wal.ids import NO_VERSION, NodeId
 
 
@@ -135,7 +136,7 @@ class Membership:
             return
         self._look_at = core.now
         if message.node not in self._joins:
-            core.effects.tasks.append(Connect(message.node, message.address))
+            core.task(Connect(message.node, message.address))
         self._joins[message.node] = core.now
 
     def on_caught_up(self, message: CaughtUp) -> None:
@@ -174,7 +175,7 @@ class Membership:
         self._joins = {n: at for n, at in self._joins.items() if not _is_member(topology, self.seen[n])}
         for member in topology.members:
             if member.node != core.node:
-                core.effects.tasks.append(Connect(member.node, member.address))
+                core.task(Connect(member.node, member.address))
                 self.detector.expect(member.node)
         core.effects.beat = (core.peers(), self._heartbeat())
 

@@ -11,7 +11,7 @@ one is heard all the same, somebody runs a copy of the directory, which is not l
 
 from __future__ import annotations
 
-from engine.core import MS, Core
+from engine.core import Core
 from engine.detector import Detector
 from engine.effects import NameTaken, Stop
 from engine.messages import (
@@ -32,7 +32,8 @@ from engine.messages import (
     Survey,
     Surveyed,
 )
-from engine.topology import Member
+from rebalance.ports import MS
+from rebalance.table import Member
 from wal.ids import NodeId
 from wal.probe import probe
 
@@ -130,4 +131,4 @@ class Names:
             self._refused_since = core.now
         patience = PATIENCE_SUSPICIONS * core.settings.suspicion_ms * MS
         if not core.serving and core.now - self._refused_since > patience:
-            core.effects.tasks.append(Stop(event.reason, refused=True))
+            core.task(Stop(event.reason, refused=True))

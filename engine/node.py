@@ -11,19 +11,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from engine import topology as topologies
 from engine.admin import Administration
-from engine.claims import Claims, lives_before
+from engine.claims import Claims
 from engine.coordinator import Coordinator
-from engine.core import MS, WORK_MAX, Core, Hold, next_incarnation
-from engine.demander import Demander
+from engine.core import Core
 from engine.detector import Detector
 from engine.effects import (
     Asked,
     CheckpointWritten,
     Effects,
     Event,
-    HistoryRead,
     LogGrew,
     NameTaken,
     PeerLost,
@@ -80,10 +77,9 @@ from engine.messages import (
 )
 from engine.names import Names
 from engine.participant import Participant
-from engine.promotion import Promotion
 from engine.reads import Reads
 from engine.replica import Replica
-from engine.replication import Group, Replication
+from engine.replication import Replication
 from engine.requests import (
     Admin,
     Check,
@@ -106,11 +102,17 @@ from engine.rescue import Rescue
 from engine.sessions import Sessions
 from engine.settings import Settings
 from engine.settling import Settling
-from engine.supplier import SupplySide
-from engine.topology import CopyState, Placement, Topology
 from engine.turns import Turns
 from engine.writes import Writes
+from rebalance import table as topologies
 from rebalance.affinity import Affinity, assign, assign_some
+from rebalance.demander import Demander
+from rebalance.lives import lives_before, next_incarnation
+from rebalance.partition import Group, Hold
+from rebalance.ports import MS, WORK_MAX, HistoryRead
+from rebalance.promotion import Promotion
+from rebalance.supplier import SupplySide
+from rebalance.table import CopyState, Placement, Topology
 from wal import records as r
 from wal.ids import PARTITIONS_MAX, NodeId
 
@@ -269,7 +271,7 @@ class Node:
                 self.supply.on_history(event)
             case LogGrew(trimmed):
                 core.log(trimmed)
-                core.effects.tasks.append(TrimLog(trimmed.first_lsn))
+                core.task(TrimLog(trimmed.first_lsn))
             case _:
                 assert_never(event)
 
@@ -315,7 +317,7 @@ class Node:
         if self.exchange.draining is not None:
             self.exchange.try_report()
         if reason := self.membership.leaving.over():
-            self.core.effects.tasks.append(Stop(reason))
+            self.core.task(Stop(reason))
 
     def _next_wake(self) -> int | None:
         times = [m.wake_at for m in (self.membership, *self._machines) if m.wake_at is not None]
@@ -341,7 +343,7 @@ class Node:
         self.checkpoint_wanted = False
         self._checkpointing = True
         image = core.replica.begin_checkpoint(core.durable_lsn, self.replication.open_records())
-        core.effects.tasks.append(WriteCheckpoint(image))
+        core.task(WriteCheckpoint(image))
 
     @property
     def checkpointing(self) -> bool:
@@ -393,8 +395,9 @@ class Node:
         self._prepare_affinity()
         self.membership.switch()
         self._ask_again(self.reads.switch())
-        for hold in core.holds:
-            if hold.parked and (hold.active or not hold.mine):
+        for number in sorted(core.parked):
+            hold = core.holds[number]
+            if hold.active or not hold.mine:
                 self._ask_again(core.unpark(hold))
 
     def _prepare_affinity(self) -> None:
@@ -493,7 +496,7 @@ class Node:
     # Who handles what.
 
     def _message_handlers(self) -> dict[type[Message], Callable[[NodeId, Message], None]]:
-        handled: list[tuple[Callable[[NodeId, Message], None], tuple[type[Message], ...]]] = [
+        handled: list[tuple[Callable[..., None], tuple[type[Message], ...]]] = [
             (self._handle_exchange, (Announce, Promise, SingleMap, Propose, Accept, Refuse, Commit, AskMap)),
             (self.membership.handle, (Heartbeat, Join, Leave, Halt, SetBaseline, ResetLost, CaughtUp)),
             (self.rescue.handle, (Survey, Surveyed)),

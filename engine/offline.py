@@ -27,10 +27,7 @@ from typing import Self, TypeAlias
 
 import msgspec
 
-from engine import topology as topologies
-from engine.contents import MASK, share
 from engine.errors import CorruptionError, UsageError
-from engine.fragment import FragmentState
 from engine.home import Identity, read_identity
 from engine.offline_share import Overtaken, Share, Tail, Window
 from engine.recover import recover
@@ -39,7 +36,10 @@ from engine.store import GONE, Entry, LayeredStore, Row
 from engine.store_errors import StoreDamaged, StoreError
 from engine.store_file import structure_problems
 from engine.store_lmdb import LmdbStore
-from engine.topology import Topology
+from rebalance import table as topologies
+from rebalance.contents import MASK, share
+from rebalance.fragment import FragmentState
+from rebalance.table import Topology
 from wal import DiskError, LogError, PartitionCounter, list_segments
 from wal import records as r
 from wal.counters import CounterError
@@ -101,7 +101,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class PartitionView(msgspec.Struct, frozen=True):
-    """What a copy of a partition has beside its fragments. `results` are outcomes as `engine.results` names them."""
+    """What a copy of a partition has beside its fragments. `results` are outcomes as `rebalance.results` names them."""
 
     epoch: int = 0
     prepared: dict[TxId, Prepared] = {}

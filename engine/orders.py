@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.core import MS, Core
+from engine.core import Core
 from engine.detector import Detector
 from engine.messages import Message, ResetLost, SetBaseline
-from engine.topology import Topology
 from rebalance.affinity import Affinity
+from rebalance.ports import MS
+from rebalance.table import Topology
 from wal.ids import NodeId
 
 ORDER_MS_MAX = 60_000

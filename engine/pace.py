@@ -12,21 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from engine.core import MS, Core
-from engine.topology import Topology
+from engine.core import Core
+from rebalance.ports import MS
+from rebalance.table import Topology, back_off_ms
 from wal.ids import NodeId
 
 SLOW_TIMES = 10
 """A disk is slow when each sync of it took `slow_ms` for so many times as long."""
-BACK_OFF_MS = 10_000
-DOUBLED_MAX = 6
 FORGIVEN_AFTER = 10
 """Times the last back-off, after which it is forgotten that a member was set aside."""
-
-
-def back_off_ms(times: int) -> int:
-    """How long a member that was set aside so many times stays away."""
-    return BACK_OFF_MS << min(max(times, 1) - 1, DOUBLED_MAX)
 
 
 class Pace:

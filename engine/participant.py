@@ -8,7 +8,7 @@ closed, on every copy.
 
 from __future__ import annotations
 
-from engine.core import MS, Core, Hold
+from engine.core import Core
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
@@ -16,6 +16,8 @@ from engine.reads import Reads, values_of
 from engine.replication import Replication
 from engine.requests import Check, Code, Done, KeepLocks, Lock, Unlock
 from engine.writes import Writes
+from rebalance.partition import Hold
+from rebalance.ports import MS
 from wal import records as r
 from wal.ids import NodeId, TxId, partition_of
 from wal.probe import probe
@@ -279,7 +281,7 @@ class Participant:
         self.ending[(tx, number)] = [tell] if tell is not None else []
         ranges = [(w.namespace, w.start, w.delta) for w in prepare.writes]
         outcome = r.Outcome(tx, number, hold.epoch, commit, ranges)
-        core.effects.log.append(outcome)
+        core.log_unapplied(outcome)
         self.replication.ship(_Ended(self, outcome), hold)
         return False
 

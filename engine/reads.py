@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from engine.core import MS, WORK_MAX, Core
+from engine.core import Core
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
 from engine.messages import AskMap, Confirm, Confirmed, Message
 from engine.requests import Get, Lock, Request, Rows, Scan, Values
 from engine.scans import Scanning
-from engine.topology import CopyState
 from engine.writes import Writes
+from rebalance.ports import MS, WORK_MAX
+from rebalance.table import CopyState
 from wal.ids import NodeId, partition_of
 from wal.probe import probe
 

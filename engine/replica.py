@@ -16,21 +16,13 @@ from typing import assert_never
 
 import msgspec
 
-from engine.fragment import KNOWN, NEWEST, CannotUndo, FragmentImage, FragmentState
-from engine.results import ABORTED, COMMITTED, Results
 from engine.store import GONE, ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
+from rebalance.fragment import KNOWN, NEWEST, CannotUndo, FragmentImage, FragmentState
+from rebalance.partition import PartitionImage, PartitionState
+from rebalance.results import ABORTED, COMMITTED, Results
 from wal import records as r
-from wal.ids import DECISIONS, NO_BALLOT, NO_VERSION, Ballot, Fragment, Namespace, TxId, Version
+from wal.ids import DECISIONS, NO_BALLOT, NO_VERSION, Ballot, Fragment, Namespace, Version
 from wal.probe import probe
-
-
-class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
-    """A partition as a checkpoint stores it."""
-
-    epoch: int
-    prepared: list[r.Prepare]
-    results: list[tuple[TxId, int]]
-    floor: TxId
 
 
 class NodeImage(msgspec.Struct, frozen=True, array_like=True):
@@ -45,21 +37,6 @@ class NodeImage(msgspec.Struct, frozen=True, array_like=True):
     claimed_at: Version = NO_VERSION
     claims: list[r.Claim] = msgspec.field(default_factory=list)
     trimmed: int = 1
-
-
-class PartitionState:
-    """What a node has of one partition beside its fragments: transactions in doubt, and answers that were given.
-
-    `epoch` is the newest epoch this copy has taken part in; records of another one are not for it.
-    """
-
-    __slots__ = ("epoch", "fragments", "prepared", "results")
-
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.fragments: dict[Namespace, FragmentState] = {}
-        self.prepared: dict[TxId, r.Prepare] = {}
-        self.results = Results()
 
 
 def _version_in(

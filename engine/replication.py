@@ -12,12 +12,13 @@ it as often as it likes. When the topology changes, what does not count yet is s
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import Protocol
 
 from engine.claims import Claims
-from engine.core import MS, WORK_MAX, Core, Hold
+from engine.core import Core
 from engine.messages import AskMap, Message, Replicate, Replicated
-from engine.topology import CopyState
+from rebalance.partition import Group, Hold
+from rebalance.ports import MS, WORK_MAX, Operation
+from rebalance.table import CopyState
 from wal import records as r
 from wal.counters import CounterError
 from wal.ids import NodeId
@@ -28,25 +29,6 @@ BATCH_BYTES_MAX = 16 << 20
 PATIENCE_MAX = 16
 """A batch is sent again after `retransmit_ms`, then after twice that, and so on, up to so many times as much: sending
 large batches again while they are in transit would leave no room for anything else."""
-
-Group = tuple[tuple[NodeId, ...], tuple[NodeId, ...]]
-"""(copies that are waited for, copies that are not)"""
-
-
-class Operation(Protocol):
-    """Something a primary decided: a record that counts once every in-sync copy has it."""
-
-    records: list[r.Record]
-    partition: int
-    epoch: int
-
-    def counted(self) -> None:
-        """Every in-sync copy has it."""
-        ...
-
-    def abandoned(self) -> None:
-        """The topology changed and this node is not the primary any more: whether it counts is for the new one."""
-        ...
 
 
 class Batch:

@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import msgspec
 
-from engine import topology as topologies
-from engine.assignment import Candidate, Change, next_topology
 from engine.claims import Claims
-from engine.core import MS, Core
+from engine.core import Core
 from engine.effects import SessionId
 from engine.exchange import Exchange
 from engine.messages import Commit, Message, SingleMap, Survey, Surveyed
 from engine.requests import Code, Report
-from engine.salvage import INTERVENTIONS_KEPT, Intervention, Taken, as_object
-from engine.topology import Topology
+from rebalance import table as topologies
+from rebalance.plan import Candidate, Change, next_topology
+from rebalance.ports import MS
+from rebalance.salvage import INTERVENTIONS_KEPT, as_object
+from rebalance.table import Intervention, Taken, Topology
 from wal.ids import NO_BALLOT, NodeId, Version
 
 JUMP = 1_000

@@ -15,7 +15,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from engine.core import INCARNATION_BITS, next_incarnation
 from engine.driver import Driver
 from engine.effects import Event, PeerSeen
 from engine.errors import Error, UsageError
@@ -25,6 +24,7 @@ from engine.pulse import Pulse
 from engine.settings import Settings, check_settings
 from engine.transport import BEAT, Transport, split_address
 from engine.wire import Hello
+from rebalance.lives import INCARNATION_BITS, next_incarnation
 from wal import DirectoryDisk
 
 _log = logging.getLogger("foreshore")

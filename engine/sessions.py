@@ -26,10 +26,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from engine.core import MS, Core, Hold
+from engine.core import Core
 from engine.effects import SessionId
 from engine.replication import Replication
 from engine.requests import Done, KeepSessions
+from rebalance.partition import Hold
+from rebalance.ports import MS
 from wal import records as r
 from wal.ids import SESSION_BYTES, TxId, sequence_of, tx_of
 from wal.probe import probe

@@ -8,8 +8,10 @@ its own, `Stable`, one for all fragments of a partition. It goes to the copies l
 
 from __future__ import annotations
 
-from engine.core import MS, Core, Hold
+from engine.core import Core
 from engine.replication import Replication
+from rebalance.partition import Hold
+from rebalance.ports import MS
 from wal import records as r
 from wal.ids import Fragment, Namespace
 

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from msgspec import Struct
 from sortedcontainers import SortedDict, SortedList
 
-from engine.contents import MASK, Walk, share
+from rebalance.contents import MASK, Walk, share
 from wal.ids import Fragment
 
 

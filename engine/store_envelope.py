@@ -10,7 +10,7 @@ node         00 "format"                                 01 | 00       | crc u32
              name                                        01 | 00       | crc u32 | value
 
 first byte: the envelope's format.   flags: 1 = tombstone (the value is empty), 2 = begins with the digest of contents
-(`engine.contents`), which older versions did not keep.
+(`rebalance.contents`), which older versions did not keep.
 crc: CRC-32C of the database's name, the LMDB key, and the value without the crc itself.
 ```
 
@@ -24,8 +24,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 
-from engine.contents import packed_share
 from engine.store import GONE, Entry
+from rebalance.contents import packed_share
 from wal.checksum import crc32c
 from wal.ids import KEY_BYTES_MAX, PARTITIONS_MAX, Fragment
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 import lmdb
 
-from engine.contents import MASK, share
 from engine.store import Entry
 from engine.store_envelope import BadEnvelope, fragment_key, open_fragment, row_seed, row_share
+from rebalance.contents import MASK, share
 from wal.ids import Fragment
 from wal.probe import probe
 

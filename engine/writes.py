@@ -15,13 +15,15 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable
 from typing import TypeAlias
 
-from engine.core import MS, PARKED_BYTES_MAX, Core, Hold
+from engine.core import PARKED_BYTES_MAX, Core
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
 from engine.replication import Replication
 from engine.requests import Code, CommitTx, Done, Put, Request, Swap
-from engine.results import ABORTED
 from engine.sessions import AHEAD_MAX, Sessions
+from rebalance.partition import Hold
+from rebalance.ports import MS
+from rebalance.results import ABORTED
 from wal import records as r
 from wal.ids import DECISIONS, NAME, Namespace, NodeId, TxId, partition_of, partitions_of
 from wal.probe import probe
@@ -317,7 +319,7 @@ class Writes:
         share = self.under_way[(tx, hold.number)] = _Share(self, write, locked=locked, found=found)
         share.jobs.append(job)
         job.left += 1
-        core.effects.log.append(share.records[0])
+        core.log_unapplied(share.records[0])
         if locked:
             self.locks.pin(tx, [(namespace, key) for key in keys], in_doubt=False)
         else:
@@ -348,7 +350,7 @@ class Writes:
             )
             return False
         if not hold.active or core.frozen or (hold.draining and new):
-            if len(hold.parked) >= core.settings.parked_max or core.parked_bytes >= PARKED_BYTES_MAX:
+            if len(core.parked.get(hold.number, ())) >= core.settings.parked_max or core.parked_bytes >= PARKED_BYTES_MAX:
                 core.refuse(session, request.id, Code.BUSY, "too many requests wait for the exchange", retryable=True)
             else:
                 core.park(hold, session, request)

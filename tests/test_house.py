@@ -47,7 +47,7 @@ def deciding() -> list[Path]:
 
 def test_every_module_either_decides_or_does() -> None:
     names = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in deciding()}
-    for package in ("wal", "rebalance", "engine", "engine.client"):
+    for package in ("wal", "rebalance", "engine", "engine.messages", "engine.client"):
         for file in (ROOT / package.replace(".", "/")).glob("*.py"):
             name = f"{package}.{file.stem}"
             if file.stem != "__init__":
@@ -82,21 +82,39 @@ def test_the_import_contracts_notice_a_breach(tmp_path: Path) -> None:
         ("engine/duties.py", "import threading"),
         ("wal/counters.py", "import engine.errors"),
         ("rebalance/choice.py", "from engine.driver import Driver"),
+        ("rebalance/table.py", "from rebalance.ports import Node"),
         ("engine/codecs.py", "import rich"),
         ("tools/config.py", "import tests.support"),
     ):
         with (tmp_path / module).open("a", encoding="utf-8") as file:
             file.write(f"\n{line}\n")
     said = broken(tmp_path)
-    assert "0 kept, 5 broken" in said.replace("\n", " "), said
+    assert "0 kept, 6 broken" in said.replace("\n", " "), said
     for breach in (
         "engine.locks -> time",
         "wal.counters -> engine.errors",
         "rebalance.choice -> engine.driver",
+        "rebalance.table -> rebalance.ports",
         "engine.codecs -> rich",
         "tools.config -> tests",
     ):
         assert breach in said
+
+
+def test_the_heart_needs_nothing_but_the_log() -> None:
+    """All of `rebalance` can be loaded without the engine, an event loop or a socket."""
+    rules = sorted(f"rebalance.{file.stem}" for file in (ROOT / "rebalance").glob("*.py") if file.stem != "__init__")
+    code = f"import sys, {', '.join(rules)}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    ).stdout.split()
+    assert {"rebalance", "wal"} <= set(loaded)
+    assert not {"engine", "tools", "asyncio", "socket", "lmdb"} & set(loaded)
 
 
 # Sets: their order differs from run to run.

@@ -1,4 +1,4 @@
-"""Conversations with the rule that makes the next map (`engine.assignment.next_topology`), a pure function.
+"""Conversations with the rule that makes the next map (`rebalance.plan.next_topology`), a pure function.
 
 ```
 map 3.1 n1 n2 n3 [backups=2]    the last committed map: its members, all in the baseline, and its partitions:
@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.assignment import Candidate, Change, Plan, next_topology, surplus, wanted_handover
 from engine.messages import CopyReport, Life, SingleMap
-from engine.topology import Member, Placement, Topology, stamp
+from rebalance.plan import Candidate, Change, Plan, next_topology, surplus, wanted_handover
+from rebalance.table import Member, Placement, Topology, stamp
 from tests.conversations.in_turn import in_turn
 from tests.conversations.speech import placement_line
 from tests.conversations.story import Command, Interpreter, StoryError

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from engine.home import Home, open_home
 from engine.settings import Settings
-from engine.topology import Member, Placement, Topology, encode
+from rebalance.table import Member, Placement, Topology, encode
 from tests.conversations.names import Names
 from tests.conversations.records import record
 from tests.conversations.story import Command, Interpreter, StoryError

@@ -17,15 +17,11 @@ from collections.abc import Callable, Iterable, Iterator
 from engine.effects import (
     Asked,
     CheckpointWritten,
-    CloseHistory,
     Connect,
     Event,
-    HistoryRead,
     LogGrew,
-    OpenHistory,
     PeerLost,
     PeerSeen,
-    ReadHistory,
     Received,
     Stop,
     Task,
@@ -51,7 +47,8 @@ from engine.recover import recover
 from engine.requests import Reply, Request
 from engine.settings import Settings
 from engine.store import LayeredStore, MemoryStore
-from engine.topology import Topology
+from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
+from rebalance.table import Topology
 from tests.conversations.in_turn import in_turn
 from tests.conversations.names import Names
 from tests.conversations.speech import Speech

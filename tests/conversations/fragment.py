@@ -1,4 +1,4 @@
-"""Conversations with copies of one fragment (`engine.fragment`): counter, epoch table, digest, tail.
+"""Conversations with copies of one fragment (`rebalance.fragment`): counter, epoch table, digest, tail.
 
 ```
 n1: write 0 e1 a=1 b=2        apply counters 1 and 2, issued in epoch 1; `b=` deletes; stable=N, origin=N as in a record
@@ -17,7 +17,7 @@ compare n1 n2                 what two copies say of each other
 
 from __future__ import annotations
 
-from engine.fragment import CannotUndo, FragmentState
+from rebalance.fragment import CannotUndo, FragmentState
 from tests.conversations import records
 from tests.conversations.choice import ranges
 from tests.conversations.names import Names

@@ -36,11 +36,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.core import Hold
 from engine.node import Node
 from engine.requests import Admin, CommitTx, Get, GetStatus, Lock, Put, Request, Swap, Unlock
 from engine.settings import Settings
 from engine.store import Entry
+from rebalance.partition import Hold
 from tests.conversations.cluster import Cluster, Host, Letter
 from tests.conversations.fragment import state_of
 from tests.conversations.names import Names, duration, key_in, key_name

@@ -9,11 +9,11 @@ import msgspec
 
 from engine import messages as m
 from engine import requests as q
-from engine import topology as topologies
-from engine.core import INCARNATION_BITS
 from engine.messages import kind_of
-from engine.results import COMMITTED
-from engine.topology import Placement, Topology
+from rebalance import table as topologies
+from rebalance.lives import INCARNATION_BITS
+from rebalance.results import COMMITTED
+from rebalance.table import Placement, Topology
 from tests.conversations.names import Names, key_name
 from wal import records as r
 from wal.ids import DECISIONS, TxId, fragment_name

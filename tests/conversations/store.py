@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from engine.recover import recover
 from engine.replica import Replica
-from engine.results import COMMITTED
 from engine.store import CheckpointImage, Entry, LayeredStore, MemoryStore
+from rebalance.results import COMMITTED
 from tests.conversations.fragment import state_of
 from tests.conversations.names import Names
 from tests.conversations.records import fragment, record

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from engine import aio
-from engine.effects import CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from engine.embedded import open_embedded
+from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from tests.support.patience import PATIENCE_SECONDS
 from wal import DirectoryDisk, DiskError, File
 from wal.counters import PartitionCounter

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from engine.assignment import Candidate, first_topology
-from engine.core import MS, Core
-from engine.pace import BACK_OFF_MS, FORGIVEN_AFTER, Pace, back_off_ms
+from engine.core import Core
+from engine.pace import FORGIVEN_AFTER, Pace
 from engine.replica import Replica
 from engine.settings import Settings
 from engine.store import LayeredStore, MemoryStore
-from engine.topology import Topology
+from rebalance.plan import Candidate, first_topology
+from rebalance.ports import MS
+from rebalance.table import BACK_OFF_MS, Topology, back_off_ms
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]
 

@@ -8,9 +8,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.fragment import DIGEST_EVERY, CannotUndo, FragmentState
-from engine.replica import PartitionState, Replica
+from engine.replica import Replica
 from engine.store import CheckpointImage, LayeredStore, MemoryStore
+from rebalance.fragment import DIGEST_EVERY, CannotUndo, FragmentState
+from rebalance.partition import PartitionState
 from wal import records as r
 from wal.counters import CounterError
 from wal.ids import DECISIONS, Fragment

@@ -5,14 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 
 from engine.claims import Claims
-from engine.core import MS, Core, Hold
+from engine.core import Core
 from engine.effects import Effects
 from engine.messages import Message, Replicate, Replicated
 from engine.replica import Replica
 from engine.replication import BATCH_BYTES_MAX, PATIENCE_MAX, Replication
 from engine.settings import Settings
 from engine.store import LayeredStore, MemoryStore
-from engine.topology import CopyState, Member, Placement, Topology
+from rebalance.partition import Hold
+from rebalance.ports import MS
+from rebalance.table import CopyState, Member, Placement, Topology
 from wal import records as r
 from wal.ids import NodeId, Version
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from engine.core import MS
 from engine.effects import Asked, Event
 from engine.node import Node
 from engine.replica import Replica
 from engine.requests import Code, Done, Failed, Get, GetStatus, KeepSessions, Put, Remap, Reply, Request, Status, Values
 from engine.settings import Settings
 from engine.store import LayeredStore, MemoryStore
+from rebalance.ports import MS
 from wal import records as r
 from wal.ids import TxId, tx_of
 

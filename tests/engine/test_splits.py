@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from engine import topology as topologies
 from engine.messages import Commit, Heartbeat, Life
+from rebalance import table as topologies
 from tests.sim.planted.stage import Stage
 from wal.ids import Version
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.contents import share
 from engine.store import GONE, BaseStore, CheckpointImage, Entry, LayeredStore, Loaded, MemoryStore, Row
 from engine.store_lmdb import LmdbStore
+from rebalance.contents import share
 from wal.ids import DECISIONS, KEY_BYTES_MAX, Fragment
 
 Rows: TypeAlias = dict[Fragment, dict[bytes, Entry]]

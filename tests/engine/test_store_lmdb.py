@@ -18,7 +18,6 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from engine.contents import share
 from engine.store import CheckpointImage, Entry, Loaded
 from engine.store_envelope import (
     DATABASES,
@@ -37,6 +36,7 @@ from engine.store_envelope import (
 from engine.store_errors import StoreDamaged, StoreFailed, StoreForeign, StoreFull, StoreInUse, StoreTooNew
 from engine.store_file import FORMAT, structure_problems
 from engine.store_lmdb import LmdbStore
+from rebalance.contents import share
 from tests.engine.store_child import FRAGMENTS, MAP_BYTES, contents, held, states, story
 from wal.checksum import reference_crc32c
 from wal.ids import DECISIONS, Fragment

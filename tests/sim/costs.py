@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from engine.core import MS
 from engine.effects import Effects, Event
 from engine.node import Node
 from engine.store import Entry, LayeredStore, Page
 from engine.turns import TURN_MS_MAX, what
+from rebalance.ports import MS
 from tests.sim.violation import About, Violation
 from wal.ids import Fragment
 from wal.records import Committed

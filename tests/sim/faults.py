@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine import topology as topologies
+from rebalance import table as topologies
 from tests.sim.lulls import DRAWN, Lull
 from tests.sim.machine import Speed
 from tests.sim.network import MS, Weather

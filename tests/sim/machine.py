@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from engine.core import INCARNATION_BITS
 from engine.duties import Duties
 from engine.effects import Effects, Event, LogGrew, SessionId
 from engine.messages import Message
@@ -26,6 +25,7 @@ from engine.settings import Settings
 from engine.store import CheckpointImage
 from engine.store_errors import StoreError
 from rebalance.affinity import Affinity
+from rebalance.lives import INCARNATION_BITS
 from tests.sim.background import Fibre, Turnstile
 from tests.sim.costs import CountingStore
 from tests.sim.vault import Vault

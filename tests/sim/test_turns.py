@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.core import WORK_MAX
 from engine.effects import Asked, Effects, Event
 from engine.node import Node
 from engine.requests import Done, Lock, Put, Unlock
 from engine.settings import Settings
+from rebalance.ports import WORK_MAX
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
 from tests.sim.observer import Observer

@@ -16,8 +16,8 @@ from typing import Any
 from engine.effects import Asked
 from engine.requests import Admin, Failed, Reply
 from engine.settings import Settings
-from engine.topology import Topology
 from rebalance.affinity import Affinity, assign
+from rebalance.table import Topology
 from tests.sim.clients import Client
 from tests.sim.costs import Costs, Free
 from tests.sim.draws import Draws

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import msgspec
 
 from engine import aio
-from engine import topology as topologies
 from engine.offline import read_directory
 from engine.store import CheckpointImage, Entry
 from engine.store_lmdb import LmdbStore
+from rebalance import table as topologies
 from tests.support.directories import append, flip, lose, replace
 from wal import list_segments
 from wal import records as r

@@ -13,9 +13,9 @@ from typing import Any
 
 from engine import aio
 from engine.aio import Concurrency
-from engine.core import MS
 from engine.node import Node
 from engine.turns import TURN_MS_MAX, Turns
+from rebalance.ports import MS
 from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is
 from tools.local_cluster import LocalCluster, NodeProcess, until
 from wal.ids import partition_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine import topology as topologies
+from rebalance import table as topologies
 from wal import Block, Finding, Owner, inspect
 from wal import records as r
 from wal.ids import TxId

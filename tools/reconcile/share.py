@@ -13,7 +13,7 @@ import msgspec
 
 from engine.errors import CorruptionError
 from engine.offline import DoesNotFold, FragmentView, PartitionView, State, read_directory
-from engine.topology import CopyState, Placement, Topology
+from rebalance.table import CopyState, Placement, Topology
 from tools.reconcile.compare import compare
 from tools.reconcile.copies import Copy
 from tools.reconcile.findings import Finding, Kind

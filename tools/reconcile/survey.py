@@ -19,8 +19,8 @@ import msgspec
 from engine.errors import CorruptionError, UsageError
 from engine.home import read_identity
 from engine.offline import is_live, read_directory
-from engine.results import ABORTED, COMMITTED
-from engine.topology import Topology
+from rebalance.results import ABORTED, COMMITTED
+from rebalance.table import Topology
 from tools.reconcile.copies import GRACE_MS, Clock, Rules
 from tools.reconcile.logs import LogTold, Torn, read_log, torn_ones
 from tools.reconcile.transactions import Decision

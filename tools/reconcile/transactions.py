@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from engine.offline import PartitionView
-from engine.results import COMMITTED
+from rebalance.results import COMMITTED
 from tools.reconcile.copies import Rules
 from tools.reconcile.findings import Facts, Finding, Kind
 from tools.reconcile.logs import Torn

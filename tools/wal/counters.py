@@ -11,7 +11,7 @@ import typer
 
 from engine.errors import CorruptionError, UsageError
 from engine.offline import FragmentView, State, is_live, read_directory
-from engine.topology import CopyState, Topology
+from rebalance.table import CopyState, Topology
 from tools.terminal import ExitCode, Row, Unreadable, complain, show, word
 from tools.wal.places import Place, place_of
 from wal.ids import PARTITIONS_MAX, Fragment, NodeId, fragment_name, tx_name

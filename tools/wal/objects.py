@@ -9,9 +9,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal, assert_never
 
-from engine import topology as topologies
-from engine.core import INCARNATION_BITS
-from engine.results import COMMITTED
+from rebalance import table as topologies
+from rebalance.lives import INCARNATION_BITS
+from rebalance.results import COMMITTED
 from tools.reconcile.findings import HASH_BYTES, Values
 from tools.terminal import word
 from tools.wal import schema as s

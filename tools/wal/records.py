@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import assert_never
 
-from engine.core import INCARNATION_BITS
-from engine.results import COMMITTED
+from rebalance.lives import INCARNATION_BITS
+from rebalance.results import COMMITTED
 from tools.reconcile.findings import Values
 from tools.terminal import word
 from tools.wal.objects import value_hash, version_text

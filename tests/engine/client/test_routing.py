@@ -6,10 +6,9 @@ from typing import TypeVar
 
 import pytest
 
-from engine import errors, topology
+from engine import errors
 from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall
 from engine.client.routing import SILENCE_MS, Router
-from engine.core import MS
 from engine.requests import (
     Code,
     Done,
@@ -26,7 +25,9 @@ from engine.requests import (
     Table,
     Values,
 )
-from engine.topology import Member, Placement, Topology
+from rebalance import table as topology
+from rebalance.ports import MS
+from rebalance.table import Member, Placement, Topology
 from wal.ids import Version, partition_of, sequence_of
 
 A, B = "127.0.0.1:1", "127.0.0.1:2"

@@ -14,8 +14,6 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from engine.assignment import Candidate
-from engine.core import MS
 from engine.effects import Asked, Effects, Event, PeerSeen, Received
 from engine.exchange import Intent
 from engine.messages import Heartbeat, Join, Message, kind_of
@@ -24,6 +22,8 @@ from engine.recover import recover
 from engine.requests import Reply, Request
 from engine.settings import Settings
 from engine.store import LayeredStore
+from rebalance.plan import Candidate
+from rebalance.ports import MS
 from tests.conversations.cluster import Block, Host
 from tests.conversations.in_turn import in_turn
 from tests.sim.explore.fingerprint import fingerprint

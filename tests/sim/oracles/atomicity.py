@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.effects import Effects, Event
-from engine.results import ABORTED, COMMITTED
+from rebalance.results import ABORTED, COMMITTED
 from tests.sim.machine import Machine
 from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.oracle import Oracle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.topology import CopyState, Topology
+from rebalance.table import CopyState, Topology
 from tests.sim.oracles.ledger import Ledger, version_before
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from engine.contents import share
 from engine.replica import Replica
-from engine.topology import CopyState
+from rebalance.contents import share
+from rebalance.table import CopyState
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation

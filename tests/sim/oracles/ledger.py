@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from engine import topology as topologies
 from engine.effects import Effects, Event
-from engine.topology import Topology
+from rebalance import table as topologies
+from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation

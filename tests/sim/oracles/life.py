@@ -15,7 +15,7 @@ from itertools import combinations
 from engine import errors
 from engine.client.calls import PutCall
 from engine.settings import Settings
-from engine.topology import Topology
+from rebalance.table import Topology
 from tests.conversations.names import key_in
 from tests.sim.clients import Client
 from tests.sim.machine import Machine

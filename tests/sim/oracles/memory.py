@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
-from engine.fragment import DIGESTS_KEPT, FragmentState
+from rebalance.fragment import DIGESTS_KEPT, FragmentState
 from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation

@@ -3,7 +3,7 @@ map says of them is about a disk that is gone."""
 
 from __future__ import annotations
 
-from engine.topology import Topology
+from rebalance.table import Topology
 from tests.sim.machine import Machine
 from wal.ids import NodeId
 

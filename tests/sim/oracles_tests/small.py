@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from engine.client.calls import PutCall
-from engine.fragment import FragmentState
 from engine.settings import Settings
+from rebalance.fragment import FragmentState
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
 from tests.sim.oracles import Oracles, unsettled, watch

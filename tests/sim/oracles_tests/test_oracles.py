@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from engine.core import Hold
 from engine.effects import Effects
 from engine.messages import Heartbeat, Life
 from engine.requests import Done, GetStatus, Put, Status
 from engine.store import CheckpointImage, Entry
-from engine.topology import Topology
+from rebalance.partition import Hold
+from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles import Pulse, out_of_sync, unsettled
 from tests.sim.oracles.copies import compare_maps

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from engine.effects import HistoryRead
-from engine.fragment import FragmentState
 from engine.messages import Settled, Way
 from engine.node import Node
 from engine.recover import Replays, recover
 from engine.store import LayeredStore
+from rebalance.fragment import FragmentState
+from rebalance.ports import HistoryRead
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace, swapped
 from wal import LogTooNew

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from engine import assignment, claims, exchange, promotion
-from engine import topology as topologies
-from engine.core import Hold
+from engine import exchange
 from engine.messages import Accept, Announce, Commit, CopyReport, Promise, Propose, SetBaseline
-from engine.replica import PartitionState
-from engine.topology import Placement, Topology
+from rebalance import lives, promotion
+from rebalance import plan as assignment
+from rebalance import table as topologies
+from rebalance.partition import Hold, PartitionState
+from rebalance.table import Placement, Topology
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace, swapped
 from tests.sim.planted.words import promise_not_logged
@@ -190,7 +191,7 @@ def set_back_disk_passes_as_in_sync(machine: Machine) -> None:
         with (
             swapped(assignment, "set_back", _never),
             swapped(exchange, "set_back", _never),
-            swapped(claims, "set_back", _never),
+            swapped(lives, "set_back", _never),
         ):
             original(*args)
 
@@ -201,7 +202,7 @@ def set_back_disk_passes_as_in_sync(machine: Machine) -> None:
 def promise_not_logged_and_nobody_minds(machine: Machine) -> None:
     """A promise is not written down, and a life counts that has less on its disk than an earlier one had promised."""
     promise_not_logged(machine)
-    during(machine, _exchange(machine), "on_accept", claims, "set_back", _never)
+    during(machine, _exchange(machine), "on_accept", lives, "set_back", _never)
     set_back_disk_passes_as_in_sync(machine)
 
 

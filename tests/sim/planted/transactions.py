@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from engine.commits import Phase, Transaction
-from engine.core import Hold
 from engine.locks import Key
 from engine.messages import Inquired, PrepareParts, Vote
-from engine.results import Results
+from rebalance.partition import Hold
+from rebalance.results import Results
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace, swapped
 from wal import records as r

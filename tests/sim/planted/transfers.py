@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from engine.core import Hold
-from engine.fragment import FragmentImage, FragmentState
 from engine.messages import AskTail, Settled
+from rebalance.fragment import FragmentImage, FragmentState
+from rebalance.partition import Hold
 from tests.sim.machine import Machine
 from tests.sim.planted.copies import full_transfer_without_clearing
 from tests.sim.planted.fault import Faults, around, during, replace

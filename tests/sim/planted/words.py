@@ -9,7 +9,7 @@ from engine.effects import SessionId
 from engine.messages import PrepareParts, Propose, Replicate, Replicated, Vote
 from engine.replication import Batch, _claims
 from engine.requests import Lock, Request
-from engine.topology import CopyState
+from rebalance.table import CopyState
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace, swapped
 from wal import records as r

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine import errors
-from engine.fragment import FragmentState
-from engine.topology import CopyState, Placement, Topology
+from rebalance.fragment import FragmentState
+from rebalance.table import CopyState, Placement, Topology
 from tests.conversations.names import key_in
 from tests.sim.machine import Machine
 from tests.sim.oracles import unsettled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.offline import PartitionView, Prepared
-from engine.results import ABORTED, COMMITTED
+from rebalance.results import ABORTED, COMMITTED
 from tests.tools.reconcile.replicas import put, tx
 from tools.reconcile.copies import Clock, Rules
 from tools.reconcile.findings import Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.results import ABORTED, COMMITTED, TAKEN_IN, Results
+from rebalance.results import ABORTED, COMMITTED, TAKEN_IN, Results
 from wal.ids import tx_of
 
 SESSIONS = (b"a" * 10, b"b" * 10)

@@ -13,28 +13,11 @@ from typing import Any
 
 import msgspec
 
-from engine.messages import CopyReport
-from wal.ids import NodeId, Version
+from rebalance.messages import CopyReport
+from rebalance.table import Intervention, Taken
+from wal.ids import NodeId
 
 INTERVENTIONS_KEPT = 4
-
-
-class Taken(msgspec.Struct, frozen=True, array_like=True):
-    """Where a partition that was lost begins again: `node`'s copy, of this epoch and with so many updates; or nothing."""
-
-    partition: int
-    node: NodeId
-    epoch: int
-    updates: int
-
-
-class Intervention(msgspec.Struct, frozen=True, array_like=True):
-    """Something that the operator forced: `reset-lost` or `recover`, after which version, with which nodes."""
-
-    kind: str
-    after: Version
-    nodes: tuple[NodeId, ...]
-    taken: tuple[Taken, ...]
 
 
 def as_object(intervention: Intervention) -> dict[str, Any]:

@@ -8,7 +8,7 @@
                        <------------------  Supply ... last
  Settled(lwm, digests) ------------------>  from now on my answers are waited for
                        <------------------  Settle(marks)
- Settled again, at the marks ------------>  compares what both contain (`engine.comparing`)
+ Settled again, at the marks ------------>  compares what both contain (`rebalance.comparing`)
                                             vouched for: the next map makes this copy in-sync
 ```
 
@@ -21,15 +21,16 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from itertools import islice
+from typing import assert_never
 
 import msgspec
 
-from engine.comparing import Answers
-from engine.core import MS, WORK_MAX, Core, Hold
-from engine.messages import Demand, Have, Message, More, Settle, Settled, Supply, Way
-from engine.pace import back_off_ms
-from engine.topology import CopyState
 from rebalance.choice import Kind
+from rebalance.comparing import Answers
+from rebalance.messages import Demand, Have, More, Settle, Settled, Supply, ToDemander, Way
+from rebalance.partition import Hold
+from rebalance.ports import MS, WORK_MAX, Node
+from rebalance.table import CopyState, back_off_ms
 from wal import records as r
 from wal.ids import Fragment, NodeId, TxId
 from wal.probe import probe
@@ -85,7 +86,7 @@ class _Session:
 class Demander:
     """The MOVING copies of one node."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Node) -> None:
         self.core = core
         self.progress = Progress()
         self._queue: dict[NodeId, dict[int, None]] = {}  # supplier -> partitions that must catch up
@@ -574,7 +575,7 @@ class Demander:
                 stuck = True
         return stuck
 
-    def handle(self, sender: NodeId, message: Message) -> None:
+    def handle(self, sender: NodeId, message: ToDemander) -> None:
         """Everything that a supplier says."""
         match message:
             case Supply():
@@ -582,4 +583,4 @@ class Demander:
             case Settle():
                 self.on_settle(sender, message)
             case _:
-                raise AssertionError(f"not a message of a supplier: {message}")
+                assert_never(message)

@@ -2,7 +2,7 @@
 
 Each live row has a share: a hash of its key, epoch, counter and value. The digest is the sum of all shares modulo 2^64,
 so a change of one row costs two shares and no look at the others. Tombstones have none, because copies drop them at
-different times. It stands beside the digest of history (`engine.fragment`): that one tells whether two copies were told
+different times. It stands beside the digest of history (`rebalance.fragment`): that one tells whether two copies were told
 the same, this one whether they have the same, and it is never taken over from another copy. A transfer that loses a row
 ends with equal histories and unequal contents.
 

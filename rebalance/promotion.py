@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import assert_never
 
-from engine.core import MS, Core, Hold
-from engine.fragment import FragmentState
-from engine.messages import AskTail, CopyTail, Message, Tail, TailReport
-from engine.replica import PartitionState
-from engine.replication import Replication
+from rebalance.fragment import FragmentState
+from rebalance.messages import AskTail, CopyTail, Tail, TailReport, ToPromotion
+from rebalance.partition import Hold, PartitionState
+from rebalance.ports import MS, Node, Shipping
 from wal import records as r
 from wal.counters import PartitionCounter
 from wal.ids import Namespace, NodeId
@@ -55,7 +55,7 @@ class _Promoted:
 class Promotion:
     """The partitions that this node is named primary of and may not serve yet."""
 
-    def __init__(self, core: Core, replication: Replication, *, activated: Callable[[Hold], None]) -> None:
+    def __init__(self, core: Node, replication: Shipping, *, activated: Callable[[Hold], None]) -> None:
         self.core = core
         self._replication = replication
         self._activated = activated
@@ -190,9 +190,7 @@ class Promotion:
         start, own = _begin(hold, state)
         package.append(start)
         package.extend(own)
-        core.effects.log.append(start)
-        core.replica.apply(start)
-        for record in own:
+        for record in (start, *own):
             core.log(record)
         self._replication.ship(_Promoted(hold, package, self._activated), hold)
 
@@ -223,7 +221,7 @@ class Promotion:
         if self._waiting and self.core.now >= self._ask_at:
             self._ask()
 
-    def handle(self, sender: NodeId, message: Message) -> None:
+    def handle(self, sender: NodeId, message: ToPromotion) -> None:
         """Everything that is said about promotions."""
         match message:
             case AskTail():
@@ -231,7 +229,7 @@ class Promotion:
             case Tail():
                 self.on_tail(sender, message)
             case _:
-                raise AssertionError(f"not a message of promotion: {message}")
+                assert_never(message)
 
 
 def _begin(hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:

@@ -20,12 +20,14 @@ from hashlib import blake2b
 
 import msgspec
 
-from engine.salvage import Intervention
 from wal.ids import NO_VERSION, NodeId, Version
 from wal.records import Claim
 
 FORMAT = 1
 BEFORE_KEPT = 16
+BACK_OFF_MS = 10_000
+DOUBLED_MAX = 6
+"""A member that was too slow stays away for so long, and twice as long each time after, up to so many times."""
 
 
 class CopyState(StrEnum):
@@ -69,6 +71,24 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
         if node in self.in_sync:
             return CopyState.OWNING
         return CopyState.MOVING if node in self.owners else CopyState.NONE
+
+
+class Taken(msgspec.Struct, frozen=True, array_like=True):
+    """Where a partition that was lost begins again: `node`'s copy, of this epoch and with so many updates; or nothing."""
+
+    partition: int
+    node: NodeId
+    epoch: int
+    updates: int
+
+
+class Intervention(msgspec.Struct, frozen=True, array_like=True):
+    """Something that the operator forced: `reset-lost` or `recover`, after which version, with which nodes."""
+
+    kind: str
+    after: Version
+    nodes: tuple[NodeId, ...]
+    taken: tuple[Taken, ...]
 
 
 class Topology(msgspec.Struct, frozen=True, array_like=True):
@@ -145,6 +165,11 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
                 assert p.owners[0] in p.in_sync, f"{where}: the primary is not in sync"
                 assert all(n in p.owners for n in p.in_sync), f"{where}: an in-sync copy is not an owner"
                 assert all(n in names for n in p.owners), f"{where}: an owner is not a member"
+
+
+def back_off_ms(times: int) -> int:
+    """How long a member that was set aside so many times stays away."""
+    return BACK_OFF_MS << min(max(times, 1) - 1, DOUBLED_MAX)
 
 
 def hash_of(encoded: bytes) -> int:

@@ -13,17 +13,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
+from typing import assert_never
 
 import msgspec
 
-from engine.comparing import Comparison
-from engine.core import INCARNATION_BITS, MS, Core, Hold
-from engine.effects import CloseHistory, HistoryRead, OpenHistory, ReadHistory
-from engine.fragment import FragmentState
-from engine.messages import Demand, Have, Message, More, Settle, Settled, Supply, Way
-from engine.replication import Replication
-from engine.topology import CopyState, Member, Topology
 from rebalance.choice import Choice, Joiner, Kind, Supplier, choose
+from rebalance.comparing import Comparison
+from rebalance.fragment import FragmentState
+from rebalance.lives import INCARNATION_BITS
+from rebalance.messages import Demand, Have, More, Settle, Settled, Supply, ToSupplier, Way
+from rebalance.partition import Hold
+from rebalance.ports import MS, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping
+from rebalance.table import CopyState, Member, Topology
 from wal import records as r
 from wal.counters import PartitionCounter
 from wal.ids import Fragment, Namespace, NodeId, Version
@@ -86,7 +87,7 @@ class _Session:
 class SupplySide:
     """What one node supplies, as the primary of partitions that have MOVING copies."""
 
-    def __init__(self, core: Core, replication: Replication, *, regroup: Callable[[Hold], None]) -> None:
+    def __init__(self, core: Node, replication: Shipping, *, regroup: Callable[[Hold], None]) -> None:
         self.core = core
         self.replication = replication
         self._regroup = regroup  # the hold's hardened copies changed
@@ -155,7 +156,7 @@ class SupplySide:
             if len(session.taken) == session.parts:
                 session.planned = True
                 if session.wants:
-                    core.effects.tasks.append(OpenHistory((session.node, session.number), session.wants))
+                    core.task(OpenHistory((session.node, session.number), session.wants))
                     session.wants = []
         self._advance(session)
 
@@ -279,7 +280,7 @@ class SupplySide:
 
     def _close(self, session: _Session) -> None:
         if session.planned and session.history and not session.history_over:
-            self.core.effects.tasks.append(CloseHistory((session.node, session.number)))
+            self.core.task(CloseHistory((session.node, session.number)))
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
 
@@ -296,7 +297,7 @@ class SupplySide:
             session.missed = event.missed
             for name in event.missed:
                 session.history.pop(name, None)
-            self.core.effects.tasks.append(CloseHistory(event.session))
+            self.core.task(CloseHistory(event.session))
             if event.missed:
                 probe("supply.history_missed")
         self._advance(session)
@@ -317,7 +318,7 @@ class SupplySide:
             elif session.history:
                 if not session.reading:
                     session.reading = True
-                    core.effects.tasks.append(ReadHistory((session.node, session.number), core.settings.supply_batch_bytes))
+                    core.task(ReadHistory((session.node, session.number), core.settings.supply_batch_bytes))
                 return
             elif session.full:
                 self._send(session, self._scan(session))
@@ -544,7 +545,7 @@ class SupplySide:
             if gone or lives.get(node) != session.life:
                 self._close(session)
 
-    def handle(self, sender: NodeId, message: Message) -> None:
+    def handle(self, sender: NodeId, message: ToSupplier) -> None:
         """Everything that a demander says."""
         match message:
             case Demand():
@@ -554,7 +555,7 @@ class SupplySide:
             case Settled():
                 self.on_settled(sender, message)
             case _:
-                raise AssertionError(f"not a message of a demander: {message}")
+                assert_never(message)
 
 
 def _differs(fragment: FragmentState, digests: list[tuple[int, int]]) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.contents import share
 from engine.replica import Replica
 from engine.store import CheckpointImage, Entry, LayeredStore, MemoryStore
+from rebalance.contents import share
 from tests.engine.test_replica import MOVES, NAMESPACES, NEAR_A_DIGEST, PARTITIONS, Move, fold, record_of
 from wal import records as r
 from wal.ids import Fragment

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from engine.fragment import LARGE_BYTES, FragmentImage
 from engine.replica import Replica
 from engine.store import LayeredStore, MemoryStore
+from rebalance.fragment import LARGE_BYTES, FragmentImage
 from tests.sim.planted.stage import NAMESPACE, Stage, key
 from wal import records as r
 from wal.ids import Fragment

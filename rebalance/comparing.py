@@ -16,17 +16,15 @@ be compared, and is asked anew. Summing up is cut into pieces; what was captured
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from engine.contents import Walk
-from engine.core import Core
-from engine.messages import Contents
+from rebalance.contents import Walk
+from rebalance.fragment import FragmentState
+from rebalance.messages import Contents
+from rebalance.ports import Node
 from wal import records as r
 from wal.ids import Fragment, Namespace, NodeId
 from wal.probe import probe
-
-if TYPE_CHECKING:
-    from engine.fragment import FragmentState
 
 ROWS_AT_ONCE = 500
 RANGES_MAX = 64
@@ -36,7 +34,7 @@ Told: TypeAlias = Callable[[list[Contents] | None], None]
 """Is told what a copy contains, or None: that cannot be said."""
 
 
-def sum_up(core: Core, partition: int, told: Told) -> None:
+def sum_up(core: Node, partition: int, told: Told) -> None:
     """Sum up what this node has of a partition at this very moment, and tell, now or in one of the next turns."""
     fragments = core.replica.partition(partition).fragments
     if any(f.loading or f.suspects or len(f.counter.ranges) > RANGES_MAX for f in fragments.values()):
@@ -56,7 +54,7 @@ class _Sum:
     """The contents of one partition, while they are summed up."""
 
     def __init__(
-        self, core: Core, walks: Sequence[tuple[FragmentState, list[tuple[int, int]], int, Walk]], told: Told
+        self, core: Node, walks: Sequence[tuple[FragmentState, list[tuple[int, int]], int, Walk]], told: Told
     ) -> None:
         self._core = core
         self._walks = walks
@@ -103,7 +101,7 @@ class Comparison:
     )
 
     def __init__(
-        self, core: Core, partition: int, epoch: int, node: NodeId, round_: int, conclude: Callable[[Comparison], None]
+        self, core: Node, partition: int, epoch: int, node: NodeId, round_: int, conclude: Callable[[Comparison], None]
     ) -> None:
         self._core = core
         self._conclude = conclude
@@ -154,7 +152,7 @@ class Comparison:
 class Answers:
     """What the MOVING copies of one node have said, or are about to say, of their contents."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Node) -> None:
         self._core = core
         self._rounds: dict[int, int] = {}  # the newest question about a partition
         self._answers: dict[int, tuple[int, list[Contents] | None]] = {}

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from engine.claims import set_back
-from engine.messages import CopyReport, SingleMap
-from engine.salvage import INTERVENTIONS_KEPT, Intervention, Taken, best_copy
-from engine.topology import BEFORE_KEPT, Member, Placement, Topology, disk_name, lost_disks, node_of
 from rebalance.affinity import Affinity, assign
+from rebalance.lives import set_back
+from rebalance.messages import CopyReport, SingleMap
+from rebalance.salvage import INTERVENTIONS_KEPT, best_copy
+from rebalance.table import BEFORE_KEPT, Intervention, Member, Placement, Taken, Topology, disk_name, lost_disks, node_of
 from wal.ids import NodeId, Version
 from wal.records import Claim
 

@@ -1,0 +1,146 @@
+"""What nodes say to each other: a closed union of small values.
+
+A message is the thing said (`Announce`, `Replicate`, `Demand`), not a call. Every message that touches data carries the
+topology version it was sent in; a copy rejects anything from an older one, and asks for the map when it meets a newer
+one. That is the fence which keeps a deposed primary harmless. All messages may be lost, doubled or reordered: whoever
+needs an answer asks again, and whoever answers twice says the same.
+
+What is said about copies is `rebalance.messages`; what the engine adds is here, in three modules, and the union of all.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias, get_args
+
+from engine.messages.cluster import (
+    Accept,
+    Announce,
+    AskMap,
+    CaughtUp,
+    Commit,
+    Halt,
+    Heartbeat,
+    Join,
+    Leave,
+    Promise,
+    Propose,
+    Refuse,
+    ResetLost,
+    SetBaseline,
+    Survey,
+    Surveyed,
+)
+from engine.messages.data import Confirm, Confirmed, Replicate, Replicated
+from engine.messages.transactions import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
+from rebalance.lives import Life
+from rebalance.messages import (
+    AskTail,
+    Contents,
+    CopyReport,
+    CopyTail,
+    Demand,
+    Have,
+    More,
+    Settle,
+    Settled,
+    SingleMap,
+    Supply,
+    Tail,
+    TailReport,
+    Way,
+)
+
+Message: TypeAlias = (
+    Heartbeat
+    | Join
+    | Leave
+    | SetBaseline
+    | ResetLost
+    | Halt
+    | Survey
+    | Surveyed
+    | Announce
+    | Promise
+    | SingleMap
+    | Propose
+    | Accept
+    | Refuse
+    | Commit
+    | AskMap
+    | CaughtUp
+    | Replicate
+    | Replicated
+    | Confirm
+    | Confirmed
+    | AskTail
+    | Tail
+    | PrepareParts
+    | Vote
+    | Finish
+    | Finished
+    | Resolve
+    | Inquire
+    | Inquired
+    | Demand
+    | More
+    | Supply
+    | Settled
+    | Settle
+)
+
+KINDS: tuple[type[Message], ...] = get_args(Message)
+
+
+def kind_of(message: Message) -> str:
+    """The message's name, as it stands in a trace, a scenario and a log line: `announce`, `replicate`, ..."""
+    return str(message.__struct_config__.tag)
+
+
+__all__ = [
+    "KINDS",
+    "Accept",
+    "Announce",
+    "AskMap",
+    "AskTail",
+    "CaughtUp",
+    "Commit",
+    "Confirm",
+    "Confirmed",
+    "Contents",
+    "CopyReport",
+    "CopyTail",
+    "Demand",
+    "Finish",
+    "Finished",
+    "Halt",
+    "Have",
+    "Heartbeat",
+    "Inquire",
+    "Inquired",
+    "Join",
+    "Leave",
+    "Life",
+    "Message",
+    "More",
+    "Part",
+    "PrepareParts",
+    "Promise",
+    "Propose",
+    "Refuse",
+    "Replicate",
+    "Replicated",
+    "ResetLost",
+    "Resolve",
+    "SetBaseline",
+    "Settle",
+    "Settled",
+    "SingleMap",
+    "Supply",
+    "Survey",
+    "Surveyed",
+    "Tail",
+    "TailReport",
+    "Vote",
+    "Way",
+    "kind_of",
+]

@@ -1,0 +1,170 @@
+"""What members say about who is here and what the next map is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rebalance.lives import Life
+from rebalance.messages import CopyReport
+from wal import records as r
+from wal.ids import NO_VERSION, Ballot, NodeId, Version
+
+
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", gc=False):
+    """I live, I am at this version, and in this life the log on this disk is durable up to `durable_lsn`.
+
+    `frozen`: I reported to an exchange that has not ended. `silent`: members that I do not hear, whoever else may.
+    `voted_lsn`: all that I promised or accepted of the next version lies up to there. `cluster` and `map_hash` tell my map
+    from another of the same version.
+
+    `sync_ms`: the longest sync of my log since my last one. While a turn or a sync takes longer than the time between two
+    of them, the last one is repeated: `busy_ms` says for how long this has been so, and `sync_ms` how much of it is the
+    sync that is under way. `stalled`: copies that have not answered me for longer than it takes to be suspected.
+    """
+
+    version: Version
+    life: Life
+    durable_lsn: int
+    frozen: bool
+    silent: list[NodeId]
+    voted_lsn: int = 0
+    cluster: str = ""
+    map_hash: int = 0
+    sync_ms: int = 0
+    busy_ms: int = 0
+    stalled: list[NodeId] = msgspec.field(default_factory=list)
+
+
+class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
+    """Let me in; repeated until a map lists this incarnation. `silent`: members of the map I know that I do not hear."""
+
+    node: NodeId
+    allocation: str
+    incarnation: int
+    address: str
+    domain: str
+    version: Version
+    cluster: str
+    silent: list[NodeId]
+
+
+class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave", gc=False):
+    """I am stopping on purpose, in this life: take me out, after handing my partitions over."""
+
+    node: NodeId
+    incarnation: int = 0
+
+
+class SetBaseline(msgspec.Struct, frozen=True, array_like=True, tag="set-baseline", gc=False):
+    """An operator's order, passed on to the coordinator: these nodes are meant to hold data.
+
+    It is given on the baseline that version `baselined` brought, and void for any other.
+    """
+
+    nodes: list[NodeId]
+    baselined: Version = NO_VERSION
+
+
+class ResetLost(msgspec.Struct, frozen=True, array_like=True, tag="reset-lost", gc=False):
+    """An operator's order, passed on to the coordinator: lost partitions begin again with the best copies that are there.
+
+    It is given on one version of the placement of each partition, and void for any other.
+    """
+
+    partitions: list[tuple[int, int]]  # (partition, version of its placement)
+
+
+class Halt(msgspec.Struct, frozen=True, array_like=True, tag="halt", gc=False):
+    """The operator stops the whole cluster, as it is at this version: stop, and hand nothing over."""
+
+    version: Version
+
+
+class Survey(msgspec.Struct, frozen=True, array_like=True, tag="survey", gc=False):
+    """What is left on your disk? Asked when the majority is gone for good."""
+
+    number: int
+
+
+class Surveyed(msgspec.Struct, frozen=True, array_like=True, tag="surveyed", gc=False):
+    """All that one node has: its committed map, one that it accepted after it, and its copies."""
+
+    number: int
+    life: Life
+    address: str
+    domain: str
+    version: Version
+    topology: bytes
+    accepted_ballot: Ballot
+    accepted: bytes
+    claims: list[r.Claim]
+    copies: list[CopyReport]
+
+
+class Announce(msgspec.Struct, frozen=True, array_like=True, tag="announce", gc=False):
+    """The version after `after` is being decided under this ballot; `handover` partitions change their primary."""
+
+    after: Version
+    ballot: Ballot
+    handover: list[int]
+
+
+class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=False):
+    """No lower ballot will be accepted; this is what was accepted before, if anything was. It is on disk at `voted_lsn`.
+
+    `claims` is what I remember that others had promised: whoever began with less has forgotten it.
+    """
+
+    after: Version
+    ballot: Ballot
+    accepted_ballot: Ballot
+    accepted: bytes
+    life: Life
+    voted_lsn: int = 0
+    claims: list[r.Claim] = msgspec.field(default_factory=list)
+
+
+class Propose(msgspec.Struct, frozen=True, array_like=True, tag="full-map", gc=False):
+    """The map proposed for the version after `after`."""
+
+    after: Version
+    ballot: Ballot
+    topology: bytes
+
+
+class Accept(msgspec.Struct, frozen=True, array_like=True, tag="accept", gc=False):
+    """The proposed map is on my disk at `voted_lsn`; the log is durable up to `durable_lsn` in this life."""
+
+    after: Version
+    ballot: Ballot
+    life: Life
+    durable_lsn: int
+    voted_lsn: int = 0
+
+
+class Refuse(msgspec.Struct, frozen=True, array_like=True, tag="refuse", gc=False):
+    """A higher ballot was promised."""
+
+    after: Version
+    ballot: Ballot
+    promised: Ballot
+
+
+class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit", gc=False):
+    """A committed map."""
+
+    version: Version
+    topology: bytes
+
+
+class AskMap(msgspec.Struct, frozen=True, array_like=True, tag="ask-map", gc=False):
+    """You speak of a newer version than I have: send me its map."""
+
+    version: Version
+
+
+class CaughtUp(msgspec.Struct, frozen=True, array_like=True, tag="caught-up", gc=False):
+    """A primary to the coordinator: these MOVING copies have everything I have."""
+
+    version: Version
+    copies: list[tuple[int, NodeId]]

@@ -1,0 +1,38 @@
+"""How writes reach the copies, and how a read is confirmed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wal import records as r
+from wal.ids import Version
+
+
+class Replicate(msgspec.Struct, frozen=True, array_like=True, tag="replicate", gc=False):
+    """Records for the copies of partitions whose primary the sender is; answered batch by batch."""
+
+    version: Version
+    sequence: int
+    records: list[r.Record]
+
+
+class Replicated(msgspec.Struct, frozen=True, array_like=True, tag="replicated", gc=False):
+    """These batches are durable here, as the log is up to `durable_lsn`: a disk that begins with less was set back."""
+
+    version: Version
+    sequences: list[int]
+    durable_lsn: int
+
+
+class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm", gc=False):
+    """Am I still your primary? Asked before a read is answered, for all reads of a turn at once."""
+
+    version: Version
+    sequence: int
+
+
+class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed", gc=False):
+    """At this moment I have not left this version."""
+
+    version: Version
+    sequence: int

@@ -1,0 +1,92 @@
+"""Two-phase commit, in messages."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wal.ids import Namespace, TxId, Version
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One participant's share of a transaction.
+
+    `keys` and `values` are written, per namespace; `locks` were read under a lock; `reads` are (namespace, key, epoch,
+    counter) that an optimistic transaction read and that must not have changed.
+    """
+
+    partition: int
+    writes: list[tuple[Namespace, list[bytes], list[bytes | None]]]
+    locks: list[tuple[Namespace, bytes]]
+    reads: list[tuple[Namespace, bytes, int, int]]
+
+
+class PrepareParts(msgspec.Struct, frozen=True, array_like=True, tag="prepare-parts", gc=False):
+    """A transaction's coordinator to a participant: vote on these parts.
+
+    `held`: the client has not asked to commit. `acked`: up to where its session had all answers.
+    """
+
+    version: Version
+    tx: TxId
+    owner: TxId
+    optimistic: bool
+    parts: list[Part]
+    participants: list[int]
+    decision: int
+    held: bool = False
+    acked: int = -1
+
+
+class Vote(msgspec.Struct, frozen=True, array_like=True, tag="vote", gc=False):
+    """A participant's answer for one partition: prepared durably in this epoch, or the reason why not."""
+
+    version: Version
+    tx: TxId
+    partition: int
+    epoch: int
+    yes: bool
+    reason: str
+
+
+class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish", gc=False):
+    """The outcome, to the primaries of the participants; repeated until each says that it is done."""
+
+    version: Version
+    tx: TxId
+    commit: bool
+    partitions: list[int]
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished", gc=False):
+    """The outcome is durable on every in-sync copy of these partitions."""
+
+    version: Version
+    tx: TxId
+    partitions: list[int]
+
+
+class Resolve(msgspec.Struct, frozen=True, array_like=True, tag="resolve", gc=False):
+    """A participant in doubt to the primary of the decision partition: how did it end?"""
+
+    version: Version
+    tx: TxId
+    decision: int
+    partition: int
+
+
+class Inquire(msgspec.Struct, frozen=True, array_like=True, tag="inquire", gc=False):
+    """Recovery to a participant: is this transaction prepared in your partition?"""
+
+    version: Version
+    tx: TxId
+    partition: int
+    decision: int
+
+
+class Inquired(msgspec.Struct, frozen=True, array_like=True, tag="inquired", gc=False):
+    """The answer; a no is a promise, because prepares of older versions are rejected from now on."""
+
+    version: Version
+    tx: TxId
+    partition: int
+    prepared: bool

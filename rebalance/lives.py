@@ -1,0 +1,98 @@
+"""The lives of a node on a disk: which of them may speak for what the disk holds, and when a disk was set back.
+
+A node says in each message that matters how far its log is durable: a claim of its life. A life that begins with less
+than an earlier one on the same disk had claimed was set back to an old image, and has forgotten what it promised. So has
+a wiped disk, which betrays itself by another name. Neither may vote, nor pass for in sync, before a committed map lists
+it: that map was decided without its word.
+
+A life tells of the lives that came before it on its disk, and where the log of each ended. So a claim is never outgrown: a
+disk that was set back and went on writing, or that started once more, still says where it parted from the life that
+claimed more. It tells of those before the one that the map lists, too: whoever missed the map that settled what they had
+claimed asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from rebalance.table import Topology
+from wal.ids import NodeId
+from wal.records import Claim
+
+LIVES_KEPT = 64
+"""Of so many lives before it a life tells: a node that starts more often without being let in, or while somebody is away
+who has heard of it, has to catch up."""
+
+INCARNATION_BITS = 20
+"""An incarnation is a count of starts and, below it, bits drawn at random: a disk that was set back counts again."""
+
+
+def next_incarnation(last: int, draw: int) -> int:
+    """The incarnation that follows `last`; `draw` is any number."""
+    return ((last >> INCARNATION_BITS) + 1) << INCARNATION_BITS | draw & ((1 << INCARNATION_BITS) - 1)
+
+
+class Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One run of one node on one disk, and where its log ended when it began.
+
+    `before` are the lives before it on this disk, oldest first, in the same words.
+    """
+
+    allocation: str
+    incarnation: int
+    boot_lsn: int
+    before: list[tuple[int, int]] = msgspec.field(default_factory=list)
+
+
+def disk_of(topology: Topology, node: NodeId) -> str:
+    """The disk on which the map knows a node's copies, and its votes, to be; nothing for a node without."""
+    return topology.allocations.get(node, "")
+
+
+def may_vote(topology: Topology, node: NodeId, life: Life, claims: Iterable[Claim]) -> bool:
+    """Whether a promise or an accept of this life counts for what follows `topology`, as far as it is known.
+
+    A voter need not be a member now: its disk is in the map all the same. The life that the map lists may vote whatever
+    lives before it claimed, because the map was decided without them.
+    """
+    if disk_of(topology, node) != life.allocation:
+        return False
+    member = topology.member(node)
+    if member is not None and member.incarnation == life.incarnation:
+        return True
+    return not set_back(node, life, claims)
+
+
+def set_back(node: NodeId, life: Life, claims: Iterable[Claim]) -> bool:
+    """Whether another life of the same disk claimed what this one does not have: an old image was put back.
+
+    Or that life came later, and this one is over: then it does not count either.
+    """
+    return any(c.node == node and c.allocation == life.allocation and not keeps(life, c) for c in claims)
+
+
+def keeps(life: Life, claim: Claim) -> bool:
+    """Whether a life has all that is claimed, by itself or by a life before it on the same disk."""
+    if claim.incarnation == life.incarnation:
+        return True
+    chain = [*life.before, (life.incarnation, life.boot_lsn)]
+    ends = {incarnation: end for (incarnation, _), (_, end) in pairwise(chain)}
+    return ends.get(claim.incarnation, -1) >= claim.durable_lsn
+
+
+def lives_before(lives: Sequence[tuple[int, int]], listed: int | None) -> list[tuple[int, int]]:
+    """Of all lives of a disk, (incarnation, LSN at which it began), those that its next one tells of.
+
+    If they are too many, these are the last ones, and that which the map lists.
+    """
+    older, told = lives[:-LIVES_KEPT], list(lives[-LIVES_KEPT:])
+    rests_on = [life for life in older if life[0] == listed]
+    return [*rests_on, *told[len(rests_on) :]]
+
+
+def earlier(life: Life, known: Iterable[Claim], heard: Iterable[Claim]) -> list[Claim]:
+    """What lives before this one claimed: all that was known before it answered, and of the rest the lower lives."""
+    return [*known, *(claim for claim in heard if claim.incarnation < life.incarnation)]

@@ -1,0 +1,215 @@
+"""What nodes say about copies: what each has, what it lacks, and what brings it up to date.
+
+They are part of the engine's closed union of messages, and obey what it says of all of them: each carries the version of
+the map that it was said in, may be lost, doubled or reordered, and is answered alike however often it comes.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from rebalance.lives import Life
+from wal import records as r
+from wal.ids import Ballot, Namespace, NodeId, TxId, Version
+
+# What a node has.
+
+
+class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one node's copy of one fragment has: a line of its single map."""
+
+    namespace: Namespace
+    partition: int
+    lwm: int
+    highest: int
+    stable: int
+    digest: int
+    epoch: int = 0
+
+
+class SingleMap(msgspec.Struct, frozen=True, array_like=True, tag="single-map", gc=False):
+    """All that one node has. From now on it takes no replication and no commits of version `after`.
+
+    `claims` is the most that other lives were heard to claim: a disk that begins a life below that was set back.
+    `vouched` are MOVING copies, of partitions it is primary of, that have everything it has.
+    """
+
+    after: Version
+    ballot: Ballot
+    life: Life
+    claims: list[r.Claim]
+    copies: list[CopyReport]
+    vouched: list[tuple[int, NodeId]]
+
+
+# Promotion.
+
+
+class TailReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a copy has of one fragment: its low watermark, what lies beyond a gap, and its epoch table."""
+
+    namespace: Namespace
+    lwm: int
+    ranges: list[tuple[int, int]]
+    epochs: list[tuple[int, int]]
+
+
+class CopyTail(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a copy has of one partition; in an answer, with the writes and prepares that the asker lacks."""
+
+    partition: int
+    epoch: int
+    fragments: list[TailReport]
+    prepared: list[TxId]
+    writes: list[r.Write]
+    prepares: list[r.Prepare]
+
+
+class AskTail(msgspec.Struct, frozen=True, array_like=True, tag="ask-tail", gc=False):
+    """A new primary to an in-sync survivor: what do you have, of these partitions, that I lack?"""
+
+    version: Version
+    copies: list[CopyTail]
+
+
+class Tail(msgspec.Struct, frozen=True, array_like=True, tag="tail", gc=False):
+    """The answer."""
+
+    version: Version
+    copies: list[CopyTail]
+
+
+# Catching up.
+
+
+class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a MOVING copy has of one fragment, for its supplier to choose the way. `loading`: nothing it can build on."""
+
+    namespace: Namespace
+    partition: int
+    lwm: int
+    highest: int
+    ranges: list[tuple[int, int]]
+    epochs: list[tuple[int, int]]
+    digests: list[tuple[int, int]]  # (counter, digest) it can vouch for, newest last
+    base: int
+    loading: bool
+    no_history: bool
+    suspects: list[bytes]
+
+
+class Demand(msgspec.Struct, frozen=True, array_like=True, tag="demand", gc=False):
+    """A node to the primary of partitions it is MOVING in: this is what I have of them; bring me up to date.
+
+    A session that demands much does so in several `parts`, numbered from 0, which may arrive in any order.
+    """
+
+    version: Version
+    session: int
+    partitions: list[int]
+    haves: list[Have]
+    credit: int
+    part: int = 0
+    parts: int = 1
+
+
+class More(msgspec.Struct, frozen=True, array_like=True, tag="more", gc=False):
+    """Everything up to batch `batch` of the session is durable here; send `credit` more.
+
+    `again`: nothing came for a while. What was sent beyond is to be sent once more, and `credit` is all that there is.
+    """
+
+    version: Version
+    session: int
+    batch: int
+    credit: int
+    again: bool = False
+
+
+class Way(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How one fragment catches up, and why.
+
+    `kind` is nothing, historical or full. `cut`: undo everything above it first (-1: nothing to undo). A full transfer
+    is whole up to `up_to`, with this digest and these epochs.
+    """
+
+    namespace: Namespace
+    partition: int
+    kind: str
+    reason: str
+    cut: int
+    missing: int
+    up_to: int
+    digest: int
+    epochs: list[tuple[int, int]]
+
+
+class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=False):
+    """One batch of a session.
+
+    The first brings the epochs and the ways; `later` partitions are for another session, because enough go in full in
+    this one. `done` fragments are complete, `missed` ones need another way.
+    """
+
+    version: Version
+    session: int
+    batch: int
+    epochs: list[tuple[int, int]]  # (partition, epoch)
+    later: list[int]
+    ways: list[Way]
+    prepares: list[r.Prepare]
+    writes: list[r.Write]
+    rows: list[r.Preload]
+    results: list[r.Results]
+    done: list[tuple[Namespace, int]]
+    missed: list[tuple[Namespace, int]]
+    last: bool
+
+
+class Contents(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a copy of one fragment contains, with what is applied, as a digest of its rows."""
+
+    namespace: Namespace
+    lwm: int
+    ranges: list[tuple[int, int]]
+    digest: int
+
+
+class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled", gc=False):
+    """A MOVING copy to its primary: no gap is left; per fragment (namespace, lwm, digests it can vouch for).
+
+    `readers` are the transactions that are prepared here without a write: no counter tells how they end. `round` is
+    repeated by the answer. `contents` answers the `Compare` of round `compared`; None: that cannot be said.
+    """
+
+    version: Version
+    partition: int
+    fragments: list[tuple[Namespace, int, list[tuple[int, int]]]]
+    readers: list[TxId]
+    round: int
+    compared: int = 0
+    contents: list[Contents] | None = None
+
+
+class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle", gc=False):
+    """The primary's answer: say it again when you have these counters; take the `wrong` fragments in full.
+
+    Of the transactions that only read here, `ended` are over and `prepares` are what the copy lacks.
+    """
+
+    version: Version
+    partition: int
+    marks: list[tuple[Namespace, int]]
+    wrong: list[Namespace]
+    ended: list[TxId]
+    prepares: list[r.Prepare]
+    round: int
+
+
+ToPromotion: TypeAlias = AskTail | Tail
+ToSupplier: TypeAlias = Demand | More | Settled
+ToDemander: TypeAlias = Supply | Settle
+CopyMessage: TypeAlias = ToPromotion | ToSupplier | ToDemander
+"""All that the rules of this package say to each other."""

@@ -1,0 +1,280 @@
+"""What a rule of this package may see of its node, and the four ways in which it may owe something.
+
+A rule decides; the node that it is part of satisfies these protocols, and nothing else of it is known here. What a rule
+may see: the time, the map, what this node is to each partition and has of it, and its settings. What it may owe: a record
+that is folded in and logged (`log`), a record that is only logged because it does not count yet (`log_unapplied`), a
+message that leaves once the log is durable (`send`), and something slow that ends in an event (`task`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from rebalance.contents import Walk
+from rebalance.fragment import FragmentState
+from rebalance.messages import CopyMessage
+from rebalance.partition import Hold, PartitionState
+from rebalance.table import Topology
+from wal import records as r
+from wal.ids import Fragment, NodeId, Version
+from wal.want import Want
+
+MS = 1_000_000
+"""Nanoseconds in a millisecond: settings are in one, the node's clock in the other."""
+
+WORK_MAX = 2_000
+"""What a turn does before it leaves the rest to the next one: one is a key, a row or a record, about 10 us of a slow
+processor. Who does work says so in `Node.work`; who could do too much of it does a piece, and asks for the rest with
+`Node.resume`."""
+
+
+# Tasks: slow things that end in an event.
+
+
+class OpenHistory(msgspec.Struct, frozen=True, gc=False):
+    """Pin the log and begin to read what is wanted of it for a supply session."""
+
+    session: tuple[NodeId, int]
+    wants: list[Want]
+
+
+class ReadHistory(msgspec.Struct, frozen=True, gc=False):
+    """Read on, about this many bytes; then `HistoryRead`."""
+
+    session: tuple[NodeId, int]
+    bytes: int
+
+
+class CloseHistory(msgspec.Struct, frozen=True, gc=False):
+    """The supply session is over: unpin."""
+
+    session: tuple[NodeId, int]
+
+
+HistoryTask: TypeAlias = OpenHistory | ReadHistory | CloseHistory
+
+
+class HistoryRead(msgspec.Struct, frozen=True, gc=False):
+    """Some of the history that a supply session reads; at the end, the fragments that could not be given whole."""
+
+    session: tuple[NodeId, int]
+    writes: list[r.Write]
+    done: bool
+    missed: list[tuple[str, int]]
+
+
+# What may be seen.
+
+
+class Settings(Protocol):
+    """The settings that rebalancing asks for: `engine.turn.settings` says what each means."""
+
+    @property
+    def retransmit_ms(self) -> int: ...
+    @property
+    def supply_credit(self) -> int: ...
+    @property
+    def supply_batch_bytes(self) -> int: ...
+    @property
+    def max_parallel_migrations(self) -> int: ...
+    @property
+    def prefer_history(self) -> bool: ...
+
+
+class Entry(Protocol):
+    """What a key has: the update that it is of, and a value, or None where it was deleted."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that issued it."""
+        ...
+
+    @property
+    def counter(self) -> int:
+        """The counter of its update."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """None: a tombstone."""
+        ...
+
+
+class Page(Protocol):
+    """Some rows of a fragment, in order of their keys."""
+
+    @property
+    def rows(self) -> Sequence[tuple[bytes, Entry]]:
+        """The rows."""
+        ...
+
+    @property
+    def next(self) -> bytes | None:
+        """Where to go on; None if no row is left."""
+        ...
+
+    @property
+    def work(self) -> int:
+        """Entries looked at."""
+        ...
+
+
+class Rows(Protocol):
+    """The rows of this node's copies."""
+
+    def get(self, name: Fragment, key: bytes, /) -> Entry | None:
+        """What a key has."""
+        ...
+
+    def page(self, name: Fragment, start: bytes, limit: int, /) -> Page:
+        """Some rows from `start` on."""
+        ...
+
+    def walk(self, name: Fragment, /) -> Walk | None:
+        """What to go through to sum up a fragment's contents; None: that cannot be done."""
+        ...
+
+    def walked(self, name: Fragment, walk: Walk, /) -> int | None:
+        """The digest that a walk has come to; None if a checkpoint has overtaken it."""
+        ...
+
+
+class Copies(Protocol):
+    """What this node has."""
+
+    @property
+    def store(self) -> Rows:
+        """The rows."""
+        ...
+
+    def partition(self, number: int, /) -> PartitionState:
+        """What it has of a partition."""
+        ...
+
+    def fragment(self, name: Fragment, /) -> FragmentState:
+        """What it has of a fragment."""
+        ...
+
+
+class Node(Protocol):
+    """The node that a rule is part of."""
+
+    work: int
+
+    @property
+    def node(self) -> NodeId:
+        """Its name."""
+        ...
+
+    @property
+    def run(self) -> int:
+        """How often it has started."""
+        ...
+
+    @property
+    def now(self) -> int:
+        """Its time, in ns."""
+        ...
+
+    @property
+    def slow_until(self) -> int:
+        """Its log took long to sync lately: until then it had better ask for nothing."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """What rebalancing is to keep to."""
+        ...
+
+    @property
+    def topology(self) -> Topology | None:
+        """The committed map."""
+        ...
+
+    @property
+    def version(self) -> Version:
+        """Its version."""
+        ...
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the map is being left: nothing is replicated or supplied under it any more."""
+        ...
+
+    @property
+    def serving(self) -> bool:
+        """Whether the map lists this life."""
+        ...
+
+    @property
+    def holds(self) -> list[Hold]:
+        """What this node is to each partition."""
+        ...
+
+    @property
+    def replica(self) -> Copies:
+        """What it has."""
+        ...
+
+    def log(self, record: r.Record) -> None:
+        """Fold a record in, and owe it to the log."""
+        ...
+
+    def log_unapplied(self, record: r.Record) -> None:
+        """Owe a record to the log that does not count yet: it is folded in when it does."""
+        ...
+
+    def send(self, to: NodeId, message: CopyMessage) -> None:
+        """Say something once this turn's log is durable."""
+        ...
+
+    def task(self, task: HistoryTask) -> None:
+        """Have something slow done."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Tell the operator."""
+        ...
+
+    def resume(self, go_on: Callable[[], None]) -> None:
+        """Do this in what is left of the turn, or in one of the next."""
+        ...
+
+
+class Operation(Protocol):
+    """Something a primary decided: a record that counts once every in-sync copy has it."""
+
+    records: list[r.Record]
+    partition: int
+    epoch: int
+
+    def counted(self) -> None:
+        """Every in-sync copy has it."""
+        ...
+
+    def abandoned(self) -> None:
+        """The topology changed and this node is not the primary any more: whether it counts is for the new one."""
+        ...
+
+
+class Shipping(Protocol):
+    """How what a primary decided reaches the other copies."""
+
+    def ship(self, operation: Operation, hold: Hold) -> None:
+        """Send an operation, already logged here, to the copies of its partition."""
+        ...
+
+    def lag(self, node: NodeId, partitions: Container[int]) -> None:
+        """A MOVING copy begins to take these partitions' writes: what is under way goes to it too."""
+        ...
+
+    def harden(self, node: NodeId, partition: int) -> None:
+        """From now on wait for this MOVING copy too."""
+        ...
+
+    def outstanding(self, node: NodeId, partition: int) -> bool:
+        """Whether a MOVING copy has yet to answer something about the partition."""
+        ...
