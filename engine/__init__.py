@@ -6,6 +6,7 @@
 
 from engine.api import Database, Namespace, Transaction, connect, transactional
 from engine.api import open as open  # noqa: A004  # as `dbm.open`; not in `__all__`: `import *` keeps the builtin
+from engine.client.timing import Aged
 from engine.client.transaction import Concurrency, Isolation
 from engine.codecs import Codec
 from engine.errors import (
@@ -26,6 +27,7 @@ from engine.errors import (
 )
 
 __all__ = [
+    "Aged",
     "AlreadyAnswered",
     "ClusterReadOnly",
     "Codec",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from engine import errors
 from engine.client.batches import batches_of
 from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall, SwapCall
 from engine.client.session import Session, SocketLinks
+from engine.client.timing import Aged, check_seconds, milliseconds, time_left
 from engine.client.transaction import Concurrency, Isolation, check_mode, entered
 from engine.client.transaction import Transaction as RawTransaction
 from engine.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
@@ -69,92 +69,121 @@ class Namespace(Generic[K, V]):
         return f"<Namespace {self.name} codec={self.codec.name}>"
 
     @overload
-    async def get(self, key: K, default: None = None, *, stale: bool = False) -> V | None: ...
+    async def get(
+        self,
+        key: K,
+        default: None = None,
+        *,
+        stale: bool = False,
+        max_age: float | None = None,
+        timeout: float | None = None,
+    ) -> V | None: ...
 
     @overload
-    async def get(self, key: K, default: D, *, stale: bool = False) -> V | D: ...
+    async def get(
+        self, key: K, default: D, *, stale: bool = False, max_age: float | None = None, timeout: float | None = None
+    ) -> V | D: ...
 
-    async def get(self, key: K, default: object = None, *, stale: bool = False) -> object:
-        """The value of a key, or `default`. `stale`: from any in-sync copy, perhaps a moment old."""
-        call = await self._session.call(GetCall(self.name, [key_of(self.codec, key)], stale=stale))
-        value = call.values[0][2]
+    async def get(
+        self,
+        key: K,
+        default: object = None,
+        *,
+        stale: bool = False,
+        max_age: float | None = None,
+        timeout: float | None = None,
+    ) -> object:
+        """The value of a key, or `default`. `stale`: as any in-sync copy has it, the nearest if it can be; with
+        `max_age`, one that misses nothing that was acknowledged so many seconds ago."""
+        call = _get_call(self.name, [key_of(self.codec, key)], stale, max_age)
+        value = (await self._session.call(call, timeout=timeout)).values[0][2]
         return default if value is None else self.codec.decode(value)
 
-    async def get_many(self, keys: Iterable[K], *, stale: bool = False) -> dict[K, V]:
-        """The values of the keys that exist."""
+    async def get_many(
+        self, keys: Iterable[K], *, stale: bool = False, max_age: float | None = None, timeout: float | None = None
+    ) -> dict[K, V]:
+        """The values of the keys that exist; `stale` and `max_age` as with `get`."""
         wanted = keys_of(self.codec, keys)
         if not wanted:
             return {}
-        call = await self._session.call(GetCall(self.name, list(wanted), stale=stale))
+        call = await self._session.call(_get_call(self.name, list(wanted), stale, max_age), timeout=timeout)
         decode = self.codec.decode
         found = zip(wanted.values(), call.values, strict=True)
         return {key: decode(value) for key, (_, _, value) in found if value is not None}
 
-    async def put(self, key: K, value: V) -> None:
+    async def get_aged(self, key: K, *, max_age: float | None = None, timeout: float | None = None) -> Aged[V]:
+        """The value of a key as any in-sync copy has it, and how old it is at most."""
+        call = _get_call(self.name, [key_of(self.codec, key)], True, max_age)
+        await self._session.call(call, timeout=timeout)
+        value, age_ms = call.values[0][2], call.answered_ms
+        return Aged(None if value is None else self.codec.decode(value), age_ms / 1000 if age_ms >= 0 else None)
+
+    async def put(self, key: K, value: V, *, timeout: float | None = None) -> None:
         """Set a key; durable on every in-sync copy when it returns."""
         keys: list[bytes] = [key_of(self.codec, key)]
         values: list[bytes | None] = [value_of(self.codec, value)]
-        await self._write(PutCall(self._session.new_tx(), self.name, keys, values))
+        await self._write(PutCall(self._session.new_tx(), self.name, keys, values), timeout)
 
-    async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
+    async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, timeout: float | None = None) -> None:
         """Set keys; atomic within each partition only (use a transaction for more).
 
         A batch with more than 100,000 keys or 32 MiB in one partition is refused as a whole.
         """
-        await self._write_many(pairs_of(self.codec, items))
+        await self._write_many(pairs_of(self.codec, items), timeout)
 
-    async def delete_many(self, keys: Iterable[K]) -> None:
+    async def delete_many(self, keys: Iterable[K], *, timeout: float | None = None) -> None:
         """Delete keys, whether or not they exist."""
-        await self._write_many(dict.fromkeys(keys_of(self.codec, keys)))
+        await self._write_many(dict.fromkeys(keys_of(self.codec, keys)), timeout)
 
-    async def _write_many(self, writes: Mapping[bytes, bytes | None]) -> None:
+    async def _write_many(self, writes: Mapping[bytes, bytes | None], timeout: float | None) -> None:
         topology = self._session.router.topology
         assert topology is not None, "a database is open when its client has a table"
+        left = time_left(timeout)
         for keys in batches_of(writes, topology.partitions):
-            await self._write(PutCall(self._session.new_tx(), self.name, keys, [writes[key] for key in keys]))
+            await self._write(PutCall(self._session.new_tx(), self.name, keys, [writes[key] for key in keys]), left())
 
-    async def delete(self, key: K) -> bool:
+    async def delete(self, key: K, *, timeout: float | None = None) -> bool:
         """Delete a key; whether it existed."""
-        return (await self._swap(key, "present", None, None)).applied
+        return (await self._swap(key, "present", None, None, timeout)).applied
 
-    async def put_if_absent(self, key: K, value: V) -> bool:
+    async def put_if_absent(self, key: K, value: V, *, timeout: float | None = None) -> bool:
         """Set a key that has no value; whether it was set."""
-        return (await self._swap(key, "absent", None, value_of(self.codec, value))).applied
+        return (await self._swap(key, "absent", None, value_of(self.codec, value), timeout)).applied
 
-    async def replace(self, key: K, old: V, new: V) -> bool:
+    async def replace(self, key: K, old: V, new: V, *, timeout: float | None = None) -> bool:
         """Set a key to `new` if its value is `old`; whether it was. Values are equal if their bytes are."""
-        return (await self._swap(key, "equals", value_of(self.codec, old), value_of(self.codec, new))).applied
+        return (await self._swap(key, "equals", value_of(self.codec, old), value_of(self.codec, new), timeout)).applied
 
     @overload
-    async def pop(self, key: K) -> V: ...
+    async def pop(self, key: K, *, timeout: float | None = None) -> V: ...
 
     @overload
-    async def pop(self, key: K, default: D) -> V | D: ...
+    async def pop(self, key: K, default: D, *, timeout: float | None = None) -> V | D: ...
 
-    async def pop(self, key: K, default: object = _MISSING) -> object:
+    async def pop(self, key: K, default: object = _MISSING, *, timeout: float | None = None) -> object:
         """Delete a key and return its value; KeyError, or `default`, if there is none."""
-        encoded = key_of(self.codec, key)
+        encoded, left = key_of(self.codec, key), time_left(timeout)
         while True:  # what is deleted is what was read: a delete that has to be asked for twice tells no value
-            read = await self._session.call(GetCall(self.name, [encoded]))
+            read = await self._session.call(GetCall(self.name, [encoded]), timeout=left())
             value = read.values[0][2]
             if value is None:
                 break
-            if (await self._swap(key, "equals", value, None)).applied:
+            if (await self._swap(key, "equals", value, None, left())).applied:
                 return self.codec.decode(value)
         if default is _MISSING:
             raise KeyError(key)
         return default
 
-    async def _swap(self, key: Any, when: str, old: bytes | None, new: bytes | None) -> SwapCall:
+    async def _swap(self, key: Any, when: str, old: bytes | None, new: bytes | None, timeout: float | None) -> SwapCall:
         encoded = key_of(self.codec, key)
-        return await self._write(SwapCall(self._session.new_tx(), self.name, encoded, when, old, new))
+        return await self._write(SwapCall(self._session.new_tx(), self.name, encoded, when, old, new), timeout)
 
-    async def _write(self, call: _Writer) -> _Writer:
+    async def _write(self, call: _Writer, timeout: float | None) -> _Writer:
         """Do a write. If its answer is lost, the error names whom to ask, as far as that is one partition."""
         if inside := entered.get():
             self._check_own_locks(call.keys, inside)
         try:
-            return await self._session.call(call)
+            return await self._session.call(call, timeout=timeout)
         except errors.CommitUnknown as error:
             topology = self._session.router.topology
             assert topology is not None, "a write was sent by it"
@@ -174,13 +203,20 @@ class Namespace(Generic[K, V]):
                 )
 
     async def scan(
-        self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
+        self,
+        *,
+        prefix: K | None = None,
+        start: K | None = None,
+        end: K | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
     ) -> AsyncIterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending. Not a snapshot: pages are read one after another."""
+        """(key, value) pairs with start <= key < end, ascending. Not a snapshot: pages are read one after another, each
+        within `timeout`."""
         low, high = range_of(self.codec, prefix, start, end)
         left = limit_of(limit)
         decode_key, decode = self.codec.decode_key, self.codec.decode
-        async for page in self._pages(low, high, limit):
+        async for page in self._pages(low, high, limit, timeout):
             for key, value in page:
                 if left is not None:
                     if left <= 0:
@@ -189,14 +225,21 @@ class Namespace(Generic[K, V]):
                 yield decode_key(key), decode(value)
 
     async def _pages(
-        self, low: bytes, high: bytes | None, limit: int | None = None
+        self, low: bytes, high: bytes | None, limit: int | None = None, timeout: float | None = None
     ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
         at: bytes | None = low
         while at is not None and (high is None or at < high):
             page = PAGE_ROWS if limit is None else max(1, min(PAGE_ROWS, limit))
-            call = await self._session.call(ScanCall(self.name, at, high, page))
+            call = await self._session.call(ScanCall(self.name, at, high, page), timeout=timeout)
             yield call.rows
             at = call.next_start
+
+
+def _get_call(name: str, keys: list[bytes], stale: bool, max_age: float | None) -> GetCall:
+    if max_age is None:
+        return GetCall(name, keys, stale=stale)
+    age_ms = milliseconds("max_age", max_age)
+    return GetCall(name, keys, stale=True, age_ms=age_ms)
 
 
 class TransactionNamespace(Generic[K, V]):
@@ -411,8 +454,7 @@ class Database:
         """Begin a transaction: PESSIMISTIC + REPEATABLE_READ, or OPTIMISTIC + SERIALIZABLE. Times in seconds."""
         chosen, _ = check_mode(concurrency, isolation)
         for what, seconds in (("timeout", timeout), ("lock_timeout", lock_timeout)):
-            if not 0 < seconds < math.inf:
-                raise errors.UsageError(f"{what} is {seconds!r}: expected a number of seconds above 0")
+            check_seconds(what, seconds)
         raw = RawTransaction(self.session, concurrency=chosen, timeout=timeout, label=label, lock_timeout=lock_timeout)
         return Transaction(self, raw)
 
@@ -464,7 +506,7 @@ class Database:
         pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS)) - 1]
         await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  # spreads retries, hides no secret
 
-    async def transaction_status(self, tx_id: str) -> Literal["committed", "aborted"]:
+    async def transaction_status(self, tx_id: str, *, timeout: float | None = None) -> Literal["committed", "aborted"]:
         """How a transaction ended: `committed` or `aborted`. One that has not begun to end is aborted."""
         name, at, partition = str(tx_id).partition("@")
         try:
@@ -475,7 +517,7 @@ class Database:
             raise errors.UsageError(f"{tx_id!r} is not a transaction id: expected 32 hex digits, '@' and a partition")
         if self.session.router.identity.gave_up(tx):
             return "aborted"
-        outcome = (await self.session.call(StatusCall(tx, number))).outcome
+        outcome = (await self.session.call(StatusCall(tx, number), timeout=timeout)).outcome
         return "committed" if outcome == "committed" else "aborted"
 
     async def close(self) -> None:
@@ -497,11 +539,13 @@ def name_of(function: Callable[..., object]) -> str:
     return str(getattr(function, "__qualname__", repr(function)))
 
 
-async def connect(addresses: str | Iterable[str], *, timeout: float = 10.0) -> Database:
+async def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, domain: str = "") -> Database:
     """Connect to a cluster by the `host:port` of some of its nodes, in one text with commas or one by one.
 
-    `timeout` (seconds) bounds every call. Raises Unavailable if no node answers within it, saying what each refused.
+    `timeout` (seconds) bounds every call that says nothing else. Stale reads prefer copies of nodes in `domain`. Raises
+    Unavailable if no node answers within `timeout`, saying what each refused.
     """
+    check_seconds("timeout", timeout)
     given = [addresses] if isinstance(addresses, str) else list(addresses)
     wrong = [address for address in given if not isinstance(address, str)]
     if wrong:
@@ -514,7 +558,7 @@ async def connect(addresses: str | Iterable[str], *, timeout: float = 10.0) -> D
             split_address(address)
         except ValueError as error:
             raise errors.UsageError(str(error)) from None
-    session = Session(seeds, timeout=timeout)
+    session = Session(seeds, timeout=timeout, domain=domain)
     session.links = SocketLinks(session)
     session.begin()
     database = Database(session, ",".join(seeds))

@@ -34,6 +34,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar,
 
 from engine import aio, errors
 from engine.aio import Level, Mode, Setting, TransactionOptions
+from engine.client.timing import Aged
 from engine.client.transaction import Concurrency, entered
 from engine.codecs import Codec, CodecName
 from engine.loop import Loop, immortal, iterate
@@ -90,54 +91,79 @@ class Namespace(MutableMapping[K, V]):
         return _Values(self)
 
     @overload
-    def get(self, key: K, default: None = None, *, stale: bool = False) -> V | None: ...
+    def get(
+        self,
+        key: K,
+        default: None = None,
+        *,
+        stale: bool = False,
+        max_age: float | None = None,
+        timeout: float | None = None,
+    ) -> V | None: ...
 
     @overload
-    def get(self, key: K, default: D, *, stale: bool = False) -> V | D: ...
+    def get(
+        self, key: K, default: D, *, stale: bool = False, max_age: float | None = None, timeout: float | None = None
+    ) -> V | D: ...
 
-    def get(self, key: K, default: object = None, *, stale: bool = False) -> object:
-        """The value of a key, or `default`. `stale`: from any in-sync copy, perhaps a moment old."""
-        return self._run(self._native.get(key, default, stale=stale))
+    def get(
+        self,
+        key: K,
+        default: object = None,
+        *,
+        stale: bool = False,
+        max_age: float | None = None,
+        timeout: float | None = None,
+    ) -> object:
+        """The value of a key, or `default`. `stale`: as any in-sync copy has it, the nearest if it can be; with
+        `max_age`, one that misses nothing that was acknowledged so many seconds ago."""
+        return self._run(self._native.get(key, default, stale=stale, max_age=max_age, timeout=timeout))
 
-    def put(self, key: K, value: V) -> None:
+    def get_aged(self, key: K, *, max_age: float | None = None, timeout: float | None = None) -> Aged[V]:
+        """The value of a key as any in-sync copy has it, and how old it is at most."""
+        return self._run(self._native.get_aged(key, max_age=max_age, timeout=timeout))
+
+    def put(self, key: K, value: V, *, timeout: float | None = None) -> None:
         """Set a key; durable on every in-sync copy when it returns."""
-        self._run(self._native.put(key, value))
+        self._run(self._native.put(key, value, timeout=timeout))
 
-    def delete(self, key: K) -> bool:
+    def delete(self, key: K, *, timeout: float | None = None) -> bool:
         """Delete a key; whether it existed."""
-        return self._run(self._native.delete(key))
+        return self._run(self._native.delete(key, timeout=timeout))
 
-    def get_many(self, keys: Iterable[K], *, stale: bool = False) -> dict[K, V]:
-        """The values of the keys that exist."""
-        return self._run(self._native.get_many(keys, stale=stale))
+    def get_many(
+        self, keys: Iterable[K], *, stale: bool = False, max_age: float | None = None, timeout: float | None = None
+    ) -> dict[K, V]:
+        """The values of the keys that exist; `stale` and `max_age` as with `get`."""
+        return self._run(self._native.get_many(keys, stale=stale, max_age=max_age, timeout=timeout))
 
-    def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
+    def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, timeout: float | None = None) -> None:
         """Set keys; atomic within each partition only (use a transaction for more)."""
-        self._run(self._native.put_many(items))
+        self._run(self._native.put_many(items, timeout=timeout))
 
-    def delete_many(self, keys: Iterable[K]) -> None:
+    def delete_many(self, keys: Iterable[K], *, timeout: float | None = None) -> None:
         """Delete keys, whether or not they exist."""
-        self._run(self._native.delete_many(keys))
+        self._run(self._native.delete_many(keys, timeout=timeout))
 
-    def put_if_absent(self, key: K, value: V) -> bool:
+    def put_if_absent(self, key: K, value: V, *, timeout: float | None = None) -> bool:
         """Set a key that has no value; whether it was set."""
-        return self._run(self._native.put_if_absent(key, value))
+        return self._run(self._native.put_if_absent(key, value, timeout=timeout))
 
-    def replace(self, key: K, old: V, new: V) -> bool:
+    def replace(self, key: K, old: V, new: V, *, timeout: float | None = None) -> bool:
         """Set a key to `new` if its value is `old`; whether it was."""
-        return self._run(self._native.replace(key, old, new))
+        return self._run(self._native.replace(key, old, new, timeout=timeout))
 
     @overload
-    def pop(self, key: K) -> V: ...
+    def pop(self, key: K, *, timeout: float | None = None) -> V: ...
 
     @overload
-    def pop(self, key: K, default: D) -> V | D: ...
+    def pop(self, key: K, default: D, *, timeout: float | None = None) -> V | D: ...
 
-    def pop(self, key: K, default: object = _MISSING) -> object:
+    def pop(self, key: K, default: object = _MISSING, *, timeout: float | None = None) -> object:
         """Delete a key and return its value; KeyError, or `default`, if there is none."""
         if default is _MISSING:
-            return self._run(self._native.pop(key))
-        return self._run(self._native.pop(key, default))
+            return self._run(self._native.pop(key, timeout=timeout))
+        return self._run(self._native.pop(key, default, timeout=timeout))
 
     def popitem(self) -> tuple[K, V]:
         """Delete the first key and return it with its value; KeyError if there is none."""
@@ -166,10 +192,17 @@ class Namespace(MutableMapping[K, V]):
             self.delete_many(page)
 
     def scan(
-        self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
+        self,
+        *,
+        prefix: K | None = None,
+        start: K | None = None,
+        end: K | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
     ) -> Iterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending. Not a snapshot."""
-        return iterate(self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit))
+        """(key, value) pairs with start <= key < end, ascending. Not a snapshot; each page comes within `timeout`."""
+        rows = self._native.scan(prefix=prefix, start=start, end=end, limit=limit, timeout=timeout)
+        return iterate(self._run, rows)
 
     def __repr__(self) -> str:
         return repr(self._native)
@@ -411,9 +444,9 @@ class Database:
             return result
         raise AssertionError("the last attempt returns or raises")
 
-    def transaction_status(self, tx_id: str) -> Literal["committed", "aborted"]:
+    def transaction_status(self, tx_id: str, *, timeout: float | None = None) -> Literal["committed", "aborted"]:
         """How a transaction ended: `committed` or `aborted`. One that has not begun to end is aborted."""
-        return self._loop.run(self._native.transaction_status(tx_id))
+        return self._loop.run(self._native.transaction_status(tx_id, timeout=timeout))
 
     def close(self) -> None:
         """End everything that is under way and hang up."""
@@ -443,13 +476,13 @@ def _at_once(function: Callable[..., object], result: T) -> T:
     return result
 
 
-def connect(addresses: str | Iterable[str], *, timeout: float = 10.0) -> Database:
+def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, domain: str = "") -> Database:
     """Connect to a cluster by the `host:port` of some of its nodes, in one text with commas or one by one.
 
-    `timeout` (seconds) bounds every call.
+    `timeout` (seconds) bounds every call that says nothing else. Stale reads prefer copies of nodes in `domain`.
     """
     given = addresses if isinstance(addresses, str) else list(addresses)
-    return _start(lambda: aio.connect(given, timeout=timeout))
+    return _start(lambda: aio.connect(given, timeout=timeout, domain=domain))
 
 
 def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`

@@ -7,10 +7,12 @@ here. Nothing in this module decides a protocol question.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from msgspec import structs
 
 from engine.effects import Effects, SessionId, Task
-from engine.limits import weight_of
+from engine.limits import weight_of, within_of
 from engine.messages import Message
 from engine.replica import Replica
 from engine.requests import Code, Failed, Remap, Reply, Request
@@ -18,9 +20,10 @@ from engine.settings import Settings
 from rebalance.affinity import Affinity, assign
 from rebalance.lives import INCARNATION_BITS, Life
 from rebalance.partition import Hold
-from rebalance.ports import WORK_MAX
+from rebalance.ports import MS, WORK_MAX
 from rebalance.table import Topology, version_of
 from wal.ids import NO_VERSION, NodeId, Version, partition_of
+from wal.probe import probe
 from wal.records import Record
 
 PARKED_BYTES_MAX = 64 << 20
@@ -69,7 +72,7 @@ class Core:
         self.affinity_known = affinity is not assign  # where copies should be was found out
         self.work = 0  # done in this turn
         self.resumed: deque[Callable[[], None]] = deque()
-        self.parked: dict[int, list[tuple[SessionId, Request]]] = {}  # what waits, by partition
+        self.parked: dict[int, list[tuple[SessionId, Request, int]]] = {}  # what waits since when, by partition
         self.parked_bytes = 0
 
     @property
@@ -169,13 +172,25 @@ class Core:
     def park(self, hold: Hold, session: SessionId, request: Request) -> None:
         """Keep a request until the partition serves, here or elsewhere."""
         self.parked_bytes += weight_of(request)
-        self.parked.setdefault(hold.number, []).append((session, request))
+        self.parked.setdefault(hold.number, []).append((session, request, self.now))
 
     def unpark(self, hold: Hold) -> list[tuple[SessionId, Request]]:
         """What waited for the partition, to be asked again."""
         parked = self.parked.pop(hold.number, [])
-        self.parked_bytes -= sum(weight_of(request) for _, request in parked)
-        return parked
+        self.parked_bytes -= sum(weight_of(request) for _, request, _ in parked)
+        return self.still_wanted(parked)
+
+    def still_wanted(self, waited: Iterable[tuple[SessionId, Request, int]]) -> list[tuple[SessionId, Request]]:
+        """Of what has waited since some time, that whose answer somebody waits for, with how long they still do."""
+        found: list[tuple[SessionId, Request]] = []
+        for session, request, since in waited:
+            within = within_of(request)
+            left = within - (self.now - since) // MS
+            if within and left <= 0:
+                probe("request.nobody_waits")
+                continue
+            found.append((session, structs.replace(request, within_ms=left) if within else request))
+        return found
 
     def note(self, text: str) -> None:
         """Tell the operator."""

@@ -56,10 +56,11 @@ class PeerLost(msgspec.Struct, frozen=True, gc=False):
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
-    """A client asked something."""
+    """A client asked something. `since`: when it came, if it had to wait for its turn (ns; 0: it did not)."""
 
     session: SessionId
     request: Request
+    since: int = 0
 
 
 class CheckpointWritten(msgspec.Struct, frozen=True, gc=False):

@@ -50,11 +50,13 @@ CONDITIONS = ("absent", "present", "equals")
 
 def problem_with(request: Request, partitions: int) -> str:
     """What is wrong with a request in a cluster of `partitions` (0: there is none yet), or nothing."""
+    if not 0 <= within_of(request) <= TIMEOUT_MS_MAX:
+        return f"an answer is waited for {within_of(request)} ms: expected 0 to {TIMEOUT_MS_MAX}"
     match request:
         case GetTable():
             return ""
-        case Get(_, namespace, keys, _):
-            return _namespace(namespace) or _keys(keys)
+        case Get(_, namespace, keys, _, age_ms):
+            return _namespace(namespace) or _keys(keys) or _age(age_ms)
         case Put(_, tx, namespace, keys, values):
             return _tx(tx) or _namespace(namespace) or _writes(keys, values)
         case Swap(_, tx, namespace, key, when, old, new):
@@ -79,6 +81,12 @@ def problem_with(request: Request, partitions: int) -> str:
             return _admin(command, arguments)
         case _:
             assert_never(request)
+
+
+def within_of(request: Request) -> int:
+    """For how many ms somebody waits for the answer; 0: always."""
+    within_ms: int = getattr(request, "within_ms", 0)
+    return within_ms
 
 
 def weight_of(request: Request) -> int:
@@ -222,6 +230,10 @@ def _timeout(timeout_ms: int) -> str:
     if 0 <= timeout_ms <= TIMEOUT_MS_MAX:
         return ""
     return f"a lock is to be waited for {timeout_ms} ms: expected 0 to {TIMEOUT_MS_MAX}"
+
+
+def _age(age_ms: int) -> str:
+    return "" if -1 <= age_ms <= TIMEOUT_MS_MAX else f"age_ms is {age_ms}: expected -1 (however old) to {TIMEOUT_MS_MAX}"
 
 
 def _partitions(numbers: list[int], partitions: int) -> str:

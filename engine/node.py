@@ -241,6 +241,8 @@ class Node:
         while waiting and core.work < WORK_MAX:
             core.work += 1
             self._take(waiting.popleft())
+        if waiting:
+            self._note_since(min(len(events), len(waiting)))
         self._tick()
         core.go_on()
         self.replication.flush()
@@ -249,14 +251,23 @@ class Node:
         effects.wake_at = core.now if busy else self._next_wake()
         return effects
 
+    def _note_since(self, count: int) -> None:
+        """The last `count` events came in this turn, and wait for the next: of what is asked, its client may tire."""
+        waiting, now = self._waiting, self.core.now
+        fresh = [waiting.pop() for _ in range(count)]
+        waiting.extend(Asked(e.session, e.request, now) if isinstance(e, Asked) else e for e in reversed(fresh))
+
     def _take(self, event: Event) -> None:
         core = self.core
         match event:
             case Received(sender, allocation, incarnation, message):
                 if self.names.hear(sender, allocation, incarnation, message):
                     self._on_message[type(message)](sender, message)
-            case Asked(session, request):
-                self._ask(session, request)
+            case Asked(session, request, since):
+                if not since:
+                    self._ask(session, request)
+                for _, wanted in core.still_wanted([(session, request, since)] if since else ()):
+                    self._ask(session, wanted)
             case PeerSeen():
                 self.membership.on_peer_seen(event)
             case NameTaken():

@@ -3,6 +3,7 @@
 Every request has an `id` that its answer repeats; ids are the client's. A write also has a transaction id: it may be sent
 again, to whichever node is primary by then, and is executed once. `acked`: its session has all answers up to that number;
 `version` is that of the map by which it was sent (`Version.number`); -1 and 0 say nothing. `engine.sessions` says why.
+`within_ms`: after so long nobody waits for the answer, and what has not begun need not be done; 0: somebody always does.
 `Remap` says that the node is not primary of what was asked; the client fetches the table and asks the right one.
 """
 
@@ -24,12 +25,18 @@ class GetTable(msgspec.Struct, frozen=True, array_like=True, tag="get-table", gc
 
 
 class Get(msgspec.Struct, frozen=True, array_like=True, tag="get", gc=False):
-    """The values of keys that this node is primary of; `stale`: any OWNING copy will do, unconfirmed."""
+    """The values of keys that this node is primary of.
+
+    `stale`: any OWNING copy will do, as it is; with `age_ms`, if it knows that it misses nothing that was acknowledged so
+    long ago (-1: however old).
+    """
 
     id: int
     namespace: Namespace
     keys: list[bytes]
     stale: bool = False
+    age_ms: int = -1
+    within_ms: int = 0
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag="put", gc=False):
@@ -42,6 +49,7 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag="put", gc=False):
     values: list[bytes | None]
     acked: int = -1
     version: int = 0
+    within_ms: int = 0
 
 
 class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
@@ -56,6 +64,7 @@ class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
     new: bytes | None
     acked: int = -1
     version: int = 0
+    within_ms: int = 0
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
@@ -66,6 +75,7 @@ class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
     namespace: Namespace
     keys: list[bytes]
     timeout_ms: int
+    within_ms: int = 0
 
 
 class KeepLocks(msgspec.Struct, frozen=True, array_like=True, tag="keep-locks", gc=False):
@@ -100,6 +110,7 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
     prepare_only: bool = False
     acked: int = -1
     version: int = 0
+    within_ms: int = 0
 
 
 class KeepSessions(msgspec.Struct, frozen=True, array_like=True, tag="keep-sessions", gc=False):
@@ -116,6 +127,7 @@ class Check(msgspec.Struct, frozen=True, array_like=True, tag="check", gc=False)
     owner: TxId
     locks: list[tuple[Namespace, bytes]]
     reads: list[tuple[Namespace, bytes, int, int]]
+    within_ms: int = 0
 
 
 class GetStatus(msgspec.Struct, frozen=True, array_like=True, tag="get-status", gc=False):
@@ -139,6 +151,7 @@ class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
     start: bytes
     end: bytes | None
     limit: int
+    within_ms: int = 0
 
 
 class Admin(msgspec.Struct, frozen=True, array_like=True, tag="admin", gc=False):
@@ -167,12 +180,14 @@ class Table(msgspec.Struct, frozen=True, array_like=True, tag="table", gc=False)
 class Values(msgspec.Struct, frozen=True, array_like=True, tag="values", gc=False):
     """For each key asked: (epoch, counter, value); value None: there is no such key. Answers Get and Lock.
 
-    Values that do not fit into one answer are cut off at the end, never all of them: they are asked for again.
+    Values that do not fit into one answer are cut off at the end, never all of them: they are asked for again. `age_ms`:
+    they have all that was acknowledged so long ago; 0: all that there is, -1: nobody knows.
     """
 
     id: int
     values: list[tuple[int, int, bytes | None]]
     version: int = 0
+    age_ms: int = 0
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):

@@ -282,6 +282,7 @@ class Writes:
     def _wait(self, session: SessionId, request: Put | Swap, keys: list[Key]) -> None:
         """Stand in line behind the transactions that hold some of the keys, then go on holding all of them."""
         core = self.core
+        wait_ms = min(core.settings.lock_timeout_ms, request.within_ms or core.settings.lock_timeout_ms)
 
         def granted() -> None:
             if isinstance(request, Put):
@@ -294,12 +295,12 @@ class Writes:
                 session,
                 request.id,
                 Code.LOCK_TIMEOUT,
-                f"waited {core.settings.lock_timeout_ms} ms for a lock: {held or 'the primary changed'}",
+                f"waited {wait_ms} ms for a lock: {held or 'the primary changed'}",
                 retryable=True,
             )
 
         probe("write.waited_for_transaction")
-        self.locks.wait_all(request.tx, keys, core.now + core.settings.lock_timeout_ms * MS, granted, expired)
+        self.locks.wait_all(request.tx, keys, core.now + wait_ms * MS, granted, expired)
 
     def _issue(
         self,

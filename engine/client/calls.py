@@ -38,7 +38,7 @@ class Call(ABC):
     """Something to be done at the primaries of some partitions.
 
     `writes`: an unanswered request may have taken effect. `tx` identifies it then. `acked` and `version` are what the
-    router says with each request that is sent: see `engine.requests`.
+    router says with each request that is sent, and `within_ms`: see `engine.requests`.
     """
 
     # What every call begins with stands in the class: a call is made for every operation, and most never differ.
@@ -47,6 +47,8 @@ class Call(ABC):
     ends = True  # its answer is the last word about its id
     acked = -1
     version = 0
+    within_ms = 0
+    anywhere = False  # any in-sync copy may answer it, not only the primary
     error: errors.Error | None = None
     finished = False
     ever_sent = False
@@ -99,22 +101,31 @@ class KeysCall(Call):
 
 
 class GetCall(KeysCall):
-    """Values of keys; `values` holds (epoch, counter, value or None) in the order of the keys."""
+    """Values of keys; `values` holds (epoch, counter, value or None) in the order of the keys.
 
-    def __init__(self, namespace: Namespace, keys: list[bytes], *, stale: bool = False) -> None:
+    `stale`: from any in-sync copy; they miss nothing that was acknowledged `age_ms` ago (-1: however old they are), and
+    `answered_ms` says how old they are at most, if it is known.
+    """
+
+    def __init__(self, namespace: Namespace, keys: list[bytes], *, stale: bool = False, age_ms: int = -1) -> None:
         self.namespace = namespace
         self.keys = keys
-        self.stale = stale
+        self.anywhere = stale
+        self.age_ms = age_ms
+        self.answered_ms = 0
         self.values: list[tuple[int, int, bytes | None]] = [(0, 0, None)] * len(keys)
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Ask for these keys."""
-        return Get(request_id, self.namespace, self.keys_of(items), self.stale)
+        return Get(request_id, self.namespace, self.keys_of(items), self.anywhere, self.age_ms, self.within_ms)
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Note their values; of those that did not fit into the answer, that they are to be asked for again."""
         if not isinstance(reply, Values) or not 0 < len(reply.values) <= len(items):
             raise _unexpected(reply)
+        if reply.age_ms:
+            unknown = min(reply.age_ms, self.answered_ms) < 0
+            self.answered_ms = -1 if unknown else max(reply.age_ms, self.answered_ms)
         if len(reply.values) == len(self.keys):
             self.values = reply.values
             return
@@ -133,7 +144,7 @@ class LockCall(GetCall):
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Lock these keys."""
-        return Lock(request_id, self.owner, self.namespace, self.keys_of(items), self.timeout_ms)
+        return Lock(request_id, self.owner, self.namespace, self.keys_of(items), self.timeout_ms, self.within_ms)
 
 
 class PutCall(KeysCall):
@@ -150,9 +161,11 @@ class PutCall(KeysCall):
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Set these keys."""
         if len(items) == len(self.keys):
-            return Put(request_id, self.tx, self.namespace, self.keys, self.values, self.acked, self.version)
+            return Put(
+                request_id, self.tx, self.namespace, self.keys, self.values, self.acked, self.version, self.within_ms
+            )
         keys, values = [self.keys[i] for i in items], [self.values[i] for i in items]
-        return Put(request_id, self.tx, self.namespace, keys, values, self.acked, self.version)
+        return Put(request_id, self.tx, self.namespace, keys, values, self.acked, self.version, self.within_ms)
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Nothing to note."""
@@ -186,6 +199,7 @@ class SwapCall(KeysCall):
             self.new,
             self.acked,
             self.version,
+            self.within_ms,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:
@@ -264,6 +278,7 @@ class CommitCall(Call):
             self.prepare_only,
             self.acked,
             self.version,
+            self.within_ms,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:
@@ -298,6 +313,7 @@ class CheckCall(Call):
             self.owner,
             [self.locks[i] for i in items if i < first_read],
             [self.reads[i - first_read] for i in items if i >= first_read],
+            self.within_ms,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:
@@ -350,7 +366,7 @@ class ScanCall(Call):
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Rows of one node's partitions."""
-        return Scan(request_id, self.namespace, items, self.start, self.end, self.limit)
+        return Scan(request_id, self.namespace, items, self.start, self.end, self.limit, self.within_ms)
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Merge one node's rows."""

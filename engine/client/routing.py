@@ -27,6 +27,11 @@ SILENCE_MS = 1_000
 ASKED_AGAIN_MS = 300_000
 """A write that had no answer for so long is not asked again: nodes keep answers for longer, but not for ever."""
 
+ELSEWHERE_MS = 50
+"""What any copy may answer is asked of another one after so long, and after twice as long each time."""
+WITHIN_MS_MAX = 3_600_000
+"""Who waits for longer than that is said to wait for ever."""
+
 Address = str
 
 
@@ -67,9 +72,10 @@ _NEVER = 1 << 63
 class Router:
     """The routing of one client."""
 
-    def __init__(self, seeds: list[Address], *, draw: int) -> None:
-        """`draw`: 128 random bits, for the names of this client's sessions."""
+    def __init__(self, seeds: list[Address], *, draw: int, domain: str = "") -> None:
+        """`draw`: 128 random bits, for the names of this client's sessions; `domain`: copies there are near."""
         self.seeds = seeds
+        self.domain = domain
         self.topology: Topology | None = None
         self._addresses: dict[str, Address] = {}
         self._route: list[Address | None] = []  # partition -> its primary's address, if there is a connection
@@ -83,6 +89,9 @@ class Router:
         self._table_asked_at: int | None = None
         self._table_turn = 0
         self._table_id = 0
+        self._elsewhere: dict[int, _Flight] = {}  # of those, what another copy may answer as well
+        self._elsewhere_at = _NEVER  # when to look at them
+        self._mute: dict[Address, int] = {}  # copies that did not answer such a request, and when that was
         self._listen_at: int | None = None  # when to look whether the oldest flight was answered
         self.sends: list[tuple[Address, Request]] = []
         self.connects: list[Address] = list(seeds)
@@ -109,7 +118,7 @@ class Router:
             self._due = deadline
         state = self._calls[id(call)] = _State(call, self.now, deadline)
         route = self._route
-        number = call.only_partition(len(route)) if route else None
+        number = call.only_partition(len(route)) if route and not call.anywhere else None
         if number is not None and (address := route[number]) is not None:
             state.todo = []
             self._send(state, _ONLY, address)  # nearly every call is of this kind: one item, and all is well
@@ -133,6 +142,11 @@ class Router:
         state.flights += 1
         call = state.call
         call.ever_sent = True
+        if call.anywhere:
+            self._elsewhere[request_id] = self._flights[request_id]
+            self._elsewhere_at = min(self._elsewhere_at, self._patience_ends(self._flights[request_id]))
+        within = (state.deadline - self.now) // MS + 1
+        call.within_ms = within if within <= WITHIN_MS_MAX else 0
         if call.writes:
             call.acked = self.identity.acked(call.tx)
             call.version = self._number
@@ -161,7 +175,7 @@ class Router:
             if not 0 <= number < len(route):
                 self._fail(state, errors.UsageError(f"partition {number} does not exist in this cluster"))
                 return
-            address = route[number]
+            address = self._nearest(number, state.attempts) if call.anywhere else route[number]
             share = by_address.get(address)
             if share is None:
                 share = by_address[address] = []
@@ -174,6 +188,43 @@ class Router:
             for item in state.todo:
                 self._explain(state, partitions[item])
             self._again(state, stale=True)
+
+    def _nearest(self, number: int, attempts: int) -> Address | None:
+        """An in-sync copy that a client is connected to: of the near ones if there are any, and at each attempt another."""
+        top = self.topology
+        assert top is not None
+        names = [name for name in top.placements[number].in_sync if self._connected.get(self._addresses.get(name, ""))]
+        if not names:
+            return None
+        heard = [name for name in names if self.now >= self._mute.get(self._addresses[name], -_NEVER) + SILENCE_MS * MS]
+        near = [name for name in heard if self.domain and top.domains.get(name) == self.domain]
+        if attempts < len(near):
+            return self._addresses[near[attempts]]
+        names = heard or names
+        return self._addresses[names[(number + attempts) % len(names)]]
+
+    @staticmethod
+    def _patience_ends(flight: _Flight) -> int:
+        return flight.sent_at + (ELSEWHERE_MS << min(flight.state.attempts, 5)) * MS
+
+    def _ask_elsewhere(self) -> None:
+        """What any copy may answer, and the one that was asked does not, is asked of another."""
+        flights, self._elsewhere, self._elsewhere_at = self._elsewhere, {}, _NEVER
+        for request_id, flight in flights.items():
+            if request_id not in self._flights or flight.state.over:
+                continue
+            ends = self._patience_ends(flight)
+            if self.now < ends:
+                self._elsewhere[request_id] = flight
+                self._elsewhere_at = min(self._elsewhere_at, ends)
+                continue
+            probe("client.asked_another_copy")
+            del self._flights[request_id]
+            self._mute[flight.address] = self.now
+            state = flight.state
+            state.flights -= 1
+            state.last = f"{flight.address} does not answer"
+            self._redo(state, flight.items, stale=False)
 
     def _explain(self, state: _State, number: int) -> None:
         """Why a partition cannot be reached; and see that it can be, if a connection is all that is missing."""
@@ -247,6 +298,8 @@ class Router:
             return
         state = flight.state
         state.flights -= 1
+        if self._mute:
+            self._mute.pop(address, None)
         if isinstance(reply, Remap):
             state.last = f"{address} is not primary at version {reply.version}"
             if reply.begun:
@@ -446,6 +499,8 @@ class Router:
                 self._want_table()
         if self._listen_at is not None and self.now >= self._listen_at:
             self._listen()
+        if self.now >= self._elsewhere_at:
+            self._ask_elsewhere()
         if self.now < self._due:
             return
         self._due = _NEVER
@@ -488,6 +543,8 @@ class Router:
             times.append(self._table_asked_at + TABLE_MS * MS)
         if self._listen_at is not None and times:
             times.append(self._listen_at)
+        if self._elsewhere_at < _NEVER:
+            times.append(self._elsewhere_at)
         return min(times, default=None)
 
     @property

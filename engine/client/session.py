@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar, cast
 from engine import errors
 from engine.client.calls import Call
 from engine.client.routing import Address, Router
+from engine.client.timing import check_seconds
 from engine.errors import ProtocolError
 from engine.requests import Reply, Request
 from engine.transport import HELLO_SECONDS, REDIAL_SECONDS, split_address
@@ -45,10 +46,10 @@ class Links(Protocol):
 class Session:
     """One client."""
 
-    def __init__(self, seeds: list[Address], *, timeout: float) -> None:
+    def __init__(self, seeds: list[Address], *, timeout: float, domain: str = "") -> None:
         self.loop = asyncio.get_running_loop()
         self.timeout = timeout
-        self.router = Router(seeds, draw=secrets.randbits(128))
+        self.router = Router(seeds, draw=secrets.randbits(128), domain=domain)
         self.links: Links | None = None
         self._flushing = False
         self._ticking = False
@@ -95,11 +96,12 @@ class Session:
 
     async def call(self, call: C, *, timeout: float | None = None) -> C:
         """Do a call; raise its error."""
+        seconds = self.timeout if timeout is None else check_seconds("timeout", timeout)
         self._check_open()
         future: asyncio.Future[None] = self.loop.create_future()
         call.waiter = future
         now = time.monotonic_ns()
-        self.router.begin(call, now, now + int((self.timeout if timeout is None else timeout) * 1e9))
+        self.router.begin(call, now, now + int(seconds * 1e9))
         self._waiting += 1
         try:
             if not self._flushing:

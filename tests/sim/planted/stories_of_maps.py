@@ -252,6 +252,36 @@ def a_deposed_primary_is_read(plant: Plant | None) -> None:
 
 
 @story
+def a_copy_that_was_left_behind_is_asked_for_something_new(plant: Plant | None) -> None:
+    """The same with a stale read that may be a second old: n1 knows that it does not know, and n2 has it."""
+
+    def read(name: bytes) -> Call:
+        return GetCall(NAMESPACE, [name], stale=True, age_ms=1_000)
+
+    _ask_a_deposed_primary(plant, read, lambda call: isinstance(call, GetCall) and call.values[0][2], idle_ms=1_500)
+
+
+@story
+def a_copy_with_a_prepared_transaction_is_asked_for_something_new(plant: Plant | None) -> None:
+    """A transaction is committed, and its client told; no copy of a participant hears of its end."""
+    with Stage(plant) as stage:
+        x, y = key(1), key(0)
+        stage.put(x, b"old")
+        stage.put(y, b"old")
+        stage.lose("finish")
+        transaction = stage.transaction()
+        stage.do(transaction.put(NAMESPACE, {y: b"new", x: b"new"}))
+        stage.do(transaction.commit())
+        for name in ("n1", "n2", "n3"):
+            here = stage.another(without=[other for other in ("n1", "n2", "n3") if other != name])
+            call = GetCall(NAMESPACE, [x], stale=True, age_ms=5_000)
+            stage.begin(here.call(call, timeout_ns=1_000 * MS), here)
+            stage.wait(1_500)
+            stage.must(call.values[0][2] != b"old", "what was acknowledged is not missing")
+        stage.curtain()
+
+
+@story
 def a_deposed_primary_is_asked_to_write_on_a_condition(plant: Plant | None) -> None:
     """The same with a put_if_absent, which does not apply, and so tells what n1 believes to stand there."""
 
@@ -271,7 +301,9 @@ def a_deposed_primary_is_asked_for_a_lock(plant: Plant | None) -> None:
     _ask_a_deposed_primary(plant, lock, lambda call: isinstance(call, LockCall) and call.values[0][2])
 
 
-def _ask_a_deposed_primary(plant: Plant | None, ask: Callable[[bytes], Call], found: Callable[[Call], object]) -> None:
+def _ask_a_deposed_primary(
+    plant: Plant | None, ask: Callable[[bytes], Call], found: Callable[[Call], object], *, idle_ms: int = 0
+) -> None:
     with Stage(plant) as stage:
         world = stage.world
         here = world.add_client("c2", host=stage["n1"])
@@ -283,6 +315,7 @@ def _ask_a_deposed_primary(plant: Plant | None, ask: Callable[[bytes], Call], fo
             stage.lose(kind, receiver="n1")
         stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
         stage.put(x, b"new", stage.another(without=["n1"]))
+        stage.wait(idle_ms)
         call = ask(x)
         late = stage.begin(here.call(call, timeout_ns=10_000 * MS), here)
         stage.wait(1_000)

@@ -8,7 +8,7 @@ from typing import Any
 from engine.effects import SessionId
 from engine.messages import PrepareParts, Propose, Replicate, Replicated, Vote
 from engine.replication import Batch, _claims
-from engine.requests import Lock, Request
+from engine.requests import Get, Lock, Request
 from rebalance.table import CopyState
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace, swapped
@@ -179,6 +179,31 @@ def read_without_confirming_the_epoch(machine: Machine) -> None:
         then()
 
     replace(machine.node.reads, "confirm", confirm)
+
+
+@WORDS.fault("1")
+def age_told_without_confirming_the_epoch(machine: Machine) -> None:
+    """A copy believes that it is as new as it is asked to be, because nobody told it otherwise."""
+    assert machine.node is not None
+    replace(machine.node.reads, "_age_ns", lambda others: 0)
+
+
+@WORDS.fault("1")
+def age_told_in_spite_of_a_prepared_transaction(machine: Machine) -> None:
+    """A copy vouches for its age while it does not know whether a transaction that it prepared was acknowledged."""
+    assert machine.node is not None
+    replica, handlers = machine.node.core.replica, machine.node._on_request
+    right = handlers[Get]
+
+    def on_get(session: SessionId, request: Request) -> None:
+        held = {number: state.prepared for number, state in replica.partitions.items()}
+        for state in replica.partitions.values():
+            state.prepared = {}
+        right(session, request)
+        for number, prepared in held.items():
+            replica.partitions[number].prepared = prepared
+
+    handlers[Get] = on_get
 
 
 @WORDS.fault("1")

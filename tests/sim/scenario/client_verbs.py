@@ -82,7 +82,7 @@ def _write(stage: Stage, statement: Statement, *, delete: bool) -> None:
     stage.perform(statement, op, do.touch(op, namespace, values))
 
 
-@verb("get", "[TX]", most=1, options="ns partition key keys from as timeout stale async")
+@verb("get", "[TX]", most=1, options="ns partition key keys from as timeout stale max-age async")
 def get(stage: Stage, statement: Statement) -> None:
     """Read keys, in a transaction or at once."""
     named = _words(statement)
@@ -97,8 +97,9 @@ def get(stage: Stage, statement: Statement) -> None:
         _open_transaction(statement, op)
         stage.perform(statement, op, do.read_in(op, namespace, keys))
     else:
-        stale = statement.option("stale", "no") == "yes"
-        stage.perform(statement, op, do.read(op, namespace, keys, _timeout(statement), stale=stale))
+        age_ms = time_of(statement, statement.options["max-age"], "max-age") // MS if "max-age" in statement.options else -1
+        stale = statement.option("stale", "no") == "yes" or age_ms >= 0
+        stage.perform(statement, op, do.read(op, namespace, keys, _timeout(statement), stale=stale, age_ms=age_ms))
 
 
 @verb("swap", options="ns partition key when old value from as timeout async")

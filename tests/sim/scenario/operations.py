@@ -258,10 +258,12 @@ async def ask_status(op: Operation, timeout_ns: int) -> None:
     op.told(call.outcome)
 
 
-async def read(op: Operation, namespace: Namespace, keys: list[bytes], timeout_ns: int, *, stale: bool) -> None:
+async def read(
+    op: Operation, namespace: Namespace, keys: list[bytes], timeout_ns: int, *, stale: bool, age_ms: int
+) -> None:
     """Read keys."""
     op.client.unused(op.tx)
-    call = GetCall(namespace, keys, stale=stale)
+    call = GetCall(namespace, keys, stale=stale, age_ms=age_ms)
     await op.client.call(call, timeout_ns=timeout_ns)
     op.answer = text_of([value for _, _, value in call.values])
 

@@ -1,0 +1,45 @@
+"""Seconds as an application gives them: what is one, and how many are left."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+from engine.errors import UsageError
+from engine.limits import TIMEOUT_MS_MAX
+
+V = TypeVar("V")
+
+
+class Aged(NamedTuple, Generic[V]):
+    """What a copy holds: the value (None: there is none), and its age in seconds.
+
+    It misses nothing that was acknowledged longer ago than `age`; None: the copy does not know yet.
+    """
+
+    value: V | None
+    age: float | None
+
+
+def check_seconds(name: str, seconds: float) -> float:
+    """The number, if so long can be waited. Raises UsageError."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise UsageError(f"{name} is {seconds!r}: expected a number of seconds above 0")
+    return seconds
+
+
+def milliseconds(name: str, seconds: float) -> int:
+    """A time from 0 as a request carries it. Raises UsageError."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 <= TIMEOUT_MS_MAX:
+        raise UsageError(f"{name} is {seconds!r}: expected a number of seconds from 0 to {TIMEOUT_MS_MAX // 1000}")
+    return int(seconds * 1000)
+
+
+def time_left(seconds: float | None) -> Callable[[], float | None]:
+    """What is left of a time that begins now, for each of the calls that share it; None: each has its own."""
+    if seconds is None:
+        return lambda: None
+    until = time.monotonic() + check_seconds("timeout", seconds)
+    return lambda: max(1e-3, until - time.monotonic())
