@@ -57,7 +57,7 @@ class Share:
                 return r.Trimmed(first_lsn, [d for d in dropped if self.holds((d[0], d[1]))])
             case r.Preload() | r.FragmentClear() | r.FragmentReady() | r.Undo():
                 return record if self.holds((record.namespace, record.partition)) else None
-            case r.Compare():
+            case r.Compare() | r.Origin():
                 return record if record.partition in self else None
             case r.Prepare() | r.Outcome() | r.NoOp() | r.EpochStart() | r.Results() | r.Stable() | r.Forget():
                 return self._narrowed(record) if record.partition in self else None

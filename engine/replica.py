@@ -147,7 +147,7 @@ class Replica:
                     fragment = self.fragment((namespace, partition))
                     fragment.history_from = max(fragment.history_from, counter)
                     self._touch(fragment)
-            case r.Checkpoint() | r.Compare():
+            case r.Checkpoint() | r.Compare() | r.Origin():
                 pass
             case r.Stable(partition, _, counters):
                 return self._settle(partition, counters)

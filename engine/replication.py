@@ -373,6 +373,7 @@ def _claims(record: r.Record) -> list[tuple[int, int]]:
             | r.Stable(partition=partition, epoch=epoch)
             | r.Compare(partition=partition, epoch=epoch)
             | r.Forget(partition=partition, epoch=epoch)
+            | r.Origin(partition=partition, epoch=epoch)
         ):
             return [(partition, epoch)]
         case _:

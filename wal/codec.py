@@ -148,9 +148,16 @@ class _IndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     marks: bytes  # u64 each
 
 
+class _Mentions(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    namespace: str
+    partition: int
+    blocks: bytes  # u32 each
+
+
 class _Index(msgspec.Struct, frozen=True, array_like=True):
     starts: bytes  # u32 each
     fragments: list[_IndexEntry]
+    mentions: list[_Mentions] | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -262,16 +269,20 @@ def decode_body(header: BlockHeader, block: bytes) -> list[Record]:
 
 
 def encode_footer(trailer: Trailer, index: SegmentIndex) -> tuple[Trailer, bytes]:
-    """What a sealed segment's file ends with: `trailer`, with the index's size and crc filled in, and the bytes."""
-    body = _encoder.encode(
-        _Index(
-            _big_endian(index.starts),
-            [
-                _IndexEntry(name, partition, entry.low, entry.high, _big_endian(entry.blocks), _big_endian(entry.marks))
-                for (name, partition), entry in index.fragments.items()
-            ],
-        )
-    )
+    """What a sealed segment's file ends with: `trailer`, with the index's size and crc filled in, and the bytes.
+
+    An index without `mentions` is written as the first version wrote it.
+    """
+    told: list[object] = [
+        _big_endian(index.starts),
+        [
+            _IndexEntry(name, partition, entry.low, entry.high, _big_endian(entry.blocks), _big_endian(entry.marks))
+            for (name, partition), entry in index.fragments.items()
+        ],
+    ]
+    if index.mentions is not None:
+        told.append([_Mentions(name, at, _big_endian(blocks)) for (name, at), blocks in index.mentions.items()])
+    body = _encoder.encode(told)
     trailer = trailer._replace(index_bytes=len(body), index_crc=crc32c(body, 0))
     packed = _TRAILER.pack(*trailer, FORMAT, 0, 0, END_MAGIC)
     crc = crc32c(packed[72:], crc32c(packed[:68], 0))
@@ -313,11 +324,13 @@ def decode_index(data: bytes, trailer: Trailer, checksum: Checksum = crc32c) -> 
             index.fragments[entry.namespace, entry.partition] = FragmentIndex(
                 entry.low, entry.high, _native("I", entry.blocks), _native("Q", entry.marks)
             )
+        index.mentions = None
+        if body.mentions is not None:
+            index.mentions = {(one.namespace, one.partition): _native("I", one.blocks) for one in body.mentions}
     except _UNDECODABLE as error:
         raise NewerFormat(f"the checksum is right and the index cannot be decoded: {error}") from error
-    if len(index.starts) != trailer.blocks or any(
-        e.blocks and e.blocks[-1] >= trailer.blocks for e in index.fragments.values()
-    ):
+    ordinals = [*(entry.blocks for entry in index.fragments.values()), *(index.mentions or {}).values()]
+    if len(index.starts) != trailer.blocks or any(some and max(some) >= trailer.blocks for some in ordinals):
         raise FormatError(f"the index speaks of other blocks than the {trailer.blocks} of its segment")
     return index
 

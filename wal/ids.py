@@ -28,6 +28,8 @@ SESSION_BYTES = 10
 SEQUENCE_MAX = (1 << 48) - 1
 DECISIONS: Namespace = "~tx"
 """The engine's namespace of two-phase commit decisions: transaction id -> outcome, counted like any other fragment."""
+CLIENTS: Fragment = ("~client", 0)
+"""Not a fragment, but where a segment's index has the records that name clients."""
 
 KEY_BYTES_MAX = 400
 VALUE_BYTES_MAX = 16 << 20

@@ -17,12 +17,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from wal.ids import Fragment
-from wal.records import Record, Update, spans
+from wal.records import Record, Update, mentions, spans
 
 MARK_EVERY = 16
 
 Touched = dict[Fragment, tuple[int, int]]
-"""What one block says about: fragment -> (lowest, highest counter)."""
+"""What one block says about: fragment -> (lowest, highest counter), or MENTIONED."""
+
+MENTIONED = (2**63 - 1, 0)
+"""A fragment that a block speaks of without a counter that history could need: its rows in a transfer, its clearing."""
 
 
 class FragmentIndex:
@@ -48,20 +51,23 @@ class SegmentIndex:
     """The blocks of one segment and the fragments in them.
 
     `bytes_max` is never less than what the index takes in a footer, so that a footer always fits where room was left.
+    `mentions` has the ordinals of the blocks that only mention a fragment; None where a footer does not tell.
     """
 
-    __slots__ = ("bytes_max", "fragments", "starts")
+    __slots__ = ("bytes_max", "fragments", "mentions", "starts")
 
     def __init__(self) -> None:
         self.starts = array("I")
         self.fragments: dict[Fragment, FragmentIndex] = {}
+        self.mentions: dict[Fragment, array[int]] | None = {}
         self.bytes_max = 32
 
     def growth(self, touched: Touched) -> int:
         """By how much `bytes_max` grows with a block that touches these. O(touched)."""
         bytes_new = 4 + 12 * len(touched)
-        for fragment in touched:
-            if fragment not in self.fragments:
+        mentions = self.mentions or {}
+        for fragment, (_, high) in touched.items():
+            if fragment not in (self.fragments if high else mentions):
                 bytes_new += 64 + len(fragment[0].encode())
         return bytes_new
 
@@ -72,6 +78,9 @@ class SegmentIndex:
         self.starts.append(offset)
         fragments = self.fragments
         for fragment, (low, high) in touched.items():
+            if not high:
+                self._mention(fragment, ordinal)
+                continue
             entry = fragments.get(fragment)
             if entry is None:
                 entry = fragments[fragment] = FragmentIndex(low, high)
@@ -86,6 +95,25 @@ class SegmentIndex:
             if not len(blocks) % MARK_EVERY:
                 entry.marks.append(entry.high)
 
+    def _mention(self, fragment: Fragment, ordinal: int) -> None:
+        assert self.mentions is not None, "an index that is added to tells of everything"
+        known = self.mentions.get(fragment)
+        if known is None:
+            known = self.mentions[fragment] = array("I")
+            self.bytes_max += 64 + len(fragment[0].encode())
+        known.append(ordinal)
+
+    def speaking_of(self, wanted: Iterable[Fragment]) -> list[int] | None:
+        """The ordinals, in order, of the blocks that speak of these fragments in any way; None if it does not tell."""
+        if self.mentions is None:
+            return None
+        found: set[int] = set()
+        for fragment in wanted:
+            entry = self.fragments.get(fragment)
+            found.update(entry.blocks if entry is not None else ())
+            found.update(self.mentions.get(fragment, ()))
+        return sorted(found)
+
     def holding(self, wanted: Mapping[Fragment, tuple[int, int]]) -> list[int]:
         """The ordinals, in order, of the blocks that can hold a counter in (above, up_to] of a wanted fragment."""
         found: set[int] = set()
@@ -99,6 +127,12 @@ class SegmentIndex:
         """Each fragment with its highest counter here."""
         for fragment, entry in self.fragments.items():
             yield fragment, entry.high
+
+    def without_mentions(self) -> SegmentIndex:
+        """The same, as the first version knew it."""
+        twin = SegmentIndex()
+        twin.starts, twin.fragments, twin.mentions = self.starts, self.fragments, None
+        return twin
 
     def snapshot(self, fragments: Iterable[Fragment]) -> SegmentIndex:
         """A copy of what concerns these fragments, for another thread to read while blocks are added here."""
@@ -129,6 +163,8 @@ def touched_by(records: Sequence[Record]) -> Touched:
             continue
         for namespace, partition, start, delta in spans(record):
             fragment = (namespace, partition)
-            known = touched.get(fragment, (start + 1, start + delta))
+            known = touched.get(fragment, MENTIONED)
             touched[fragment] = (min(known[0], start + 1), max(known[1], start + delta))
+        for fragment in mentions(record):
+            touched.setdefault(fragment, MENTIONED)
     return touched

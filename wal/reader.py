@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -20,6 +20,7 @@ from wal.checksum import crc32c, reference_crc32c
 from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
+from wal.ids import Fragment
 from wal.records import Trimmed
 from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsn, segment_name
@@ -73,12 +74,14 @@ def inspect(
     *,
     owner: Owner | None = None,
     choose: Choose | None = None,
+    fragments: Collection[Fragment] | None = None,
 ) -> Iterator[Block | Finding]:
     """The same, tolerantly: what is wrong comes as a `Finding` in its place, and everything that verifies is read.
 
-    With `choose` only the blocks that it says yes to are decoded.
+    With `choose` only the blocks that it says yes to are decoded. With `fragments` only those are read that speak of
+    them, as far as footers tell; others may come too, and what was not read is not verified.
     """
-    for found in Walk(_disk_of(source), from_lsn=from_lsn, owner=owner, choose=choose):
+    for found in Walk(_disk_of(source), from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments):
         match found:
             case Finding():
                 yield found

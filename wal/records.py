@@ -16,7 +16,7 @@ from typing import TypeAlias, assert_never, get_args
 
 import msgspec
 
-from wal.ids import Ballot, Fragment, Namespace, NodeId, TxId, Version
+from wal.ids import CLIENTS, DECISIONS, Ballot, Fragment, Namespace, NodeId, TxId, Version
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -273,6 +273,22 @@ class Compare(msgspec.Struct, frozen=True, array_like=True, tag="compare", gc=Fa
     round: int
 
 
+class Origin(msgspec.Struct, frozen=True, array_like=True, tag="origin", gc=False):
+    """Where a transaction comes from: said once, beside its first record, if it has a `label` or a client not yet named.
+
+    `node` coordinates it. `client` and `address` are of its session (the id's first bytes), and so of all transactions of
+    that; they are empty where they were said since the node's last checkpoint.
+    """
+
+    partition: int
+    epoch: int
+    tx: TxId
+    node: NodeId
+    label: str = ""
+    client: str = ""
+    address: str = ""
+
+
 Record: TypeAlias = (
     Update
     | Prepare
@@ -295,6 +311,7 @@ Record: TypeAlias = (
     | Trimmed
     | Stable
     | Compare
+    | Origin
 )
 
 KINDS: tuple[type[Record], ...] = get_args(Record)
@@ -331,7 +348,26 @@ def spans(record: Record) -> Iterator[tuple[Namespace, int, int, int]]:
             | Trimmed()
             | Stable()
             | Compare()
+            | Origin()
         ):
             return
         case _:
             assert_never(record)
+
+
+def mentions(record: Record) -> Iterator[Fragment]:
+    """The fragments that a record speaks of without counters of theirs in `spans`: what else a story of them needs."""
+    match record:
+        case Preload(namespace, partition) | Undo(namespace, partition):
+            yield namespace, partition
+        case FragmentClear(namespace, partition) | FragmentReady(namespace, partition):
+            yield namespace, partition
+        case EpochStart(partition, _, firsts):
+            for namespace, _ in firsts:
+                yield namespace, partition
+        case Origin(partition, label=label):
+            yield (DECISIONS, partition) if label else CLIENTS
+            if label and record.address:
+                yield CLIENTS
+        case _:
+            return

@@ -152,10 +152,16 @@ class SegmentBuilder:
         blocks = len(self.index.starts)
         return Trailer(self.last_lsn, self.end, *times, records, blocks, self.crc, 0, 0, header.first_lsn)
 
-    def footer(self) -> tuple[Trailer, int, bytes]:
-        """(trailer, offset, bytes) of the footer that seals it."""
-        trailer, footer = encode_footer(self.trailer(), self.index)
+    def footer(self, *, mentions: bool = True) -> tuple[Trailer, int, bytes]:
+        """(trailer, offset, bytes) of the footer that seals it.
+
+        What only mentions a fragment is left out of it if it is not asked for, and where a version that did not write it
+        left no room.
+        """
+        trailer, footer = encode_footer(self.trailer(), self.index if mentions else self.index.without_mentions())
         offset = self.header.capacity - len(footer)
+        if mentions and offset < self.end:
+            return self.footer(mentions=False)
         assert offset >= self.end, f"the footer of {self.name} takes {len(footer)} bytes, more than were left for it"
         return trailer, offset, footer
 

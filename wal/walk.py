@@ -6,7 +6,7 @@ read with; a node reads with `wal.recovery` and stops instead. Both draw the lin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -15,12 +15,13 @@ from wal.checksum import Checksum, crc32c
 from wal.codec import FormatError, NewerFormat, NothingHere, SegmentHeader, Trailer
 from wal.disk import DiskMissing, File
 from wal.errors import Finding, Kind, LogTooNew
+from wal.ids import Fragment
 from wal.index import touched_by
 from wal.probe import probe
 from wal.records import Record
-from wal.scan import RawBlock, Scan, nonzero_end, survivors
+from wal.scan import RawBlock, Scan, nonzero_end, read_block, survivors
 from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_lsn, segment_name
-from wal.segment_file import Sealed, decode, read_header, read_trailer, wrong_size
+from wal.segment_file import Sealed, decode, read_header, read_index, read_trailer, wrong_size
 
 Found: TypeAlias = Block | Finding | SegmentInfo
 """A segment's info comes after its blocks."""
@@ -49,6 +50,8 @@ class Walk:
 
     `everything` also compares footers with blocks and looks for bytes where zeros should be. `owner` is whose log this
     should be: that it is another's is told once, and then it is read all the same. Segments of yet other logs are not.
+    With `fragments` a segment whose footer tells which blocks speak of these is read there only, and what was not read is
+    not verified.
     """
 
     def __init__(
@@ -60,8 +63,10 @@ class Walk:
         everything: bool = False,
         owner: Owner | None = None,
         choose: Choose | None = None,
+        fragments: Collection[Fragment] | None = None,
     ) -> None:
         self._disk = disk
+        self._fragments = fragments
         self._choose = choose
         self._from_lsn = from_lsn
         self._checksum = checksum
@@ -159,11 +164,27 @@ class Walk:
             )
             if walk.trailer is not None and walk.trailer.last_lsn < self._from_lsn and not self._everything:
                 yield Sealed(header, walk.trailer, whole=True).info()
+            elif (
+                walk.trailer is not None
+                and (places := self._places(file, Sealed(header, walk.trailer, whole=True))) is not None
+            ):
+                yield from walk.only(places)
             else:
                 yield from walk
             self._ended = walk.ended
         finally:
             file.close()
+
+    def _places(self, file: File, sealed: Sealed) -> list[int] | None:
+        """Where the blocks are that speak of the fragments; None if all are to be read."""
+        if self._fragments is None:
+            return None
+        try:
+            index = read_index(file, sealed, self._checksum)
+        except FormatError:
+            return None  # the blocks say the same
+        ordinals = index.speaking_of(self._fragments)
+        return None if ordinals is None else [index.starts[ordinal] for ordinal in ordinals]
 
 
 class _SegmentWalk:
@@ -240,6 +261,25 @@ class _SegmentWalk:
             yield from self._footer()
         yield self._info(scan)
 
+    def only(self, offsets: Iterable[int]) -> Iterator[Found]:
+        """The blocks at these places, which a footer knows, and nothing else."""
+        assert self.trailer is not None, "only a sealed segment has a footer"
+        for offset in offsets:
+            try:
+                raw = read_block(self._file, self._header, offset)
+                if (
+                    raw.header.records
+                    and raw.header.last_lsn >= self._from_lsn
+                    and (self._choose is None or self._choose(raw))
+                ):
+                    yield decode(raw, self.name)
+            except FormatError as error:
+                cost = "what this block says, or the footer lies that led to it: `foreshore wal verify` tells which"
+                yield _finding("damaged", self.name, offset, self._header.first_lsn, str(error), cost)
+            except LogTooNew as error:
+                yield error.finding
+        yield Sealed(self._header, self.trailer, whole=True).info()
+
     def _from(self, scan: Scan) -> Scan:
         """A scan that goes on where another one ended, with what is in the file now."""
         place = scan.offset, scan.lsn, scan.crc
@@ -305,11 +345,11 @@ class _SegmentWalk:
             yield self.problem
         if self.trailer is None or not self._whole:
             return
-        _, offset, footer = self._builder.footer()
-        if self._file.read(offset, len(footer)) != footer:
+        known = [self._builder.footer(mentions=mentions) for mentions in (True, False)]
+        if not (fits := [offset for _, offset, footer in known if self._file.read(offset, len(footer)) == footer]):
             yield self._footer_problem(self._header, "the index says other than the blocks")
-        elif (stray := nonzero_end(self._file, self._builder.end, offset)) > self._builder.end:
-            what = f"bytes up to offset {stray} that are no block: expected zeros up to {offset}"
+        elif (stray := nonzero_end(self._file, self._builder.end, fits[0])) > self._builder.end:
+            what = f"bytes up to offset {stray} that are no block: expected zeros up to {fits[0]}"
             name, end = self.name, self._builder.end
             yield _finding("stray", name, end, self._builder.next_lsn, what, "nothing")
 

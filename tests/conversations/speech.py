@@ -81,6 +81,8 @@ class Speech:
                 about = f"p{partition} e{epoch}{''.join(f' {ns} up to {counter}' for ns, counter in counters)}"
             case r.Compare(partition, epoch, node, round_):
                 about = f"p{partition} e{epoch} with {node}, #{round_ & 0xFFFF}"
+            case r.Origin(partition, epoch, tx, node, label, client):
+                about = f"{self.names.tx_name(tx) or tx.hex()} p{partition} e{epoch} by {node} {label or client}".rstrip()
             case _:
                 assert_never(record)
         return f"{record_kind(record)} {about}"

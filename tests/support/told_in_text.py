@@ -63,6 +63,9 @@ def _about(told: dict[str, Any]) -> str:
             words = [place, *(f"{_fragment(point)}<={point['counter']}" for point in told["counters"])]
         case "compare":
             words = [f"{place} with={told['copy_on']} round={told['round']}"]
+        case "origin":
+            known = [f"{name}={told[name]}" for name in ("by", "label", "client", "address") if told.get(name)]
+            words = [f"tx={told['tx']} {place}", *known]
         case other:
             raise AssertionError(f"no line is known for a {other}")
     return " ".join(words)

@@ -7,7 +7,19 @@ from hypothesis import strategies as st
 
 from tests.wal.logs import no_op, outcome, prepare, update
 from wal.index import MARK_EVERY, SegmentIndex, touched_by
-from wal.records import Checkpoint, History, Record, Update, Write, spans
+from wal.records import (
+    Checkpoint,
+    EpochStart,
+    FragmentClear,
+    FragmentReady,
+    History,
+    Preload,
+    Record,
+    Undo,
+    Update,
+    Write,
+    spans,
+)
 
 
 def test_touched_by_agrees_with_spans_for_every_kind_of_record() -> None:
@@ -73,3 +85,23 @@ def test_a_snapshot_does_not_change_with_the_index() -> None:
     assert list(twin.starts) == [256]
     assert set(twin.fragments) == {("acc", 0)}
     assert twin.fragments["acc", 0].high == 1
+
+
+def test_blocks_that_only_mention_a_fragment_are_found_and_never_supplied_from() -> None:
+    index = SegmentIndex()
+    blocks: list[list[Record]] = [
+        [update(1)],
+        [FragmentClear("acc", 0, "behind")],
+        [Preload("acc", 0, [1], [7], [b"k"], [b"v"]), Preload("acc", 1, [1], [7], [b"k"], [b"v"])],
+        [FragmentReady("acc", 0, 7, 0, [(1, 1)], True), update(8)],
+        [Undo("acc", 0, 7, [b"k"])],
+        [EpochStart(0, 2, [("acc", 8)]), update(9, partition=3)],
+        [Checkpoint(5)],
+    ]
+    for at, records in enumerate(blocks):
+        index.add(256 + 64 * at, touched_by(records))
+    assert index.speaking_of([("acc", 0)]) == [0, 1, 2, 3, 4, 5]
+    assert index.speaking_of([("acc", 1)]) == [2]
+    assert index.speaking_of([("acc", 9)]) == []
+    assert index.holding({("acc", 0): (0, 99)}) == [0, 3]
+    assert index.without_mentions().speaking_of([("acc", 0)]) is None

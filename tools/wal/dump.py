@@ -55,6 +55,9 @@ def dump(
     ] = None,
     prefix: Annotated[str | None, typer.Option(help="Only what names a key that begins so.")] = None,
     tx: Annotated[str | None, typer.Option(help="Only this transaction: its id, or how it begins.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Only what says which transactions have this label; `wal tx` has their stories.")
+    ] = None,
     kinds: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help=f"Only this type; several times: {', '.join(TYPES)}.")
     ] = None,
@@ -82,6 +85,7 @@ def dump(
         key=None if key is None else bytes_of(key),
         prefix=None if prefix is None else bytes_of(prefix),
         tx=tx_of(tx),
+        label=label,
         kinds=_kinds(kinds or []),
         epochs=span_of("--epoch", epoch),
         counters=span_of("--counter", counter),

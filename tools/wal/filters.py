@@ -32,6 +32,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes | None = None
     prefix: bytes | None = None
     tx: str = ""
+    label: str | None = None
     kinds: frozenset[str] = frozenset()
     epochs: Span | None = None
     counters: Span | None = None
@@ -41,15 +42,15 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     def plain(self) -> bool:
         """Nothing is asked for that is inside a record."""
         return not (self.tx or self.kinds) and all(
-            asked is None for asked in (self.namespace, self.partition, self.key, self.prefix, self.epochs, self.counters)
+            asked is None
+            for asked in (self.namespace, self.partition, self.key, self.prefix, self.label, self.epochs, self.counters)
         )
 
     @property
     def needles(self) -> list[bytes]:
         """The bytes that a block must have, all of them, if it has a wanted record."""
         found = [text for text in (self.key, self.prefix) if text]
-        if self.namespace:
-            found.append(self.namespace.encode("utf-8", "surrogatepass"))
+        found += [name.encode("utf-8", "surrogatepass") for name in (self.namespace, self.label) if name]
         found.append(bytes.fromhex(self.tx[: len(self.tx) // 2 * 2]))
         if len(self.kinds) == 1:
             found += [kind.encode() for kind in self.kinds]
@@ -64,6 +65,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         if self.plain:
             return record
         if self.kinds and kind_of(record) not in self.kinds:
+            return None
+        if self.label is not None and not (isinstance(record, r.Origin) and record.label == self.label):
             return None
         match record:
             case r.Update(writes) | r.History(writes):
@@ -105,6 +108,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
                 wanted = any(self._fits(ns, partition, [], [], epoch, (at, at)) for ns, at in counters_)
             case r.Compare(partition, epoch):
                 wanted = self._fits(None, partition, [], [], epoch)
+            case r.Origin(partition, epoch, tx):
+                wanted = self._fits(None, partition, [], [tx], epoch)
             case r.Promised() | r.Accepted() | r.Committed() | r.Boot() | r.Claimed() | r.Checkpoint():
                 wanted = self._only_kinds
             case _:

@@ -124,6 +124,17 @@ class Told:
                 return s.Stable(**head, partition=partition, epoch=epoch, counters=settled)
             case r.Compare(partition, epoch, copy_on, round_):
                 return s.Compare(**head, partition=partition, epoch=epoch, copy_on=copy_on, round=round_)
+            case r.Origin(partition, epoch, tx, by, label, client, address):
+                return s.Origin(
+                    **head,
+                    tx=tx.hex(),
+                    partition=partition,
+                    epoch=epoch,
+                    by=by,
+                    label=label,
+                    client=client,
+                    address=address,
+                )
             case _:
                 assert_never(record)
 

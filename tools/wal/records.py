@@ -81,8 +81,16 @@ def about(record: r.Record, values: Values) -> str:
             return " ".join([f"p{partition} e{epoch}", *(f"{_name(ns)}/{partition}<={counter}" for ns, counter in stable)])
         case r.Compare(partition, epoch, node, round_):
             return f"p{partition} e{epoch} with={word(node.encode())} round={round_}"
+        case r.Origin():
+            return f"tx={tx_name(record.tx)} p{record.partition} e{record.epoch} {origin_text(record)}"
         case _:
             assert_never(record)
+
+
+def origin_text(origin: r.Origin) -> str:
+    """Where a transaction comes from: what is known of it."""
+    named = {"by": origin.node, "label": origin.label, "client": origin.client, "address": origin.address}
+    return " ".join(f"{name}={word(said.encode())}" for name, said in named.items() if said)
 
 
 def _write(write: r.Write, tx: TxId, values: Values) -> str:

@@ -250,6 +250,16 @@ class Compare(_Record, kw_only=True, tag="compare"):
     round: int
 
 
+class Origin(_Record, kw_only=True, tag="origin"):
+    tx: str
+    partition: int
+    epoch: int
+    by: str
+    label: str = ""
+    client: str = ""
+    address: str = ""
+
+
 Object: TypeAlias = (
     Update
     | Prepare
@@ -272,6 +282,7 @@ Object: TypeAlias = (
     | Trimmed
     | Stable
     | Compare
+    | Origin
 )
 
 

@@ -119,6 +119,7 @@ def test_every_kind_of_record_has_a_line_and_an_object(left: list[Path], tmp_pat
         r.Trimmed(3, [("acc", 1, 2)]),
         r.Stable(1, 2, [("acc", 9)]),
         r.Compare(1, 2, "n\x073", 4),
+        r.Origin(1, 2, tx, "n1", "end of month", "web\x1b", "[::1]:7"),
     ]
     assert {type(record) for record in records} == set(KINDS)
     lsn = list_segments(directory / "wal")[-1].last_lsn + 1
@@ -139,6 +140,9 @@ def test_every_kind_of_record_has_a_line_and_an_object(left: list[Path], tmp_pat
     assert said[13] == r"accepted after=1.0 ballot=2@n\x071 version=unknown(11B)"
     assert said[16] == r"claimed under=1.1 n\x072:5<=9"
     assert said[18] == "trimmed below=3 acc/1<=2"
+    assert said[21] == (
+        r"origin tx=000102030405060708090a0b0c0d0e0f p1 e2 by=n1 label=end\x20of\x20month client=web\x1b address=[::1]:7"
+    )
     told = objects("dump", directory, "--from-lsn", lsn)
     assert [item["type"] for item in told] == [kind_of(record) for record in records]
     partition = [

@@ -17,7 +17,7 @@ from tools.terminal import bytes_of, word
 from tools.wal.schema import schema
 from wal.records import KINDS
 
-SCHEMA = Path(__file__).parents[2] / "docs" / "wal-dump.schema.json"
+SCHEMA = Path(__file__).parents[3] / "docs" / "wal-dump.schema.json"
 GOLDEN = (DIRECTORY, FIRST_DIRECTORY)
 
 
