@@ -19,25 +19,24 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Container, Iterator, Mapping
-from operator import itemgetter
+from collections.abc import Container, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self
 
 import msgspec
 
 from engine.errors import CorruptionError, UsageError
 from engine.home import Identity, read_identity
+from engine.offline_rows import Reading, Tell
 from engine.offline_share import Overtaken, Share, Tail, Window
 from engine.recover import recover
 from engine.replica import Replica
-from engine.store import GONE, Entry, LayeredStore, Row
-from engine.store_errors import StoreDamaged, StoreError
+from engine.store import LayeredStore, Row
+from engine.store_errors import StoreError
 from engine.store_file import structure_problems
 from engine.store_lmdb import LmdbStore
 from rebalance import table as topologies
-from rebalance.contents import MASK, share
 from rebalance.fragment import FragmentState
 from rebalance.table import Topology
 from wal import DiskError, LogError, PartitionCounter, list_segments
@@ -50,11 +49,7 @@ ATTEMPTS = 5
 PAGES_BYTES_MAX = 1 << 30
 """Up to this size the pages of a store are walked before LMDB opens it (about 120 MB/s)."""
 
-_row: Callable[[tuple[Fragment, bytes, Entry]], Row] = itemgetter(1, 2)
 _NOT_FOLDED = (ValueError, LookupError, AssertionError, CounterError)
-
-Tell: TypeAlias = Callable[[bytes | None, str], None]
-"""Told of damage: the key, where it is known, and what is wrong."""
 
 
 class DoesNotFold(CorruptionError):
@@ -147,37 +142,28 @@ class State:
         # What the next checkpoint would do to the rows of the last one: the newest entries are these over those.
         self._cleared, self._changes = replica.store.freeze()
 
+    def reading(self, fragment: Fragment, on_damage: Tell) -> Reading:
+        """The rows of a fragment, to be read beside those of other copies; tell `note` when it is at its end."""
+        cleared = fragment in self._cleared
+        return Reading(self._store, fragment, self._changes.get(fragment, {}), on_damage, cleared=cleared)
+
+    def note(self, fragment: Fragment, read: Reading) -> None:
+        """All was read: whether the rows of the store add up to the digest that was written with them (`unequal`)."""
+        if read.sums is not None:
+            self.unequal[fragment] = read.sums
+
     def rows(self, fragment: Fragment, on_damage: Tell) -> Iterator[Row]:
         """The newest entry of each key, ascending, tombstones included; damage is told and its row left out.
 
         Once all are read, `unequal` says whether those of the store add up to the digest that was written with them.
         """
-        cleared = fragment in self._cleared
-        stored: Iterator[Row] = iter(()) if cleared else self._stored(fragment, on_damage)
-        changes = self._changes.get(fragment)
-        return _overlaid(stored, changes) if changes else stored
-
-    def _stored(self, fragment: Fragment, on_damage: Tell) -> Iterator[Row]:
-        """The rows of the checkpoint, and what is wrong with them."""
-        whole = True
-
-        def tell(damage: StoreDamaged) -> None:
-            nonlocal whole
-            whole = False
-            on_damage(damage.key, str(damage))
-
-        try:
-            promised = self._store.contents(fragment)
-        except StoreDamaged as damage:
-            tell(damage)
-            promised = None
-        found = 0
-        for row in map(_row, self._store.rows([fragment], tell)):
-            found += share(*row)
-            yield row
-        found &= MASK
-        if whole and promised is not None and found != promised:
-            self.unequal[fragment] = (promised, found)
+        read = self.reading(fragment, on_damage)
+        while not read.done:
+            run = read.run()
+            yield from read.opened(run, None if read.done else run[-1][0])
+        yield from read.opened([], None)
+        read.finish()
+        self.note(fragment, read)
 
     def close(self) -> None:
         """Release the store. Closing twice is harmless."""
@@ -311,26 +297,3 @@ def view_of(state: FragmentState, touched_ms: int) -> FragmentView:
         touched_ms,
         state.history_from,
     )
-
-
-def _overlaid(stored: Iterator[Row], changes: Mapping[bytes, Entry]) -> Iterator[Row]:
-    """Rows with their changes: what a checkpoint would leave."""
-    changed = iter(sorted(changes))
-    ahead = next(changed, None)
-    for key, entry in stored:
-        while ahead is not None and ahead < key:
-            yield from _unless_gone(ahead, changes[ahead])
-            ahead = next(changed, None)
-        if ahead == key:
-            yield from _unless_gone(key, changes[key])
-            ahead = next(changed, None)
-        else:
-            yield key, entry
-    while ahead is not None:
-        yield from _unless_gone(ahead, changes[ahead])
-        ahead = next(changed, None)
-
-
-def _unless_gone(key: bytes, entry: Entry) -> Iterator[Row]:
-    if entry is not GONE and entry.counter:
-        yield key, entry

@@ -21,8 +21,10 @@ because LMDB has none of its own: a page that came back in the wrong place must 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
+
+from xxhash import xxh3_64_intdigest
 
 from engine.store import GONE, Entry
 from rebalance.contents import packed_share
@@ -141,6 +143,30 @@ def open_row(seed: int, key: bytes, raw: bytes) -> Entry:
     if form != _FORMAT or flags > _TOMBSTONE or (flags and len(raw) > _ROW_HEAD_BYTES):
         raise BadEnvelope(f"expected an envelope of format {_FORMAT}, found format {form}, flags {flags:02x}")
     return Entry(epoch, counter, None if flags else raw[_ROW_HEAD_BYTES:])
+
+
+def open_rows(seed: int, skip: int, rows: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int], list[int]]:
+    """Keys, counters and shares of the digest of contents (0: a tombstone) of many rows, whose whole keys begin with a
+    prefix of `skip` bytes; fewer than there are rows, if one of them is not what was sealed."""
+    keys: list[bytes] = []
+    counters: list[int] = []
+    shares: list[int] = []
+    for full, raw in rows:
+        key = full[skip:]
+        if len(raw) < _ROW_HEAD_BYTES:
+            break
+        form, flags, crc, _, counter = _ROW.unpack_from(raw)
+        if crc32c(key + raw[:2] + raw[6:], seed) != crc or form != _FORMAT:
+            break
+        if flags:
+            if flags > _TOMBSTONE or len(raw) > _ROW_HEAD_BYTES:
+                break
+            shares.append(0)
+        else:
+            shares.append(xxh3_64_intdigest(raw[_ROW_HEAD_BYTES:], xxh3_64_intdigest(raw[6:_ROW_HEAD_BYTES] + key)))
+        keys.append(key)
+        counters.append(counter)
+    return keys, counters, shares
 
 
 def row_share(seed: int, key: bytes, raw: bytes) -> int:

@@ -214,7 +214,7 @@ class LmdbStore:
         if limit <= 0:
             return []
         prefix, _, seed = self._prefix(fragment)
-        found, damages = self._raw_rows(fragment, start, limit)
+        found, damages = self.raw_rows(fragment, start, limit)
         if damages:
             raise damages[0]
         size = len(prefix)
@@ -256,7 +256,7 @@ class LmdbStore:
             prefix, _, seed = self._prefix(fragment)
             start, more = b"", True
             while more:
-                found, damages = self._raw_rows(fragment, start, _ROWS_AT_ONCE)
+                found, damages = self.raw_rows(fragment, start, _ROWS_AT_ONCE)
                 for damage in damages:
                     tell(damage)
                 more = len(found) == _ROWS_AT_ONCE
@@ -297,7 +297,12 @@ class LmdbStore:
                     return "the row before it is damaged, and may be it"
         return ""
 
-    def _raw_rows(
+    def prefix_of(self, fragment: Fragment) -> tuple[bytes, int]:
+        """What the keys of a fragment's rows begin with, and the seed of their checksums."""
+        prefix, _, seed = self._prefix(fragment)
+        return prefix, seed
+
+    def raw_rows(
         self, fragment: Fragment, start: bytes, limit: int
     ) -> tuple[list[tuple[bytes, bytes]], list[StoreDamaged]]:
         """Up to `limit` rows as they are stored, and what was in the way; a row with a changed key does not end it.

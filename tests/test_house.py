@@ -22,6 +22,7 @@ DOING = {
     "wal": {"checksum", "disk", "errors", "history", "index", "log", "probe", "reader", "recovery", "repair"}
     | {"scan", "segment_file", "segments", "walk"},
     "engine": {"aio", "api", "codecs", "driver", "duties", "embedded", "errors", "home", "loop", "offline", "offline_share"}
+    | {"offline_rows"}
     | {"recover", "server", "store_apply", "store_errors", "store_file", "store_lmdb", "store_sums", "store_writer"}
     | {"pulse", "transport"},
     "engine.client": {"admin", "session", "timing", "transaction"},

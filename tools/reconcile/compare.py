@@ -20,38 +20,50 @@ rules make that sound:
 * A gap, or a prepared transaction, is a finding only if nothing was heard of it for a while (`Rules.under_way`), as the
   node's own log tells the time.
 
-Who is right? The version that most copies have; among equals, the primary's. Where all agree, the log is asked (`_rows`).
+Who is right? Where the copies have the same history, the log says it: that is proof, and no vote (`rows`). Elsewhere it is
+the version that more than half of the copies have; of equals nobody knows, and what differs from the primary is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from tools.reconcile.copies import Compared, Copy, Rules
 from tools.reconcile.findings import Finding, Kind
 from tools.reconcile.gaps import gaps
-from tools.reconcile.rows import compare_rows
+from tools.reconcile.rows import Run, compare_rows
 from tools.reconcile.votes import right_one
 from wal.ids import Fragment, NodeId
 
 
-def compare(name: Fragment, copies: Sequence[Copy], primary: NodeId | None, rules: Rules) -> Compared:
-    """Compare the copies of a fragment, which are in the order of their nodes' names, one at least; none is loading."""
+def compare(
+    name: Fragment,
+    copies: Sequence[Copy],
+    primary: NodeId | None,
+    rules: Rules,
+    runs: Iterable[Run] | None = None,
+) -> Compared:
+    """Compare the copies of a fragment, which are in the order of their nodes' names, one at least; none is loading.
+
+    `runs` are their rows side by side; without, they are those of the copies.
+    """
     assert copies, "a fragment that nobody has is not compared"
-    core = [c for c in copies if c.in_sync] or [max(copies, key=_ahead)]
+    core = core_of(copies)
     cut = cut_of(core)
     reach = {c.node: cut if c in core else min(cut, cut_of([c, *core])) for c in copies}
     level = [c for c in copies if reach[c.node] == cut]
     compared = Compared(cut=cut)
     findings = _histories(name, level, primary, cut)
+    agreed = -1 if findings else agreed_to(level, cut)
     for copy in copies:
         if reach[copy.node] < cut:
-            beside = sorted([copy, *level], key=_name)
-            findings += [f for f in _histories(name, beside, primary, reach[copy.node]) if f.on == [copy.node]]
+            both = sorted([copy, *level], key=_name)
+            findings += [f for f in _histories(name, both, primary, reach[copy.node]) if f.on == [copy.node]]
     findings += gaps(name, copies, rules, compared)
-    findings += compare_rows(name, copies, reach, primary, rules, compared)
+    beside = runs if runs is not None else [[list(c.rows) for c in copies]]
+    findings += compare_rows(name, copies, reach, primary, rules, compared, beside, agreed)
     if not any(rules.under_way(c.node, c.view.touched_ms) for c in copies):
         compared.stale_keys = compared.unsettled_keys
     compared.findings = [_with_roles(finding, copies) for finding in findings]
@@ -77,6 +89,11 @@ def _ahead(copy: Copy) -> tuple[int, int]:
 
 def _name(copy: Copy) -> NodeId:
     return copy.node
+
+
+def core_of(copies: Sequence[Copy]) -> list[Copy]:
+    """The copies that decide where the cut is: those in sync, or the one that stands for them."""
+    return [c for c in copies if c.in_sync] or [max(copies, key=_ahead)]
 
 
 def cut_of(copies: Sequence[Copy]) -> int:
@@ -109,6 +126,12 @@ def _forks(name: Fragment, copies: Sequence[Copy], primary: NodeId | None, cut: 
             copies={node: {"epochs": [list(run) for run in table]} for node, table in tables},
             detail=f"histories part at counter {counter}: epoch {here} issued it here, epoch {there} elsewhere",
         )
+
+
+def agreed_to(copies: Sequence[Copy], cut: int) -> int:
+    """Up to which counter these copies, whose histories do not part, are known to have the same."""
+    known = set.intersection(*(set(c.view.digests) for c in copies))
+    return max((counter for counter in known if counter <= cut), default=0)
 
 
 def _table(epochs: Sequence[tuple[int, int]], cut: int) -> tuple[tuple[int, int], ...]:

@@ -48,17 +48,17 @@ class Rules(msgspec.Struct, frozen=True):
 class Copy(NamedTuple):
     """One node's copy of one fragment.
 
-    `rows` ascend by key. `damaged` fills while they are read: a key, or None for an unknown part, and what is wrong.
-    `version` is the topology that the node knew. `role` is what the newest topology calls the copy. `said` is what its
-    log says of its keys, None where the log is not to be asked.
+    `damaged` fills while rows are read: a key, or None for an unknown part, and what is wrong. `rows` ascend by key,
+    where they are not read side by side. `version` is the topology that the node knew. `role` is what the newest
+    topology calls the copy. `said` is what its log says of its keys, None where the log is not to be asked.
     """
 
     node: NodeId
     version: Version
     partition: PartitionView
     view: FragmentView
-    rows: Iterable[Row]
     damaged: dict[bytes | None, str]
+    rows: Iterable[Row] = ()
     role: str = IN_SYNC
     said: LogSaid | None = None
 

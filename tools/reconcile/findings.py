@@ -47,6 +47,15 @@ class Kind(StrEnum):
 KINDS = list(Kind)
 
 
+class Proof(StrEnum):
+    """Why the copies of `on` are said to be the wrong ones. A tie is never decided."""
+
+    LOG = "log"  # all have the same history, and the log says what the row must be
+    CHECKSUM = "checksum"  # what lies there is not what was written
+    MAJORITY = "majority"  # more than half of the copies have something else
+    NONE = "none"  # nobody can tell which copies are wrong: named are those that differ from the primary
+
+
 class Values(StrEnum):
     """What a report says about values."""
 
@@ -59,7 +68,10 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """One inconsistency. `partition` is -1 where a whole directory is concerned, `namespace` empty for a partition's.
 
     `counters` are the first and the last one concerned. `detail` is one sentence for a person. `roles` is what copies of
-    `on` are that are not in sync.
+    `on` are that are not in sync. `proof` says why it is these copies that are wrong, where that is a question; `right`
+    what the key must be, where a log says so. `history` is whether the copies have the same history up to this key, or
+    it `parted`. `evidence` is by node: the last record of the key, or the place, in its log, or up to which counter
+    that log cannot say.
     """
 
     kind: Kind
@@ -72,6 +84,10 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     copies: dict[NodeId, Facts] = {}
     detail: str = ""
     roles: dict[NodeId, str] = {}
+    proof: Proof | None = None
+    right: Facts = {}
+    history: str = ""
+    evidence: dict[NodeId, Facts] = {}
 
     @property
     def incomplete(self) -> bool:
@@ -86,21 +102,23 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
         return fragment_name((self.namespace, self.partition)) if self.namespace else f"partition {self.partition}"
 
     @property
-    def evidence(self) -> str:
-        """Which counters and which transaction, what the copies have, and the sentence."""
+    def account(self) -> str:
+        """Which counters and which transaction, what the copies have, why these are wrong, and the sentence."""
         parts: list[str] = []
         if self.counters:
             parts.append(f"counters={self.counters[0]}..{self.counters[-1]}")
         if self.tx:
             parts.append(f"tx={self.tx}")
         parts.extend(f"{node}({facts_text(facts)})" for node, facts in self.copies.items())
+        if self.proof is not None:
+            parts.append(f"proof={self.proof}")
         text = " ".join(parts)
         return f"{text}: {self.detail}" if text and self.detail else text or self.detail
 
     def __str__(self) -> str:
         key = f" key={self.key}" if self.key is not None else ""
         on = ",".join(f"{node}({self.roles[node]})" if node in self.roles else node for node in self.on)
-        return f"{self.kind} {self.where}{key} on={on} {self.evidence}".rstrip()
+        return f"{self.kind} {self.where}{key} on={on} {self.account}".rstrip()
 
 
 def facts_text(facts: Facts) -> str:

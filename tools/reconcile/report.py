@@ -278,4 +278,4 @@ def show(report: Report, console: Console) -> None:
 
 def _cells(finding: Finding) -> tuple[str, ...]:
     head = finding.kind, finding.where, finding.key or "", ", ".join(finding.on)
-    return (*head, finding.evidence)
+    return (*head, finding.account)

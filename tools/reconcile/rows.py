@@ -1,18 +1,26 @@
 """The rows of all copies side by side: what differs between them, and, where they agree, from what the log says. Pure.
 
-The log is asked about keys on which the copies agree: a wrong value that all of them have is found by nothing else. One
-log is enough, the one that reaches furthest back: that all logs tell the same is for the digests to say.
+The log is asked about every key: a wrong value that all copies have is found by nothing else, and where they differ it
+knows better than most of them. One log is enough, the one that reaches furthest back: that all logs tell the same is for
+the digests to say, and up to where they say so (`agreed`) what the log tells is proof.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
-from engine.store import Entry
+from engine.offline_rows import Alike
+from engine.store import Entry, Row
+from rebalance.contents import share
 from tools.reconcile.copies import Compared, Copy, Rules
-from tools.reconcile.findings import KINDS, Facts, Finding, Kind, entry_facts, printable
-from tools.reconcile.votes import right_one
-from wal.ids import Fragment, NodeId, partition_of
+from tools.reconcile.findings import KINDS, Facts, Finding, Kind, Proof, entry_facts, printable
+from tools.reconcile.votes import proof_of, right_one
+from tools.wal.rows import DELETED, NOTHING, Said
+from wal.ids import Fragment, NodeId, partition_of, partitions_of
+
+Run: TypeAlias = Alike | Sequence[Sequence[Row]]
+"""Rows that all copies have in the same bytes, or what each of them has of a range of keys."""
 
 INTERNAL = "~"
 """Namespaces that begin so are the engine's own, which places their keys as it likes."""
@@ -25,13 +33,32 @@ def compare_rows(
     primary: NodeId | None,
     rules: Rules,
     compared: Compared,
+    runs: Iterable[Run],
+    agreed: int,
 ) -> list[Finding]:
-    """Everything that is wrong with rows: unknown parts that cannot be read, then keys, ascending."""
-    return _Rows(name, copies, reach, primary, rules, compared).compare()
+    """Everything that is wrong with rows: unknown parts that cannot be read, then keys, ascending.
+
+    `runs` are those of the copies, in their order. `agreed`: up to which counter their histories are known to be the
+    same, -1 where they part.
+    """
+    return _Rows(name, copies, reach, primary, rules, compared, agreed).compare(runs)
+
+
+def witness_of(copies: Sequence[Copy]) -> Copy | None:
+    """The copy whose log is asked, of those whose logs may be."""
+    return min((c for c in copies if c.said is not None), key=lambda c: c.view.history_from, default=None)
+
+
+class _Judgement(NamedTuple):
+    """Why copies are wrong about a key; `said` is what the log says of it, if that is the proof."""
+
+    proof: Proof
+    said: Said | None = None
+    history: str = ""
 
 
 class _Rows:
-    """Walks the rows of all copies. Copies that agree cost one comparison a row, and one question to the log."""
+    """Walks the rows of all copies. What has the same bytes on all of them is judged by the run, the rest by the key."""
 
     def __init__(
         self,
@@ -41,7 +68,9 @@ class _Rows:
         primary: NodeId | None,
         rules: Rules,
         compared: Compared,
+        agreed: int,
     ) -> None:
+        self._agreed_to = agreed
         self._name = name
         self._copies = copies
         self._reach = [reach[c.node] for c in copies]
@@ -52,29 +81,64 @@ class _Rows:
         self._found: list[tuple[bytes, Finding]] = []
         self._beside: dict[bytes, list[Entry | None]] = {}  # what the others have where one is damaged
         self._hashed_to = 0 if name[0].startswith(INTERNAL) else rules.partitions
-        asked = [c for c in self._level if c.said is not None]
-        self._witness = min(asked, key=lambda c: c.view.history_from, default=None)
+        self._witness = witness_of(self._level)
         self._unseen: set[bytes] = set()  # keys that the witness tells of and no row was seen of
         if self._witness is not None and self._witness.said is not None:
             self._unseen = set(self._witness.said.said)
 
-    def compare(self) -> list[Finding]:
+    def compare(self, runs: Iterable[Run]) -> list[Finding]:
         """The walk."""
-        compared, cut = self._compared, self._compared.cut
-        walks = [iter(c.rows) for c in self._copies]
+        for run in runs:
+            if isinstance(run, Alike):
+                self._alike(run)
+            else:
+                self._beside_each_other(run)
+        self._lost_everywhere()
+        self._unreadable()
+        return [finding for _, finding in sorted(self._found, key=_in_report_order)]
+
+    def _alike(self, run: Alike) -> None:
+        """All copies have these bytes: are they what the log says, and where they belong?"""
+        if max(run.counters) > self._compared.cut:
+            for at, key in enumerate(run.keys):
+                self._one(key, run.entry(at))
+            return
+        self._compared.keys += len(run.shares) - run.shares.count(DELETED)
+        self._unseen.difference_update(run.keys)
+        doubtful: list[int] = []
+        if self._hashed_to:
+            here = self._name[1]
+            doubtful += [at for at, p in enumerate(partitions_of(run.keys, self._hashed_to)) if p != here]
+        witness = self._witness
+        if witness is not None and witness.said is not None:
+            get, begins = witness.said.said.get, witness.view.history_from
+            doubtful += [
+                at
+                for at, (key, share, counter) in enumerate(zip(run.keys, run.shares, run.counters, strict=True))
+                if (said.value != share if (said := get(key)) is not None else counter > begins)
+            ]
+        for at in sorted(dict.fromkeys(doubtful)):
+            self._agreed(run.keys[at], run.entry(at))
+
+    def _one(self, key: bytes, entry: Entry) -> None:
+        """All copies have this row."""
+        if entry.counter > self._compared.cut:
+            self._compared.unsettled_keys += 1
+            self._unseen.discard(key)
+            return
+        if entry.value is not None:
+            self._compared.keys += 1
+        self._agreed(key, entry)
+
+    def _beside_each_other(self, rows: Sequence[Sequence[Row]]) -> None:
+        walks = [iter(found) for found in rows]
         heads = [next(walk, None) for walk in walks]
         while True:
             first = heads[0]
             if heads.count(first) == len(heads):
                 if first is None:
-                    break
-                if first[1].counter > cut:
-                    compared.unsettled_keys += 1
-                    self._unseen.discard(first[0])
-                else:
-                    if first[1].value is not None:
-                        compared.keys += 1
-                    self._agreed(*first)
+                    return
+                self._one(*first)
                 heads = [next(walk, None) for walk in walks]
                 continue
             key = min(head[0] for head in heads if head is not None)
@@ -84,9 +148,6 @@ class _Rows:
                     held[at] = head[1]
                     heads[at] = next(walks[at], None)
             self._judge(key, held)
-        self._lost_everywhere()
-        self._unreadable()
-        return [finding for _, finding in sorted(self._found, key=_in_report_order)]
 
     # Keys that all copies have alike.
 
@@ -115,7 +176,11 @@ class _Rows:
 
     def _told(self, key: bytes, entry: Entry | None, kind: Kind, detail: str) -> None:
         facts = entry_facts(entry, self._values)
-        self._add(key, kind, [c.node for c in self._level], {c.node: facts for c in self._level}, detail)
+        on, copies = [c.node for c in self._level], {c.node: facts for c in self._level}
+        judgement = self._judgement(key, [entry])
+        if kind is Kind.MISPLACED:
+            judgement = _Judgement(Proof.NONE, None, judgement.history)
+        self._add(key, kind, on, copies, detail, judgement)
 
     # Keys on which they differ.
 
@@ -145,13 +210,37 @@ class _Rows:
             if len(known) < len(level) and not any(key in c.damaged for c in self._copies):
                 compared.unsettled_keys += 1
         right = right_one(live, self._primary) if live else None
+        judgement = self._judgement(key, [entry for _, entry in known])
+        if judgement.said is None and live:
+            judgement = judgement._replace(proof=proof_of(live, right))
+        elif judgement.said is not None:
+            right = self._as_said(key, judgement.said, [entry for _, entry in live])
         if len({entry for _, entry in live}) > 1:
             self._unseen.discard(key)
-            self._differs(key, known, right)
+            self._differs(key, known, right, judgement)
         elif live:
+            _, has = live[0]
             tombstone = next((entry for _, entry in known if entry is not None), None)
-            self._agreed(key, right if right is not None else tombstone)
-        self._held_against(key, behind, right, level)
+            self._agreed(key, has if has is not None else tombstone)
+        self._held_against(key, behind, right, level, judgement)
+
+    def _as_said(self, key: bytes, said: Said, live: Sequence[Entry | None]) -> Entry | None:
+        """The entry that the log says; where no copy has it, its version, with a value that nobody has."""
+        if said.value == DELETED:
+            return None
+        found = next((e for e in live if e is not None and share(key, e) == said.value), None)
+        return found if found is not None else Entry(said.epoch, said.counter, b"")
+
+    def _judgement(self, key: bytes, held: Sequence[Entry | None]) -> _Judgement:
+        """What the log says of a key, if it tells each of these apart from it, and the copies agree on their history."""
+        witness, agreed = self._witness, self._agreed_to
+        said = witness.said.said.get(key, NOTHING) if witness is not None and witness.said is not None else NOTHING
+        top = max(said.counter, *(entry.counter for entry in held if entry is not None), 0)
+        history = "parted" if agreed < 0 else "agreed" if top <= agreed else ""
+        if witness is None or witness.said is None or history != "agreed":
+            return _Judgement(Proof.NONE, None, history)
+        sure = [witness.said.sure(key, entry, witness.view.history_from) for entry in held]
+        return _Judgement(Proof.NONE if None in sure else Proof.LOG, None if None in sure else said, history)
 
     def _sure(self, copy: Copy, key: bytes, entry: Entry | None, reach: int) -> bool:
         """Whether what a copy has of a key tells what it had at its reach."""
@@ -167,6 +256,7 @@ class _Rows:
         behind: list[tuple[Copy, int, Entry | None]],
         right: Entry | None,
         level: list[tuple[Copy, Entry | None]],
+        judgement: _Judgement,
     ) -> None:
         """Copies that do not reach the cut: what they have, if the others still have what was there then."""
         for copy, reach, entry in behind:
@@ -176,21 +266,32 @@ class _Rows:
                 continue
             if _alive(entry) != right:
                 known = sorted([(copy.node, entry), *((other.node, theirs) for other, theirs in level)])
-                self._differs(key, known, right, only=copy.node)
+                self._differs(key, known, right, judgement, only=copy.node)
 
-    def _differs(self, key: bytes, known: list[tuple[NodeId, Entry | None]], right: Entry | None, only: str = "") -> None:
+    def _differs(
+        self,
+        key: bytes,
+        known: list[tuple[NodeId, Entry | None]],
+        right: Entry | None,
+        judgement: _Judgement,
+        only: str = "",
+    ) -> None:
         deleted = right is None and any(entry is not None and entry.value is None for _, entry in known)
+        said = judgement.said
         odd: dict[Kind, list[NodeId]] = {}
         for node, entry in known:
             kind = _kind(right, entry, deleted=deleted)
+            if kind is None and said is not None and said.value != DELETED and share(key, entry) != said.value:
+                kind = Kind.VALUE_MISMATCH  # its value is the very one that stands for the value that nobody has
             if kind is not None and only in ("", node):
                 odd.setdefault(kind, []).append(node)
-        if Kind.EXTRA_ON in odd and any(c.said is not None and c.said.deleted(key) for c in self._copies):
+        if Kind.EXTRA_ON in odd and any(c.said is not None and c.said.deleted(key) for c in self._level):
             odd[Kind.RESURRECTED] = odd.pop(Kind.EXTRA_ON)
         facts = {node: entry_facts(entry, self._values) for node, entry in known}
         facts |= {c.node: {"unreadable": True} for c in self._copies if key in c.damaged}
         for kind, nodes in odd.items():
-            self._add(key, kind, nodes, {c.node: facts[c.node] for c in self._copies if c.node in facts})
+            shown = {c.node: facts[c.node] for c in self._copies if c.node in facts}
+            self._add(key, kind, nodes, shown, judgement=judgement)
 
     # What cannot be read.
 
@@ -214,12 +315,31 @@ class _Rows:
         on: list[NodeId],
         copies: dict[NodeId, Facts],
         detail: str = "",
+        judgement: _Judgement | None = None,
         *,
         part: bool = False,
     ) -> None:
-        named = None if part else printable(key)
-        finding = Finding(kind, self._name[1], self._name[0], named, on, copies=copies, detail=detail)
+        finding = Finding(
+            kind,
+            self._name[1],
+            self._name[0],
+            None if part else printable(key),
+            on,
+            copies=copies,
+            detail=detail,
+            proof=Proof.CHECKSUM if judgement is None else judgement.proof,
+            right=_said_facts(judgement.said) if judgement is not None and judgement.said is not None else {},
+            history=judgement.history if judgement is not None else "",
+        )
         self._found.append((key, finding))
+
+
+def _said_facts(said: Said) -> Facts:
+    """What the log says, without the value: `epoch=2 counter=57`, `absent`, or a delete."""
+    if said is NOTHING:
+        return {"absent": True}
+    version: Facts = {"epoch": said.epoch, "counter": said.counter}
+    return {"tombstone": True} | version if said.value == DELETED else version
 
 
 def _alive(entry: Entry | None) -> Entry | None:

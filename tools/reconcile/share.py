@@ -6,15 +6,16 @@ then; so a share needs nothing of another one, and gives the same answer whereve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 import msgspec
 
 from engine.errors import CorruptionError
 from engine.offline import DoesNotFold, FragmentView, PartitionView, State, read_directory
+from engine.offline_rows import Tell, side_by_side
 from rebalance.table import CopyState, Placement, Topology
-from tools.reconcile.compare import compare
+from tools.reconcile.compare import compare, core_of
 from tools.reconcile.copies import Copy
 from tools.reconcile.findings import Finding, Kind
 from tools.reconcile.survey import Share
@@ -104,8 +105,8 @@ def check_share(share: Share) -> ShareResult:
                 states.append(open_states.enter_context(state))
             for number, problem in problems.items():
                 unread.setdefault(number, {})[node] = problem
-        said = {s.identity.node: _log_rows(s, share.partitions) for s in states if s.identity.node not in share.unheard}
-        task = _Task(share, states, said, result)
+        task = _Task(share, states, result)
+        task.hear()
         for number in share.partitions:
             task.partition(number, unread.get(number, {}))
     return result
@@ -123,9 +124,9 @@ def _open(path: str, partitions: range) -> tuple[State | None, dict[int, str]]:
     return (read_directory(path, partitions=rest, tolerant=True) if rest else None), unread
 
 
-def _log_rows(state: State, partitions: range) -> LogRows:
-    """What a log says of each key of some partitions, up to where the state was folded."""
-    rows = LogRows(lambda fragment: fragment[1] in partitions)
+def _log_rows(state: State, wanted: Container[Fragment]) -> LogRows:
+    """What a log says of each key of some fragments, up to where the state was folded."""
+    rows = LogRows(wanted.__contains__)
     for found in inspect(state.path / "wal", to_lsn=state.lsn or None):
         if isinstance(found, Block):
             rows.take(found.records)
@@ -147,16 +148,36 @@ def _not_folding(path: str, partitions: range) -> dict[int, str]:
 class _Task:
     """The partitions of one share, one after the other."""
 
-    def __init__(self, share: Share, states: Sequence[State], said: Mapping[NodeId, LogRows], result: ShareResult) -> None:
+    def __init__(self, share: Share, states: Sequence[State], result: ShareResult) -> None:
         self._share = share
         self._states = states
-        self._said = said
+        self._said: dict[Fragment, tuple[NodeId, LogSaid]] = {}  # of each fragment one log, and what it says
         self._topology = max((s.topology for s in states if s.topology is not None), key=_version, default=None)
         self._result = result
         self._names: dict[int, dict[Namespace, None]] = {}
         for state in states:
             for namespace, number in state.fragments:
                 self._names.setdefault(number, {})[namespace] = None
+
+    def hear(self) -> None:
+        """Read the logs that are asked: for each fragment the one that reaches furthest back. Mostly that is one log."""
+        if self._topology is None:
+            return
+        asked: dict[NodeId, dict[Fragment, None]] = {}
+        for number, namespaces in sorted(self._names.items()):
+            placement = self._topology.placements[number]
+            for namespace in namespaces:
+                name = (namespace, number)
+                copies = [self._copy(s, name, self._standing(s, placement)) for s in self._compared(name, placement)]
+                heard = [c for c in core_of(copies) if c.node not in self._share.unheard] if copies else []
+                if heard:
+                    witness = min(heard, key=lambda c: c.view.history_from).node
+                    asked.setdefault(witness, {})[name] = None
+        for state in self._states:
+            node = state.identity.node
+            if node in asked:
+                log = _log_rows(state, asked[node])
+                self._said |= {name: (node, log.fragments.get(name) or LogSaid()) for name in asked[node]}
 
     def partition(self, number: int, unread: Mapping[NodeId, str]) -> None:
         """Compare one partition: what could not be read, its transactions, its fragments by name."""
@@ -203,17 +224,16 @@ class _Task:
         """Every copy that has a history, whatever its role; only one that is being filled is left out."""
         counts, rules = self._result.counts, self._share.rules
         roles = {s.identity.node: self._standing(s, placement) for s in readable}
-        compared = [
-            s
-            for s in readable
-            if not _loading(s, name) and (name in s.fragments or roles[s.identity.node] == CopyState.OWNING)
-        ]
+        compared = [s for s in self._compared(name, placement) if s in readable]
         copies = [self._copy(s, name, roles[s.identity.node]) for s in compared]
         ahead = 0
         known = {s.identity.node for s in readable if name in s.fragments} | set(placement.in_sync)
         counts.copies_known += len(known)
         if copies:
-            found = compare(name, copies, placement.primary, rules)
+            reading = [s.reading(name, _noting(c.damaged)) for s, c in zip(compared, copies, strict=True)]
+            found = compare(name, copies, placement.primary, rules, side_by_side(reading))
+            for state, read in zip(compared, reading, strict=True):
+                state.note(name, read)
             ahead = max(found.cut, *(c.view.counter.lwm for c in copies)) if placement.lost else found.cut
             tally = counts.namespaces.setdefault(name[0], Tally())
             tally.fragments += 1
@@ -233,23 +253,24 @@ class _Task:
                 self._apart(state.identity.node, standing, max(0, ahead - view.counter.lwm))
 
     def _copy(self, state: State, name: Fragment, role: str) -> Copy:
-        view = state.fragments.get(name) or FragmentView(name, PartitionCounter())
-        damaged: dict[bytes | None, str] = {}
-
-        def told(key: bytes | None, what: str) -> None:
-            damaged.setdefault(key, what)
-
-        log = self._said.get(state.identity.node)
+        node, said = self._said.get(name, ("", None))
         return Copy(
             state.identity.node,
             state.version,
             state.partitions.get(name[1]) or PartitionView(),
-            view,
-            state.rows(name, told),
-            damaged,
-            role,
-            None if log is None else log.fragments.get(name) or LogSaid(),
+            state.fragments.get(name) or FragmentView(name, PartitionCounter()),
+            {},
+            role=role,
+            said=said if node == state.identity.node else None,
         )
+
+    def _compared(self, name: Fragment, placement: Placement) -> list[State]:
+        """Whose copies are compared."""
+        return [
+            s
+            for s in self._states
+            if not _loading(s, name) and (name in s.fragments or self._standing(s, placement) == CopyState.OWNING)
+        ]
 
     def _apart(self, node: NodeId, standing: str, behind: int) -> None:
         apart = self._result.counts.apart
@@ -262,6 +283,15 @@ class _Task:
         result.counts.incomplete += finding.incomplete
         if not limit or len(result.findings) < limit:
             result.findings.append(msgspec.json.encode(finding))
+
+
+def _noting(damaged: dict[bytes | None, str]) -> Tell:
+    """Note what is wrong with a key; the first that is said of it counts."""
+
+    def told(key: bytes | None, what: str) -> None:
+        damaged.setdefault(key, what)
+
+    return told
 
 
 def _about_a_key(finding: Finding) -> bool:

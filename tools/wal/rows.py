@@ -1,30 +1,38 @@
 """What a log says of each key, against what a store has: the same wrong value in every store is found by nothing else.
 
-A reading of the log keeps, for each key of the wanted fragments, the newest entry that it tells of: who issued it and a
-hash of the value. It is no second fold: what a log does not tell (rows of a transfer that began before it, keys whose
-undoing it saw and whose fetching it did not) is *unknown*, and nothing is said about it.
+A reading of the log keeps, for each key of the wanted fragments, the newest entry that it tells of: who issued it, and its
+share of the digest of contents, which says the value as well. It is no second fold: what a log does not tell (rows of a
+transfer that began before it, keys whose undoing it saw and whose fetching it did not) is *unknown*, and nothing is said
+about it.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from xxhash import xxh3_64_intdigest
-
 from engine.store import Entry
+from rebalance.contents import packed_share, share
 from wal import records as r
 from wal.ids import Fragment, TxId
 
-DELETED = -1
+DELETED = 0
+"""The share of what is not there."""
+
+_VERSION = struct.Struct(">QQ").pack
 
 
 class Said(NamedTuple):
-    """The newest that a log tells of a key. `value` is a hash, or DELETED."""
+    """The newest that a log tells of a key. `value` is its share of the digest of contents, or DELETED."""
 
     epoch: int
     counter: int
     value: int
+
+
+NOTHING = Said(0, 0, DELETED)
+"""What a log says that has no record of a key."""
 
 
 class Rows:
@@ -70,8 +78,17 @@ class Rows:
             return f"the log has {_named(said)}, which came later"
         if have > said[:2]:
             return "" if entry.counter <= history_from else f"the newest in the log is {_named(said)}"
-        value = DELETED if entry.value is None else xxh3_64_intdigest(entry.value)
-        return "" if value == said.value else f"the log has another value at {_named(said)}"
+        return "" if share(key, entry) == said.value else f"the log has another value at {_named(said)}"
+
+    def sure(self, key: bytes, entry: Entry | None, history_from: int) -> bool | None:
+        """Whether a store's entry is what the log says; None where the log does not tell."""
+        if self.judge(key, entry, history_from):
+            return False
+        said = self.said.get(key)
+        if said is None:
+            gone = entry is None and not history_from and key not in self.unknown
+            return True if gone else None
+        return True if entry is None or (entry.epoch, entry.counter) == said[:2] else None
 
     def deleted(self, key: bytes) -> bool:
         """Whether the log's newest word about a key is its delete."""
@@ -125,10 +142,16 @@ class LogRows:
     def _write(self, write: r.Write) -> None:
         if write.closed or not self._wanted(write.fragment):
             return
-        rows, counter = self._rows(write.fragment), write.start
+        rows, counter, epoch = self._rows(write.fragment), write.start, write.epoch
+        said, unknown = rows.said, rows.unknown
         for key, value in zip(write.keys, write.values, strict=True):
             counter += 1
-            rows.put(key, Said(write.epoch, counter, DELETED if value is None else xxh3_64_intdigest(value)))
+            held = said.get(key)
+            if held is None or held.counter < counter or held.epoch < epoch:
+                found = DELETED if value is None else packed_share(key, _VERSION(epoch, counter), value)
+                rows.put(key, Said(epoch, counter, found))
+            elif unknown:
+                unknown.discard(key)
         if rows.loading:
             rows.live.update(write.keys)
 
@@ -140,7 +163,8 @@ class LogRows:
         for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
             rows.live.discard(key)
             if counter:
-                rows.put(key, Said(epoch, counter, DELETED if value is None else xxh3_64_intdigest(value)))
+                entry = Entry(epoch, counter, value)
+                rows.put(key, Said(epoch, counter, share(key, entry)))
             else:
                 rows.said.pop(key, None)
                 rows.unknown.discard(key)

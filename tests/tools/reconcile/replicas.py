@@ -66,4 +66,4 @@ def copy_of(
     state = replica.partition(ACC[1])
     prepared = {t: Prepared(p, touched_ms) for t, p in state.prepared.items()}
     partition = PartitionView(state.epoch, prepared, dict(state.results.items()))
-    return Copy(node, version, partition, view_of(fragment, touched_ms), left, told)
+    return Copy(node, version, partition, view_of(fragment, touched_ms), told, left)

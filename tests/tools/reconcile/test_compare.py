@@ -240,13 +240,62 @@ def test_what_all_copies_have_alike_is_held_against_the_log() -> None:
         assert (finding.kind, finding.on, finding.detail) == (Kind.STORE_DIFFERS_FROM_LOG, ["n1", "n2", "n3"], why)
     assert told(judged([heard(node, STORY) for node in ("n1", "n2", "n3")])) == []
     some = [heard("n1", STORY, {b"c": Entry(1, 3, b"forged")}), heard("n2", STORY)]
-    assert told(judged(some)) == [(Kind.VALUE_MISMATCH, "c", ["n2"])], "what the copies differ in is told as that"
+    finding = only(judged(some))
+    assert (finding.kind, finding.on, finding.proof) == (Kind.VALUE_MISMATCH, ["n1"], "log"), "not what the primary has"
 
 
 def test_a_key_whose_delete_is_in_the_log_was_resurrected() -> None:
     back = heard("n2", STORY, {b"b": Entry(1, 2, b"2")})
     told_of = told(judged([heard("n1", STORY, {b"b": None}), back, heard("n3", STORY, {b"b": None})]))
     assert told_of == [(Kind.RESURRECTED, "b", ["n2"])]
+
+
+def test_a_majority_that_lost_a_row_is_wrong_because_the_log_has_it() -> None:
+    lost: dict[bytes, Entry | None] = {b"c": None}
+    finding = only(judged([heard("n1", STORY), heard("n2", STORY, lost), heard("n3", STORY, lost)]))
+    assert (finding.kind, finding.on, finding.proof) == (Kind.MISSING_ON, ["n2", "n3"], "log")
+    assert (finding.history, finding.right) == ("agreed", {"epoch": 1, "counter": 3})
+
+
+def test_a_majority_that_has_a_deleted_row_again_is_wrong_because_the_log_has_its_delete() -> None:
+    again: dict[bytes, Entry | None] = {b"b": Entry(1, 2, b"2")}
+    finding = only(judged([heard("n1", STORY), heard("n2", STORY, again), heard("n3", STORY, again)]))
+    assert (finding.kind, finding.on, finding.proof) == (Kind.TOMBSTONE_MISMATCH, ["n2", "n3"], "log")
+    assert finding.right == {"tombstone": True, "epoch": 1, "counter": 6}
+    gone = heard("n1", STORY, {b"b": None})
+    finding = only(judged([gone, heard("n2", STORY, again), heard("n3", STORY, again)]))
+    assert (finding.kind, finding.on, finding.proof) == (Kind.RESURRECTED, ["n2", "n3"], "log")
+
+
+def test_copies_that_are_all_wrong_in_different_ways_are_all_named() -> None:
+    wrong = [{b"c": None}, {b"c": Entry(1, 3, b"")}, {b"c": Entry(1, 2, b"3")}]
+    compared = judged([heard(f"n{at + 1}", STORY, dict(odd)) for at, odd in enumerate(wrong)])
+    assert told(compared) == [
+        (Kind.MISSING_ON, "c", ["n1"]),
+        (Kind.VALUE_MISMATCH, "c", ["n2"]),
+        (Kind.VERSION_MISMATCH, "c", ["n3"]),
+    ]
+    assert {f.proof for f in compared.findings} == {"log"}
+
+
+def test_without_a_log_a_majority_outvotes_and_a_tie_is_not_decided() -> None:
+    lost = copy_of("n2", STORY, changed={b"c": None})
+    assert only(judged(three(n2=lost))).proof == "majority"
+    assert only(judged([copy_of("n1", STORY), lost])).proof == "none"
+
+
+def test_what_a_log_says_proves_nothing_of_copies_whose_histories_part() -> None:
+    other = [put(0, a="1", b="2"), put(2, c="X"), put(3, a="4", d="5"), put(5, b=None)]
+    compared = judged([heard("n1", STORY), copy_of("n2", other), copy_of("n3", STORY)])
+    mismatch = next(f for f in compared.findings if f.kind is Kind.VALUE_MISMATCH)
+    assert (mismatch.on, mismatch.proof, mismatch.history) == (["n2"], "majority", "parted")
+
+
+def test_a_log_that_does_not_reach_back_to_a_row_proves_nothing_of_it() -> None:
+    late = [r.FragmentReady(*ACC, 6, 7, [(1, 1)], True)]
+    copies = [heard("n1", [*STORY, *late]), heard("n2", [*STORY, *late], {b"c": None}), heard("n3", [*STORY, *late])]
+    deaf = [c._replace(said=LogSaid()) for c in copies]
+    assert only(judged(deaf)).proof == "majority"
 
 
 def test_a_key_that_hashes_elsewhere_is_misplaced() -> None:
