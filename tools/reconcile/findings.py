@@ -8,6 +8,7 @@ unless they are asked for.
 from __future__ import annotations
 
 import hashlib
+import re
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -136,6 +137,22 @@ def printable(data: bytes) -> str:
 
 
 _ESCAPED = {byte: f"\\x{byte:02x}" for byte in range(256) if not 0x20 <= byte < 0x7F} | {ord("\\"): "\\\\"}
+
+
+_ESCAPE = re.compile(r"\\\\|\\x([0-9a-f]{2})")
+
+
+def raw_key(text: str) -> bytes:
+    r"""The bytes that `printable` shows. Raises ValueError for what it never shows.
+
+    >>> raw_key("k1"), raw_key(r"a\x00\\")
+    (b'k1', b'a\x00\\')
+    """
+    shown = _ESCAPE.sub(lambda m: "\\" if m[0] == "\\\\" else chr(int(m[1], 16)), text)
+    found = shown.encode("latin-1", "replace")
+    if printable(found) != text:
+        raise ValueError(f"{text!r} is not how a key is shown: expected printable ASCII, and other bytes as \\xNN")
+    return found
 
 
 def entry_facts(entry: Entry | None, values: Values) -> Facts:

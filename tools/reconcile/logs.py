@@ -29,12 +29,16 @@ class Transaction(msgspec.Struct):
 
 
 class LogTold(msgspec.Struct):
-    """What a log tells. `ended_ms` is its newest block's time; `damage` what of it cannot be read, in sentences."""
+    """What a log tells. `ended_ms` is its newest block's time; `damage` what of it cannot be read, in sentences.
+
+    `maps` are the LSNs and versions of the last committed maps.
+    """
 
     transactions: dict[TxId, Transaction] = {}
     lost_since: dict[int, str] = {}
     ended_ms: int = 0
     damage: list[str] = []
+    maps: list[tuple[int, str]] = []
 
 
 def read_log(path: Path, owner: Owner, until_lsn: int, *, live: bool = False) -> LogTold:
@@ -93,6 +97,8 @@ class Reading:
                 case r.Committed(version, topology):
                     self._maps.append((str(version), topology))
                     del self._maps[:-MAPS_KEPT]
+                    self._told.maps.append((lsn, str(version)))
+                    del self._told.maps[:-MAPS_KEPT]
                 case _:
                     pass
 

@@ -17,6 +17,7 @@ from engine.offline_rows import Tell, side_by_side
 from rebalance.table import CopyState, Placement, Topology
 from tools.reconcile.compare import compare, core_of
 from tools.reconcile.copies import Copy
+from tools.reconcile.evidence import attributed
 from tools.reconcile.findings import Finding, Kind
 from tools.reconcile.survey import Share
 from tools.reconcile.transactions import PartitionCopy, compare_transactions
@@ -109,6 +110,8 @@ def check_share(share: Share) -> ShareResult:
         task.hear()
         for number in share.partitions:
             task.partition(number, unread.get(number, {}))
+        found = attributed(task.findings, states, share.maps)
+        result.findings = [msgspec.json.encode(finding) for finding in found]
     return result
 
 
@@ -149,6 +152,7 @@ class _Task:
     """The partitions of one share, one after the other."""
 
     def __init__(self, share: Share, states: Sequence[State], result: ShareResult) -> None:
+        self.findings: list[Finding] = []
         self._share = share
         self._states = states
         self._said: dict[Fragment, tuple[NodeId, LogSaid]] = {}  # of each fragment one log, and what it says
@@ -281,8 +285,8 @@ class _Task:
         result, limit = self._result, self._share.limit
         result.counts.kinds[finding.kind] = result.counts.kinds.get(finding.kind, 0) + 1
         result.counts.incomplete += finding.incomplete
-        if not limit or len(result.findings) < limit:
-            result.findings.append(msgspec.json.encode(finding))
+        if not limit or len(self.findings) < limit:
+            self.findings.append(finding)
 
 
 def _noting(damaged: dict[bytes | None, str]) -> Tell:

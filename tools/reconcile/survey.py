@@ -57,7 +57,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """The partitions `first` to `last` of all directories, for one task. `limit` bounds the findings kept, 0: all.
 
     `ended` is how transactions that are in doubt somewhere ended elsewhere, `torn` those that ended in two ways, and
-    `unheard` are nodes whose logs are damaged, or gone, and so are not asked about rows.
+    `unheard` are nodes whose logs are damaged, or gone, and so are not asked about rows. `maps`: of each log, the LSNs and
+    versions of the last committed maps.
     """
 
     directories: dict[NodeId, str]
@@ -69,6 +70,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     unheard: list[NodeId]
     rules: Rules
     limit: int
+    maps: dict[NodeId, list[tuple[int, str]]] = {}
 
     @property
     def partitions(self) -> range:
@@ -178,6 +180,7 @@ def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int) ->
                 unheard=[s.node for s in readable if s.told.damage or not s.told.ended_ms],
                 rules=rules,
                 limit=limit,
+                maps={s.node: s.told.maps for s in readable},
             )
             for first, after in pairwise(bounds)
         ],

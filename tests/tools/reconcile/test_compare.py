@@ -268,8 +268,8 @@ def test_a_majority_that_has_a_deleted_row_again_is_wrong_because_the_log_has_it
 
 
 def test_copies_that_are_all_wrong_in_different_ways_are_all_named() -> None:
-    wrong = [{b"c": None}, {b"c": Entry(1, 3, b"")}, {b"c": Entry(1, 2, b"3")}]
-    compared = judged([heard(f"n{at + 1}", STORY, dict(odd)) for at, odd in enumerate(wrong)])
+    wrong: list[dict[bytes, Entry | None]] = [{b"c": None}, {b"c": Entry(1, 3, b"")}, {b"c": Entry(1, 2, b"3")}]
+    compared = judged([heard(f"n{at + 1}", STORY, odd) for at, odd in enumerate(wrong)])
     assert told(compared) == [
         (Kind.MISSING_ON, "c", ["n1"]),
         (Kind.VALUE_MISMATCH, "c", ["n2"]),

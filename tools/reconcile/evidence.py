@@ -1,0 +1,196 @@
+"""What the logs tell of each finding: the last record of a key in every node's log, and where histories part.
+
+Only the blocks that can speak of fragments with findings are read, by the footers of their segments; a log is read once
+for all findings of a share. A log may hold writes that were undone: the epoch table of its copy says which epoch issued
+a counter, and a write of another one is no part of the history.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+import msgspec
+
+from engine.offline import FragmentView, State
+from tools.reconcile.findings import Facts, Finding, Kind, printable, raw_key
+from wal import Block, inspect
+from wal import records as r
+from wal.ids import SESSION_BYTES, Fragment, NodeId, TxId, tx_name
+
+PARTED = (Kind.EPOCH_FORK, Kind.DIGEST_MISMATCH)
+Maps = Sequence[tuple[int, str]]
+"""The LSN and the version of each committed map in a log, ascending."""
+
+
+class Trace(msgspec.Struct, frozen=True, gc=False):
+    """One update in one log. `value` is what it wrote, None for a delete; `closed`: it closed a gap and wrote nothing."""
+
+    lsn: int
+    time_ms: int
+    record: str
+    epoch: int
+    counter: int
+    key: bytes
+    value: bytes | None
+    tx: TxId
+    issued: int
+    closed: bool = False
+
+    def facts(self) -> Facts:
+        """For a report. The id of a transaction begins with the session of its client."""
+        facts: Facts = {"lsn": self.lsn, "time_ms": self.time_ms, "record": self.record}
+        facts |= {"epoch": self.epoch, "counter": self.counter}
+        facts["op"] = "none" if self.closed else "delete" if self.value is None else "put"
+        if self.tx:
+            facts |= {"tx": tx_name(self.tx), "client": self.tx[:SESSION_BYTES].hex()}
+        return facts
+
+    def same(self, other: Trace) -> bool:
+        """Whether both logs tell the same of this counter, whoever issued it again."""
+        return (self.issued, self.key, self.value, self.closed) == (other.issued, other.key, other.value, other.closed)
+
+
+class Asked:
+    """What is asked of one copy of one fragment: the newest update of some keys, all updates of some counters."""
+
+    def __init__(self, view: FragmentView, keys: Iterable[bytes], runs: Iterable[tuple[int, int]]) -> None:
+        self.keys = dict.fromkeys(keys)
+        self.runs = sorted(runs)
+        self.newest: dict[bytes, Trace] = {}
+        self.counters: dict[int, Trace] = {}
+        self._epochs, self._firsts = [e for e, _ in view.epochs], [first for _, first in view.epochs]
+
+    def take(self, trace: Trace) -> None:
+        """An update that the log has."""
+        at = bisect_right(self._firsts, trace.counter)
+        if at and self._epochs[at - 1] != trace.epoch:
+            return  # it was undone, and its counter issued again
+        if not trace.closed and trace.key in self.keys:
+            held = self.newest.get(trace.key)
+            if held is None or held.counter <= trace.counter:
+                self.newest[trace.key] = trace
+        if any(first <= trace.counter <= last for first, last in self.runs):
+            self.counters[trace.counter] = trace
+
+
+def ask(state: State, asked: Mapping[Fragment, Asked]) -> None:
+    """Read what is asked of one node's log. What does not verify is left out: it was told before."""
+    prepared: dict[tuple[TxId, int], list[tuple[Block, int, r.Prepare]]] = {}
+    for block in inspect(state.path / "wal", to_lsn=state.lsn or None, fragments=asked.keys()):
+        if not isinstance(block, Block):
+            continue
+        for lsn, record in enumerate(block.records, block.first_lsn):
+            match record:
+                case r.Update(writes) | r.History(writes):
+                    for write in writes:
+                        _written(asked, write, lsn, block.time_ms, r.kind_of(record))
+                case r.Prepare(tx, partition):
+                    prepared.setdefault((tx, partition), []).append((block, lsn, record))
+                case r.Outcome(tx, partition, epoch, commit, ranges):
+                    issues = prepared.pop((tx, partition), [])
+                    if commit and issues:
+                        within, at, prepare = next((x for x in issues if x[2].epoch == epoch), issues[-1])
+                        for write in prepare.writes:
+                            _written(asked, write, at, within.time_ms, r.kind_of(prepare))
+                    elif not commit:
+                        _closed(asked, partition, epoch, ranges, lsn, block.time_ms, "outcome", tx)
+                case r.NoOp(partition, epoch, ranges):
+                    _closed(asked, partition, epoch, ranges, lsn, block.time_ms, "noop", b"")
+                case _:
+                    pass
+
+
+def _written(asked: Mapping[Fragment, Asked], write: r.Write, lsn: int, time_ms: int, record: str) -> None:
+    one = asked.get(write.fragment)
+    if one is None:
+        return
+    at = (lsn, time_ms, record, write.epoch)
+    for counter in range(write.start + 1, write.start + 1 + write.closed):
+        one.take(Trace(*at, counter, b"", None, write.tx, write.issued, closed=True))
+    for counter, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
+        if key in one.keys or one.runs:
+            one.take(Trace(*at, counter, key, value, write.tx, write.issued))
+
+
+def _closed(
+    asked: Mapping[Fragment, Asked],
+    partition: int,
+    epoch: int,
+    ranges: Iterable[r.Range],
+    lsn: int,
+    time_ms: int,
+    record: str,
+    tx: TxId,
+) -> None:
+    for namespace, start, delta in ranges:
+        if (namespace, partition) in asked:
+            write = r.Write(namespace, partition, epoch, start, [], [], 0, tx, delta)
+            _written(asked, write, lsn, time_ms, record)
+
+
+def attributed(findings: Sequence[Finding], states: Sequence[State], maps: Mapping[NodeId, Maps]) -> list[Finding]:
+    """The findings, each with what the logs tell of it."""
+    about = [f for f in findings if f.namespace and (f.key is not None or f.kind in PARTED)]
+    if not about:
+        return list(findings)
+    heard: dict[NodeId, dict[Fragment, Asked]] = {}
+    for state in states:
+        mine: dict[Fragment, Asked] = {}
+        for name, group in groupby(about, key=lambda f: (f.namespace, f.partition)):
+            view = state.fragments.get(name)
+            if view is not None:
+                found = list(group)
+                runs = [(f.counters[0], f.counters[-1]) for f in found if f.kind in PARTED]
+                mine[name] = Asked(view, [raw_key(f.key) for f in found if f.key is not None], runs)
+        if mine:
+            ask(state, mine)
+            heard[state.identity.node] = mine
+    views = {s.identity.node: s.fragments for s in states}
+    return [_told(f, heard, views, maps) for f in findings]
+
+
+def _told(
+    finding: Finding,
+    heard: Mapping[NodeId, Mapping[Fragment, Asked]],
+    views: Mapping[NodeId, Mapping[Fragment, FragmentView]],
+    maps: Mapping[NodeId, Maps],
+) -> Finding:
+    name = (finding.namespace, finding.partition)
+    asked = {node: of[name] for node, of in sorted(heard.items()) if name in of}
+    if finding.kind in PARTED:
+        return _where_they_part(finding, asked, maps)
+    if finding.key is None or not asked:
+        return finding
+    evidence: dict[NodeId, Facts] = {}
+    for node, one in asked.items():
+        trace = one.newest.get(raw_key(finding.key))
+        evidence[node] = trace.facts() if trace is not None else {"silent_to": views[node][name].history_from}
+    return msgspec.structs.replace(finding, evidence=evidence)
+
+
+def _where_they_part(finding: Finding, asked: Mapping[NodeId, Asked], maps: Mapping[NodeId, Maps]) -> Finding:
+    """The first counter of which two logs tell different things, and what each of them tells."""
+    odd = next((node for node in finding.on if node in asked), None)
+    model = next((node for node in finding.copies if node in asked and node not in finding.on), None)
+    if odd is None or model is None:
+        return finding
+    here, there = asked[odd].counters, asked[model].counters
+    first, last = finding.counters[0], finding.counters[-1]
+    at = next((c for c in range(first, last + 1) if c in here and c in there and not here[c].same(there[c])), None)
+    if at is None or any(c not in here or c not in there for c in range(first, at)):
+        return finding  # a log does not reach back so far, and an earlier counter may be the one
+    evidence: dict[NodeId, Facts] = {}
+    for node in finding.copies:
+        trace = asked[node].counters.get(at) if node in asked else None
+        if trace is not None:
+            key: Facts = {} if trace.closed else {"key": printable(trace.key)}
+            evidence[node] = trace.facts() | key | {"map": _map_before(maps.get(node, ()), trace.lsn)}
+    detail = f"{finding.detail}; the records of counter {at} are the first that differ"
+    return msgspec.structs.replace(finding, counters=[at, last], evidence=evidence, detail=detail)
+
+
+def _map_before(maps: Maps, lsn: int) -> str:
+    """The version of the map that this node had committed before a record; empty if its log does not tell."""
+    return next((version for at, version in reversed(maps) if at <= lsn), "")
