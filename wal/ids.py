@@ -31,6 +31,9 @@ DECISIONS: Namespace = "~tx"
 CLIENTS: Fragment = ("~client", 0)
 """Not a fragment, but where a segment's index has the records that name clients."""
 
+MAPS: Fragment = ("~map", 0)
+"""Not a fragment either: the records that have committed maps."""
+
 KEY_BYTES_MAX = 400
 VALUE_BYTES_MAX = 16 << 20
 SLOTS = 16384

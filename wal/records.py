@@ -16,7 +16,7 @@ from typing import TypeAlias, assert_never, get_args
 
 import msgspec
 
-from wal.ids import CLIENTS, DECISIONS, Ballot, Fragment, Namespace, NodeId, TxId, Version
+from wal.ids import CLIENTS, DECISIONS, MAPS, Ballot, Fragment, Namespace, NodeId, TxId, Version
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -369,5 +369,7 @@ def mentions(record: Record) -> Iterator[Fragment]:
             yield (DECISIONS, partition) if label else CLIENTS
             if label and record.address:
                 yield CLIENTS
+        case Committed():
+            yield MAPS
         case _:
             return

@@ -11,6 +11,9 @@ epoch acc/0 6 e2                 counters of acc/0 from 6 on belong to epoch 2
 undo acc/0 5 a b                 what lies above 5 was not continued; it touched a and b
 clear acc/0 [gone]               emptied, to be taken in full (or moved away)
 preload acc/0 a=1@1.3 b=@1.4     rows of a full transfer, each with its (epoch, counter)
+ready acc/0 4 [full]             the transfer is complete, up to counter 4
+origin t1 acc/0 e1 by=n1         where a transaction comes from
+  [label=] [client=] [address=]  what it is called, and whose it is
 ```
 """
 
@@ -54,6 +57,13 @@ def record(command: Command, names: Names) -> r.Record:
         case "clear":
             namespace, partition = fragment(command)
             return r.FragmentClear(namespace, partition, "the story says so", command.flag("gone"))
+        case "ready":
+            namespace, partition = fragment(command)
+            return r.FragmentReady(namespace, partition, command.number("lwm"), 0, [], command.flag("full"))
+        case "origin":
+            tx, (_, partition) = names.tx(command.word("a transaction")), fragment(command)
+            named = [command.option(name) or "" for name in ("by", "label", "client", "address")]
+            return r.Origin(partition, epoch(command), tx, *named)
         case "preload":
             return _preload(command, fragment(command))
     raise StoryError(f"no such record: {kind}")

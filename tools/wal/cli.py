@@ -19,9 +19,11 @@ from tools.terminal import Row, program, show, word
 from tools.wal.counters import counters
 from tools.wal.dump import AsJson, Directories, FromLsn, OfNamespace, OfPartition, ToLsn, check_range, dump
 from tools.wal.filters import Filter
+from tools.wal.key import key
 from tools.wal.places import Place, place_of
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
+from tools.wal.tx import tx
 from tools.wal.verify import verify
 from wal import Block, list_segments
 from wal import records as r
@@ -33,6 +35,8 @@ app = program("wal", "Look at a node's log, live or stopped; nothing is written.
 app.command()(verify)
 app.command()(counters)
 app.command()(dump)
+app.command("key")(key)
+app.command("tx")(tx)
 
 
 @app.command()

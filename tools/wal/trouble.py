@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import typer
 
 from tools.terminal import ExitCode, code_of, complain
 from tools.wal.places import Place
 from wal import Block, Finding, SegmentInfo, backwards, inspect, list_segments
+from wal.ids import Fragment
 from wal.walk import Choose
 
 
 class Trouble:
     """What was found to be wrong so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
         self._code = ExitCode.OK
+        self._quiet = quiet  # it is told by another reading of the same logs
 
     def aside(
         self,
@@ -25,11 +27,15 @@ class Trouble:
         to_lsn: int | None = None,
         *,
         choose: Choose | None = None,
+        fragments: Collection[Fragment] | None = None,
         newest_first: bool = False,
     ) -> Iterator[Block]:
         """The blocks of a log, without what is wrong with it."""
-        read = backwards if newest_first else inspect
-        for found in read(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose):
+        if newest_first:
+            blocks = backwards(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose)
+        else:
+            blocks = inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose, fragments=fragments)
+        for found in blocks:
             if isinstance(found, Finding):
                 self.note(place, found)
             else:
@@ -37,7 +43,8 @@ class Trouble:
 
     def note(self, place: Place, finding: Finding) -> None:
         """Tell of a finding."""
-        complain(f"{place.path}: {finding}")
+        if not self._quiet:
+            complain(f"{place.path}: {finding}")
         code = code_of(finding)
         if not (place.live and code is ExitCode.TAIL):  # it is being written
             self._code = max(code, self._code)

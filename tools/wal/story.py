@@ -1,0 +1,356 @@
+"""The story of one key, out of the logs of any number of nodes: what was written, when, by whom, and where it is.
+
+A change is one (epoch, counter) of the key's fragment, and the same on every node; what differs is how a node came by it
+and for how long it stood there. So each node's log is folded by itself (`Reading`), by the rules of `engine.replica`: a
+prepare stands when its outcome commits it, an epoch that begins below it, an undoing and a clearing end it, and it may come
+back by re-issue, history or transfer. What a log does not reach back to is what its store had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from rebalance import table as topologies
+from rebalance.table import CopyState, Topology
+from tools.wal.copy_at_rest import AtRest
+from tools.wal.objects import value_hash
+from wal import Block, RawBlock
+from wal import records as r
+from wal.ids import CLIENTS, DECISIONS, MAPS, SESSION_BYTES, Fragment, NodeId, TxId
+
+How: TypeAlias = Literal["live", "history", "full", "reissued", "store"]
+_ALWAYS = (b"\xa5clear", b"\xa5ready", b"\xa4undo", b"\xa5epoch", b"\xa6origin", b"\xa9committed")
+"""Tags of records that concern a key whose bytes are not in them."""
+
+
+class Seen(msgspec.Struct):
+    """A change on one node: in which record it came, how, and from when to when it stood (0: not at all, or still)."""
+
+    node: NodeId
+    lsn: int
+    time_ms: int
+    how: How
+    epoch: int
+    since_lsn: int = 0
+    since_ms: int = 0
+    until_lsn: int = 0
+    until_ms: int = 0
+    rolled_back: bool = False
+
+
+class Change(msgspec.Struct):
+    """One update of the key. `prepared`: it waited for an outcome, of a transaction that is decided in `decision`."""
+
+    epoch: int
+    counter: int
+    deleted: bool
+    size: int
+    hash: str
+    tx: TxId
+    value: bytes | None = None
+    prepared: bool = False
+    decision: int = 0
+    seen: list[Seen] = []
+
+    @property
+    def name(self) -> str:
+        """`epoch.counter`."""
+        return f"{self.epoch}.{self.counter}"
+
+    @property
+    def time_ms(self) -> int:
+        """When it was first logged."""
+        return min(one.time_ms for one in self.seen)
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened to the copy of one node, and so to the key."""
+
+    node: NodeId
+    lsn: int
+    time_ms: int
+    what: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Who has what. `stands`: node -> the change that stands there, or None. `parts_at` is the first that not all have."""
+
+    stands: dict[NodeId, Change | None]
+    last: Change | None
+    differ: list[NodeId]
+    parts_at: Change | None = None
+    lacking: list[NodeId] = []
+
+
+class Story:
+    """One key's story. `keep`: values are kept, to be shown."""
+
+    def __init__(self, fragment: Fragment, key: bytes, *, keep: bool) -> None:
+        self.fragment = fragment
+        self.key = key
+        self.origins: dict[bytes, r.Origin] = {}  # by transaction, and by session
+        self.events: list[Event] = []
+        self.readings: dict[NodeId, Reading] = {}
+        self._keep = keep
+        self._changes: dict[tuple[int, int, bool, str], Change] = {}
+
+    def reading(self, node: NodeId, rest: AtRest) -> Reading:
+        """Begin to read a node's log."""
+        found = self.readings[node] = Reading(self, node, rest)
+        return found
+
+    def change(self, epoch: int, counter: int, value: bytes | None, tx: TxId) -> Change:
+        """The change of this identity and this value: there is one, unless copies differ."""
+        told = "" if value is None else value_hash(value)
+        name = (epoch, counter, value is None, told)
+        found = self._changes.get(name)
+        if found is None:
+            size = 0 if value is None else len(value)
+            kept = value if self._keep else None
+            found = self._changes[name] = Change(epoch, counter, value is None, size, told, tx, kept)
+        found.tx = found.tx or tx
+        return found
+
+    def put_together(self) -> None:
+        """All logs are read: a row of a transfer, which names the epoch that applied it, is the change that it is."""
+        for name, change in list(self._changes.items()):
+            if all(seen.how in {"full", "store"} for seen in change.seen):
+                same = [other for other in self._changes.values() if other is not change and _same(change, other)]
+                if same:
+                    same[0].seen += change.seen
+                    del self._changes[name]
+                    for reading in self.readings.values():
+                        reading.rename(change, same[0])
+
+    @property
+    def changes(self) -> list[Change]:
+        """All changes, the oldest first."""
+        return sorted(self._changes.values(), key=lambda change: (change.epoch, change.counter, change.time_ms))
+
+    def rows(self) -> Iterator[Change | Event]:
+        """Changes and events together, in the order of time as far as clocks tell, changes always in their own order."""
+        events = sorted(self.events, key=lambda event: event.time_ms)
+        for change in self.changes:
+            while events and events[0].time_ms < change.time_ms:
+                yield events.pop(0)
+            yield change
+        yield from events
+
+    def origin(self, tx: TxId) -> r.Origin | None:
+        """Where a transaction comes from, put together from what was said of it and of its session."""
+        own, session = self.origins.get(tx), self.origins.get(tx[:SESSION_BYTES])
+        if own is None or own.address or session is None:
+            return own or (msgspec.structs.replace(session, label="") if session is not None else None)
+        return msgspec.structs.replace(own, client=session.client, address=session.address)
+
+    @property
+    def topology(self) -> Topology | None:
+        """The newest map that any of the logs has."""
+        known = [found for reading in self.readings.values() if (found := reading.topology) is not None]
+        return max(known, key=lambda topology: topology.version, default=None)
+
+    def verdict(self) -> Verdict:
+        """Who has what in the end. Only copies that the newest map calls in sync must be alike."""
+        topology = self.topology
+        stands = {node: reading.stands for node, reading in sorted(self.readings.items())}
+
+        def counts(node: NodeId) -> bool:
+            if topology is None or self.fragment[1] >= len(topology.placements):
+                return True
+            return topology.placements[self.fragment[1]].state_of(node) is CopyState.OWNING
+
+        last = max(filter(None, stands.values()), key=lambda change: (change.epoch, change.counter), default=None)
+        alike = [node for node in stands if counts(node)]
+        said = {node: _identity(stands[node]) for node in alike}
+        differ = [node for node in alike if last is not None and said[node] != _identity(last)]
+        for change in self.changes if differ else ():
+            has = [node for node in alike if self.readings[node].has(change)]
+            lacking = [node for node in alike if node not in has and change.counter > self.readings[node].floor]
+            if has and lacking:
+                return Verdict(stands, last, differ, change, lacking)
+        return Verdict(stands, last, differ)
+
+
+class Reading:
+    """One node's log, as far as it concerns the key."""
+
+    def __init__(self, story: Story, node: NodeId, rest: AtRest) -> None:
+        self._story = story
+        self._node = node
+        self._rest = rest
+        self._standing: list[tuple[Change, Seen]] = []
+        self._open: dict[TxId, list[tuple[Change, Seen]]] = {}
+        self._gone: list[tuple[Change, Event]] = []
+        self._map = b""
+        self._known: Topology | None = rest.topology
+        self.floor = rest.history_from
+        """What lies at or below this counter may be missing here for a good reason."""
+
+    @property
+    def fragments(self) -> list[Fragment]:
+        """What is to be read of a log."""
+        return [self._story.fragment, (DECISIONS, self._story.fragment[1]), CLIENTS, MAPS]
+
+    def choose(self, raw: RawBlock) -> bool:
+        """Whether a block may concern the key."""
+        data = raw.data
+        return self._story.key in data or any(tag in data for tag in _ALWAYS) or any(tx in data for tx in self._open)
+
+    @property
+    def topology(self) -> Topology | None:
+        """The newest map that was met."""
+        if self._map:
+            try:
+                known = topologies.decode(self._map)
+                if self._known is None or known.version > self._known.version:
+                    self._known = known
+            except ValueError:
+                pass  # a newer version's; what it says is not needed
+            self._map = b""
+        return self._known
+
+    @property
+    def stands(self) -> Change | None:
+        """What the key is here, by the log, or by the store where the log does not reach."""
+        newest = max(self._standing, key=lambda one: (one[1].epoch, one[0].counter), default=None)
+        return newest[0] if newest is not None else None
+
+    def has(self, change: Change) -> bool:
+        """Whether a change stood here at the end, or was followed by another that does."""
+        mine = [seen for seen in change.seen if seen.node == self._node]
+        return any(seen.since_lsn and not seen.until_lsn for seen in mine)
+
+    def take(self, block: Block) -> None:
+        """Read on."""
+        for lsn, record in enumerate(block.records, block.first_lsn):
+            self._take(lsn, block.time_ms, record)
+
+    def _take(self, lsn: int, time_ms: int, record: r.Record) -> None:
+        namespace, partition = self._story.fragment
+        match record:
+            case r.Update(writes):
+                for write in writes:
+                    self._write(lsn, time_ms, write, "reissued" if write.origin else "live")
+            case r.History(writes):
+                for write in writes:
+                    self._write(lsn, time_ms, write, "history")
+            case r.Prepare(tx, _, _, writes) if record.partition == partition:
+                for write in writes:
+                    self._write(lsn, time_ms, write, "reissued" if record.origin else "live", record)
+            case r.Outcome(tx, at, _, commit) if at == partition:
+                for change, seen in self._open.pop(tx, ()):
+                    seen.rolled_back = not commit
+                    if commit:
+                        seen.since_lsn, seen.since_ms = lsn, time_ms
+                        self._standing.append((change, seen))
+            case r.Preload(ns, at) if (ns, at) == (namespace, partition):
+                self._preload(lsn, time_ms, record)
+            case r.EpochStart(at, epoch, firsts) if at == partition:
+                # What an older primary had prepared and the new one knows of, it issues again with its epoch.
+                self._open = {tx: held for tx, held in self._open.items() if held[0][1].epoch >= epoch}
+                for ns, first in firsts:
+                    if ns == namespace:
+                        self._cut(lsn, time_ms, first - 1, f"epoch {epoch} begins with counter {first}, below it")
+            case r.Undo(ns, at, above) if (ns, at) == (namespace, partition):
+                self._cut(lsn, time_ms, above, f"undone: what is above counter {above} was not continued")
+            case r.FragmentClear(ns, at, reason) if (ns, at) == (namespace, partition):
+                self._event(lsn, time_ms, f"cleared: {reason}")
+                self._cut(lsn, time_ms, 0)
+            case r.FragmentReady(ns, at, lwm, full=full) if (ns, at) == (namespace, partition):
+                way = "in full" if full else "by history"
+                self._event(lsn, time_ms, f"caught up {way} to counter {lwm}{self._from()}")
+                if full:
+                    self.floor = max(lwm, self.floor)
+            case r.Origin(tx=tx):
+                self._origin(tx, record)
+            case r.Committed(_, topology):
+                self._map = topology
+            case _:
+                pass
+
+    def rename(self, change: Change, to: Change) -> None:
+        """Two changes were found to be one."""
+        self._standing = [(to if one is change else one, seen) for one, seen in self._standing]
+
+    def end(self) -> None:
+        """The log is read. What it does not tell, the store may; what went and came back at once did not go."""
+        back = [change for change, _ in self._standing]
+        self._story.events += [event for change, event in self._gone if not any(change is one for one in back)]
+        entry, fragment = self._rest.entry, self._story.fragment
+        if entry is None or fragment[0] == DECISIONS:
+            return
+        newest = max(((seen.epoch, change.counter) for change, seen in self._standing), default=(0, 0))
+        if (entry.epoch, entry.counter) > newest and entry.counter <= self.floor:
+            change = self._story.change(entry.epoch, entry.counter, entry.value, b"")
+            self._add(change, Seen(self._node, self._rest.lsn, 0, "store", entry.epoch, self._rest.lsn))
+
+    def _write(self, lsn: int, time_ms: int, write: r.Write, how: How, prepare: r.Prepare | None = None) -> None:
+        if write.fragment != self._story.fragment or self._story.key not in write.keys:
+            return
+        at = write.keys.index(self._story.key)
+        tx = prepare.tx if prepare is not None else write.tx
+        change = self._story.change(write.issued, write.start + 1 + at, write.values[at], tx)
+        if prepare is None:
+            self._add(change, Seen(self._node, lsn, time_ms, how, write.epoch, lsn, time_ms))
+            return
+        change.prepared, change.decision = True, prepare.decision
+        seen = Seen(self._node, lsn, time_ms, how, write.epoch)
+        change.seen.append(seen)
+        self._open.setdefault(tx, []).append((change, seen))
+
+    def _preload(self, lsn: int, time_ms: int, record: r.Preload) -> None:
+        if self._story.key not in record.keys:
+            return
+        at = record.keys.index(self._story.key)
+        if not record.counters[at]:
+            self._event(lsn, time_ms, f"told that there is no such key{self._from()}")
+            self._cut(lsn, time_ms, 0)
+            return
+        change = self._story.change(record.epochs[at], record.counters[at], record.values[at], b"")
+        self._add(change, Seen(self._node, lsn, time_ms, "full", record.epochs[at], lsn, time_ms))
+
+    def _add(self, change: Change, seen: Seen) -> None:
+        change.seen.append(seen)
+        self._standing.append((change, seen))
+
+    def _cut(self, lsn: int, time_ms: int, above: int, what: str = "") -> None:
+        gone = [one for one in self._standing if one[0].counter > above]
+        for change, seen in gone:
+            seen.until_lsn, seen.until_ms = lsn, time_ms
+            if what:
+                told = Event(self._node, lsn, time_ms, f"{change.name} does not stand any more: {what}")
+                self._gone.append((change, told))
+        self._standing = [one for one in self._standing if one[0].counter <= above]
+
+    def _event(self, lsn: int, time_ms: int, what: str) -> None:
+        self._story.events.append(Event(self._node, lsn, time_ms, what))
+
+    def _from(self) -> str:
+        topology, partition = self.topology, self._story.fragment[1]
+        if topology is None or partition >= len(topology.placements):
+            return ""
+        primary = topology.placements[partition].primary
+        return f", from {primary}" if primary is not None and primary != self._node else ""
+
+    def _origin(self, tx: TxId, record: r.Origin) -> None:
+        origins = self._story.origins
+        if record.label:
+            origins[tx] = record
+        if record.address:
+            origins[tx[:SESSION_BYTES]] = record
+
+
+def _identity(change: Change | None) -> tuple[int, int, bool, str] | None:
+    return None if change is None else (change.epoch, change.counter, change.deleted, change.hash)
+
+
+def _same(row: Change, change: Change) -> bool:
+    """Whether a row that was transferred is this change, as an epoch issued it again."""
+    return (
+        (row.counter, row.deleted, row.hash) == (change.counter, change.deleted, change.hash)
+        and change.epoch <= row.epoch
+        and any(seen.epoch == row.epoch for seen in change.seen)
+    )

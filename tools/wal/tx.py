@@ -1,0 +1,128 @@
+"""`foreshore wal tx`: the whole story of a transaction over the logs of all nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from engine.errors import UsageError
+from tools.terminal import ExitCode, complain, emit, to_json
+from tools.wal.dump import AsJson
+from tools.wal.key import check_names
+from tools.wal.places import Place, place_of
+from tools.wal.records import origin_text
+from tools.wal.times import time_text
+from tools.wal.trouble import Trouble
+from tools.wal.tx_story import End, Finder, TxReading, TxStory
+from wal import records as r
+from wal.ids import SESSION_BYTES, TX_ID_BYTES, TxId, tx_name
+
+LAST = 10
+_CODES = {End.TORN: ExitCode.LOGIC, End.IN_DOUBT: ExitCode.WRONG, End.UNKNOWN: ExitCode.WRONG}
+
+
+def tx(
+    words: Annotated[
+        list[str], typer.Argument(metavar="[ID] DIR...", help="Its id or how that begins, then directories or logs.")
+    ],
+    label: Annotated[str | None, typer.Option(help="In place of an id: the transactions with this label.")] = None,
+    last: Annotated[int, typer.Option(min=0, help="In place of an id: the last so many transactions.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Tell the story of a transaction: votes, decision and outcomes over time, per participant and node, and its end.
+
+    Exit codes: 0 committed or aborted everywhere; 1 in doubt, or nothing is known of it; 7 it is torn; else as those of
+    verify.
+    """
+    prefix = "" if label is not None or last else words[0].lower()
+    paths = words if label is not None or last else words[1:]
+    if prefix and not re.fullmatch(r"[0-9a-f]{4,32}", prefix):
+        raise UsageError(f"{words[0]!r} is no transaction: expected 4 to 32 hexadecimal digits, as a dump prints them")
+    if not paths:
+        raise UsageError("no directory was named: expected those of the nodes, after the id")
+    places = [place_of(text) for text in paths]
+    check_names(places)
+    trouble = Trouble()
+    ids = [bytes.fromhex(prefix)] if len(prefix) == 2 * TX_ID_BYTES else _found(places, prefix, label, last)
+    stories = {found: TxStory(found) for found in ids}
+    origins: dict[bytes, r.Origin] = {}
+    for place in places:
+        reading = TxReading(stories, place.name)
+        for block in trouble.aside(place, choose=reading.choose):
+            reading.take(block)
+        origins |= reading.origins
+    code = ExitCode.OK if stories else ExitCode.WRONG
+    if not stories:
+        complain(f"no log here tells of such a transaction: {label if label is not None else prefix}")
+    for story in sorted(stories.values(), key=lambda one: (one.began_ms, one.tx)):
+        story.origin = _whole(story.origin, origins.get(story.tx[:SESSION_BYTES]))
+        emit([to_json(_object(story))] if as_json else _lines(story))
+        code = max(code, _CODES.get(story.end()[0], ExitCode.OK))
+    trouble.end(code)
+
+
+def _found(places: list[Place], prefix: str, label: str | None, last: int) -> list[TxId]:
+    """The transactions that are meant: the newest of them."""
+    keep = last or LAST
+    found: dict[TxId, int] = {}
+    more = False
+    for place in places:
+        finder = Finder(prefix, label, keep)
+        for block in Trouble(quiet=True).aside(place, choose=finder.choose):
+            finder.take(block)
+        more = more or finder.more
+        found |= finder.found
+    newest = sorted(found, key=lambda tx: (found[tx], tx))[-keep:]
+    if not last and (more or len(found) > keep):
+        complain(f"there are more: these are the last {keep}; --last says how many")
+    return newest
+
+
+def _whole(own: r.Origin | None, session: r.Origin | None) -> r.Origin | None:
+    """What is said of a transaction, with what is said of its client."""
+    if session is None or (own is not None and own.address):
+        return own
+    return r.Origin(
+        session.partition,
+        session.epoch,
+        session.tx,
+        own.node if own is not None else "",
+        own.label if own is not None else "",
+        session.client,
+        session.address,
+    )
+
+
+def _lines(story: TxStory) -> Iterator[str]:
+    name = f"tx={tx_name(story.tx)}"
+    if story.origin is not None:
+        yield f"{name} {origin_text(story.origin)}"
+    for step in sorted(story.steps, key=lambda one: (one.time_ms, one.node, one.lsn)):
+        yield f"{name} {time_text(step.time_ms)} {step.node}:{step.lsn} {step.what} p{step.partition} {step.about}".rstrip()
+    end, where = story.end()
+    joined = {End.TORN: ": ", End.IN_DOUBT: " on "}.get(end, " ")
+    yield f"{name}: {end}{joined}{where}"
+
+
+def _object(story: TxStory) -> dict[str, Any]:
+    end, where = story.end()
+    told: dict[str, Any] = {"tx": story.tx.hex(), "end": str(end), "where": where, "participants": story.participants}
+    if story.origin is not None:
+        origin = story.origin
+        told |= {"by": origin.node, "label": origin.label, "client": origin.client, "address": origin.address}
+    told["steps"] = [
+        {
+            "time": time_text(step.time_ms),
+            "time_ms": step.time_ms,
+            "node": step.node,
+            "lsn": step.lsn,
+            "what": step.what,
+            "partition": step.partition,
+            "about": step.about,
+        }
+        for step in sorted(story.steps, key=lambda one: (one.time_ms, one.node, one.lsn))
+    ]
+    return told

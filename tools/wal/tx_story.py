@@ -1,0 +1,212 @@
+"""The story of a transaction, out of the logs of any number of nodes: votes, decision, outcomes, and how it came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from rebalance.results import COMMITTED
+from wal import Block, RawBlock
+from wal import records as r
+from wal.ids import DECISIONS, SESSION_BYTES, NodeId, TxId, fragment_name
+
+_EPOCH = b"\xa5epoch"
+"""The tag of a record that may end a prepare without naming it."""
+
+
+class End(StrEnum):
+    """How a transaction came out, by all that was read."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    IN_DOUBT = "in doubt"
+    TORN = "TORN"
+    UNKNOWN = "unknown"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One record that speaks of it. `what` is in the words of the records: prepare, commit, rollback, decide, ..."""
+
+    time_ms: int
+    node: NodeId
+    lsn: int
+    what: str
+    partition: int
+    about: str
+
+
+class TxStory:
+    """One transaction."""
+
+    def __init__(self, tx: TxId) -> None:
+        self.tx = tx
+        self.steps: list[Step] = []
+        self.participants: list[int] = []
+        self.decision: bool | None = None
+        self.origin: r.Origin | None = None
+        self.outcomes: dict[tuple[NodeId, int], bool] = {}
+        self.prepared: dict[tuple[NodeId, int], int] = {}  # to the epoch of the prepare that has no outcome yet
+
+    @property
+    def began_ms(self) -> int:
+        """When it was first logged."""
+        return min((step.time_ms for step in self.steps), default=0)
+
+    def end(self) -> tuple[End, str]:
+        """How it came out, and where it did not."""
+        by_partition: dict[int, set[bool]] = {}
+        for (_, partition), commit in self.outcomes.items():
+            by_partition.setdefault(partition, set()).add(commit)
+        ways = {commit for ways in by_partition.values() for commit in ways}
+        if self.decision is not None:
+            ways.add(self.decision)
+        if len(ways) > 1:
+            said = [
+                f"{node}:p{partition} {'committed' if commit else 'rolled back'}"
+                for (node, partition), commit in sorted(self.outcomes.items())
+            ]
+            decided = [] if self.decision is None else [f"decided to {'commit' if self.decision else 'abort'}"]
+            return End.TORN, ", ".join([*decided, *said])
+        doubtful = [f"{node}:p{partition}" for node, partition in sorted(self.prepared)]
+        if doubtful:
+            return End.IN_DOUBT, ", ".join(doubtful)
+        if not ways:
+            return End.UNKNOWN, "nothing here says how it came out"
+        end = End.COMMITTED if ways.pop() else End.ABORTED
+        silent = [f"p{partition}" for partition in self.participants if partition not in by_partition]
+        if silent and end is End.COMMITTED:
+            return end, f"and nothing that was read tells of {', '.join(silent)}"
+        return end, "everywhere"
+
+
+class TxReading:
+    """Reads one node's log for some transactions."""
+
+    def __init__(self, stories: dict[TxId, TxStory], node: NodeId) -> None:
+        self._stories = stories
+        self._node = node
+        self._sessions = {tx[:SESSION_BYTES] for tx in stories}
+        self.origins: dict[bytes, r.Origin] = {}
+
+    def choose(self, raw: RawBlock) -> bool:
+        """Whether a block may speak of them."""
+        return _EPOCH in raw.data or any(session in raw.data for session in self._sessions)
+
+    def take(self, block: Block) -> None:
+        """Read on."""
+        for lsn, record in enumerate(block.records, block.first_lsn):
+            for tx, what, partition, about in self._said(record):
+                story = self._stories.get(tx)
+                if story is not None:
+                    story.steps.append(Step(block.time_ms, self._node, lsn, what, partition, about))
+
+    def _said(self, record: r.Record) -> Iterator[tuple[TxId, str, int, str]]:
+        match record:
+            case r.Prepare(tx) if tx in self._stories:
+                story = self._stories[tx]
+                story.participants = story.participants or list(record.participants)
+                if (self._node, record.partition) not in story.outcomes:
+                    story.prepared[self._node, record.partition] = record.epoch
+                again = f" issued again, first in e{record.origin}" if record.origin else ""
+                about = f"e{record.epoch} decided-in=p{record.decision}{again} {_written(record.writes)}"
+                yield tx, "prepare", record.partition, about
+            case r.Outcome(tx, partition, epoch, commit) if tx in self._stories:
+                self._ended(self._stories[tx], partition, commit=commit)
+                yield tx, "commit" if commit else "rollback", partition, f"e{epoch}"
+            case r.Update(writes) | r.History(writes):
+                yield from self._writes(writes, "update" if isinstance(record, r.Update) else "history")
+            case r.Results(partition, txs, outcomes):
+                for tx, outcome in zip(txs, outcomes, strict=True):
+                    if tx in self._stories:
+                        self._ended(self._stories[tx], partition, commit=outcome == COMMITTED)
+                        yield tx, "result", partition, f"{'committed' if outcome == COMMITTED else 'aborted'}, by transfer"
+            case r.EpochStart(partition, epoch, _, ended):
+                # What an older primary had prepared and the new one knows of, it issues again with its epoch.
+                for story in self._stories.values():
+                    if 0 < story.prepared.get((self._node, partition), 0) < epoch:
+                        del story.prepared[self._node, partition]
+                for tx in ended:
+                    if tx in self._stories:
+                        self._stories[tx].prepared.pop((self._node, partition), None)
+                        yield tx, "ended", partition, f"e{epoch}: it only read here"
+            case r.Forget(partition, epoch, answered):
+                for session, up_to in answered:
+                    for tx in self._stories:
+                        if tx[:SESSION_BYTES] == session and int.from_bytes(tx[SESSION_BYTES:], "big") <= up_to:
+                            yield tx, "forgotten", partition, f"e{epoch}: its client has the answer"
+            case r.Origin(tx=tx):
+                if record.label and tx in self._stories:
+                    self._stories[tx].origin = record
+                if record.address:
+                    self.origins[tx[:SESSION_BYTES]] = record
+            case _:
+                pass
+
+    def _writes(self, writes: Sequence[r.Write], what: str) -> Iterator[tuple[TxId, str, int, str]]:
+        for write in writes:
+            if write.namespace == DECISIONS:
+                for tx, outcome in zip(write.keys, write.values, strict=True):
+                    story = self._stories.get(tx)
+                    if story is None:
+                        continue
+                    if outcome is None:
+                        yield tx, "over", write.partition, "the decision is not needed any more"
+                    else:
+                        story.decision = outcome[:1] == bytes([COMMITTED])
+                        yield tx, "decide", write.partition, "commit" if story.decision else "abort"
+            elif write.tx in self._stories:
+                self._ended(self._stories[write.tx], write.partition, commit=not write.closed)
+                how = f" issued again, first in e{write.origin}" if write.origin else ""
+                yield write.tx, what, write.partition, f"e{write.epoch}{how} {_written([write])}"
+
+    def _ended(self, story: TxStory, partition: int, *, commit: bool) -> None:
+        story.outcomes[self._node, partition] = commit
+        story.prepared.pop((self._node, partition), None)
+
+
+def _written(writes: Sequence[r.Write]) -> str:
+    return " ".join(f"{fragment_name(write.fragment)}({write.start},{write.delta})" for write in writes)
+
+
+class Finder:
+    """Finds the transactions of a log that begin so, or have a label; the newest that were met, up to `keep`."""
+
+    def __init__(self, prefix: str, label: str | None, keep: int) -> None:
+        self.found: dict[TxId, int] = {}
+        self.more = False
+        self._prefix = prefix
+        self._label = label
+        self._keep = keep
+        self._needle = bytes.fromhex(prefix[: len(prefix) // 2 * 2]) if label is None else label.encode()
+
+    def choose(self, raw: RawBlock) -> bool:
+        """Whether a block may have one."""
+        return self._needle in raw.data
+
+    def take(self, block: Block) -> None:
+        """Read on."""
+        for record in block.records:
+            for tx in self._named(record):
+                if tx.hex().startswith(self._prefix):
+                    self.found.pop(tx, None)
+                    self.found[tx] = block.time_ms
+                    if len(self.found) > self._keep:
+                        self.found.pop(next(iter(self.found)))
+                        self.more = True
+
+    def _named(self, record: r.Record) -> Iterator[TxId]:
+        match record:
+            case r.Origin(tx=tx, label=label):
+                if label == self._label or (self._label is None and self._prefix):
+                    yield tx
+            case _ if self._label is not None:
+                return
+            case r.Prepare(tx) | r.Outcome(tx):
+                yield tx
+            case r.Update(writes) | r.History(writes):
+                for write in writes:
+                    yield from write.keys if write.namespace == DECISIONS else [write.tx] if write.tx else []
+            case _:
+                return
