@@ -110,6 +110,9 @@ class CountingDisk:
             def sync(self) -> None:
                 raise AssertionError("a reader writes")
 
+            def truncate(self, size: int) -> None:
+                raise AssertionError("a reader writes")
+
             def close(self) -> None:
                 file.close()
 
