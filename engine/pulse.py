@@ -36,7 +36,7 @@ class Pulse:
         self._every = every_seconds
         self._told = told
         self._hello = hello
-        self._address_of = address_of
+        self.address_of = address_of
         self._ended = threading.Event()
         self._lines: dict[str, socket.socket] = {}
         self._thread = threading.Thread(target=self._run, daemon=True, name="foreshore-pulse")
@@ -55,7 +55,7 @@ class Pulse:
                     self._hang_up()
                 else:
                     hearers, beat = said
-                    self._tell([address for node in hearers if (address := self._address_of(node))], beat)
+                    self._tell([address for node in hearers if (address := self.address_of(node))], beat)
         finally:
             self._hang_up()
 

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -66,6 +66,7 @@ class Cluster:
         self._loop = Loop()
         self._nodes: dict[str, _Process | None] = dict.fromkeys(names)
         self._addresses: dict[str, str] = {}
+        self._sides: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"<Cluster {', '.join(f'{name} {self.state(name)}' for name in self._nodes)}>"
@@ -128,6 +129,31 @@ class Cluster:
             raise UsageError(f"{name} is {self.state(name)}: kill it first")
         shutil.rmtree(self.directory / name)
 
+    def partition(self, *sides: Iterable[str]) -> None:
+        """Cut the network between these sides, such as `partition(["n1"], ["n2", "n3"])`: nothing that one says reaches
+        another, and connections stay. Nodes that are not named are a side by themselves. Clients reach all of them."""
+        chosen: dict[str, int] = {}
+        for number, side in enumerate(sides, 1):
+            if isinstance(side, str):
+                raise UsageError(f"a side is {side!r}: expected names of nodes in a list")
+            for name in side:
+                self._process(name)
+                if name in chosen:
+                    raise UsageError(f"{name} is on two sides: expected each node on one")
+                chosen[name] = number
+        self._sides = {name: chosen.get(name, 0) for name in self._nodes}
+        for name, process in self._nodes.items():
+            if process is not None and process.lives:
+                process.order(self._behind(name))
+
+    def heal(self) -> None:
+        """Everybody reaches everybody again."""
+        self.partition()
+
+    def _behind(self, name: str) -> list[str]:
+        """The nodes on other sides."""
+        return [other for other in self._sides if self._sides[other] != self._sides.get(name, 0)]
+
     # What the cluster is.
 
     def wait_until_whole(self) -> None:
@@ -185,7 +211,8 @@ class Cluster:
             "seeds": [address for other, address in self._addresses.items() if other != name],
             "settings": self._settings,
         }
-        process = self._nodes[name] = _Process(name, self.directory / f"{name}.log", msgspec.json.encode(config))
+        arguments = [msgspec.json.encode(config).decode(), *self._behind(name)]
+        process = self._nodes[name] = _Process(name, self.directory / f"{name}.log", arguments)
         return process
 
     def form(self) -> None:
@@ -220,15 +247,16 @@ def _seen(status: dict[str, Any] | None) -> list[str]:
 class _Process:
     """One process of a node. It ends when its standard input does, so it does not outlive who started it."""
 
-    def __init__(self, name: str, log: Path, config: bytes) -> None:
+    def __init__(self, name: str, log: Path, arguments: list[str]) -> None:
         self.name = name
         self.log = log
         self.paused = False
+        self._unheard = 0  # orders that it has not obeyed yet: it is paused
         # the paths of this interpreter, so that a node is found wherever this package was
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with log.open("ab") as errors:
             self._popen = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
-                [sys.executable, "-m", "engine.testing.node", config.decode()],
+                [sys.executable, "-m", "engine.testing.node", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors.fileno(),
@@ -251,6 +279,21 @@ class _Process:
             raise Error("\n".join([f"node {self.name} ended at its start; it said:", *said]))
         return line
 
+    def order(self, behind: list[str]) -> None:
+        """These nodes are not reached from now on; a paused node obeys when it goes on, before it hears anything."""
+        assert self._popen.stdin is not None
+        self._popen.stdin.write(" ".join(behind).encode() + b"\n")
+        self._popen.stdin.flush()
+        self._unheard += 1
+        if not self.paused:
+            self._hear()
+
+    def _hear(self) -> None:
+        assert self._popen.stdout is not None
+        while self._unheard:
+            self._unheard -= 1
+            self._popen.stdout.readline()
+
     def pause(self) -> None:
         self._popen.send_signal(signal.SIGSTOP)
         self.paused = True
@@ -258,6 +301,7 @@ class _Process:
     def resume(self) -> None:
         self._popen.send_signal(signal.SIGCONT)
         self.paused = False
+        self._hear()
 
     def terminate(self) -> None:
         self._popen.terminate()

@@ -75,6 +75,38 @@ def test_a_node_is_paused_stopped_and_loses_its_disk(tmp_path: Path) -> None:
     assert (tmp_path / "nodes" / "n1" / "identity.json").exists(), "a directory that was given stays"
 
 
+def _members(nodes: Cluster, name: str) -> set[str]:
+    status = nodes._status(name)
+    return {member["node"] for member in status["members"]} if status is not None else set(nodes.names)
+
+
+def test_a_side_without_a_majority_refuses_and_comes_back(foreshore_cluster: Callable[..., Cluster]) -> None:
+    nodes = foreshore_cluster(3, timeout=PATIENCE_SECONDS)
+    with nodes.connect(timeout=PATIENCE_SECONDS) as db:
+        ns = db.namespace("a", codec="json")
+        ns["k"] = 1
+        nodes.partition(["n1"], ["n2", "n3"])
+        nodes._wait(lambda: (nodes._status("n1") or {}).get("quorum") is False, "n1 thinks that it has a majority")
+        nodes._wait(lambda: "n1" not in _members(nodes, "n2"), "n1 is not left out")
+        ns["k"] = 2
+        nodes.kill("n1")
+        nodes.restart("n1")
+        ns["k"] = 3
+        nodes.pause("n1")
+        nodes.heal()
+        nodes.resume("n1")
+        nodes.wait_until_whole()
+        assert ns["k"] == 3
+        refused: list[tuple[Callable[[], None], str]] = [
+            (lambda: nodes.partition("n1"), "a side is 'n1': expected names of nodes in a list"),
+            (lambda: nodes.partition(["n1"], ["n1"]), "n1 is on two sides"),
+            (lambda: nodes.partition(["n9"]), "there is no node 'n9'"),
+        ]
+        for wrong, says in refused:
+            with pytest.raises(engine.UsageError, match=says):
+                wrong()
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for arguments, says in (
