@@ -4,8 +4,14 @@
 `engine.aio` has the same in its native, asynchronous form. What is below this module is the node itself.
 """
 
-from engine.api import Database, Namespace, Transaction, connect, transactional
-from engine.api import open as open  # noqa: A004  # as `dbm.open`; not in `__all__`: `import *` keeps the builtin
+try:
+    from engine.api import Database, Namespace, Transaction, connect, transactional
+    from engine.api import open as open  # noqa: A004  # as `dbm.open`; not in `__all__`: `import *` keeps the builtin
+except (AttributeError, ImportError):
+    from engine.siblings import check_siblings
+
+    check_siblings(["wal", "rebalance"])
+    raise
 from engine.client.timing import Aged
 from engine.client.transaction import Concurrency, Isolation
 from engine.codecs import Codec

@@ -19,7 +19,7 @@ from engine.client.batches import batches_of
 from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall, SwapCall
 from engine.client.session import Session, SocketLinks
 from engine.client.timing import Aged, check_seconds, milliseconds, time_left
-from engine.client.transaction import Concurrency, Isolation, check_mode, entered
+from engine.client.transaction import Concurrency, Isolation, check_label, check_mode, entered
 from engine.client.transaction import Transaction as RawTransaction
 from engine.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.transport import split_address
@@ -453,6 +453,7 @@ class Database:
     ) -> Transaction:
         """Begin a transaction: PESSIMISTIC + REPEATABLE_READ, or OPTIMISTIC + SERIALIZABLE. Times in seconds."""
         chosen, _ = check_mode(concurrency, isolation)
+        check_label(label)
         for what, seconds in (("timeout", timeout), ("lock_timeout", lock_timeout)):
             check_seconds(what, seconds)
         raw = RawTransaction(self.session, concurrency=chosen, timeout=timeout, label=label, lock_timeout=lock_timeout)

@@ -45,6 +45,7 @@ TIMEOUT_MS_MAX = 3_600_000
 COUNTER_MAX = 1 << 62
 NODES_MAX = 1_000
 SESSIONS_MAX = 1_000
+LABEL_MAX = 200
 CONDITIONS = ("absent", "present", "equals")
 
 
@@ -62,7 +63,8 @@ def problem_with(request: Request, partitions: int) -> str:
         case Swap(_, tx, namespace, key, when, old, new):
             return _tx(tx) or _namespace(namespace) or _keys([key]) or _condition(when) or _values([old, new])
         case Lock(_, owner, namespace, keys, timeout_ms):
-            return _tx(owner) or _namespace(namespace) or _keys(keys) or _unique(keys) or _timeout(timeout_ms)
+            problem = _tx(owner) or _namespace(namespace) or _keys(keys) or _unique(keys) or _timeout(timeout_ms)
+            return problem or label_problem(request.label)
         case KeepLocks(_, owners):
             return _count(owners) or _first(map(_tx, owners))
         case Unlock(_, owner):
@@ -230,6 +232,11 @@ def _timeout(timeout_ms: int) -> str:
     if 0 <= timeout_ms <= TIMEOUT_MS_MAX:
         return ""
     return f"a lock is to be waited for {timeout_ms} ms: expected 0 to {TIMEOUT_MS_MAX}"
+
+
+def label_problem(label: str) -> str:
+    """What is wrong with the label of a transaction, or nothing."""
+    return "" if len(label) <= LABEL_MAX else f"a label has {len(label)} characters: expected at most {LABEL_MAX}"
 
 
 def _age(age_ms: int) -> str:

@@ -65,6 +65,7 @@ class LockTable:
         self._waiters_of: dict[TxId, dict[Waiter, None]] = {}
         self._ends: list[tuple[int, int, Waiter | TxId]] = []  # a heap of deadlines; no entry is later than its deadline
         self._number = 0
+        self._who: dict[TxId, tuple[str, int]] = {}  # the labels of owners, and since when they hold something
 
     def __len__(self) -> int:
         return len(self._owner)
@@ -111,6 +112,11 @@ class LockTable:
     def keys_in(self, owner: TxId, partition: int) -> list[Key]:
         """The keys of one partition that a transaction holds."""
         return list(self._keys.get(owner, {}).get(partition, ()))
+
+    def introduce(self, owner: TxId, label: str, now: int) -> None:
+        """Whoever waits for what this transaction holds is told its label, and since when it holds something."""
+        if owner in self._keys:
+            self._who.setdefault(owner, (label, now))
 
     def is_owner(self, owner: TxId) -> bool:
         """Whether a transaction holds anything."""
@@ -224,6 +230,7 @@ class LockTable:
         if not mine:
             del self._keys[owner]
             self._lease.pop(owner, None)
+            self._who.pop(owner, None)
 
     def _grant(self, key: Key) -> None:
         queue = self._waiting.get(key)
@@ -274,7 +281,7 @@ class LockTable:
             what = heappop(self._ends)[2]
             if isinstance(what, Waiter):
                 if not what.done:
-                    held = self._in_the_way(what)
+                    held = self._in_the_way(what, now)
                     what.done = True
                     self._give_up(what, held)
             elif (until := self._lease.get(what)) is not None:
@@ -284,11 +291,13 @@ class LockTable:
                     del self._lease[what]
                     self.give_up(what)
 
-    def _in_the_way(self, waiter: Waiter) -> str:
+    def _in_the_way(self, waiter: Waiter, now: int) -> str:
         for key in waiter.keys:
             owner = self._owner.get(key)
             if owner is not None and owner != waiter.owner:
-                return f"{key[0]}:{key[1]!r} held by {owner.hex()}"
+                label, since = self._who.get(owner, ("", now))
+                named = f"{label!r} ({owner.hex()})" if label else owner.hex()
+                return f"{key[0]}:{key[1]!r} held by {named}" + (f" for {(now - since) / 1e9:.1f} s" if now > since else "")
         return "single writes that are under way"
 
     def _no_longer_waits(self, waiter: Waiter) -> None:

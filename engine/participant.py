@@ -108,6 +108,7 @@ class Participant:
 
         def granted() -> None:
             self.locks.lend(request.owner, core.now + core.settings.lock_lease_ms * MS)
+            self.locks.introduce(request.owner, request.label, core.now)
             self.reads.confirm(needed, session, request, lambda: core.reply(session, values_of(core, request)))
 
         def expired(held: str) -> None:
@@ -116,7 +117,7 @@ class Participant:
                 session,
                 request.id,
                 Code.LOCK_TIMEOUT,
-                f"waited {timeout} ms for a lock: {held or 'the primary changed'}",
+                f"waited {timeout} ms for a lock on {core.node}: {held or 'the primary changed'}",
                 retryable=True,
             )
 

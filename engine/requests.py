@@ -68,7 +68,10 @@ class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
-    """Lock keys for a pessimistic transaction and read them; waits up to `timeout_ms` for other transactions."""
+    """Lock keys for a pessimistic transaction and read them; waits up to `timeout_ms` for other transactions.
+
+    `label` is what those are told who wait for it.
+    """
 
     id: int
     owner: TxId
@@ -76,6 +79,7 @@ class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
     keys: list[bytes]
     timeout_ms: int
     within_ms: int = 0
+    label: str = ""
 
 
 class KeepLocks(msgspec.Struct, frozen=True, array_like=True, tag="keep-locks", gc=False):

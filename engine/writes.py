@@ -295,7 +295,7 @@ class Writes:
                 session,
                 request.id,
                 Code.LOCK_TIMEOUT,
-                f"waited {wait_ms} ms for a lock: {held or 'the primary changed'}",
+                f"waited {wait_ms} ms for a lock on {core.node}: {held or 'the primary changed'}",
                 retryable=True,
             )
 

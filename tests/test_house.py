@@ -24,7 +24,7 @@ DOING = {
     "engine": {"aio", "api", "codecs", "driver", "duties", "embedded", "errors", "home", "loop", "offline", "offline_share"}
     | {"offline_rows"}
     | {"recover", "server", "store_apply", "store_errors", "store_file", "store_lmdb", "store_sums", "store_writer"}
-    | {"pulse", "transport"},
+    | {"pulse", "siblings", "transport"},
     "engine.client": {"admin", "session", "timing", "transaction"},
 }
 """Modules that do, or that neither do nor decide; every other one decides, and stands in the contract."""

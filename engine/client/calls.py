@@ -137,14 +137,16 @@ class GetCall(KeysCall):
 class LockCall(GetCall):
     """Lock keys for a transaction, and read them."""
 
-    def __init__(self, owner: TxId, namespace: Namespace, keys: list[bytes], timeout_ms: int) -> None:
+    def __init__(self, owner: TxId, namespace: Namespace, keys: list[bytes], timeout_ms: int, label: str = "") -> None:
         super().__init__(namespace, keys)
         self.owner = owner
         self.timeout_ms = timeout_ms
+        self.label = label
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Lock these keys."""
-        return Lock(request_id, self.owner, self.namespace, self.keys_of(items), self.timeout_ms, self.within_ms)
+        keys = self.keys_of(items)
+        return Lock(request_id, self.owner, self.namespace, keys, self.timeout_ms, self.within_ms, self.label)
 
 
 class PutCall(KeysCall):

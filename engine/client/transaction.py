@@ -19,6 +19,7 @@ from typing import Any, Self
 from engine import errors
 from engine.client.calls import CheckCall, CommitCall, GetCall, KeepLocksCall, LockCall, UnlockCall
 from engine.client.session import Session
+from engine.limits import label_problem
 from wal.ids import Namespace as NamespaceName
 from wal.ids import partition_of
 
@@ -66,6 +67,14 @@ def check_mode(concurrency: str, isolation: str | None) -> tuple[Concurrency, Is
         there = ", ".join(f"{c}+{i}" for c, i in SUPPORTED)
         raise errors.UsageError(f"{chosen}+{level} comes later: expected one of {there}")
     return chosen, level
+
+
+def check_label(label: str) -> None:
+    """Raise UsageError for what cannot be the label of a transaction."""
+    if not isinstance(label, str):
+        raise errors.UsageError(f"a label is {label!r}: expected a str")
+    if problem := label_problem(label):
+        raise errors.UsageError(problem)
 
 
 entered: ContextVar[tuple[tuple[Transaction, object], ...]] = ContextVar("entered", default=())
@@ -203,7 +212,8 @@ class Transaction:
         call: GetCall
         if self.concurrency is Concurrency.PESSIMISTIC:
             wait = min(self._lock_timeout, left)
-            call = LockCall(self._owner, namespace, new, max(1, int(wait * 1000)))
+            self._refuse_own_locks(namespace, new)
+            call = LockCall(self._owner, namespace, new, max(1, int(wait * 1000)), self.label)
             self._asked_for |= dict.fromkeys(new)
             if self._keeper is None:
                 self._keeper = asyncio.get_running_loop().create_task(self._keep())
@@ -217,6 +227,16 @@ class Transaction:
                 raise self._too_late() from error
             raise
         read.update(zip(new, call.values, strict=True))
+
+    def _refuse_own_locks(self, namespace: NamespaceName, keys: list[bytes]) -> None:
+        """Refuse to wait for a transaction which waits for this one."""
+        for other, task in entered.get():
+            mine = other is not self and other.session is self.session and (task is None or task is asyncio.current_task())
+            if mine and (key := other.holds(namespace, keys)) is not None:
+                raise errors.UsageError(
+                    f"{namespace}:{key!r} is locked by transaction {other.name}, in whose `with` {self.name} is: "
+                    "it would wait for its end, in vain; join that one (pass it on), or begin this one after it"
+                )
 
     def _check_open(self) -> None:
         if self._state in {"committed", "rolled back"}:

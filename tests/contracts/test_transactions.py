@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -170,18 +171,19 @@ def test_a_pessimistic_transaction_keeps_others_from_what_it_touched(
     db: engine.Database, ns: engine.Namespace[bytes, bytes]
 ) -> None:
     ns.put_many({b"a": b"1", b"b": b"1"})
-    with db.transaction() as tx:
-        inside = tx.namespace(ns)
-        inside.get(b"a")
-        inside.put(b"b", b"2")
-        for key in (b"a", b"b"):
-            for read in ("get", "get_for_update"):
-                with db.transaction(lock_timeout=0.05) as other:
-                    with pytest.raises(engine.LockTimeout) as caught:
-                        getattr(other.namespace(ns), read)(key)
-                    assert caught.value.retryable
-                    assert not caught.value.maybe_committed
-        assert inside.get(b"a") == b"1"
+    tx = db.transaction()  # in no `with`: nobody knows that the others are begun by whoever began it
+    inside = tx.namespace(ns)
+    inside.get(b"a")
+    inside.put(b"b", b"2")
+    for key in (b"a", b"b"):
+        for read in ("get", "get_for_update"):
+            with db.transaction(lock_timeout=0.05) as other:
+                with pytest.raises(engine.LockTimeout) as caught:
+                    getattr(other.namespace(ns), read)(key)
+                assert caught.value.retryable
+                assert not caught.value.maybe_committed
+    assert inside.get(b"a") == b"1"
+    tx.commit()
     with db.transaction() as other:
         assert other.namespace(ns).get(b"b") == b"2"
 
@@ -190,10 +192,11 @@ def test_a_lock_that_was_not_got_can_be_asked_for_again(db: engine.Database, ns:
     ns.put(b"a", b"1")
     with db.transaction(lock_timeout=0.05) as tx:
         inside = tx.namespace(ns)
-        with db.transaction() as other:
-            other.namespace(ns).put(b"a", b"2")
-            with pytest.raises(engine.LockTimeout):
-                inside.get(b"a")
+        other = db.transaction()
+        other.namespace(ns).put(b"a", b"2")
+        with pytest.raises(engine.LockTimeout):
+            inside.get(b"a")
+        other.commit()
         assert inside.get(b"a") == b"2"
         inside.put(b"a", b"3")
     assert ns.get(b"a") == b"3"
@@ -451,3 +454,40 @@ def test_run_within_run_is_another_transaction(db: engine.Database, ns: engine.N
 def test_a_blocking_function_runs_where_it_was_called(tmp_path_factory: pytest.TempPathFactory) -> None:
     with engine.open(tmp_path_factory.mktemp("thread"), partitions=1) as db:
         assert db.run(lambda _: threading.current_thread()) is threading.current_thread()
+
+
+def test_who_holds_a_lock_is_told_by_name(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
+    ns.put(b"k", b"1")
+    holder, waiter = db.transaction(label="salary"), db.transaction(label="audit", lock_timeout=0.3)
+    try:
+        assert holder.namespace(ns).get(b"k") == b"1"
+        with pytest.raises(engine.LockTimeout) as caught:
+            waiter.namespace(ns).get(b"k")
+        said = str(caught.value)
+        assert re.fullmatch(
+            r"waited 300 ms for a lock on \S+: "
+            + re.escape(f"{ns.name}:{b'k'!r}")
+            + r" held by 'salary' \([0-9a-f]{32}\) for \d+\.\d s",
+            said,
+        ), said
+    finally:
+        holder.rollback()
+        waiter.rollback()
+
+
+def test_a_transaction_does_not_wait_for_the_one_around_it(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
+    ns.put(b"k", b"1")
+    with pytest.raises(engine.UsageError, match=r"is locked by transaction outer, in whose `with` inner is"):
+        with db.transaction(label="outer") as outer:
+            outer.namespace(ns).put(b"k", b"2")
+            with db.transaction(label="inner") as inner:
+                inner.namespace(ns).get(b"k")
+    assert ns.get(b"k") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("label", "says"), [("x" * 201, "a label has 201 characters: expected at most 200"), (3, "a label is 3")]
+)
+def test_a_label_is_a_short_text(db: engine.Database, label: str, says: str) -> None:
+    with pytest.raises(engine.UsageError, match=says):
+        db.transaction(label=label)
