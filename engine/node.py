@@ -215,6 +215,11 @@ class Node:
 
     # The turn.
 
+    @property
+    def untaken(self) -> Sequence[Event]:
+        """What came and had to be left to the next turn, in the order in which it will be taken."""
+        return self._waiting
+
     def turn(self, now: int, events: Sequence[Event]) -> Effects:
         """Take what happened since the last turn; return what is owed for it. `now` in ns, monotonic.
 

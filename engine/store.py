@@ -118,7 +118,10 @@ class BaseStore(Protocol):
 
 
 class MemoryStore:
-    """A store of checkpoints in memory, for simulations and throwaway nodes: same meaning, nothing on disk."""
+    """A store of checkpoints in memory, for simulations and throwaway nodes: same meaning, nothing on disk.
+
+    A copy shares the rows of every fragment with its original, until one of the two writes to it.
+    """
 
     def __init__(self) -> None:
         self._lsn = 0
@@ -126,6 +129,7 @@ class MemoryStore:
         self._fragments: dict[Fragment, bytes] = {}
         self._partitions: dict[int, bytes] = {}
         self._rows: dict[Fragment, SortedDict[bytes, Entry]] = {}
+        self._shared: dict[Fragment, None] = {}  # of these the rows are a copy's, too, and not to be changed
         self._contents: dict[Fragment, int] = {}
 
     def load(self) -> Loaded:
@@ -165,9 +169,13 @@ class MemoryStore:
                 self._fragments[fragment] = data
         for fragment in image.cleared:
             self._rows.pop(fragment, None)
+            self._shared.pop(fragment, None)
             self._contents.pop(fragment, None)
         for fragment, changes in image.rows.items():
             rows = self._rows.setdefault(fragment, SortedDict())
+            if fragment in self._shared:
+                del self._shared[fragment]
+                rows = self._rows[fragment] = rows.copy()
             contents = self._contents.get(fragment, 0)
             for key, entry in changes.items():
                 contents += share(key, entry) - share(key, rows.get(key))
@@ -188,7 +196,7 @@ class MemoryStore:
         twin = MemoryStore()
         twin._lsn, twin._node = self._lsn, dict(self._node)
         twin._fragments, twin._partitions = dict(self._fragments), dict(self._partitions)
-        twin._rows = {fragment: SortedDict(rows) for fragment, rows in self._rows.items()}
+        twin._rows, twin._shared, self._shared = dict(self._rows), dict.fromkeys(self._rows), dict.fromkeys(self._rows)
         twin._contents = dict(self._contents)
         return twin
 

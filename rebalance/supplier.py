@@ -105,6 +105,7 @@ class SupplySide:
     def on_demand(self, sender: NodeId, message: Demand) -> None:
         """Choose the ways, piece by piece, and begin."""
         core = self.core
+        core.work += len(message.haves)
         if message.version != core.version or core.frozen or not core.serving:
             return
         assert core.topology is not None

@@ -131,6 +131,19 @@ def test_many_rows_of_one_fragment_arrive_in_order(store: BaseStore) -> None:
 # The layers over it.
 
 
+def test_a_copy_in_memory_and_its_original_go_their_own_ways() -> None:
+    store = MemoryStore()
+    store.write(image(1, {ACC: {b"a": entry(1, b"1")}, BANK: {b"b": entry(1, b"1")}}))
+    twin = store.copy()
+    again = twin.copy()
+    store.write(image(2, {ACC: {b"a": entry(2, b"2")}}))
+    twin.write(image(2, {ACC: {b"c": entry(3, b"3")}}, [BANK]))
+    assert store.scan(ACC, b"", 9) == [(b"a", entry(2, b"2"))]
+    assert twin.scan(ACC, b"", 9) == [(b"a", entry(1, b"1")), (b"c", entry(3, b"3"))]
+    assert again.scan(ACC, b"", 9) == [(b"a", entry(1, b"1"))]
+    assert [len(each.scan(BANK, b"", 9)) for each in (store, twin, again)] == [1, 0, 1]
+
+
 def test_a_layered_scan_of_nothing_asks_for_nothing(store: BaseStore) -> None:
     layered = LayeredStore(store)
     layered.layer_of(ACC)[b"k"] = entry(1, b"v")

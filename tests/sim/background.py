@@ -8,15 +8,43 @@ code of the log, of its cursors and of the store meets every interleaving that a
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from random import Random
 from types import TracebackType
+from typing import ClassVar
 
 from tests.support.memory_disk import PowerCut
 
 PAUSES_MAX = 12
 """One piece of work is interrupted so often at most."""
+
+
+class _Thread:
+    """A thread that does one piece of work after the other: to begin a thread for each would take most of the time."""
+
+    idle: ClassVar[list[_Thread]] = []
+
+    def __init__(self) -> None:
+        self._work: Callable[[], None] | None = None
+        self._wanted = threading.Lock()
+        self._wanted.acquire()
+        threading.Thread(target=self._run, daemon=True, name="simulated background").start()
+
+    def take(self, work: Callable[[], None]) -> None:
+        """Do this."""
+        self._work = work
+        self._wanted.release()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.acquire()
+            assert self._work is not None
+            self._work()
+
+
+os.register_at_fork(after_in_child=_Thread.idle.clear)  # there are no threads in a child
 
 
 class Fibre:
@@ -37,7 +65,7 @@ class Fibre:
         self._there = threading.Lock()
         self._here.acquire()
         self._there.acquire()
-        self._thread: threading.Thread | None = None
+        self._thread: _Thread | None = None
 
     @property
     def begun(self) -> bool:
@@ -48,9 +76,10 @@ class Fibre:
         """Go on until the next pause, or to the end."""
         assert not self.finished, f"{self.name} is finished"
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, daemon=True, name=f"simulated {self.name}")
-            self._thread.start()
-        self._there.release()
+            self._thread = _Thread.idle.pop() if _Thread.idle else _Thread()
+            self._thread.take(self._work)
+        else:
+            self._there.release()
         self._here.acquire()
 
     def kill(self) -> None:
@@ -78,12 +107,13 @@ class Fibre:
             raise PowerCut
 
     def _work(self) -> None:
-        self._there.acquire()
+        assert self._thread is not None
         try:
             self.result = self._run()
         except BaseException as error:  # the world is told
             self.error = error
         self.finished = True
+        _Thread.idle.append(self._thread)
         self._here.release()
 
 

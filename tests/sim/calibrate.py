@@ -21,7 +21,7 @@ from engine.turns import TURN_MS_MAX, what
 from rebalance.ports import MS
 from tests.conversations.names import key_in
 from tests.sim.clients import Client
-from tests.sim.costs import CountingStore, price
+from tests.sim.costs import CountingStore, price, taken
 from tests.sim.draws import Draws
 from tests.sim.oracles import out_of_sync
 from tests.sim.world import SECOND, Plant, World
@@ -56,9 +56,11 @@ class Found:
         """Take a turn, and note both; the world goes by what it took."""
         store = node.core.replica.store
         assert isinstance(store, CountingStore)
+        handed = [*node.untaken, *events]
         before, began = store.read, time.thread_time_ns()
         effects = node.turn(now, events)
         took = time.thread_time_ns() - began
+        events = taken(handed, node.untaken)
         ought = price(events, effects, store.read - before, len(node.core.holds))
         name = _kinds(events)
         kind = self.kinds.setdefault(name, Kind())

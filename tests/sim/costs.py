@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from msgspec.structs import astuple
+
 from engine.effects import Effects, Event
 from engine.node import Node
 from engine.store import Entry, LayeredStore, Page
@@ -56,7 +58,9 @@ class Modelled:
         """At the prices above."""
         store = node.core.replica.store
         before = store.read if isinstance(store, CountingStore) else 0
+        handed = [*node.untaken, *events]
         effects = node.turn(now, events)
+        events = taken(handed, node.untaken)
         rows = store.read - before if isinstance(store, CountingStore) else 0
         cost = price(events, effects, rows, len(node.core.holds))
         if cost > TURN_MS_MAX * MS:
@@ -101,6 +105,16 @@ class CountingStore(LayeredStore):
         return found
 
 
+def taken(handed: Sequence[Event], untaken: Sequence[Event]) -> Sequence[Event]:
+    """Of the events that a node was handed those that it took: what it leaves costs the turn that takes it."""
+    left = 0
+    for before, after in zip(reversed(handed), reversed(untaken), strict=False):
+        if before is not after:
+            break  # asked again by the node itself
+        left += 1
+    return handed[: len(handed) - left]
+
+
 def price(events: Iterable[Event], effects: Effects, rows: int, partitions: int) -> int:
     """What a turn ought to cost that took these events, read so many rows and owes these effects."""
     items, size = parts_of(events)
@@ -128,6 +142,6 @@ def parts_of(said: object) -> tuple[int, int]:
         elif kind is dict:
             left.extend(part.keys())  # type: ignore[attr-defined]  # just looked
             left.extend(part.values())  # type: ignore[attr-defined]  # just looked
-        else:
-            left.extend(getattr(part, name) for name in getattr(part, "__struct_fields__", ()))
+        elif hasattr(kind, "__struct_fields__"):
+            left.extend(astuple(part))  # type: ignore[arg-type]  # just looked
     return items, size

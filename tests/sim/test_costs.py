@@ -13,7 +13,7 @@ from engine.node import Node
 from engine.settings import Settings
 from rebalance.ports import MS
 from tests.sim.calibrate import calibrate
-from tests.sim.costs import Modelled, parts_of, price
+from tests.sim.costs import Modelled, parts_of, price, taken
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine, Speed
 from tests.sim.oracles import unsettled
@@ -111,6 +111,14 @@ def test_a_price_grows_with_what_a_turn_takes_reads_writes_and_sends() -> None:
     effects.send.append((("n2", "n3"), BEAT.message))
     assert price([], effects, 0, 64) > least
     assert parts_of([b"abc", [b"d", 7], "ef"]) == (5, 6)
+
+
+def test_what_a_turn_leaves_costs_the_turn_that_takes_it() -> None:
+    first, second, asked = BEAT, Received("n3", "x", 1, BEAT.message), Received("n1", "x", 1, BEAT.message)
+    assert taken([first, second], []) == [first, second]
+    assert taken([first, second], [second]) == [first]
+    assert taken([first, second], [asked, second]) == [first], "the node itself asks for something once more"
+    assert taken([first, first], [first]) == [first], "it came twice"
 
 
 def test_a_walk_that_nothing_asks_for_is_named() -> None:

@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.effects import Asked, Effects, Event
+from engine.effects import Asked, Effects, Event, Received
 from engine.node import Node
 from engine.requests import Done, Lock, Put, Unlock
 from engine.settings import Settings
+from rebalance.demander import PART_HAVES
+from rebalance.messages import Demand, Have
 from rebalance.ports import WORK_MAX
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
@@ -135,6 +137,30 @@ def test_a_wiped_node_is_supplied_without_looking_at_everything_again_and_again(
     assert twice.most <= WORK_MAX + PIECE_MAX
     assert sum(twice.choices.values()) <= 2.5 * sum(once.choices.values())
     assert sum(twice.choices.values()) <= 4 * 256 * 2
+
+
+def test_demands_that_come_all_at_once_are_left_to_later_turns() -> None:
+    """A node that could not listen for a while has a hundred of them before it, and has to look at each."""
+    with World(Draws(1), Settings(cluster="sim", partitions=8, backups=2)) as world:
+        _cluster(world, 8, 1)
+        core, node = _node(world, "n1").core, _node(world, "n1")
+        member = core.topology.member("n2") if core.topology is not None else None
+        assert member is not None
+        haves = [Have(f"ns{at}", 0, 0, 0, [], [], [], 0, False, False, []) for at in range(PART_HAVES)]
+        demands = [Demand(core.version, 1, [0], haves, 1, part, 100) for part in range(100)]
+        events = [Received("n2", member.allocation, member.incarnation, demand) for demand in demands]
+        turns = 0
+        while events or node.untaken:
+            node.turn(world.now, events)
+            assert core.work <= WORK_MAX + PIECE_MAX
+            events, turns = [], turns + 1
+        assert turns >= len(demands) * PART_HAVES // (WORK_MAX + PIECE_MAX)
+
+
+def _node(world: World, name: NodeId) -> Node:
+    node = world.machines[name].node
+    assert node is not None
+    return node
 
 
 def _batch(*, locked: bool) -> tuple[Work, list[object]]:
