@@ -6,23 +6,28 @@ commit. Both are operations of `engine.replication`. `engine.coordinator` says w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from engine.effects import SessionId
 from engine.messages import Part
-from engine.requests import CommitTx, Done, Unlock
+from engine.requests import CommitTx, Done, Status, Unlock
 from wal import records as r
-from wal.ids import Namespace, TxId, partition_of
+from wal.ids import TxId, partition_of
 from wal.probe import probe
 
 if TYPE_CHECKING:
     from engine.coordinator import Coordinator
 
+SPLIT_AT_ONCE = 1_000
+"""Of what a transaction touches, so much is put into parts before a turn may end."""
+
 
 class Phase(Enum):
     """Where a coordinated transaction stands."""
 
+    SPLITTING = "splitting"  # what it touches is being put into parts
     PREPARING = "preparing"
     PREPARED = "prepared"  # all votes are there, and the client wants to say when
     DECIDING = "deciding"
@@ -41,13 +46,12 @@ class Transaction:
         self.optimistic = False
         self.parts: dict[int, Part] = {}
         self.phase = Phase.PREPARING
-        self.votes: dict[int, bool] = {}
         self.commit = False
         self.held_back = False  # decided during an exchange: the record is written when it is over
         self.reason = ""
         self.prepare_only = False
         self.acked = -1  # what its client had acknowledged when it asked
-        self.unfinished: dict[int, None] = {}
+        self.awaited: dict[int, None] = {}  # whose vote, or finish, did not come yet
         self.asked: list[tuple[SessionId, int, bool]] = []  # (session, request id, wants a Status)
         self.unlocks: list[tuple[SessionId, Unlock]] = []  # rolled back by its client; answered when the abort counts
         self.since = since
@@ -57,23 +61,24 @@ class Transaction:
 class OnePhase:
     """A transaction of one partition: one record is prepare and commit."""
 
-    __slots__ = ("_asked", "_coordinator", "_owner", "_writes", "epoch", "partition", "records", "tx")
+    __slots__ = ("_coordinator", "_owner", "_writes", "asked", "epoch", "partition", "records", "tx")
 
     def __init__(
-        self, coordinator: Coordinator, tx: TxId, owner: TxId, writes: list[r.Write], asked: tuple[SessionId, int]
+        self,
+        coordinator: Coordinator,
+        tx: TxId,
+        owner: TxId,
+        writes: list[r.Write],
+        asked: list[tuple[SessionId, int, bool]],
     ) -> None:
         self._coordinator = coordinator
         self.tx = tx
         self._owner = owner
         self._writes = writes
-        self._asked = [asked]
+        self.asked = asked  # as of a transaction
         self.partition = writes[0].partition
         self.epoch = writes[0].epoch
         self.records: list[r.Record] = [r.Update(writes)]
-
-    def ask(self, session: SessionId, request_id: int) -> None:
-        """The same commit was asked for again."""
-        self._asked.append((session, request_id))
 
     def counted(self) -> None:
         """Durable on every in-sync copy."""
@@ -83,14 +88,14 @@ class OnePhase:
             core.replica.apply_write(write)
         coordinator.one_phase.pop(self.tx, None)
         coordinator.participant.locks.release(self._owner)
-        for session, request_id in self._asked:
-            core.reply(session, Done(request_id))
+        for session, request_id, wants_status in self.asked:
+            core.reply(session, Status(request_id, "committed") if wants_status else Done(request_id))
 
     def abandoned(self) -> None:
         """The next primary has it or closes it; the client asks there."""
         coordinator = self._coordinator
         coordinator.one_phase.pop(self.tx, None)
-        for session, request_id in self._asked:
+        for session, request_id, _ in self.asked:
             coordinator.core.remap(session, request_id, begun=True)
 
 
@@ -117,33 +122,38 @@ class Decision:
         probe("tx.decision_abandoned")
 
 
-def split(request: CommitTx, partitions: int) -> dict[int, Part]:
-    """A transaction's parts by partition."""
-    writes: dict[int, dict[Namespace, tuple[list[bytes], list[bytes | None]]]] = {}
-    locks: dict[int, list[tuple[Namespace, bytes]]] = {}
-    reads: dict[int, list[tuple[Namespace, bytes, int, int]]] = {}
-    numbers: dict[int, None] = {}
+def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterator[int]:
+    """Put a transaction's parts, by partition, into `parts`; piece by piece: yields how many things the last one had."""
+
+    def part_of(key: bytes) -> Part:
+        number = partition_of(key, partitions)
+        found = parts.get(number)
+        if found is None:
+            found = parts[number] = Part(number, [], [], [])
+        return found
+
+    done = 0
     for namespace, keys, values in request.writes:
+        shares: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
         for key, value in zip(keys, values, strict=True):
-            number = partition_of(key, partitions)
-            numbers[number] = None
-            share = writes.setdefault(number, {}).setdefault(namespace, ([], []))
+            part = part_of(key)
+            share = shares.get(part.partition)
+            if share is None:
+                share = shares[part.partition] = [], []
+                part.writes.append((namespace, *share))
             share[0].append(key)
             share[1].append(value)
-    for namespace, key in request.locks:
-        number = partition_of(key, partitions)
-        numbers[number] = None
-        locks.setdefault(number, []).append((namespace, key))
+            done += 1
+            if not done % SPLIT_AT_ONCE:
+                yield SPLIT_AT_ONCE
+    for lock in request.locks:
+        part_of(lock[1]).locks.append(lock)
+        done += 1
+        if not done % SPLIT_AT_ONCE:
+            yield SPLIT_AT_ONCE
     for read in request.reads:
-        number = partition_of(read[1], partitions)
-        numbers[number] = None
-        reads.setdefault(number, []).append(read)
-    return {
-        number: Part(
-            number,
-            [(ns, keys, values) for ns, (keys, values) in writes.get(number, {}).items()],
-            locks.get(number, []),
-            reads.get(number, []),
-        )
-        for number in numbers
-    }
+        part_of(read[1]).reads.append(read)
+        done += 1
+        if not done % SPLIT_AT_ONCE:
+            yield SPLIT_AT_ONCE
+    yield done % SPLIT_AT_ONCE

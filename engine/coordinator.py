@@ -21,6 +21,8 @@ recoveries at once, or a recovery and a slow coordinator, end the same way.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from engine.commits import Decision, OnePhase, Phase, Transaction, split
 from engine.core import Core
 from engine.effects import SessionId
@@ -70,8 +72,6 @@ class Coordinator:
                 core.refuse(session, request.id, Code.USAGE, problem)
                 return
         assert core.topology is not None
-        parts = split(request, core.topology.partitions)
-        core.work += len(parts) + sum(len(keys) for _, keys, _ in request.writes) // 4 + len(request.reads) // 4
         decision = partition_of(request.writes[0][1][0], core.topology.partitions)
         hold = core.holds[decision]
         running = self.active.get(request.tx)
@@ -81,7 +81,7 @@ class Coordinator:
             return
         alone = self.one_phase.get(request.tx)
         if alone is not None and hold.mine:
-            alone.ask(session, request.id)
+            alone.asked.append((session, request.id, False))
             return
         new = not self.participant.locks.is_owner(request.owner)
         self.writes.sessions.hear(request.tx, request.acked)
@@ -105,15 +105,34 @@ class Coordinator:
                 retryable=True,
             )
             return
-        if len(parts) == 1 and not request.prepare_only:
-            self._commit_alone(session, request, parts[decision], hold)
-            return
-        transaction = Transaction(request.tx, decision, sorted(parts), core.now)
+        transaction = Transaction(request.tx, decision, [], core.now)
         transaction.owner, transaction.optimistic = request.owner, request.optimistic
-        transaction.parts, transaction.prepare_only = parts, request.prepare_only
-        transaction.acked = request.acked
+        transaction.prepare_only, transaction.acked = request.prepare_only, request.acked
         transaction.asked.append((session, request.id, False))
+        transaction.phase = Phase.SPLITTING
         self.active[request.tx] = transaction
+        core.in_pieces(self._split(transaction, request))
+
+    def _split(self, transaction: Transaction, request: CommitTx) -> Iterator[int]:
+        """Put it into parts, and ask for votes on them; of one part nobody needs to be asked."""
+        core, active, parts = self.core, self.active, transaction.parts
+        assert core.topology is not None
+        version = core.version
+        for work in split(request, core.topology.partitions, parts):
+            yield work
+            if active.get(transaction.tx) is not transaction or transaction.phase is not Phase.SPLITTING:
+                return
+        if core.version != version or core.frozen:
+            probe("tx.split_in_vain")  # an exchange came in between, and nothing of it has begun
+            self._turn_away(transaction, begun=False)
+            return
+        if len(parts) == 1 and not transaction.prepare_only:
+            del active[transaction.tx]
+            self._commit_alone(transaction, parts[transaction.decision], core.holds[transaction.decision])
+            return
+        transaction.phase = Phase.PREPARING
+        transaction.participants = sorted(parts)
+        transaction.awaited = dict.fromkeys(parts)
         self._ask_votes(transaction)
 
     def _joined(self, transaction: Transaction, prepare_only: bool) -> None:
@@ -127,32 +146,32 @@ class Coordinator:
         elif transaction.phase is Phase.PREPARED:
             self._answer_prepared(transaction)
 
-    def _commit_alone(self, session: SessionId, request: CommitTx, part: Part, hold: Hold) -> None:
-        core, participant = self.core, self.participant
+    def _commit_alone(self, transaction: Transaction, part: Part, hold: Hold) -> None:
+        core, participant, owner, tx = self.core, self.participant, transaction.owner, transaction.tx
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
         held = list(dict.fromkeys([*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]))
         stale = ""
-        if request.optimistic:
-            blocked = participant.locks.try_all(request.owner, held)
+        if transaction.optimistic:
+            blocked = participant.locks.try_all(owner, held)
             if blocked is not None:
                 stale = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
             else:
-                stale = participant.conflict(request.owner, [], part.reads)
+                stale = participant.conflict(owner, [], part.reads)
         else:
-            stale = participant.conflict(request.owner, [*keys, *part.locks], part.reads)
+            stale = participant.conflict(owner, [*keys, *part.locks], part.reads)
         if stale:
             probe("tx.conflict")
-            participant.give_up_part(request.owner, hold.number)
-            self._decide_unknown(request.tx, hold, [], stale).asked.append((session, request.id, False))
+            participant.give_up_part(owner, hold.number)
+            self._decide_unknown(tx, hold, [], stale).asked = transaction.asked
             return
-        participant.locks.pin(request.owner, held, in_doubt=False)
+        participant.locks.pin(owner, held, in_doubt=False)
         writes: list[r.Write] = []
         for namespace, written, values in part.writes:
             counter = core.replica.fragment((namespace, hold.number)).counter
             start = counter.reserve(len(written))
-            writes.append(r.Write(namespace, hold.number, hold.epoch, start, written, values, counter.lwm, request.tx))
-        operation = OnePhase(self, request.tx, request.owner, writes, (session, request.id))
-        self.one_phase[request.tx] = operation
+            writes.append(r.Write(namespace, hold.number, hold.epoch, start, written, values, counter.lwm, tx))
+        operation = OnePhase(self, tx, owner, writes, transaction.asked)
+        self.one_phase[tx] = operation
         core.log_unapplied(operation.records[0])
         self.replication.ship(operation, hold)
 
@@ -164,7 +183,7 @@ class Coordinator:
         prepared = self.active.get(request.owner)
         if prepared is not None and prepared.prepare_only:
             prepared.unlocks.append((session, request))
-            if prepared.phase in (Phase.PREPARING, Phase.PREPARED):
+            if prepared.phase in (Phase.SPLITTING, Phase.PREPARING, Phase.PREPARED):
                 probe("tx.prepared_and_rolled_back")
                 self._no(prepared, "its client rolled it back")
             elif prepared.phase is Phase.FINISHING:
@@ -215,15 +234,13 @@ class Coordinator:
         core = self.core
         transaction.sent_at = core.now
         by_primary: dict[NodeId, list[Part]] = {}
-        for number, part in transaction.parts.items():
-            if number in transaction.votes:
-                continue
+        for number in transaction.awaited:
             primary = core.holds[number].placement.primary
             if primary is None:
                 self._no(transaction, f"partition {number} is LOST")
                 return
-            by_primary.setdefault(primary, []).append(part)
-        core.work += len(transaction.parts)
+            by_primary.setdefault(primary, []).append(transaction.parts[number])
+        core.work += len(transaction.awaited) // 2
         shares = [(primary, share) for primary, parts in by_primary.items() for share in _shares(parts)]
         for primary, parts in shares:
             core.send(
@@ -251,8 +268,9 @@ class Coordinator:
             if message.version == self.core.version:
                 self._no(transaction, message.reason)
             return
-        transaction.votes[message.partition] = True
-        if all(p in transaction.votes for p in transaction.participants):
+        transaction.awaited.pop(message.partition, None)
+        transaction.sent_at = self.core.now  # votes come: nothing needs to be said again
+        if not transaction.awaited:
             if transaction.prepare_only:
                 transaction.phase = Phase.PREPARED
                 transaction.since = self.core.now
@@ -301,7 +319,7 @@ class Coordinator:
         """The decision counts: answer the client, tell the participants."""
         transaction.phase = Phase.FINISHING
         self._answer(transaction)
-        transaction.unfinished = dict.fromkeys(transaction.participants)
+        transaction.awaited = dict.fromkeys(transaction.participants)
         self._tell_outcome(transaction)
 
     def _answer(self, transaction: Transaction) -> None:
@@ -327,15 +345,15 @@ class Coordinator:
     def _tell_outcome(self, transaction: Transaction) -> None:
         core = self.core
         transaction.sent_at = core.now
-        if not transaction.unfinished:
+        if not transaction.awaited:
             self._forget(transaction)
             return
         by_primary: dict[NodeId, list[int]] = {}
-        for number in transaction.unfinished:
+        for number in transaction.awaited:
             primary = core.holds[number].placement.primary
             if primary is not None:
                 by_primary.setdefault(primary, []).append(number)
-        core.work += len(transaction.unfinished) // 4
+        core.work += len(transaction.awaited) // 4
         for primary, numbers in by_primary.items():
             for at in range(0, len(numbers), FINISH_PARTS):
                 share = numbers[at : at + FINISH_PARTS]
@@ -348,8 +366,9 @@ class Coordinator:
         if transaction is None or transaction.phase is not Phase.FINISHING:
             return
         for number in message.partitions:
-            transaction.unfinished.pop(number, None)
-        if not transaction.unfinished:
+            transaction.awaited.pop(number, None)
+        transaction.sent_at = self.core.now
+        if not transaction.awaited:
             self._forget(transaction)
 
     def _forget(self, transaction: Transaction) -> None:
@@ -385,6 +404,7 @@ class Coordinator:
     def _recover(self, tx: TxId, prepare: r.Prepare) -> Transaction:
         transaction = self.active[tx] = Transaction(tx, prepare.decision, prepare.participants, self.core.now)
         transaction.phase = Phase.RECOVERING
+        transaction.awaited = dict.fromkeys(transaction.participants)
         probe("tx.recovery.began")
         if prepare.held:
             probe("tx.recovery.held_aborted")
@@ -396,9 +416,9 @@ class Coordinator:
     def _inquire(self, transaction: Transaction) -> None:
         core = self.core
         transaction.sent_at = core.now
-        for number in transaction.participants:
+        for number in transaction.awaited:
             primary = core.holds[number].placement.primary
-            if number not in transaction.votes and primary is not None:
+            if primary is not None:
                 core.send(primary, Inquire(core.version, transaction.tx, number, transaction.decision))
         self._wake(core.now + core.settings.retransmit_ms * MS)
 
@@ -407,11 +427,11 @@ class Coordinator:
         transaction = self.active.get(message.tx)
         if transaction is None or transaction.phase is not Phase.RECOVERING or message.version != self.core.version:
             return
-        transaction.votes[message.partition] = message.prepared
+        transaction.awaited.pop(message.partition, None)
         if not message.prepared:
             probe("tx.recovery.aborted")
             self._no(transaction, f"partition {message.partition} was not prepared")
-        elif all(p in transaction.votes for p in transaction.participants):
+        elif not transaction.awaited:
             probe("tx.recovery.found_prepared_everywhere")
             self._decide(transaction, commit=True)
 
@@ -442,20 +462,24 @@ class Coordinator:
             hold = core.holds[transaction.decision]
             if not hold.mine or not hold.active:
                 probe("tx.coordinator_moved")
-                del self.active[transaction.tx]
-                for session, request_id, _ in transaction.asked:
-                    core.remap(session, request_id, begun=True)
-                for session, unlock in transaction.unlocks:
-                    core.remap(session, unlock.id)
+                self._turn_away(transaction, begun=True)
             elif transaction.held_back:
                 self._decide(transaction, commit=transaction.commit)
             elif transaction.phase is Phase.PREPARING:
                 self._ask_votes(transaction)
             elif transaction.phase is Phase.RECOVERING:
-                transaction.votes = {}
+                transaction.awaited = dict.fromkeys(transaction.participants)
                 self._inquire(transaction)
             elif transaction.phase is Phase.FINISHING:
                 self._tell_outcome(transaction)
+
+    def _turn_away(self, transaction: Transaction, *, begun: bool) -> None:
+        """Whoever waits for its end is to ask again, where it is decided now."""
+        del self.active[transaction.tx]
+        for session, request_id, _ in transaction.asked:
+            self.core.remap(session, request_id, begun=begun)
+        for session, unlock in transaction.unlocks:
+            self.core.remap(session, unlock.id)
 
     def holding(self, handover: frozenset[int]) -> list[TxId]:
         """Transactions under way that touch these partitions."""
@@ -470,7 +494,7 @@ class Coordinator:
         after = core.settings.retransmit_ms * MS
         self.wake_at = None
         for transaction in list(self.active.values()):
-            if transaction.phase is Phase.DECIDING:
+            if transaction.phase in (Phase.SPLITTING, Phase.DECIDING):
                 continue
             waited = core.now - transaction.since
             if transaction.phase is Phase.PREPARED:

@@ -7,7 +7,7 @@ here. Nothing in this module decides a protocol question.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import structs
 
@@ -129,6 +129,17 @@ class Core:
         self.resumed.popleft()()
         while self.resumed and self.work < WORK_MAX:
             self.resumed.popleft()()
+
+    def in_pieces(self, pieces: Iterator[int]) -> None:
+        """Do what comes in pieces, each of which says how much work it was, in as many turns as that takes.
+
+        As with `resume`, anything may have happened between two pieces.
+        """
+        for work in pieces:
+            self.work += work
+            if self.work >= WORK_MAX:
+                self.resume(lambda: self.in_pieces(pieces))
+                return
 
     def log(self, record: Record) -> None:
         """Fold a record into the replica and owe it to the log."""

@@ -137,14 +137,14 @@ def _touched(locks: list[tuple[Namespace, bytes]], reads: list[tuple[Namespace, 
     problem = _count(locks) or _count(reads)
     if problem:
         return problem
-    for namespace, key in locks:
-        problem = _namespace(namespace) or _keys([key])
+    for namespace in dict.fromkeys([*(ns for ns, _ in locks), *(ns for ns, _, _, _ in reads)]):
+        problem = _namespace(namespace)
         if problem:
             return problem
-    for namespace, key, epoch, counter in reads:
-        problem = _namespace(namespace) or _keys([key])
-        if problem:
-            return problem
+    problem = _sizes([key for _, key in locks]) or _sizes([key for _, key, _, _ in reads])
+    if problem:
+        return problem
+    for _, _, epoch, counter in reads:
         if not (0 <= epoch <= COUNTER_MAX and 0 <= counter <= COUNTER_MAX):
             return f"a key was read at {epoch}.{counter}: expected an epoch and a counter from 0 to {COUNTER_MAX}"
     return ""
@@ -198,6 +198,10 @@ def _keys(keys: list[bytes]) -> str:
         return "no key was given"
     if len(keys) > KEYS_MAX:
         return f"{len(keys)} keys were given: expected at most {KEYS_MAX} at once"
+    return _sizes(keys)
+
+
+def _sizes(keys: list[bytes]) -> str:
     for size in map(len, keys):
         if not 0 < size <= KEY_BYTES_MAX:
             return f"a key has {size} bytes: expected 1 to {KEY_BYTES_MAX}"

@@ -13,7 +13,7 @@ holds is kept by partition, and nothing here walks all keys to find those of one
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heappop, heappush
 
 from wal.ids import Namespace, TxId
@@ -22,6 +22,8 @@ Key = tuple[Namespace, bytes]
 
 EXPIRED_MAX = 1_000
 """Waiters and leases that end in one turn; the rest in the next."""
+RELEASED_MAX = 1_000
+"""Keys that a transaction which is given up releases in one piece."""
 
 
 class Waiter:
@@ -196,12 +198,25 @@ class LockTable:
         mine = self.keys_of(owner) if keys is None else keys
         self.release(owner, [key for key in mine if key not in self._pinned])
 
-    def leave(self, owner: TxId) -> None:
-        """The transaction wants nothing here any more: it gives up what it holds, and its places in the lines."""
+    def giving_up(self, owner: TxId) -> Iterator[int]:
+        """As `give_up` of all, in pieces: yields how many keys the last one was."""
+        done = 0
+        for number in list(self._keys.get(owner, ())):
+            mine = self.keys_in(owner, number)
+            for at in range(0, len(mine), RELEASED_MAX):
+                share = mine[at : at + RELEASED_MAX]
+                self.give_up(owner, share)
+                done += len(share)
+                if done >= RELEASED_MAX:
+                    yield done
+                    done = 0
+
+    def leaving(self, owner: TxId) -> Iterator[int]:
+        """The transaction wants nothing here any more: it gives up its places in line, and what it holds, in pieces."""
         for waiter in list(self._waiters_of.get(owner, ())):
             waiter.done = True
             self._give_up(waiter, "nobody: the transaction was given up")
-        self.give_up(owner)
+        yield from self.giving_up(owner)
 
     def release(self, owner: TxId, keys: list[Key] | None = None) -> None:
         """The transaction is over (here, or for these keys)."""
@@ -273,11 +288,12 @@ class LockTable:
     def _is_over(self, what: Waiter | TxId) -> bool:
         return what.done if isinstance(what, Waiter) else what not in self._lease
 
-    def expire(self, now: int) -> None:
-        """Give up waiters past their deadline, and release locks whose lease ran out; as many as one turn may."""
+    def expire(self, now: int) -> list[TxId]:
+        """Give up waiters past their deadline, as many as one turn may; the owners whose lease ran out, to be given up."""
+        silent: list[TxId] = []
         for _ in range(EXPIRED_MAX):
             if not self._ends or self._ends[0][0] > now:
-                return
+                break
             what = heappop(self._ends)[2]
             if isinstance(what, Waiter):
                 if not what.done:
@@ -289,7 +305,8 @@ class LockTable:
                     self._end_at(until, what)  # it was renewed
                 else:
                     del self._lease[what]
-                    self.give_up(what)
+                    silent.append(what)
+        return silent
 
     def _in_the_way(self, waiter: Waiter, now: int) -> str:
         for key in waiter.keys:

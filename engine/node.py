@@ -329,7 +329,8 @@ class Node:
                 machine.tick()
         expiry = self.locks.next_expiry()
         if expiry is not None and now >= expiry:
-            self.locks.expire(now)
+            for owner in self.locks.expire(now):
+                self.core.in_pieces(self.locks.giving_up(owner))
         if self.exchange.draining is not None:
             self.exchange.try_report()
         if reason := self.membership.leaving.over():

@@ -8,19 +8,26 @@ closed, on every copy.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from engine.core import Core
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.reads import Reads, values_of
 from engine.replication import Replication
-from engine.requests import Check, Code, Done, KeepLocks, Lock, Unlock
+from engine.requests import KEYS_AT_ONCE, Check, Code, Done, KeepLocks, Lock, Unlock
 from engine.writes import Writes
 from rebalance.partition import Hold
 from rebalance.ports import MS
 from wal import records as r
 from wal.ids import NodeId, TxId, partition_of
 from wal.probe import probe
+
+_Read = tuple[str, bytes, int, int]
+
+CHECKED_AT_ONCE = 1_000
+"""So many locks, and so many reads, are looked at before a turn may end."""
 
 
 class _Vote:
@@ -97,13 +104,13 @@ class Participant:
         assert core.topology is not None
         new = not self.locks.is_owner(request.owner)
         needed: dict[NodeId, None] = {}
-        for key in request.keys:
+        keys = [(request.namespace, key) for key in request.keys[:KEYS_AT_ONCE]]
+        for _, key in keys:
             hold = core.holds[partition_of(key, core.topology.partitions)]
             if not self.writes.may_serve(session, request, hold, None, new=new):
                 return
             needed |= dict.fromkeys(hold.needed)
-        keys = [(request.namespace, key) for key in request.keys]
-        core.work += len(keys) // 2
+        core.work += len(keys)
         timeout = min(request.timeout_ms, 10 * core.settings.lock_timeout_ms)
 
         def granted() -> None:
@@ -132,32 +139,57 @@ class Participant:
 
     def on_unlock(self, session: SessionId, request: Unlock) -> None:
         """A transaction was given up by its client."""
-        self.locks.leave(request.owner)
+        self.core.in_pieces(self._unlock(session, request))
+
+    def _unlock(self, session: SessionId, request: Unlock) -> Iterator[int]:
+        yield from self.locks.leaving(request.owner)
         self.core.reply(session, Done(request.id))
 
     def on_check(self, session: SessionId, request: Check) -> None:
         """The end of a transaction that wrote nothing."""
-        core = self.core
+        self.core.in_pieces(self._check(session, request))
+
+    def _check(self, session: SessionId, request: Check) -> Iterator[int]:
+        """Ask whether this node is still primary of everything, and then look at everything."""
+        core, version = self.core, self.core.version
         assert core.topology is not None
-        keys = [*request.locks, *((ns, key) for ns, key, _, _ in request.reads)]
+        partitions = core.topology.partitions
+        keys = [*(key for _, key in request.locks), *(key for _, key, _, _ in request.reads)]
         needed: dict[NodeId, None] = {}
-        for _, key in keys:
-            hold = core.holds[partition_of(key, core.topology.partitions)]
-            if not self.writes.may_serve(session, request, hold, None, new=False):
+        for at in range(0, len(keys), CHECKED_AT_ONCE):
+            for key in keys[at : at + CHECKED_AT_ONCE]:
+                hold = core.holds[partition_of(key, partitions)]
+                if not self.writes.may_serve(session, request, hold, None, new=False):
+                    return
+                needed |= dict.fromkeys(hold.needed)
+            yield CHECKED_AT_ONCE // 4
+            if core.version != version:
+                self.on_check(session, request)  # by the new one
                 return
-            needed |= dict.fromkeys(hold.needed)
+        self.reads.confirm(needed, session, request, lambda: core.in_pieces(self._confirmed(session, request)))
 
-        def answer() -> None:
-            stale = self.conflict(request.owner, request.locks, request.reads)
-            self.locks.give_up(request.owner)
+    def _confirmed(self, session: SessionId, request: Check) -> Iterator[int]:
+        """No other node can have been primary while this transaction read: is all as it was?
+
+        What is unchanged at its turn was unchanged at every moment between its reading and now, so it does not matter
+        that not all is looked at in one moment.
+        """
+        core, version, stale = self.core, self.core.version, ""
+        for locks, reads in _pieces(request.locks, request.reads):
+            stale = self.conflict(request.owner, locks, reads)
             if stale:
-                core.refuse(session, request.id, Code.CONFLICT, stale, retryable=True)
-            else:
-                core.reply(session, Done(request.id))
+                break
+            yield CHECKED_AT_ONCE // 2
+            if core.version != version:
+                self.on_check(session, request)
+                return
+        yield from self.locks.giving_up(request.owner)
+        if stale:
+            core.refuse(session, request.id, Code.CONFLICT, stale, retryable=True)
+        else:
+            core.reply(session, Done(request.id))
 
-        self.reads.confirm(needed, session, request, answer)
-
-    def conflict(self, owner: TxId, locks: list[Key], reads: list[tuple[str, bytes, int, int]]) -> str:
+    def conflict(self, owner: TxId, locks: list[Key], reads: list[_Read]) -> str:
         """Why a transaction's view does not hold any more, or nothing."""
         core = self.core
         assert core.topology is not None
@@ -250,16 +282,21 @@ class Participant:
 
     def on_finish(self, sender: NodeId, message: Finish) -> None:
         """The transaction is decided."""
+        self.core.in_pieces(self._finish(sender, message))
+
+    def _finish(self, sender: NodeId, message: Finish) -> Iterator[int]:
         core = self.core
-        if message.version != core.version or core.frozen or not core.serving:
-            return
         done: list[int] = []
         for number in message.partitions:
+            if message.version != core.version or core.frozen or not core.serving:
+                return  # the coordinator says it again
             hold = core.holds[number] if number < len(core.holds) else None
             if hold is None or not hold.mine or not hold.active:
                 continue
+            prepare = core.replica.partition(number).prepared.get(message.tx)
             if self.finish(hold, message.tx, message.commit, sender):
                 done.append(number)
+            yield 3 + (sum(len(write.keys) for write in prepare.writes) if prepare is not None else 0)
         if done:
             core.send(sender, Finished(core.version, message.tx, done))
 
@@ -271,7 +308,6 @@ class Participant:
             if not commit:
                 self.give_up_part(self.owner_of.get(tx, tx), number)
             return True
-        core.work += 3
         listeners = self.ending.get((tx, number))
         if listeners is not None:
             if tell is not None and tell not in listeners:
@@ -358,3 +394,11 @@ class Participant:
 def keys_of(prepare: r.Prepare) -> list[Key]:
     """Every key that a prepared transaction holds in its partition."""
     return [*((w.namespace, key) for w in prepare.writes for key in w.keys), *prepare.locks]
+
+
+def _pieces(locks: list[Key], reads: list[_Read]) -> Iterator[tuple[list[Key], list[_Read]]]:
+    """What a transaction saw, in pieces that a turn can look at."""
+    for at in range(0, len(locks), CHECKED_AT_ONCE):
+        yield locks[at : at + CHECKED_AT_ONCE], []
+    for at in range(0, len(reads), CHECKED_AT_ONCE):
+        yield [], reads[at : at + CHECKED_AT_ONCE]

@@ -22,7 +22,7 @@ from engine.core import Core
 from engine.effects import SessionId
 from engine.locks import Key, LockTable
 from engine.messages import AskMap, Confirm, Confirmed, Message
-from engine.requests import Get, Lock, Request, Rows, Scan, Values
+from engine.requests import KEYS_AT_ONCE, Get, Lock, Request, Rows, Scan, Values
 from engine.scans import Scanning
 from engine.writes import Writes
 from rebalance.ports import MS, WORK_MAX
@@ -52,11 +52,10 @@ class _Round:
 def values_of(core: Core, request: Get | Lock, age_ms: int = 0) -> Values:
     """The values of the keys, or of as many of the first ones as one answer can carry."""
     assert core.topology is not None
-    core.work += len(request.keys) // 4
     namespace, partitions, get = request.namespace, core.topology.partitions, core.replica.store.get
     values: list[tuple[int, int, bytes | None]] = []
     size = 0
-    for key in request.keys:
+    for key in request.keys[:KEYS_AT_ONCE]:
         held = get((namespace, partition_of(key, partitions)), key)
         if held is None:
             values.append((0, 0, None))
@@ -66,6 +65,7 @@ def values_of(core: Core, request: Get | Lock, age_ms: int = 0) -> Values:
             probe("read.answered_in_part")
             break
         values.append((held.epoch, held.counter, held.value))
+    core.work += len(values) // 2
     return Values(request.id, values, core.version_number, age_ms)
 
 
@@ -99,7 +99,8 @@ class Reads:
         core = self.core
         assert core.topology is not None
         partitions = core.topology.partitions
-        numbers = dict.fromkeys(partition_of(key, partitions) for key in request.keys)
+        numbers = dict.fromkeys(partition_of(key, partitions) for key in request.keys[:KEYS_AT_ONCE])
+        core.work += len(numbers) // 2
         if request.stale:
             doubt = any(core.replica.partition(n).prepared for n in numbers)
             if not core.serving or any(core.holds[n].state is not CopyState.OWNING for n in numbers):
@@ -199,7 +200,7 @@ class Reads:
         core, namespace = self.core, request.namespace
         assert core.topology is not None
         if not request.stale and len(self.locks):
-            for key in request.keys:
+            for key in request.keys[:KEYS_AT_ONCE]:
                 if self.locks.in_doubt((namespace, key)):
                     probe("read.waited_for_outcome")
                     self._behind.setdefault((namespace, key), []).append((session, request, core.now))

@@ -17,6 +17,9 @@ from wal.ids import Namespace, TxId, Version
 
 # Requests.
 
+KEYS_AT_ONCE = 2_500
+"""So many keys one Get or Lock is answered for."""
+
 
 class GetTable(msgspec.Struct, frozen=True, array_like=True, tag="get-table", gc=False):
     """Where is everything?"""
@@ -28,7 +31,7 @@ class Get(msgspec.Struct, frozen=True, array_like=True, tag="get", gc=False):
     """The values of keys that this node is primary of.
 
     `stale`: any OWNING copy will do, as it is; with `age_ms`, if it knows that it misses nothing that was acknowledged so
-    long ago (-1: however old).
+    long ago (-1: however old). Of more than `KEYS_AT_ONCE` keys the first are answered, the rest is to be asked for again.
     """
 
     id: int
@@ -70,7 +73,8 @@ class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
     """Lock keys for a pessimistic transaction and read them; waits up to `timeout_ms` for other transactions.
 
-    `label` is what those are told who wait for it.
+    `label` is what those are told who wait for it. Of more than `KEYS_AT_ONCE` keys the first are locked and answered, and
+    the rest is to be asked for again.
     """
 
     id: int

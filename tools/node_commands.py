@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import logging
 import os
@@ -20,6 +19,7 @@ import uvloop
 from engine.errors import Error, UsageError
 from engine.home import MakeDisk
 from engine.server import Server, ServerConfig
+from engine.turns import collect_seldom
 from tools.allocator import give_large_blocks_back
 from tools.asking import Refused, listens, question, run, wait_for
 from tools.config import KEYS, Key, load, toml_line
@@ -114,7 +114,7 @@ async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: M
     try:
         if ready_file is not None:
             _tell_ready(ready_file, server.address)
-        _collect_seldom()
+        collect_seldom()
         _log.info("ends: %s", await server.run())
     except (Error, LogError, DiskError):
         raise
@@ -126,14 +126,6 @@ async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: M
         ) from None
     finally:
         await server.close()
-
-
-def _collect_seldom() -> None:
-    """A node frees what it drops by counting references. Looking for cycles among all that it holds, a few million things
-    at the limits, would be a turn of hundreds of milliseconds: so only what is young is looked at.
-    """
-    gc.freeze()
-    gc.set_threshold(10_000, 50, 1_000)
 
 
 def _tell_ready(file: Path, address: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from engine import errors
 from engine.requests import (
+    KEYS_AT_ONCE,
     Check,
     CommitTx,
     Done,
@@ -81,6 +82,8 @@ def _unexpected(reply: Reply) -> errors.ProtocolError:
 class KeysCall(Call):
     """A call over keys of one namespace."""
 
+    _places: tuple[int, list[int]] = (0, [])  # in a cluster of so many partitions, that of each key
+
     def __init__(self, namespace: Namespace, keys: list[bytes]) -> None:
         self.namespace = namespace
         self.keys = keys
@@ -97,7 +100,9 @@ class KeysCall(Call):
 
     def partitions(self, count: int) -> list[int]:
         """The partition of each key."""
-        return partitions_of(self.keys, count)
+        if self._places[0] != count:
+            self._places = count, partitions_of(self.keys, count)
+        return self._places[1]
 
 
 class GetCall(KeysCall):
@@ -116,8 +121,9 @@ class GetCall(KeysCall):
         self.values: list[tuple[int, int, bytes | None]] = [(0, 0, None)] * len(keys)
 
     def request(self, request_id: int, items: list[Item]) -> Request:
-        """Ask for these keys."""
-        return Get(request_id, self.namespace, self.keys_of(items), self.anywhere, self.age_ms, self.within_ms)
+        """Ask for these keys, or for as many of them as are answered at once."""
+        keys = self.keys_of(items[:KEYS_AT_ONCE])
+        return Get(request_id, self.namespace, keys, self.anywhere, self.age_ms, self.within_ms)
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Note their values; of those that did not fit into the answer, that they are to be asked for again."""
@@ -144,8 +150,8 @@ class LockCall(GetCall):
         self.label = label
 
     def request(self, request_id: int, items: list[Item]) -> Request:
-        """Lock these keys."""
-        keys = self.keys_of(items)
+        """Lock these keys, or as many of them as are answered at once."""
+        keys = self.keys_of(items[:KEYS_AT_ONCE])
         return Lock(request_id, self.owner, self.namespace, keys, self.timeout_ms, self.within_ms, self.label)
 
 

@@ -100,7 +100,8 @@ class LockStory(Interpreter):
 
     def on_tick(self, command: Command) -> str:
         self.now += duration(command.word("how long"))
-        self.table.expire(self.now)
+        for owner in self.table.expire(self.now):
+            self.table.give_up(owner)
         return ""
 
     def on_next(self, _: Command) -> str:

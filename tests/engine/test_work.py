@@ -5,7 +5,7 @@ Nothing here looks at a clock. Each test does a thing at one size and at twice t
 
 from __future__ import annotations
 
-from engine.locks import Key, LockTable
+from engine.locks import RELEASED_MAX, Key, LockTable
 from engine.requests import Scan
 from engine.scans import Scanning
 from engine.store import LOOKED_MAX, SORTED_MAX, Entry, LayeredStore, MemoryStore
@@ -114,3 +114,14 @@ def test_pages_show_what_one_scan_shows() -> None:
             break
         at_key = page.next
     assert found == sorted([*wanted, (b"0000000a", Entry(1, 1 << 20, b"late"))], key=lambda row: row[0])
+
+
+def test_a_transaction_that_is_given_up_lets_go_of_its_keys_in_pieces() -> None:
+    keys: list[Key] = [("n", (at % 3).to_bytes(2, "big") + b"%d" % at) for at in range(4 * RELEASED_MAX)]
+    table = LockTable(lambda key: int.from_bytes(key[:2], "big"))
+    assert table.try_all(b"t", keys) is None
+    table.pin(b"t", keys[:3])
+    pieces = list(table.giving_up(b"t"))
+    assert len(pieces) >= 3
+    assert max(pieces) <= 2 * RELEASED_MAX
+    assert sorted(table.keys_of(b"t")) == sorted(keys[:3]), "only its outcome releases what is pinned"

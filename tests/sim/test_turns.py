@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from engine.effects import Asked, Effects, Event, Received
 from engine.node import Node
-from engine.requests import Done, Lock, Put, Unlock
+from engine.requests import KEYS_AT_ONCE, Check, CommitTx, Done, Failed, Get, GetStatus, Lock, Put, Request, Unlock, Values
 from engine.settings import Settings
 from rebalance.demander import PART_HAVES
 from rebalance.messages import Demand, Have
@@ -203,3 +205,59 @@ def test_a_transaction_may_come_between_the_pieces_of_a_batch() -> None:
         _, replies = _batch(locked=True)
     assert "write.cut_batch_asked_anew" in reached
     assert sorted(type(reply).__name__ for reply in replies) == ["Done", "Done", "Values"]
+
+
+def test_many_keys_are_read_locked_and_checked_in_pieces() -> None:
+    keys = [b"k%d" % number for number in range(10_000)]
+    with World(Draws(1), Settings(cluster="sim", partitions=512, backups=0)) as world:
+        work = Work()
+        machine = world.add_machine("n1")
+        world.form(["n1"])
+        replies: list[object] = []
+        session = machine.new_session(replies.append)
+        machine.receive(Asked(session, Put(1, b"p" * 16, "n", keys, [b"v"] * len(keys))))
+        assert world.run_while(lambda: not replies, at_most=10 * SECOND)
+        world.watch([work])
+
+        def ask(request: Request) -> object:
+            replies.clear()
+            machine.receive(Asked(session, request))
+            assert world.run_while(lambda: not replies, at_most=10 * SECOND)
+            return replies[0]
+
+        read = ask(Get(2, "n", keys))
+        assert isinstance(read, Values)
+        assert [value for _, _, value in read.values] == [b"v"] * KEYS_AT_ONCE, "the rest is to be asked for again"
+        locked: list[bytes] = []
+        while len(locked) < len(keys):
+            answer = ask(Lock(3, b"t" * 16, "n", keys[len(locked) :], 1_000))
+            assert isinstance(answer, Values)
+            locked += keys[len(locked) : len(locked) + len(answer.values)]
+        held = [("n", key) for key in keys]
+        reads = [("n", key, epoch, counter) for key, (epoch, counter, _) in zip(keys, read.values, strict=False)]
+        assert isinstance(ask(Check(4, b"t" * 16, held, reads)), Done)
+        assert isinstance(ask(Check(5, b"t" * 16, held[-1:], [])), Failed), "the locks went with the check"
+        assert work.most <= WORK_MAX + PIECE_MAX + KEYS_AT_ONCE // 2
+
+
+def test_a_large_transaction_is_put_into_parts_in_pieces() -> None:
+    keys = [b"k%d" % number for number in range(10_000)]
+    with World(Draws(1), Settings(cluster="sim", partitions=64, backups=0)) as world:
+        work = Work()
+        machine = world.add_machine("n1")
+        world.form(["n1"])
+        replies: list[object] = []
+        session = machine.new_session(replies.append)
+        world.watch([work])
+        commit = CommitTx(1, b"t" * 16, b"o" * 16, True, [("n", keys, [b"v"] * len(keys))], [], [])
+        machine.receive(Asked(session, commit))
+        machine.receive(Asked(session, msgspec.structs.replace(commit, id=2)))
+        machine.receive(Asked(session, GetStatus(3, b"t" * 16, partition_of(keys[0], 64))))
+        assert world.run_while(lambda: len(replies) < 3, at_most=10 * SECOND)
+        assert sorted(type(reply).__name__ for reply in replies) == ["Done", "Done", "Status"]
+        assert machine.node is not None
+        store = machine.node.core.replica.store
+        assert all(store.get(("n", partition_of(key, 64)), key) for key in keys)
+        assert work.most <= 2 * (WORK_MAX + PIECE_MAX), (
+            "what is ended in a turn is applied in it, as nobody else has a copy"
+        )

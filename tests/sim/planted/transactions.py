@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from engine.commits import Phase, Transaction
-from engine.locks import Key
 from engine.messages import Inquired, PrepareParts, Vote
 from rebalance.partition import Hold
 from rebalance.results import Results
@@ -45,7 +44,7 @@ def outcome_told_before_it_is_decided(machine: Machine) -> None:
         original(transaction, commit=commit)
         if transaction.phase is Phase.DECIDING and transaction.participants:
             coordinator._answer(transaction)
-            transaction.unfinished = dict.fromkeys(transaction.participants)
+            transaction.awaited = dict.fromkeys(transaction.participants)
             coordinator._tell_outcome(transaction)
 
     around(coordinator, "_decide", decide)
@@ -61,7 +60,8 @@ def commit_inferred_from_who_is_alive(machine: Machine) -> None:
         here = [p for p in prepare.participants if core.holds[p].mine]
         elsewhere = [p for p in prepare.participants if p not in here]
         transaction = original(tx, prepare)
-        transaction.votes |= dict.fromkeys(elsewhere, True)
+        for number in elsewhere:
+            transaction.awaited.pop(number, None)
         return transaction
 
     around(coordinator, "_recover", recover)
@@ -192,10 +192,15 @@ def lease_of_a_prepared_transaction_runs_out(machine: Machine) -> None:
     assert machine.node is not None
     locks = machine.node.locks
 
-    def let_go(owner: TxId, keys: list[Key] | None = None) -> None:
-        locks.release(owner, keys)
+    expire = locks.expire
 
-    during(machine, locks, "expire", locks, "give_up", let_go)
+    def let_go(now: int) -> list[TxId]:
+        silent = expire(now)
+        for owner in silent:
+            locks.release(owner)
+        return silent
+
+    replace(locks, "expire", let_go)
 
 
 @TRANSACTIONS.fault("5")
