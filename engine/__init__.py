@@ -12,9 +12,9 @@ except (AttributeError, ImportError):
 
     check_siblings(["wal", "rebalance"])
     raise
+from engine.client.codecs import Codec
 from engine.client.timing import Aged
 from engine.client.transaction import Concurrency, Isolation
-from engine.codecs import Codec
 from engine.errors import (
     AlreadyAnswered,
     ClusterReadOnly,

@@ -17,12 +17,12 @@ from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, over
 from engine import errors
 from engine.client.batches import batches_of
 from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall, SwapCall
+from engine.client.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.client.session import Session, SocketLinks
 from engine.client.timing import Aged, check_seconds, milliseconds, time_left
 from engine.client.transaction import Concurrency, Isolation, check_label, check_mode, entered
 from engine.client.transaction import Transaction as RawTransaction
-from engine.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
-from engine.transport import split_address
+from engine.protocol.addresses import split_address
 from wal.ids import check_name, partition_of
 
 T = TypeVar("T")
@@ -573,9 +573,22 @@ async def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, doma
 async def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`
     """Open an embedded node: a cluster of one, in this process, without a port.
 
-    `settings` are those of `engine.settings.Settings`; a new directory has 16 partitions unless they say
+    `settings` are those of `engine.turn.settings.Settings`; a new directory has 16 partitions unless they say
     otherwise. Raises UsageError, CorruptionError and DiskFull.
     """
-    from engine.embedded import open_embedded  # noqa: PLC0415  # a remote client needs neither LMDB nor the node
-
     return await open_embedded(Path(path), settings)
+
+
+async def open_embedded(path: Path, settings: dict[str, Any], **how: Any) -> Database:
+    """`open`, where `how` may say on which disk the log is: for those who try out what happens when one fails."""
+    from engine.host.embedded import ADDRESS, open_node  # noqa: PLC0415  # a remote client needs neither LMDB nor the node
+
+    node = await open_node(path, settings, **how)
+    session = Session([ADDRESS], timeout=60.0)
+    session.links = node
+    node.begin(session)
+    session.begin()
+    if not await session.wait_for_table(30.0):
+        await node.stop()
+        raise errors.Unavailable(f"the node in {path} did not start")
+    return Database(session, f"embedded {path}", node.stop)

@@ -34,10 +34,10 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar,
 
 from engine import aio, errors
 from engine.aio import Level, Mode, Setting, TransactionOptions
+from engine.client.codecs import Codec, CodecName
+from engine.client.loop import Loop, immortal, iterate
 from engine.client.timing import Aged
 from engine.client.transaction import Concurrency, entered
-from engine.codecs import Codec, CodecName
-from engine.loop import Loop, immortal, iterate
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -24,7 +24,7 @@ _pack = struct.Struct(">QQ").pack  # epoch, counter
 
 
 class Version(Protocol):
-    """What a key has: `engine.store.Entry`."""
+    """What a key has: `engine.state.store.Entry`."""
 
     @property
     def epoch(self) -> int:

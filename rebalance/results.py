@@ -1,7 +1,7 @@
 """The answers that were given, by transaction id, so that a retry after a lost reply gets the first one.
 
 They are part of a partition: each is noted by the write that gave it, on every copy, and travels with it. The log says
-which of them are forgotten (`wal.records.Forget`), and nothing else does; `engine.sessions` decides when they may be.
+which of them are forgotten (`wal.records.Forget`), and nothing else does; `engine.data.sessions` decides when they may be.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The partition map of one topology version: who is a member, and who holds which partition in which state.
 
-A topology is a value. It is proposed, accepted and committed as a whole by the exchange (`engine.exchange`), and every
-node that has version 5.1 has the same bytes for it. It says four things about a partition:
+A topology is a value. It is proposed, accepted and committed as a whole by the exchange (`engine.cluster.exchange`), and
+every node that has version 5.1 has the same bytes for it. It says four things about a partition:
 
 * its **epoch**, which rises at every change of primary and begins each new history,
 * its **owners**, primary first: the copies that get every write,

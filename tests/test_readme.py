@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 import engine
-from engine.settings import Durability
+from engine.turn.settings import Durability
 from tools.cli import PROGRAMS
 from tools.reconcile.findings import Kind
 from tools.reconcile.report import ExitCode

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from engine.client import admin
 from engine.client.admin import ask
 from engine.errors import Error, Unavailable, UsageError
-from engine.transport import split_address
+from engine.protocol.addresses import split_address
 from wal.ids import NodeId, check_name
 
 LOOK_SECONDS = 0.1

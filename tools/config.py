@@ -1,9 +1,9 @@
 """A node's configuration: from flags, the environment, a TOML file and defaults, in this order; checked key by key.
 
-The keys are the fields of `engine.server.ServerConfig` and `engine.settings.Settings`; their types, bounds, defaults and
-meanings are read from there and said nowhere else. A key is spelled `suspicion_ms` in a file, `--suspicion-ms` as a flag
-and `FORESHORE_SUSPICION_MS` in the environment. Nothing is guessed: an unknown key is an error, and so is a value that
-is not what the key's type and bounds say; both name the place where they were found.
+The keys are the fields of `engine.host.server.ServerConfig` and `engine.turn.settings.Settings`; their types, bounds,
+defaults and meanings are read from there and said nowhere else. A key is spelled `suspicion_ms` in a file,
+`--suspicion-ms` as a flag and `FORESHORE_SUSPICION_MS` in the environment. Nothing is guessed: an unknown key is an
+error, and so is a value that is not what the key's type and bounds say; both name the place where they were found.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import msgspec
 from msgspec.inspect import CustomType, EnumType, Field, IntType, ListType, Metadata, StructType, type_info
 
 from engine.errors import UsageError
-from engine.server import ServerConfig
-from engine.settings import Settings
+from engine.host.server import ServerConfig
+from engine.turn.settings import Settings
 
 ENVIRONMENT = "FORESHORE_"
 OTHERS = frozenset({"FORESHORE_JAVA_HOME"})

@@ -24,8 +24,8 @@ import msgspec
 import typer
 
 from engine.errors import UsageError
-from engine.settings import Settings
-from engine.transport import split_address
+from engine.protocol.addresses import split_address
+from engine.turn.settings import Settings
 from tools.reconcile.session import find_java
 from tools.terminal import ExitCode, Row, emit, program, show
 from wal import checksum

@@ -17,9 +17,9 @@ import typer
 import uvloop
 
 from engine.errors import Error, UsageError
-from engine.home import MakeDisk
-from engine.server import Server, ServerConfig
-from engine.turns import collect_seldom
+from engine.host.home import MakeDisk
+from engine.host.server import Server, ServerConfig
+from engine.turn.turns import collect_seldom
 from tools.allocator import give_large_blocks_back
 from tools.asking import Refused, listens, question, run, wait_for
 from tools.config import KEYS, Key, load, toml_line

@@ -23,8 +23,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from engine.errors import CorruptionError, Error, Unavailable, UsageError
-from engine.offline import DoesNotFold, LogLost
-from engine.store_errors import StoreDamaged, StoreError, StoreForeign
+from engine.offline.directory import DoesNotFold, LogLost
+from engine.state.store_errors import StoreDamaged, StoreError, StoreForeign
 from tools.reconcile.findings import printable
 from wal import DiskError, Finding, LogError
 from wal.errors import Kind as FindingKind

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from engine import errors
-from engine.requests import Admin, Failed, Report
-from engine.transport import split_address
-from engine.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
+from engine.protocol.addresses import split_address
+from engine.protocol.requests import Admin, Failed, Report
+from engine.protocol.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
 
 AGAIN_SECONDS = 0.1
 

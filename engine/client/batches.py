@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine import errors
-from engine.limits import KEYS_MAX
+from engine.protocol.limits import KEYS_MAX
 from wal.ids import partitions_of
 
 REQUEST_KEYS = 10_000

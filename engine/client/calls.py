@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from engine import errors
-from engine.requests import (
+from engine.protocol.requests import (
     KEYS_AT_ONCE,
     Check,
     CommitTx,
@@ -39,7 +39,7 @@ class Call(ABC):
     """Something to be done at the primaries of some partitions.
 
     `writes`: an unanswered request may have taken effect. `tx` identifies it then. `acked` and `version` are what the
-    router says with each request that is sent, and `within_ms`: see `engine.requests`.
+    router says with each request that is sent, and `within_ms`: see `engine.protocol.requests`.
     """
 
     # What every call begins with stands in the class: a call is made for every operation, and most never differ.

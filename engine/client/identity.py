@@ -1,7 +1,7 @@
 """Who a client is to the nodes: its sessions, and which of their answers it has.
 
 A session is ten bytes that the client drew, and numbers that rise. Up to which number it has every answer goes with each
-request, and then the nodes need not keep those any more (`engine.sessions`). An answer that never came would hold back
+request, and then the nodes need not keep those any more (`engine.data.sessions`). An answer that never came would hold back
 all later ones: so when a call ends as unknown, the client goes on in another session, and the one that it leaves is kept
 by the nodes for as long as the client lives, to be asked about.
 """

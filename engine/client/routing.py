@@ -11,7 +11,7 @@ from __future__ import annotations
 from engine import errors
 from engine.client.calls import Call, Item, StatusCall
 from engine.client.identity import Identity
-from engine.requests import Code, Done, Failed, GetTable, KeepSessions, Remap, Reply, Request, Table, Values
+from engine.protocol.requests import Code, Done, Failed, GetTable, KeepSessions, Remap, Reply, Request, Table, Values
 from rebalance import table as topology
 from rebalance.table import Topology, version_of
 from wal.ids import MINOR_BITS, NO_VERSION

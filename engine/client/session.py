@@ -16,9 +16,19 @@ from engine.client.calls import Call
 from engine.client.routing import Address, Router
 from engine.client.timing import check_seconds
 from engine.errors import ProtocolError
-from engine.requests import Reply, Request
-from engine.transport import HELLO_SECONDS, REDIAL_SECONDS, split_address
-from engine.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame, frames
+from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, split_address
+from engine.protocol.requests import Reply, Request
+from engine.protocol.wire import (
+    FRAME_BYTES_MAX,
+    MAGIC,
+    PROTOCOL,
+    FrameReader,
+    Hello,
+    decode_hello,
+    decode_replies,
+    frame,
+    frames,
+)
 from wal.ids import TxId
 
 TICK_SECONDS = 0.01

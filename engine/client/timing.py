@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from engine.errors import UsageError
-from engine.limits import TIMEOUT_MS_MAX
+from engine.protocol.limits import TIMEOUT_MS_MAX
 
 V = TypeVar("V")
 

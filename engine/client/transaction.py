@@ -19,7 +19,7 @@ from typing import Any, Self
 from engine import errors
 from engine.client.calls import CheckCall, CommitCall, GetCall, KeepLocksCall, LockCall, UnlockCall
 from engine.client.session import Session
-from engine.limits import label_problem
+from engine.protocol.limits import label_problem
 from wal.ids import Namespace as NamespaceName
 from wal.ids import partition_of
 

@@ -36,8 +36,8 @@ import msgspec
 from engine.aio import Setting
 from engine.api import Database, connect
 from engine.client.admin import ask, form
+from engine.client.loop import Loop
 from engine.errors import Error, Unavailable, UsageError
-from engine.loop import Loop
 
 QUICK: MappingProxyType[str, Setting] = MappingProxyType(
     {
@@ -321,7 +321,7 @@ def cluster(
     """A cluster of so many nodes, formed and whole; it ends with the block.
 
     `directory` must be empty or not there yet, and stays; without it there is a temporary one, which goes. `timeout`
-    (seconds) bounds every wait. `settings` are those of `engine.settings.Settings`, over the quick ones (`QUICK`).
+    (seconds) bounds every wait. `settings` are those of `engine.turn.settings.Settings`, over the quick ones (`QUICK`).
     """
     if not 1 <= nodes <= NODES_MAX:
         raise UsageError(f"nodes is {nodes}: expected 1 to {NODES_MAX}")

@@ -17,10 +17,10 @@ from functools import partial
 
 import msgspec
 
-from engine.effects import Event, PeerSeen, Received
 from engine.errors import Error, UsageError
+from engine.host.server import Server, ServerConfig
 from engine.messages import Message
-from engine.server import Server, ServerConfig
+from engine.turn.effects import Event, PeerSeen, Received
 from wal.ids import NodeId
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import engine
 from engine import aio
-from engine.loop import Loop
-from engine.settings import Settings
+from engine.client.loop import Loop
+from engine.turn.settings import Settings
 from tests.contracts.driven import Driven
 from tests.support.directories import Nodes
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from engine import aio
-from engine.loop import Loop
+from engine.client.loop import Loop
 
 _WRAPPED = (aio.Database, aio.Namespace, aio.Transaction, aio.TransactionNamespace)
 

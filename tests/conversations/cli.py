@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 from typer.testing import CliRunner
 
-from engine.home import Home, open_home
-from engine.settings import Settings
+from engine.host.home import Home, open_home
+from engine.turn.settings import Settings
 from rebalance.table import Member, Placement, Topology, encode
 from tests.conversations.names import Names
 from tests.conversations.records import record

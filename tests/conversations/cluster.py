@@ -14,20 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from engine.effects import (
-    Asked,
-    CheckpointWritten,
-    Connect,
-    Event,
-    LogGrew,
-    PeerLost,
-    PeerSeen,
-    Received,
-    Stop,
-    Task,
-    TrimLog,
-    WriteCheckpoint,
-)
 from engine.messages import (
     Accept,
     Announce,
@@ -42,11 +28,25 @@ from engine.messages import (
     SingleMap,
     kind_of,
 )
-from engine.node import Node
-from engine.recover import recover
-from engine.requests import Reply, Request
-from engine.settings import Settings
-from engine.store import LayeredStore, MemoryStore
+from engine.node.node import Node
+from engine.protocol.requests import Reply, Request
+from engine.state.recover import recover
+from engine.state.store import LayeredStore, MemoryStore
+from engine.turn.effects import (
+    Asked,
+    CheckpointWritten,
+    Connect,
+    Event,
+    LogGrew,
+    PeerLost,
+    PeerSeen,
+    Received,
+    Stop,
+    Task,
+    TrimLog,
+    WriteCheckpoint,
+)
+from engine.turn.settings import Settings
 from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from rebalance.table import Topology
 from tests.conversations.in_turn import in_turn

@@ -1,4 +1,4 @@
-"""Conversations with the lock table of a primary (`engine.locks`).
+"""Conversations with the lock table of a primary (`engine.data.locks`).
 
 ```
 try t1 a b               take all of these keys at once, or none
@@ -18,7 +18,7 @@ show                     who holds what, and who waits
 
 from __future__ import annotations
 
-from engine.locks import Key, LockTable
+from engine.data.locks import Key, LockTable
 from tests.conversations.names import Names, duration
 from tests.conversations.story import Command, Interpreter
 from wal.ids import TxId

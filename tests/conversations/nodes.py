@@ -1,7 +1,7 @@
 """Conversations between whole nodes: two-phase commit, the exchange, demand and supply.
 
 ```
-cluster n1 n2 n3 [partitions=1] [backups=2] [heartbeat_ms=250 ...]    form a cluster; any knob of `engine.settings`
+cluster n1 n2 n3 [partitions=1] [backups=2] [heartbeat_ms=250 ...]    form a cluster; any knob of `engine.turn.settings`
 start n4 | crash n1 | restart n1 | leave n3           processes come and go
 image n1, put-back n1 | wipe n1                       keep a disk image, put it back; an empty disk (of a crashed node)
 checkpoint n1 | trim n1                               the store is brought up to date; the log is cut to it
@@ -36,10 +36,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.node import Node
-from engine.requests import Admin, CommitTx, Get, GetStatus, Lock, Put, Request, Swap, Unlock
-from engine.settings import Settings
-from engine.store import Entry
+from engine.node.node import Node
+from engine.protocol.requests import Admin, CommitTx, Get, GetStatus, Lock, Put, Request, Swap, Unlock
+from engine.state.store import Entry
+from engine.turn.settings import Settings
 from rebalance.partition import Hold
 from tests.conversations.cluster import Cluster, Host, Letter
 from tests.conversations.fragment import state_of

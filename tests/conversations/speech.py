@@ -8,8 +8,8 @@ from typing import assert_never
 import msgspec
 
 from engine import messages as m
-from engine import requests as q
 from engine.messages import kind_of
+from engine.protocol import requests as q
 from rebalance import table as topologies
 from rebalance.lives import INCARNATION_BITS
 from rebalance.results import COMMITTED

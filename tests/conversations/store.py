@@ -1,4 +1,4 @@
-"""Conversations with what a node has (`engine.replica` over `engine.store`), its checkpoints and its way back.
+"""Conversations with what a node has (`engine.state.replica` over `engine.state.store`), its checkpoints and its way back.
 
 ```
 log                        log the records in the body as one block, and apply them (tests/conversations/records.py)
@@ -16,9 +16,9 @@ state acc/0 | result t1
 
 from __future__ import annotations
 
-from engine.recover import recover
-from engine.replica import Replica
-from engine.store import CheckpointImage, Entry, LayeredStore, MemoryStore
+from engine.state.recover import recover
+from engine.state.replica import Replica
+from engine.state.store import CheckpointImage, Entry, LayeredStore, MemoryStore
 from rebalance.results import COMMITTED
 from tests.conversations.fragment import state_of
 from tests.conversations.names import Names

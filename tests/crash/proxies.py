@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Self
 
 from engine.errors import ProtocolError
-from engine.wire import HELLO_BYTES_MAX, decode_hello
+from engine.protocol.wire import HELLO_BYTES_MAX, decode_hello
 
 Pair = tuple[str, str]
 HEADER = struct.Struct(">II")

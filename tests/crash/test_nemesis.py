@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from engine.wire import MAGIC, PROTOCOL, Hello, frame
+from engine.protocol.wire import MAGIC, PROTOCOL, Hello, frame
 from tests.crash.kills import schedule
 from tests.crash.nemesis import NEMESIS
 from tests.crash.processes import free_port

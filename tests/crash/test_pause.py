@@ -11,7 +11,7 @@ import pytest
 
 from engine import aio
 from engine.client.admin import ask
-from engine.requests import Done, Failed, Get, Put, Remap, Reply, Values
+from engine.protocol.requests import Done, Failed, Get, Put, Remap, Reply, Values
 from tests.crash.journal import Journal
 from tests.crash.load import Load
 from tests.crash.processes import SETTINGS, Cluster, eventually

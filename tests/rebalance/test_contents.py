@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.replica import Replica
-from engine.store import CheckpointImage, Entry, LayeredStore, MemoryStore
+from engine.state.replica import Replica
+from engine.state.store import CheckpointImage, Entry, LayeredStore, MemoryStore
 from rebalance.contents import share
-from tests.engine.test_replica import MOVES, NAMESPACES, NEAR_A_DIGEST, PARTITIONS, Move, fold, record_of
+from tests.engine.state.test_replica import MOVES, NAMESPACES, NEAR_A_DIGEST, PARTITIONS, Move, fold, record_of
 from wal import records as r
 from wal.ids import Fragment
 

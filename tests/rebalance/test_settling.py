@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from engine.replica import Replica
-from engine.store import LayeredStore, MemoryStore
+from engine.state.replica import Replica
+from engine.state.store import LayeredStore, MemoryStore
 from rebalance.fragment import LARGE_BYTES, FragmentImage
 from tests.sim.planted.stage import NAMESPACE, Stage, key
 from wal import records as r

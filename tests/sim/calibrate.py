@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.client.calls import CommitCall, PutCall, ScanCall
-from engine.effects import Effects, Event
-from engine.node import Node
-from engine.settings import Settings
-from engine.turns import TURN_MS_MAX, what
+from engine.node.node import Node
+from engine.turn.effects import Effects, Event
+from engine.turn.settings import Settings
+from engine.turn.turns import TURN_MS_MAX, what
 from rebalance.ports import MS
 from tests.conversations.names import key_in
 from tests.sim.clients import Client

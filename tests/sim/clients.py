@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from engine import errors
 from engine.client.calls import Call
 from engine.client.routing import Address, Router
-from engine.effects import Asked
-from engine.requests import Reply, Request
-from engine.wire import decode_replies, decode_requests, frame
+from engine.protocol.requests import Reply, Request
+from engine.protocol.wire import decode_replies, decode_requests, frame
+from engine.turn.effects import Asked
 from tests.sim.network import MS, REDIAL_NS, Side
 from tests.sim.trace import FRAME_HEADER_BYTES
 from wal.ids import TxId

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 from msgspec.structs import astuple
 
-from engine.effects import Effects, Event
-from engine.node import Node
-from engine.store import Entry, LayeredStore, Page
-from engine.turns import TURN_MS_MAX, what
+from engine.node.node import Node
+from engine.state.store import Entry, LayeredStore, Page
+from engine.turn.effects import Effects, Event
+from engine.turn.turns import TURN_MS_MAX, what
 from rebalance.ports import MS
 from tests.sim.violation import About, Violation
 from wal.ids import Fragment

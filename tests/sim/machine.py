@@ -1,7 +1,7 @@
 """One machine of a world: a disk, checkpoints, clocks, and, while its process runs, a real `Node` on a real `Log`.
 
-The doing half is `engine.duties`, as the real driver has it, with one difference: time passes where the world says so. A
-turn's early messages leave at once; then the log is written, which takes a while, and whatever arrives in that time
+The doing half is `engine.host.duties`, as the real driver has it, with one difference: time passes where the world says
+so. A turn's early messages leave at once; then the log is written, which takes a while, and whatever arrives in that time
 waits for the next turn; then everything else is paid. What is done in the background begins, pauses between calls of the
 disk and is back at times that the seed draws (`tests.sim.background`). A crash can come at any point: before the log was
 touched, between any two of the disk's operations, or after the sync and before the replies left.
@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from engine.duties import Duties
-from engine.effects import Effects, Event, LogGrew, SessionId
+from engine.host.duties import Duties
 from engine.messages import Message
-from engine.node import Node
-from engine.recover import recover
-from engine.requests import Reply
-from engine.settings import Settings
-from engine.store import CheckpointImage
-from engine.store_errors import StoreError
+from engine.node.node import Node
+from engine.protocol.requests import Reply
+from engine.state.recover import recover
+from engine.state.store import CheckpointImage
+from engine.state.store_errors import StoreError
+from engine.turn.effects import Effects, Event, LogGrew, SessionId
+from engine.turn.settings import Settings
 from rebalance.affinity import Affinity
 from rebalance.lives import INCARNATION_BITS
 from tests.sim.background import Fibre, Turnstile

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engine.effects import PeerLost, PeerSeen, Received
 from engine.messages import Heartbeat, Join, Message
-from engine.wire import decode_messages, frame
+from engine.protocol.wire import decode_messages, frame
+from engine.turn.effects import PeerLost, PeerSeen, Received
 from tests.sim.trace import FRAME_HEADER_BYTES
 from wal.ids import NodeId
 

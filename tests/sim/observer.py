@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.effects import Effects, Event
 from engine.messages import Message
-from engine.requests import Reply, Request
-from engine.store import CheckpointImage
+from engine.protocol.requests import Reply, Request
+from engine.state.store import CheckpointImage
+from engine.turn.effects import Effects, Event
 from wal.ids import NodeId
 from wal.records import Record
 

@@ -13,7 +13,7 @@ from random import Random
 
 import msgspec
 
-from engine.settings import Settings
+from engine.turn.settings import Settings
 from rebalance.affinity import assign
 from tests.sim.costs import COSTS
 from tests.sim.draws import Draws

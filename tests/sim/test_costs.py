@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from engine.client.calls import PutCall
-from engine.effects import Effects, Event, Received
 from engine.messages import Heartbeat, Life
-from engine.node import Node
-from engine.settings import Settings
+from engine.node.node import Node
+from engine.turn.effects import Effects, Event, Received
+from engine.turn.settings import Settings
 from rebalance.ports import MS
 from tests.sim.calibrate import calibrate
 from tests.sim.costs import Modelled, parts_of, price, taken

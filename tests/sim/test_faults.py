@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.settings import Settings
+from engine.turn.settings import Settings
 from tests.sim.draws import Draws
 from tests.sim.faults import RATES
 from tests.sim.machine import Machine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.settings import Settings
+from engine.turn.settings import Settings
 from tests.sim.__main__ import main
 from tests.sim.scenario.expects import EXPECTS
 from tests.sim.scenario.interpreter import tell

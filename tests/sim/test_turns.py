@@ -1,6 +1,6 @@
 """Real nodes over the simulated network: what a change of topology costs, counted in work and not in time.
 
-No turn does more than it may (`engine.core.WORK_MAX`, and one piece of what is cut), and each fragment is looked at a
+No turn does more than it may (`engine.turn.core.WORK_MAX`, and one piece of what is cut), and each fragment is looked at a
 number of times that does not grow with how many there are.
 """
 
@@ -12,10 +12,23 @@ from typing import Any
 
 import msgspec
 
-from engine.effects import Asked, Effects, Event, Received
-from engine.node import Node
-from engine.requests import KEYS_AT_ONCE, Check, CommitTx, Done, Failed, Get, GetStatus, Lock, Put, Request, Unlock, Values
-from engine.settings import Settings
+from engine.node.node import Node
+from engine.protocol.requests import (
+    KEYS_AT_ONCE,
+    Check,
+    CommitTx,
+    Done,
+    Failed,
+    Get,
+    GetStatus,
+    Lock,
+    Put,
+    Request,
+    Unlock,
+    Values,
+)
+from engine.turn.effects import Asked, Effects, Event, Received
+from engine.turn.settings import Settings
 from rebalance.demander import PART_HAVES
 from rebalance.messages import Demand, Have
 from rebalance.ports import WORK_MAX

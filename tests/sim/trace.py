@@ -12,8 +12,8 @@ from hashlib import blake2b
 from typing import TypeAlias
 
 from engine.messages import Heartbeat, Join, Message
-from engine.requests import Reply, Request, request_kind
-from engine.wire import decode_messages
+from engine.protocol.requests import Reply, Request, request_kind
+from engine.protocol.wire import decode_messages
 from tests.conversations.names import Names
 from tests.conversations.speech import Speech
 from tests.sim.violation import About

@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-from engine.store import BaseStore, MemoryStore
-from engine.store_lmdb import LmdbStore
+from engine.state.store import BaseStore, MemoryStore
+from engine.state.store_lmdb import LmdbStore
 
 LMDB_MAP_BYTES = 8 << 20
 

@@ -13,9 +13,9 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from engine.effects import Asked
-from engine.requests import Admin, Failed, Reply
-from engine.settings import Settings
+from engine.protocol.requests import Admin, Failed, Reply
+from engine.turn.effects import Asked
+from engine.turn.settings import Settings
 from rebalance.affinity import Affinity, assign
 from rebalance.table import Topology
 from tests.sim.clients import Client

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from engine.settings import Settings
+from engine.turn.settings import Settings
 from tests.support.directories import SEGMENT_BYTES, build, copies
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import DAMAGES, PARTITIONS, story

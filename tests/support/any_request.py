@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from engine.requests import (
+from engine.protocol.requests import (
     Admin,
     Check,
     CommitTx,

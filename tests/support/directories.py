@@ -14,12 +14,12 @@ import lmdb
 
 from engine import aio
 from engine.client.admin import ask, form
-from engine.home import read_identity
-from engine.server import Server, ServerConfig
-from engine.settings import Settings
-from engine.store import CheckpointImage, Entry
-from engine.store_envelope import ROWS, fragment_key
-from engine.store_lmdb import LmdbStore
+from engine.host.server import Server, ServerConfig
+from engine.state.identity import read_identity
+from engine.state.store import CheckpointImage, Entry
+from engine.state.store_envelope import ROWS, fragment_key
+from engine.state.store_lmdb import LmdbStore
+from engine.turn.settings import Settings
 from tests.support.patience import PATIENCE_SECONDS
 from wal import DirectoryDisk, Log, LogSettings, list_segments, read
 from wal.ids import Fragment

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from engine.requests import Reply, Request
-from engine.transport import split_address
-from engine.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
+from engine.protocol.addresses import split_address
+from engine.protocol.requests import Reply, Request
+from engine.protocol.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
 from tests.support.patience import PATIENCE_SECONDS
 
 

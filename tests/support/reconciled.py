@@ -13,9 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from engine import aio
-from engine.offline import read_directory
-from engine.store import CheckpointImage, Entry
-from engine.store_lmdb import LmdbStore
+from engine.offline.directory import read_directory
+from engine.state.store import CheckpointImage, Entry
+from engine.state.store_lmdb import LmdbStore
 from rebalance import table as topologies
 from tests.support.directories import append, flip, lose, replace
 from wal import list_segments

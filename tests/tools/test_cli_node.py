@@ -18,9 +18,9 @@ import pytest
 import engine.aio
 from engine.client.admin import ask
 from engine.errors import CorruptionError, UsageError
-from engine.home import open_home
-from engine.server import Server, ServerConfig
-from engine.settings import Settings
+from engine.host.home import open_home
+from engine.host.server import Server, ServerConfig
+from engine.turn.settings import Settings
 from tests.support.commands import Background, Node, damage_log, environment, foreshore, free_port, nodes
 from tests.support.patience import PATIENCE_SECONDS
 from tools.config import KEYS

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from engine.errors import UsageError
-from engine.server import ServerConfig, check_config
-from engine.settings import Durability, Settings
+from engine.host.server import ServerConfig, check_config
+from engine.turn.settings import Durability, Settings
 from tools.config import CONFIG_BYTES_MAX, KEYS, load, nearest, toml_line
 
 DATA = {"data": "data"}

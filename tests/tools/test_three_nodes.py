@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.settings import Settings
+from engine.turn.settings import Settings
 from tests.support.commands import FORESHORE, environment, free_port
 from tests.support.patience import PATIENCE_SECONDS
 from tools.local_cluster import spawn

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from engine import aio
-from engine.offline import read_directory
+from engine.offline.directory import read_directory
 from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is, per_second
 
 NAMESPACE = "bench"

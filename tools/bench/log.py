@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from engine.home import open_home
-from engine.recover import recover
-from engine.settings import Settings
-from engine.store import LayeredStore, MemoryStore
+from engine.host.home import open_home
+from engine.state.recover import recover
+from engine.state.store import LayeredStore, MemoryStore
+from engine.turn.settings import Settings
 from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is, per_second
 from wal import DirectoryDisk, Log, LogSettings, PartitionCounter, Want, crc32c, reference_crc32c
 from wal.checksum import Checksum

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import lmdb
 
-from engine.store import CheckpointImage, Entry
-from engine.store_envelope import fragment_key, seal_rows
-from engine.store_lmdb import LmdbStore
+from engine.state.store import CheckpointImage, Entry
+from engine.state.store_envelope import fragment_key, seal_rows
+from engine.state.store_lmdb import LmdbStore
 from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is, per_second
 from wal.ids import Fragment, partition_of
 

@@ -1,6 +1,6 @@
 """How long a node is deaf: the longest turn at the limits of what may be asked, and while a node with much comes back.
 
-Times are of the processor, as the node itself counts them (`engine.turns`), so that a busy disk does not show. A turn
+Times are of the processor, as the node itself counts them (`engine.turn.turns`), so that a busy disk does not show. A turn
 above 50 ms is a defect: `foreshore node status` shows it too.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 
 from engine import aio
 from engine.aio import Concurrency
-from engine.node import Node
-from engine.turns import TURN_MS_MAX, Turns, collect_seldom
+from engine.node.node import Node
+from engine.turn.turns import TURN_MS_MAX, Turns, collect_seldom
 from rebalance.ports import MS
 from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is
 from tools.local_cluster import LocalCluster, NodeProcess, until

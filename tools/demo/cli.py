@@ -27,7 +27,7 @@ import uvloop
 from rich.console import Console
 
 from engine.errors import Error, UsageError
-from engine.settings import Settings, check_settings
+from engine.turn.settings import Settings, check_settings
 from tools.demo.flights import data_file
 from tools.demo.screen import Screen, summary_rows, summary_table
 from tools.demo.story import Options, Story, check_hours

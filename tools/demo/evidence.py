@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from engine.home import open_home
-from engine.settings import Settings
-from engine.store import Entry
+from engine.host.home import open_home
+from engine.state.store import Entry
+from engine.turn.settings import Settings
 from tools.demo.flights import Hour
 from wal import PartitionCounter, read
 from wal import records as r

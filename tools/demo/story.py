@@ -23,7 +23,7 @@ import msgspec
 from engine import aio
 from engine.client.admin import ask
 from engine.errors import Error, UsageError
-from engine.settings import Settings
+from engine.turn.settings import Settings
 from tools.demo import flights as data
 from tools.demo.evidence import Check, check_return, damage, equal, lost_hours, read_return, same_counters
 from tools.demo.load import Heart, Load

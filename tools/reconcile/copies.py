@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.offline import FragmentView, PartitionView
-from engine.store import Row
+from engine.offline.directory import FragmentView, PartitionView
+from engine.state.store import Row
 from tools.reconcile.findings import Finding, Values
 from tools.wal.rows import Rows as LogSaid
 from wal.ids import NodeId, Version

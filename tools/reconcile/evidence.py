@@ -13,7 +13,7 @@ from itertools import groupby
 
 import msgspec
 
-from engine.offline import FragmentView, State
+from engine.offline.directory import FragmentView, State
 from tools.reconcile.findings import Facts, Finding, Kind, printable, raw_key
 from wal import Block, inspect
 from wal import records as r

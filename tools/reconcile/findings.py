@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from engine.store import Entry
+from engine.state.store import Entry
 from wal.ids import NodeId, fragment_name
 
 HASH_BYTES = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from engine.offline import Claim, PartitionView
+from engine.offline.directory import Claim, PartitionView
 from tools.reconcile.copies import Compared, Copy, Rules
 from tools.reconcile.findings import Facts, Finding, Kind
 from wal.ids import Fragment, tx_name

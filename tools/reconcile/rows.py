@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from engine.offline_rows import Alike
-from engine.store import Entry, Row
+from engine.offline.rows import Alike
+from engine.state.store import Entry, Row
 from rebalance.contents import share
 from tools.reconcile.copies import Compared, Copy, Rules
 from tools.reconcile.findings import KINDS, Facts, Finding, Kind, Proof, entry_facts, printable

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 import msgspec
 
 from engine.errors import CorruptionError
-from engine.offline import DoesNotFold, FragmentView, PartitionView, State, read_directory
-from engine.offline_rows import Tell, side_by_side
+from engine.offline.directory import DoesNotFold, FragmentView, PartitionView, State, read_directory
+from engine.offline.rows import Tell, side_by_side
 from rebalance.table import CopyState, Placement, Topology
 from tools.reconcile.compare import compare, core_of
 from tools.reconcile.copies import Copy

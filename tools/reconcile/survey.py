@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from engine.errors import CorruptionError, UsageError
-from engine.home import read_identity
-from engine.offline import is_live, read_directory
+from engine.offline.directory import is_live, read_directory
+from engine.state.identity import read_identity
 from rebalance.results import ABORTED, COMMITTED
 from rebalance.table import Topology
 from tools.reconcile.copies import GRACE_MS, Clock, Rules

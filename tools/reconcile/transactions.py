@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.offline import PartitionView
+from engine.offline.directory import PartitionView
 from rebalance.results import COMMITTED
 from tools.reconcile.copies import Rules
 from tools.reconcile.findings import Facts, Finding, Kind

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import CorruptionError, UsageError
-from engine.offline import FragmentView, State, read_directory
+from engine.offline.directory import FragmentView, State, read_directory
 from tools.terminal import ExitCode, Unreadable
 from tools.wal.places import Place
 from wal import PartitionCounter

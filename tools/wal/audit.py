@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.offline import State
+from engine.offline.directory import State
 from tools.terminal import word
 from tools.wal.logic import INTERNAL
 from tools.wal.rows import LogRows, Rows, audited

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engine.replica import NodeImage
-from engine.store import Entry
-from engine.store_errors import StoreError
-from engine.store_lmdb import LmdbStore
+from engine.state.replica import NodeImage
+from engine.state.store import Entry
+from engine.state.store_errors import StoreError
+from engine.state.store_lmdb import LmdbStore
 from rebalance import table as topologies
 from rebalance.fragment import FragmentImage
 from rebalance.table import Topology

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from engine.errors import CorruptionError, UsageError
-from engine.offline import FragmentView, State, is_live, read_directory
+from engine.offline.directory import FragmentView, State, is_live, read_directory
 from rebalance.table import CopyState, Topology
 from tools.terminal import ExitCode, Row, Unreadable, complain, show, word
 from tools.wal.places import Place, place_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from engine.offline import State
+from engine.offline.directory import State
 from tools.reconcile.logs import LogTold, Reading, torn_ones
 from tools.terminal import word
 from wal import Block, CounterOverlap, PartitionCounter

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from engine.errors import CorruptionError, UsageError
-from engine.home import read_identity
-from engine.offline import is_live
+from engine.offline.directory import is_live
+from engine.state.identity import read_identity
 from tools.terminal import Unreadable
 from wal import Owner, Source
 

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from engine.store import Entry
+from engine.state.store import Entry
 from rebalance.contents import packed_share, share
 from wal import records as r
 from wal.ids import Fragment, TxId

@@ -1,9 +1,10 @@
 """The story of one key, out of the logs of any number of nodes: what was written, when, by whom, and where it is.
 
 A change is one (epoch, counter) of the key's fragment, and the same on every node; what differs is how a node came by it
-and for how long it stood there. So each node's log is folded by itself (`Reading`), by the rules of `engine.replica`: a
-prepare stands when its outcome commits it, an epoch that begins below it, an undoing and a clearing end it, and it may come
-back by re-issue, history or transfer. What a log does not reach back to is what its store had.
+and for how long it stood there. So each node's log is folded by itself (`Reading`), by the rules of
+`engine.state.replica`: a prepare stands when its outcome commits it, an epoch that begins below it, an undoing and a
+clearing end it, and it may come back by re-issue, history or transfer. What a log does not reach back to is what its
+store had.
 """
 
 from __future__ import annotations

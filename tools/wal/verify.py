@@ -15,10 +15,10 @@ import msgspec
 import typer
 
 from engine.errors import CorruptionError, UsageError
-from engine.offline import State, is_live, read_directory
-from engine.store_errors import StoreDamaged, StoreError, StoreTooNew
-from engine.store_file import structure_problems
-from engine.store_lmdb import LmdbStore
+from engine.offline.directory import State, is_live, read_directory
+from engine.state.store_errors import StoreDamaged, StoreError, StoreTooNew
+from engine.state.store_file import structure_problems
+from engine.state.store_lmdb import LmdbStore
 from tools.reconcile.logs import LogTold
 from tools.terminal import ExitCode, code_of, emit, exit_code_of, to_json
 from tools.wal.against import Owed, check_peers, owed_by, read_peers

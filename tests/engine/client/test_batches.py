@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine import errors
 from engine.client.batches import REQUEST_BYTES, REQUEST_KEYS, SHARE_BYTES_MAX, batches_of
-from engine.limits import KEYS_MAX
+from engine.protocol.limits import KEYS_MAX
 from wal.ids import partition_of
 
 

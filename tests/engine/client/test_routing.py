@@ -9,7 +9,7 @@ import pytest
 from engine import errors
 from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall
 from engine.client.routing import SILENCE_MS, Router
-from engine.requests import (
+from engine.protocol.requests import (
     Code,
     Done,
     Failed,

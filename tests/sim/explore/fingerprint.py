@@ -14,8 +14,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from engine.settings import Settings
-from engine.turns import Turns
+from engine.turn.settings import Settings
+from engine.turn.turns import Turns
 
 _encode = msgspec.msgpack.Encoder(enc_hook=repr).encode
 _SKIPPED = (

@@ -14,14 +14,14 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from engine.effects import Asked, Effects, Event, PeerSeen, Received
-from engine.exchange import Intent
+from engine.cluster.exchange import Intent
 from engine.messages import Heartbeat, Join, Message, kind_of
-from engine.node import Node
-from engine.recover import recover
-from engine.requests import Reply, Request
-from engine.settings import Settings
-from engine.store import LayeredStore
+from engine.node.node import Node
+from engine.protocol.requests import Reply, Request
+from engine.state.recover import recover
+from engine.state.store import LayeredStore
+from engine.turn.effects import Asked, Effects, Event, PeerSeen, Received
+from engine.turn.settings import Settings
 from rebalance.plan import Candidate
 from rebalance.ports import MS
 from tests.conversations.cluster import Block, Host

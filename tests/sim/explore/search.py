@@ -18,8 +18,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from engine.requests import Reply
-from engine.settings import Settings
+from engine.protocol.requests import Reply
+from engine.turn.settings import Settings
 from tests.sim.explore.nodes import DOWN, Happening, Letter, Nodes, Step, told
 from tests.sim.world import Plant
 from wal import records as r

@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from engine.requests import Admin, CommitTx, Done, Failed, Reply
+from engine.protocol.requests import Admin, CommitTx, Done, Failed, Reply
 from tests.sim.explore.nodes import Happening, ask
 from tests.sim.explore.search import SETTINGS, Fact, Might, SmallWorld, Walk
 from wal import records as r

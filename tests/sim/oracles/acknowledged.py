@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from engine.requests import CommitTx, Done, Put, Reply, Request, Swap
+from engine.protocol.requests import CommitTx, Done, Put, Reply, Request, Swap
 from tests.sim.machine import Machine
 from tests.sim.oracles.ledger import Fact, Ledger, Span
 from tests.sim.oracles.oracle import Oracle

@@ -6,7 +6,7 @@ nothing (busy, no quorum, a lock that did not come) may be followed by anything.
 
 from __future__ import annotations
 
-from engine.requests import Code, CommitTx, Done, Failed, GetStatus, Put, Reply, Request, Status, Swap
+from engine.protocol.requests import Code, CommitTx, Done, Failed, GetStatus, Put, Reply, Request, Status, Swap
 from tests.sim.machine import Machine
 from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.oracle import Oracle

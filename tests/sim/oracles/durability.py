@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from engine.messages import Heartbeat, Message
-from engine.requests import Reply
-from engine.settings import Durability as Mode
+from engine.protocol.requests import Reply
+from engine.turn.settings import Durability as Mode
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from engine.replica import Replica
+from engine.state.replica import Replica
 from rebalance.contents import share
 from rebalance.table import CopyState
 from tests.sim.machine import Machine

@@ -14,7 +14,7 @@ from itertools import combinations
 
 from engine import errors
 from engine.client.calls import PutCall
-from engine.settings import Settings
+from engine.turn.settings import Settings
 from rebalance.table import Topology
 from tests.conversations.names import key_in
 from tests.sim.clients import Client

@@ -1,7 +1,7 @@
 """Invariant 3: every counter at or below LWM has exactly one record that counts in the log, or lies below what is cut off.
 
 The log is folded here once more, in the simplest way: which counters of which fragment it says something about, and
-what. This fold knows nothing of `engine.replica` and must find, for each copy that recovery makes of the same log,
+what. This fold knows nothing of `engine.state.replica` and must find, for each copy that recovery makes of the same log,
 every counter that is applied and not cut off.
 """
 

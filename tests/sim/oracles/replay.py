@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.recover import recover
-from engine.replica import Replica
-from engine.store import BaseStore, CheckpointImage, LayeredStore, MemoryStore
+from engine.state.recover import recover
+from engine.state.replica import Replica
+from engine.state.store import BaseStore, CheckpointImage, LayeredStore, MemoryStore
 from tests.sim.machine import Machine
 from tests.sim.oracles.equality import ROWS_AT_ONCE
 from tests.sim.oracles.oracle import Oracle

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from engine.client.calls import PutCall
-from engine.settings import Settings
+from engine.turn.settings import Settings
 from rebalance.fragment import FragmentState
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from engine.effects import Effects
 from engine.messages import Heartbeat, Life
-from engine.requests import Done, GetStatus, Put, Status
-from engine.store import CheckpointImage, Entry
+from engine.protocol.requests import Done, GetStatus, Put, Status
+from engine.state.store import CheckpointImage, Entry
+from engine.turn.effects import Effects
 from rebalance.partition import Hold
 from rebalance.table import Topology
 from tests.sim.machine import Machine

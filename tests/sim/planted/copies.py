@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from engine.messages import Settled, Way
-from engine.node import Node
-from engine.recover import Replays, recover
-from engine.store import LayeredStore
+from engine.node.node import Node
+from engine.state.recover import Replays, recover
+from engine.state.store import LayeredStore
 from rebalance.fragment import FragmentState
 from rebalance.ports import HistoryRead
 from tests.sim.machine import Machine

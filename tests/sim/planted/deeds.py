@@ -1,11 +1,11 @@
-"""Faults of the doing half: what `engine.duties` owes, in which order, and what its background work may touch."""
+"""Faults of the doing half: what `engine.host.duties` owes, in which order, and what its background work may touch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from engine.effects import LogGrew
+from engine.turn.effects import LogGrew
 from tests.sim.machine import Machine
 from tests.sim.planted.elections import whoever_never_answers_is_waited_for
 from tests.sim.planted.fault import Faults, around, replace

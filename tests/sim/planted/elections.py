@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine import exchange
+from engine.cluster import exchange
 from engine.messages import Accept, Announce, Commit, CopyReport, Promise, Propose, SetBaseline
 from rebalance import lives, promotion
 from rebalance import plan as assignment

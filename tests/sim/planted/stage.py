@@ -12,7 +12,7 @@ from typing import Any
 from engine.client.calls import GetCall, PutCall, StatusCall
 from engine.messages import KINDS as MESSAGES
 from engine.messages import kind_of
-from engine.settings import Settings
+from engine.turn.settings import Settings
 from tests.conversations.in_turn import in_turn
 from tests.sim.clients import Client, Task
 from tests.sim.draws import Draws

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
-from engine.settings import Durability
+from engine.turn.settings import Durability
 from tests.sim.network import MS
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.world import Plant

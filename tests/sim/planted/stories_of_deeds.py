@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
-from engine.settings import Durability
+from engine.turn.settings import Durability
 from tests.sim.network import MS
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, SETTINGS, Stage, Stories, key
 from tests.sim.world import SECOND, Plant

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
-from engine.coordinator import PREPARE_SECONDS_MAX
 from engine.errors import Conflict
-from engine.requests import Request
+from engine.protocol.requests import Request
+from engine.transactions.coordinator import PREPARE_SECONDS_MAX
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
 from tests.sim.world import SECOND, Plant

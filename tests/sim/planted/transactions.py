@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from engine.commits import Phase, Transaction
 from engine.messages import Inquired, PrepareParts, Vote
+from engine.transactions.commits import Phase, Transaction
 from rebalance.partition import Hold
 from rebalance.results import Results
 from tests.sim.machine import Machine

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.effects import SessionId
+from engine.data.replication import Batch, _claims
 from engine.messages import PrepareParts, Propose, Replicate, Replicated, Vote
-from engine.replication import Batch, _claims
-from engine.requests import Get, Lock, Request
+from engine.protocol.requests import Get, Lock, Request
+from engine.turn.effects import SessionId
 from rebalance.table import CopyState
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace, swapped

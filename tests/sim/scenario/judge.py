@@ -7,10 +7,10 @@ everybody is there and nothing is left to do, the oracles of the seeds say their
 
 from __future__ import annotations
 
-from engine.recover import recover
-from engine.replica import Replica
-from engine.settings import Durability
-from engine.store import LayeredStore
+from engine.state.recover import recover
+from engine.state.replica import Replica
+from engine.state.store import LayeredStore
+from engine.turn.settings import Durability
 from tests.sim.machine import CLUSTER, Machine
 from tests.sim.oracles import look_inside, unsettled
 from tests.sim.oracles.equality import compare, contents_of

@@ -1,4 +1,4 @@
-"""What `cluster` may say: the shape, and every setting of `engine.settings` by its name."""
+"""What `cluster` may say: the shape, and every setting of `engine.turn.settings` by its name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
 
-from engine.settings import Durability, Settings
+from engine.turn.settings import Durability, Settings
 from tests.sim.machine import CLUSTER
 from tests.sim.scenario.language import Statement, duration, size, unknown
 from wal.ids import NodeId, check_name

@@ -11,7 +11,7 @@ Beside these there are the words in which people speak of a transaction or an ex
 * `promotion` the `replicate` by which a new primary begins its epoch. What it issues again in it is nothing else: a held
   `prepare t1` is the vote that the old primary asked for, and not this.
 
-Between a client and a node there are `request` and `reply`, and each by its own tag in `engine.requests`.
+Between a client and a node there are `request` and `reply`, and each by its own tag in `engine.protocol.requests`.
 
 An answer says only which batches, or which request, it is about, so what was sent is remembered here.
 """
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from engine import messages as m
 from engine.messages import kind_of
-from engine.requests import REPLIES, REQUESTS, Reply, Request, request_kind
+from engine.protocol.requests import REPLIES, REQUESTS, Reply, Request, request_kind
 from tests.sim.machine import Machine
 from tests.sim.observer import Observer
 from wal import records as r

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from engine.requests import Failed
+from engine.protocol.requests import Failed
 from tests.sim.machine import MS, PPM, Machine, all_of
 from tests.sim.network import Pair
 from tests.sim.scenario import holds

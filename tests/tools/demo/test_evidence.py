@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.settings import Settings
+from engine.turn.settings import Settings
 from tests.support.directories import SEGMENT_BYTES, copies
 from tools.demo import flights as data
 from tools.demo.evidence import Return, check_return, damage, equal, lost_hours, read_return, same_counters

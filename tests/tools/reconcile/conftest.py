@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.settings import Settings
+from engine.turn.settings import Settings
 from tests.support.directories import SEGMENT_BYTES, build
 from tests.support.reconciled import PARTITIONS, story
 

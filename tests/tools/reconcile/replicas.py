@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from engine.offline import PartitionView, Prepared, view_of
-from engine.replica import Replica
-from engine.store import Entry, LayeredStore, MemoryStore
+from engine.offline.directory import PartitionView, Prepared, view_of
+from engine.state.replica import Replica
+from engine.state.store import Entry, LayeredStore, MemoryStore
 from tools.reconcile.copies import Copy
 from wal import records as r
 from wal.ids import Fragment, NodeId, TxId, Version

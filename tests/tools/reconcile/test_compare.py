@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.store import Entry
+from engine.state.store import Entry
 from tests.tools.reconcile.replicas import ACC, Said, closed, copy_of, put, tx
 from tools.reconcile.compare import compare
 from tools.reconcile.copies import Clock, Compared, Copy, Rules

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import engine.aio
-from engine.offline import read_directory
+from engine.offline.directory import read_directory
 from tests.support.commands import FORESHORE
 from tests.support.directories import copies, cut_in_half, flip, lose_the_log, replace, zero_last_blocks
 from tests.support.patience import PATIENCE_SECONDS

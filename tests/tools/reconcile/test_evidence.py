@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.offline import read_directory
-from engine.store import Entry
+from engine.offline.directory import read_directory
+from engine.state.store import Entry
 from tests.support.directories import append, copies, replace
 from tests.support.reconciled import IN_DOUBT, NOW_MS, fragment_of
 from tools.reconcile import Finding, Kind, check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.offline import PartitionView, Prepared
+from engine.offline.directory import PartitionView, Prepared
 from rebalance.results import ABORTED, COMMITTED
 from tests.tools.reconcile.replicas import put, tx
 from tools.reconcile.copies import Clock, Rules

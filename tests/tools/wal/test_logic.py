@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.offline import read_directory
-from engine.store import Entry
+from engine.offline.directory import read_directory
+from engine.state.store import Entry
 from tests.support.commands import objects, wal
 from tests.support.directories import append, copies, replace
 from tools.wal.logic import Logic

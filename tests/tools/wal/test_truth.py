@@ -10,7 +10,7 @@ import pytest
 
 import engine
 import engine.aio
-from engine.offline import read_directory
+from engine.offline.directory import read_directory
 from tests.support.commands import foreshore, objects, wal
 from tests.support.directories import append, copies, cut_in_half, lose_the_log, zero_last_blocks
 from wal import list_segments, read

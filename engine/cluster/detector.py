@@ -1,0 +1,136 @@
+"""Who was heard of lately: the failure detector of one node.
+
+It suspects by silence, and only ever gives a reason to try an exchange: a wrong suspicion costs time, never safety. A
+node that was away itself (its process was stopped, or its clock jumped) does not blame the others for the silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.cluster.clique import connected
+from engine.turn.core import Core
+from rebalance.ports import MS
+from wal.ids import NodeId
+from wal.probe import probe
+
+
+class Detector:
+    """When each node was last heard of."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._heard: dict[NodeId, int] = {}
+        self._back: dict[NodeId, int] = {}  # when each was heard of again that had been suspected
+        self._silent: dict[NodeId, list[NodeId]] = {}  # whom each node said that it does not hear
+        self._last_look = 0
+        self.since: int | None = None  # when this node began to listen
+
+    def listen(self) -> None:
+        """Called once a turn: begin to listen, or begin anew after being away."""
+        core = self.core
+        if self.since is None:
+            self.since = core.now
+            if core.topology is not None:
+                self._heard = {m.node: core.now for m in core.topology.members}
+        beat = core.settings.heartbeat_ms * MS
+        if core.now - self._last_look > 3 * beat and self._last_look:
+            probe("detector.was_away")
+            self._heard = {node: max(at, core.now - beat) for node, at in self._heard.items()}
+        self._last_look = core.now
+
+    def heard(self, node: NodeId) -> None:
+        """A node said something."""
+        now = self.core.now
+        before = self._heard.get(node)
+        self._heard[node] = now
+        if before is not None and now - before > self.core.settings.suspicion_ms * MS:
+            self._back[node] = now
+
+    def expect(self, node: NodeId) -> None:
+        """A node should be there from now on."""
+        self._heard.setdefault(node, self.core.now)
+
+    def lost(self, node: NodeId) -> None:
+        """A connection broke: if the node stays silent, suspect it sooner."""
+        settings = self.core.settings
+        grace = (settings.suspicion_ms - settings.connection_lost_ms) * MS
+        if node in self._heard:
+            self._heard[node] = min(self._heard[node], self.core.now - grace)
+
+    def suspected(self, node: NodeId) -> bool:
+        """Whether a node has been silent for too long."""
+        if node == self.core.node:
+            return False
+        heard = self._heard.get(node)
+        return heard is None or self.core.now - heard > self.core.settings.suspicion_ms * MS
+
+    def is_steady(self, node: NodeId) -> bool:
+        """Whether a node was heard of without a silence for as long as it takes to be suspected."""
+        limit = self.core.settings.suspicion_ms * MS
+        return not self.suspected(node) and self.core.now - self._back.get(node, -limit) >= limit
+
+    def heard_since_start(self, node: NodeId) -> bool:
+        """Whether this node really heard of another since it started."""
+        return node == self.core.node or self._heard.get(node, 0) > (self.since or 0)
+
+    def has_quorum(self) -> bool:
+        """Whether a majority of the voters was heard of lately, and hears this node as far as they say."""
+        topology, node = self.core.topology, self.core.node
+        if topology is None:
+            return False
+        return sum(not self.suspected(n) and not self._apart(n, node) for n in topology.voters) >= topology.majority
+
+    def coordinator(self) -> NodeId | None:
+        """The oldest member that is not suspected and could make a map, in this node's opinion; the slow ones last."""
+        topology = self.core.topology
+        if topology is None:
+            return None
+        fast = [m.node for m in topology.members if topology.aside.get(m.node, 0) <= 0]
+        slow = [m.node for m in topology.members if topology.aside.get(m.node, 0) > 0]
+        return next((n for n in (*fast, *slow) if not self.suspected(n) and self._can_lead(n)), None)
+
+    # Links that are broken in one direction, or between others.
+
+    def silent(self) -> list[NodeId]:
+        """The members and voters that this node does not hear."""
+        topology = self.core.topology
+        voters = topology.voters if topology is not None else ()
+        return [n for n in dict.fromkeys([*self.core.peers(), *voters]) if self.suspected(n)]
+
+    def note_silent(self, node: NodeId, silent: list[NodeId]) -> None:
+        """A node says whom it does not hear."""
+        self._silent[node] = silent
+
+    def _can_lead(self, node: NodeId) -> bool:
+        """Whether a majority hears this member and each other, as far as they say: else it is heard and cannot lead."""
+        topology = self.core.topology
+        assert topology is not None
+        voters = topology.voters
+        if node == self.core.node:
+            if topology.allocations.get(node, self.core.allocation) != self.core.allocation:
+                return False  # the voter of this name is another disk, and the others wait for that
+            voters = tuple(n for n in voters if not self.suspected(n))
+        part = connected(node, voters, self._apart, voters)
+        return topology.carried_by(part)
+
+    def connected(self, nodes: Sequence[NodeId]) -> list[NodeId]:
+        """This node, and of the others as many as can be in one map with it, in their order."""
+        topology = self.core.topology
+        return connected(self.core.node, nodes, self._apart, topology.voters if topology is not None else ())
+
+    def _apart(self, a: NodeId, b: NodeId) -> bool:
+        return b in self._silent.get(a, ()) or a in self._silent.get(b, ())
+
+    def next_suspicion(self) -> int | None:
+        """When the next of the members or voters will be suspected, unless it is heard of before."""
+        topology, limit = self.core.topology, self.core.settings.suspicion_ms * MS
+        if topology is None:
+            return None
+        expected = dict.fromkeys([*self.core.peers(), *topology.voters])
+        due = [at + limit + 1 for n, at in self._heard.items() if n in expected and at + limit >= self.core.now]
+        return min(due, default=None)
+
+    def switch(self) -> None:
+        """A new map: who does not hear whom has to be said anew."""
+        self._silent = {}

@@ -1,0 +1,518 @@
+"""The exchange: how a cluster moves from topology version N to N+1, and its consensus.
+
+One instance of single-decree Paxos per version, decided by the voters of version N, in the words of Ignite's partition
+map exchange:
+
+```
+ coordinator                      every member
+ Announce(N, ballot)  ------->    log the promise; answer it at once with what was accepted before
+                      <-------    Promise
+                                  finish transactions on partitions that are handed over (bounded), then stop
+                      <-------    SingleMap: what every copy here has; from now on no replication of version N
+ majority of promises, all single maps:
+ Propose(full map)    ------->    log the accepted map
+                      <-------    Accept
+ majority of accepts:
+ Commit(map)          ------->    log it, switch to it
+```
+
+A map that was accepted under an earlier ballot is proposed again instead of a new one: it may be committed already. The
+failure detector only decides when to try; a wrong suspicion costs time and never safety. Whoever missed a commit learns
+the map from the next message that carries a newer version. A coordinator is whoever is the oldest member that is not
+suspected, in its own opinion; two of them are harmless, because ballots order them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from engine.cluster.claims import Claims
+from engine.cluster.detector import Detector
+from engine.messages import (
+    Accept,
+    Announce,
+    AskMap,
+    Commit,
+    CopyReport,
+    Message,
+    Promise,
+    Propose,
+    Refuse,
+    SingleMap,
+)
+from engine.turn.core import Core
+from rebalance import table as topologies
+from rebalance.lives import disk_of, earlier, may_vote, set_back
+from rebalance.plan import Candidate, Change, next_topology
+from rebalance.ports import MS
+from rebalance.table import Topology
+from wal import records as r
+from wal.ids import NO_BALLOT, Ballot, NodeId, Version
+from wal.probe import probe
+
+
+class Intent:
+    """Why a coordinator begins an exchange: who should be in the next map, and what should change."""
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        handover: Sequence[int] = (),
+        baseline: Sequence[NodeId] | None = None,
+        leaving: Sequence[NodeId] = (),
+        reset: Sequence[int] = (),
+        aside: Mapping[NodeId, int] | None = None,
+        reason: str = "",
+    ) -> None:
+        self.candidates = list(candidates)
+        self.handover = list(handover)
+        self.baseline = list(baseline) if baseline is not None else None
+        self.leaving = list(leaving)
+        self.reset = list(reset)
+        self.aside = aside
+        self.reason = reason
+
+
+class Attempt:
+    """One ballot of a coordinator."""
+
+    def __init__(self, after: Version, ballot: Ballot, intent: Intent, deadline: int, claims: list[r.Claim]) -> None:
+        self.after = after
+        self.ballot = ballot
+        self.intent = intent
+        self.deadline = deadline
+        self.claims = claims  # made before the ballot was announced: by lives that came before any that answers it
+        self.promises: dict[NodeId, Promise] = {}
+        self.singles: dict[NodeId, SingleMap] = {}
+        self.proposed: bytes | None = None
+        self.accepts: dict[NodeId, None] = {}
+
+
+class Exchange:
+    """Both sides of the exchange on one node: acceptor always, coordinator when it has an attempt under way."""
+
+    def __init__(
+        self,
+        core: Core,
+        detector: Detector,
+        claims: Claims,
+        *,
+        switch: Callable[[Topology], None],
+        drained: Callable[[Sequence[int]], list[str]],
+        break_locks: Callable[[Sequence[int]], None],
+        vouched: Callable[[], list[tuple[int, NodeId]]],
+    ) -> None:
+        self.core = core
+        self.detector = detector
+        self.claims = claims
+        self._switch = switch
+        self._drained = drained
+        self._break_locks = break_locks
+        self._vouched = vouched
+        self.attempt: Attempt | None = None
+        self.draining: Announce | None = None  # announced, the single map is not sent yet
+        self._drain_until = 0
+        self._coordinator: NodeId = ""
+        self.single: SingleMap | None = None  # the single map that was sent for the current ballot
+        self.highest_seen = 0
+        self.retry_at = 0
+        self.held_up: list[str] = []
+        self._resend_at = 0
+        self.splits: dict[NodeId, tuple[Version, int]] = {}  # who has another map than ours
+        self.wake_at: int | None = None
+
+    # Acceptor.
+
+    @property
+    def promised(self) -> Ballot:
+        """The highest ballot promised for the version after the committed one."""
+        after, ballot = self.core.replica.promised
+        return ballot if after == self.core.version else NO_BALLOT
+
+    @property
+    def accepted(self) -> tuple[Ballot, bytes]:
+        """The map accepted for the version after the committed one, with its ballot."""
+        after, ballot, topology = self.core.replica.accepted
+        return (ballot, topology) if after == self.core.version and topology else (NO_BALLOT, b"")
+
+    @property
+    def consent(self) -> str:
+        """The id of the cluster that this node agreed to form, as long as it is in none."""
+        return topologies.decode(self.accepted[1]).cluster if self.core.topology is None and self.accepted[1] else ""
+
+    def _same_version(self, sender: NodeId, after: Version) -> bool:
+        """Whether a message is about the version after ours; else bring whoever is behind up to date."""
+        if after < self.core.version:
+            self.send_map(sender)
+            return False
+        if after > self.core.version:
+            self.core.send(sender, AskMap(self.core.version))
+            return False
+        return True
+
+    def send_map(self, to: NodeId) -> None:
+        """Tell a node that is behind what is committed."""
+        version, topology = self.core.replica.committed
+        if topology and to != self.core.node:
+            self.core.send(to, Commit(version, topology))
+
+    def on_announce(self, sender: NodeId, message: Announce) -> None:
+        """Promise, drain what is handed over, then report."""
+        core = self.core
+        if not self._same_version(sender, message.after):
+            return
+        self.highest_seen = max(self.highest_seen, message.ballot.round)
+        if message.ballot < self.promised:
+            probe("exchange.refused_lower_ballot")
+            core.send(sender, Refuse(message.after, message.ballot, self.promised))
+            return
+        if message.ballot > self.promised:
+            core.vote(r.Promised(message.after, message.ballot))
+            self.draining, self.single = message, None
+            self._drain_until = core.now + core.settings.exchange_drain_ms * MS
+            self._coordinator = sender
+        accepted_ballot, accepted = self.accepted
+        core.send(
+            sender,
+            Promise(
+                message.after,
+                message.ballot,
+                accepted_ballot,
+                accepted,
+                core.life,
+                core.voted_lsn,
+                self.claims.sure(),
+            ),
+        )
+        if self.single is not None:
+            core.send(sender, self.single)
+        self.try_report()
+
+    def try_report(self) -> None:
+        """Send the single map as soon as nothing under way holds it up, or the time for that is over."""
+        message, core = self.draining, self.core
+        if message is None:
+            return
+        self.held_up = self._drained(message.handover)
+        if self.held_up:
+            if core.now < self._drain_until:
+                self.wake_at = self._drain_until
+                return
+            probe("exchange.drain_timed_out")
+            core.note(f"exchange after {message.after} no longer waits for {', '.join(self.held_up)}")
+            self._break_locks(message.handover)
+        self.draining, self.held_up = None, []
+        core.frozen = True
+        self.single = SingleMap(
+            message.after,
+            message.ballot,
+            core.life,
+            self.claims.known(),
+            self.copies(),
+            self._vouched() if core.serving else [],
+        )
+        core.send(self._coordinator, self.single)
+
+    def copies(self) -> list[CopyReport]:
+        """What every copy here has; one that is loading has nothing that counts."""
+        return [
+            CopyReport(
+                ns,
+                p,
+                f.counter.lwm,
+                f.counter.highest_applied,
+                f.base,
+                f.digest,
+                f.epochs[-1][0] if f.epochs else 0,
+            )
+            for (ns, p), f in self.core.replica.fragments.items()
+            if not f.loading and (f.counter.hwm or f.base)
+        ]
+
+    def on_propose(self, sender: NodeId, message: Propose) -> None:
+        """Put the proposed map on disk, unless a higher ballot was promised."""
+        core = self.core
+        if not self._same_version(sender, message.after):
+            return
+        if message.ballot < self.promised:
+            probe("exchange.refused_proposal")
+            core.send(sender, Refuse(message.after, message.ballot, self.promised))
+            return
+        if core.topology is not None and disk_of(core.topology, core.node) != core.allocation:
+            probe("exchange.no_vote_on_this_disk")
+            return  # the voter of this name is another disk: it alone knows what it promised
+        if self.accepted != (message.ballot, message.topology):
+            core.vote(r.Accepted(message.after, message.ballot, message.topology))
+        self.draining = None
+        core.frozen = True
+        core.send(sender, Accept(message.after, message.ballot, core.life, core.claim_lsn, core.voted_lsn))
+
+    def on_commit(self, sender: NodeId, message: Commit) -> None:
+        """Take a committed map that is newer than ours."""
+        if message.version <= self.core.version:
+            return
+        core, topology = self.core, topologies.decode(message.topology)
+        if self.consent not in ("", topology.cluster):
+            core.note(
+                f"{sender} sends a map of cluster {topology.cluster}, and this node agreed to form cluster {self.consent}: "
+                "ignored; give that `cluster init` again, or begin with an empty directory"
+            )
+            return
+        if core.topology is not None and topology.cluster != core.topology.cluster:
+            core.note(f"{sender} belongs to another cluster ({topology.cluster}): ignored")
+            return
+        if core.topology is not None and topologies.split_from(topology, 0, core.version, core.map_hash):
+            self.alarm(sender, message.version, topologies.hash_of(message.topology))
+            return
+        self.adopt(topology, message.topology)
+
+    def alarm(self, node: NodeId, version: Version, map_hash: int) -> None:
+        """Another map than ours follows a version of ours: promises were broken, and only a person can mend that."""
+        if self.splits.get(node) != (version, map_hash):
+            self.splits[node] = (version, map_hash)
+            probe("exchange.split")
+            self.core.note(
+                f"SPLIT: {node} has map {map_hash:016x} of version {version}, which does not go with {self.core.version} "
+                f"({self.core.map_hash:016x}) here: both sides may have acknowledged writes; keep both directories, stop "
+                "the side that is to be given up, wipe it, and let it join"
+            )
+
+    def adopt(self, topology: Topology, encoded: bytes) -> None:
+        """Log a committed map and switch to it."""
+        self.core.log(r.Committed(topology.version, encoded))
+        self.core.voted_lsn = 0  # nobody was promised anything about what follows
+        self.core.map_hash = topologies.hash_of(encoded)
+        self.draining, self.single, self.held_up = None, None, []
+        self.attempt = None
+        self.retry_at = 0
+        self.core.frozen = False
+        self._switch(topology)
+
+    # Coordinator.
+
+    def begin(self, intent: Intent) -> None:
+        """Try to move to the next version."""
+        core = self.core
+        assert core.topology is not None, "a cluster that is not formed has no exchange"
+        self.highest_seen = max(self.highest_seen, self.promised.round) + 1
+        ballot = Ballot(self.highest_seen, core.node)
+        deadline = core.now + (core.settings.exchange_drain_ms + core.settings.exchange_retry_ms) * MS
+        self.attempt = Attempt(core.version, ballot, intent, deadline, self.claims.known())
+        core.note(f"exchange after {core.version} ballot {ballot}: {intent.reason}")
+        self._announce()
+        self._resend_at = self.wake_at = core.now + core.settings.retransmit_ms * MS
+
+    def _announce(self) -> None:
+        attempt = self.attempt
+        assert attempt is not None
+        asked = [c.node for c in attempt.intent.candidates if c.node not in attempt.singles or self._restarted(c.node)]
+        self.core.send(tuple(asked), Announce(attempt.after, attempt.ballot, attempt.intent.handover))
+
+    def on_promise(self, sender: NodeId, message: Promise) -> None:
+        """Count a promise."""
+        attempt = self.attempt
+        if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
+            attempt.promises[sender] = message
+            self.claims.note(sender, message.life, message.voted_lsn, 0)
+            self.claims.learn(message.claims)
+            self._try_propose()
+
+    def on_single_map(self, sender: NodeId, message: SingleMap) -> None:
+        """Collect a single map."""
+        attempt = self.attempt
+        if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
+            attempt.singles[sender] = message
+            self._try_propose()
+
+    def _try_propose(self) -> None:
+        attempt, core = self.attempt, self.core
+        if attempt is None or attempt.proposed is not None or core.topology is None:
+            return
+        if sum(self._voted(n) for n in core.topology.voters) < core.topology.majority:
+            return
+        waiting = [
+            c.node
+            for c in attempt.intent.candidates
+            if c.node not in attempt.singles and not self.detector.suspected(c.node)
+        ]
+        late = core.now >= attempt.deadline
+        if waiting and not late:
+            return
+        highest = max((p.accepted_ballot for p in attempt.promises.values()), default=NO_BALLOT)
+        if highest > NO_BALLOT:
+            probe("exchange.adopted_accepted_map")
+            attempt.proposed = next(p.accepted for p in attempt.promises.values() if p.accepted_ballot == highest)
+        else:
+            if waiting:
+                probe("exchange.left_out_the_silent")
+                core.note(f"exchange after {attempt.after}: no single map from {', '.join(waiting)}: left out")
+            candidates = [c for c in attempt.intent.candidates if c.node in attempt.singles]
+            present = {c.node for c in candidates}
+            if not core.topology.carried_by(present):
+                return  # a map that its own voters could not continue would strand the cluster
+            if outlived := self._outlived():
+                probe("exchange.a_life_was_outlived")
+                core.note(f"exchange after {attempt.after}: {', '.join(outlived)} may have restarted meanwhile: ask again")
+                self.give_up()
+                return
+            baseline = attempt.intent.baseline if attempt.intent.baseline is not None else core.topology.baseline
+            change = Change(
+                candidates=[self._as_reported(c, attempt.singles[c.node]) for c in candidates],
+                singles=attempt.singles,
+                handover=attempt.intent.handover,
+                baseline=baseline,
+                leaving=attempt.intent.leaving,
+                voted={
+                    node: promise.voted_lsn
+                    for node, single in attempt.singles.items()
+                    if (promise := attempt.promises.get(node)) is not None and promise.life == single.life
+                },
+                claims=self.claims.sure(),
+                map_hash=core.map_hash,
+                reset=attempt.intent.reset,
+                aside=attempt.intent.aside,
+            )
+            plan = next_topology(core.topology, change, core.affinity)
+            if not plan.topology.carried_by([m.node for m in plan.topology.members]):
+                return  # nor may a new baseline be one whose majority is not here
+            for note in plan.notes:
+                core.note(note)
+            attempt.proposed = topologies.encode(plan.topology)
+        self._propose()
+
+    def _voted(self, node: NodeId) -> bool:
+        """Whether a node's promise is here, and counts."""
+        attempt, topology = self.attempt, self.core.topology
+        assert attempt is not None
+        assert topology is not None
+        promise = attempt.promises.get(node)
+        return promise is not None and may_vote(topology, node, promise.life, self.claims.known())
+
+    def _restarted(self, node: NodeId) -> bool:
+        """Whether a voter's promise does not count although its disk is the right one: a later life may promise again."""
+        attempt, topology = self.attempt, self.core.topology
+        assert attempt is not None
+        assert topology is not None
+        promise = attempt.promises.get(node)
+        mine = promise is not None and disk_of(topology, node) == promise.life.allocation
+        return mine and not self._voted(node)
+
+    def _outlived(self) -> list[NodeId]:
+        """The nodes of which others know a life that claimed more and may be the later one.
+
+        Its claim was heard of while the ballot was under way, so it does not tell whether the answer is late, or the disk
+        was set back. Once it is known here before a ballot begins, it does.
+        """
+        attempt = self.attempt
+        assert attempt is not None
+        heard = [claim for single in attempt.singles.values() for claim in single.claims]
+        self.claims.learn(heard)
+        return [
+            node
+            for node, single in attempt.singles.items()
+            if set_back(node, single.life, heard)
+            and not set_back(node, single.life, earlier(single.life, attempt.claims, heard))
+        ]
+
+    @staticmethod
+    def _as_reported(candidate: Candidate, single: SingleMap) -> Candidate:
+        return Candidate(
+            candidate.node, single.life.allocation, single.life.incarnation, candidate.address, candidate.domain
+        )
+
+    def look_again(self) -> None:
+        """Somebody that was waited for is suspected: perhaps all others have answered."""
+        self._try_propose()
+
+    def _propose(self) -> None:
+        attempt, core = self.attempt, self.core
+        assert attempt is not None
+        assert attempt.proposed is not None
+        assert core.topology is not None
+        voters = tuple(n for n in core.topology.voters if n not in attempt.accepts)
+        core.send(voters, Propose(attempt.after, attempt.ballot, attempt.proposed))
+
+    def on_accept(self, sender: NodeId, message: Accept) -> None:
+        """Count an accept; a majority commits."""
+        attempt, core = self.attempt, self.core
+        if not attempt or (message.after, message.ballot) != (attempt.after, attempt.ballot):
+            return
+        assert core.topology is not None
+        self.claims.note(sender, message.life, message.durable_lsn, 0)
+        if not may_vote(core.topology, sender, message.life, self.claims.known()):
+            probe("exchange.no_vote_in_this_life")
+            return  # it may have forgotten what an earlier life promised, under this ballot or a higher one
+        attempt.accepts[sender] = None
+        assert attempt.proposed is not None, "an accept answers a proposal"
+        if sum(n in attempt.accepts for n in core.topology.voters) >= core.topology.majority:
+            topology = topologies.decode(attempt.proposed)
+            told = {m.node: None for m in (*core.topology.members, *topology.members)}
+            told |= dict.fromkeys(c.node for c in attempt.intent.candidates)
+            told.pop(core.node, None)
+            encoded = attempt.proposed
+            if told:  # chosen already, whatever this disk says; and first of all, so that what follows is understood
+                core.effects.early.append((tuple(told), Commit(topology.version, encoded)))
+            self.adopt(topology, encoded)
+
+    def on_refuse(self, sender: NodeId, message: Refuse) -> None:
+        """Somebody promised a higher ballot: try again above it, a little later than whoever holds it."""
+        self.highest_seen = max(self.highest_seen, message.promised.round)
+        attempt = self.attempt
+        if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
+            probe("exchange.outbid")
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Abandon the attempt; the next one waits, the longer the younger this node is."""
+        core = self.core
+        self.attempt = None
+        assert core.topology is not None
+        rank = next((i for i, m in enumerate(core.topology.members) if m.node == core.node), 0)
+        self.retry_at = core.now + core.settings.exchange_retry_ms * MS * (2 + rank) // 2
+
+    def tick(self) -> None:
+        """Resend what may have been lost; end what takes too long."""
+        core, attempt = self.core, self.attempt
+        self.wake_at = None
+        if self.draining is not None:
+            self.try_report()
+        if attempt is None:
+            return
+        if core.now >= attempt.deadline:
+            self._try_propose()
+            if self.attempt is attempt and core.now >= attempt.deadline + core.settings.exchange_retry_ms * MS:
+                probe("exchange.attempt_timed_out")
+                core.note(f"exchange after {attempt.after} ballot {attempt.ballot} found no majority")
+                self.give_up()
+                return
+        if core.now >= self._resend_at and self.attempt is attempt:
+            self._resend_at = core.now + core.settings.retransmit_ms * MS
+            if attempt.proposed is None:
+                self._announce()
+            else:
+                self._propose()
+        self.wake_at = min(self._resend_at, self.wake_at) if self.wake_at is not None else self._resend_at
+
+    def handle(self, sender: NodeId, message: Message) -> None:
+        """Everything that is said about the exchange."""
+        match message:
+            case Announce():
+                self.on_announce(sender, message)
+            case Promise():
+                self.on_promise(sender, message)
+            case SingleMap():
+                self.on_single_map(sender, message)
+            case Propose():
+                self.on_propose(sender, message)
+            case Accept():
+                self.on_accept(sender, message)
+            case Refuse():
+                self.on_refuse(sender, message)
+            case Commit():
+                self.on_commit(sender, message)
+            case AskMap(version):
+                if version < self.core.version:
+                    self.send_map(sender)
+            case _:
+                raise AssertionError(f"not a message of the exchange: {message}")

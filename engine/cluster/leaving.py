@@ -1,0 +1,121 @@
+"""Stopping in good order: who asks to be let go, and who may.
+
+A node that is told to stop hands its primaries over, goes out of the in-sync sets by an exchange, and ends. It stays in
+the baseline: it is a voter that is away, and its return is a catch-up. Where those that would be left are no majority of
+the voters, nobody could take anything over and nothing can be acknowledged without it: then it stops as it is, still in
+the in-sync sets, and its disk counts in full when the cluster comes back.
+
+When the whole cluster is told to stop, nobody hands anything over either: all stop in sync, and every disk counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.cluster.detector import Detector
+from engine.messages import Halt, Leave
+from engine.turn.core import Core
+from rebalance.ports import MS
+from rebalance.table import Topology
+from wal.ids import NodeId
+
+LEAVE_MS_MAX = 30_000
+"""Nobody waits longer to be let go."""
+
+
+class Leaving:
+    """Who of the members is stopping; and whether this node is."""
+
+    def __init__(self, core: Core, detector: Detector) -> None:
+        self.core = core
+        self.detector = detector
+        self.since: int | None = None  # when this node was told to stop
+        self.halting = False  # the whole cluster stops, and this node tells the others
+        self._halted = False  # it was told
+        self._asked: dict[NodeId, int] = {}  # who asked to be let go -> the life in which it did
+
+    def begin(self) -> None:
+        """This node is told to stop."""
+        if self.since is None:
+            self.since = self.core.now
+
+    def halt(self, *, sure: bool) -> str:
+        """The whole cluster is told to stop, this node last; or why not."""
+        core, topology = self.core, self.core.topology
+        if topology is None or not core.serving or not core.quorum or core.frozen:
+            return "the cluster does not serve: stop its nodes one by one"
+        short = sum(
+            p.lost or len(p.in_sync) < min(topology.backups + 1, len(topology.baseline)) for p in topology.placements
+        )
+        if short and not sure:
+            return f"{short} partitions have fewer in-sync copies than they should: wait until they have, or say --now"
+        self.halting = True
+        self.begin()
+        self.say_halt()
+        return ""
+
+    def say(self, leader: NodeId | None) -> None:
+        """Ask the coordinator to be let go; or tell all others to stop."""
+        if self.halting:
+            self.say_halt()
+        elif leader is not None and self.since is not None and self.core.serving:
+            self.core.send(leader, Leave(self.core.node, self.core.incarnation))
+
+    def say_halt(self) -> None:
+        """Tell the others to stop, until none is left."""
+        peers = self.core.peers()
+        if peers:
+            self.core.send(peers, Halt(self.core.version))
+
+    def on_halt(self, message: Halt) -> None:
+        """The whole cluster stops, if it is as it was when that was said."""
+        if message.version == self.core.version and self.core.serving:
+            self._halted = True
+
+    def on_leave(self, message: Leave) -> None:
+        """A member stops on purpose; what an earlier life of it had asked means nothing."""
+        topology = self.core.topology
+        member = topology.member(message.node) if topology is not None else None
+        if member is not None and member.incarnation == message.incarnation:
+            self._asked[message.node] = message.incarnation
+
+    def switch(self, topology: Topology) -> None:
+        """A new topology: who is not in it in that life has gone."""
+        lives = {m.node: m.incarnation for m in topology.members}
+        self._asked = {n: life for n, life in self._asked.items() if lives.get(n) == life}
+
+    def granted(self, topology: Topology, here: Sequence[NodeId]) -> list[NodeId]:
+        """Those who are let go now: the rest must be able to go on without them. Who leads goes last."""
+        granted: list[NodeId] = []
+        if not self._asked:
+            return granted
+        for node in sorted(self._asked, key=lambda n: n == self.core.node):
+            rest = [n for n in here if n != node and n not in granted]
+            if node in here and topology.carried_by(rest) and not _awaited(topology, [node, *granted], rest):
+                granted.append(node)
+        return granted
+
+    def over(self) -> str:
+        """Why this node may stop now; nothing: it is not told to, or others are about to take over."""
+        core, topology = self.core, self.core.topology
+        if self._halted:
+            return "the whole cluster stops"
+        if self.since is None:
+            return ""
+        if topology is None or not core.serving:
+            return "left the cluster"
+        rest = [m.node for m in topology.members if m.node != core.node and not self.detector.suspected(m.node)]
+        if self.halting and not rest:
+            return "the whole cluster has stopped"
+        if not self.halting and not topology.carried_by(rest):
+            return "told to; those who are left are no majority, so nothing is handed over"
+        if core.now - self.since > LEAVE_MS_MAX * MS:
+            return f"told to; it was not let go within {LEAVE_MS_MAX // 1_000} s"
+        return ""
+
+
+def _awaited(topology: Topology, going: Sequence[NodeId], rest: Sequence[NodeId]) -> bool:
+    """Whether a copy is loading that will be in sync soon, and until then only those who go have all of its partition."""
+    return any(
+        not p.lost and all(n in going for n in p.in_sync) and any(n in rest for n in p.owners) for p in topology.placements
+    )

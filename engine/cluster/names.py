@@ -1,0 +1,134 @@
+"""Who may speak under a name: the life that the map lists, and nobody else as long as that one lives.
+
+A name belongs to a data directory. If a second process is started under the name of a live member, with another
+directory, then what it says must not be taken for the member's: it would look alive when it is not, and acknowledge what
+it does not have. So it is refused when it connects, and ends; what it says all the same is not heard. Only when the life
+that the map lists has been silent for so long that it is suspected may another disk take the name.
+
+A restart of the same directory is the same member, whose earlier life is over, because a directory is locked. If that
+one is heard all the same, somebody runs a copy of the directory, which is not let in either.
+"""
+
+from __future__ import annotations
+
+from engine.cluster.detector import Detector
+from engine.messages import (
+    Accept,
+    Announce,
+    AskMap,
+    Commit,
+    Heartbeat,
+    Join,
+    Leave,
+    Message,
+    Promise,
+    Propose,
+    Refuse,
+    ResetLost,
+    SetBaseline,
+    SingleMap,
+    Survey,
+    Surveyed,
+)
+from engine.turn.core import Core
+from engine.turn.effects import NameTaken, Stop
+from rebalance.ports import MS
+from rebalance.table import Member
+from wal.ids import NodeId
+from wal.probe import probe
+
+OF_ANY_LIFE = (
+    Heartbeat,
+    Join,
+    Announce,
+    Promise,
+    SingleMap,
+    Propose,
+    Accept,
+    Refuse,
+    Commit,
+    AskMap,
+    Survey,
+    Surveyed,
+)
+"""What a life may say that the map does not list: each of these tells of its life, or is as true from anyone."""
+
+BEATS = 2
+"""A life that was heard so many heartbeats after the next one of its directory began is still there."""
+
+PATIENCE_SUSPICIONS = 3
+"""Who is refused for its name for so many times `suspicion_ms` ends: whoever holds the name is not about to go."""
+
+
+class Names:
+    """Which life of each name counts, on one node."""
+
+    def __init__(self, core: Core, detector: Detector) -> None:
+        self.core = core
+        self.detector = detector
+        self._listed: dict[NodeId, Member] = {}
+        self._heard: dict[NodeId, int] = {}  # when the listed life of a member last spoke
+        self._begun: dict[tuple[NodeId, str, int], int] = {}  # when another life of a member first spoke
+        self._refused_since: int | None = None  # this node's own name is taken, others say
+
+    def switch(self) -> None:
+        """A new map lists other lives."""
+        topology = self.core.topology
+        self._listed = {m.node: m for m in topology.members} if topology is not None else {}
+        self._heard, self._begun = {}, {}
+
+    def hear(self, sender: NodeId, allocation: str, incarnation: int, message: Message) -> bool:
+        """A life of a node says something; whether it is to be listened to. Who is listened to lives."""
+        member = self._listed.get(sender)
+        if member is None:
+            self.detector.heard(sender)
+            return True
+        if (member.allocation, member.incarnation) == (allocation, incarnation):
+            self._heard[sender] = self.core.now
+            self.detector.heard(sender)
+            return True
+        returns = allocation == member.allocation and not self._two_at_once(sender, allocation, incarnation)
+        if returns:
+            self.detector.heard(sender)
+        if isinstance(message, OF_ANY_LIFE):
+            return True
+        if isinstance(message, Leave | SetBaseline | ResetLost):
+            if returns:
+                return True
+        elif message.version > self.core.version:
+            return True  # of a map that is not known here yet
+        probe("names.another_life_is_not_heard")
+        return False
+
+    def taken(self, node: NodeId, allocation: str, incarnation: int) -> str:
+        """Why a life may not speak under its name now, or nothing."""
+        member, core = self._listed.get(node), self.core
+        if node == core.node and allocation != core.allocation:
+            return f"node id {node!r} is taken by {core.address}: start it with another --node"
+        if member is None or (member.allocation, member.incarnation) == (allocation, incarnation):
+            return ""
+        if allocation != member.allocation and not self.detector.suspected(node):
+            return (
+                f"node id {node!r} is taken: the member of that name lives at {member.address}, on another disk; start "
+                "this one with another --node, or stop that one first"
+            )
+        if allocation == member.allocation and self._two_at_once(node, allocation, incarnation):
+            probe("names.copied")
+            return f"node id {node!r} is taken: the member at {member.address} still runs on a copy of this directory"
+        return ""
+
+    def _two_at_once(self, node: NodeId, allocation: str, incarnation: int) -> bool:
+        """Whether the listed life of a node speaks although a later one of the same directory does, too."""
+        now, beats = self.core.now, BEATS * self.core.settings.heartbeat_ms * MS
+        begun = self._begun.setdefault((node, allocation, incarnation), now)
+        heard = self._heard.get(node, 0)
+        return heard > begun + beats and now - heard < beats
+
+    def on_name_taken(self, event: NameTaken) -> None:
+        """Others refuse this node's name; if that goes on, end."""
+        core = self.core
+        if self._refused_since is None:
+            self._refused_since = core.now
+        patience = PATIENCE_SUSPICIONS * core.settings.suspicion_ms * MS
+        if not core.serving and core.now - self._refused_since > patience:
+            core.task(Stop(event.reason, refused=True))

@@ -1,0 +1,168 @@
+"""What the operator ordered, until an exchange has carried it out.
+
+An order is given to any node and passed on to the coordinator; who took it keeps it, for the case that the coordinator
+dies. It names what it is about: the baseline that it replaces, the placements that are LOST. When these have changed it is
+void, so that an order that is delayed, repeated or remembered is never executed late; and none stands for longer than a
+person waits.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.cluster.detector import Detector
+from engine.messages import Message, ResetLost, SetBaseline
+from engine.turn.core import Core
+from rebalance.affinity import Affinity
+from rebalance.ports import MS
+from rebalance.table import Topology
+from wal.ids import NodeId
+
+ORDER_MS_MAX = 60_000
+"""So long an order waits for its exchange."""
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What another baseline costs."""
+
+    baseline: tuple[NodeId, ...]
+    copies: int  # of each partition, when all is done
+    copies_wanted: int  # `backups` + 1
+    copies_before: int
+    failures_survived: int  # how many voters may be lost, and the rest decides
+    made_anew: int  # copies that have to be made
+    only_there: list[int]  # partitions, every in-sync copy of which is on nodes that go and are not here
+
+    def told(self) -> str:
+        """It as a sentence."""
+        voters = len(self.baseline)
+        said = (
+            f"{voters} {'node holds' if voters == 1 else 'nodes hold'} data ({', '.join(self.baseline)}): {self.copies} of "
+            f"{self.copies_wanted} copies of each partition, {self.made_anew} to be made; "
+            f"{self.failures_survived} of the nodes may fail and the rest goes on"
+        )
+        if self.only_there:
+            said += f"; {len(self.only_there)} partitions have no in-sync copy but on nodes that go and are not here"
+        return said
+
+    @property
+    def too_much(self) -> bool:
+        """Whether it takes an operator who means it."""
+        fewer = self.copies < self.copies_wanted and self.copies < self.copies_before
+        return fewer or bool(self.only_there)
+
+
+def cost_of(topology: Topology, baseline: tuple[NodeId, ...], affinity: Affinity) -> Cost:
+    """What it costs to have these nodes hold the data."""
+    wanted, here = topology.backups + 1, [m.node for m in topology.members]
+    ideal = affinity(baseline, topology.domains, topology.partitions, wanted)
+    return Cost(
+        baseline=baseline,
+        copies=min(wanted, len(baseline)),
+        copies_wanted=wanted,
+        copies_before=min(wanted, len(topology.baseline)),
+        failures_survived=(len(baseline) - 1) // 2,
+        made_anew=sum(n not in p.in_sync for p, nodes in zip(topology.placements, ideal, strict=True) for n in nodes),
+        only_there=[
+            number
+            for number, p in enumerate(topology.placements)
+            if all(n not in baseline and n not in here for n in p.in_sync)
+        ],
+    )
+
+
+class Orders:
+    """The orders that stand on one node."""
+
+    def __init__(self, core: Core, detector: Detector) -> None:
+        self.core = core
+        self.detector = detector
+        self._baseline: SetBaseline | None = None
+        self._reset: ResetLost | None = None
+        self._until = 0
+
+    # Given here.
+
+    def set_baseline(self, nodes: tuple[NodeId, ...], *, sure: bool) -> Cost | str:
+        """Ask for another baseline: what it costs; or why not."""
+        topology = self.core.topology
+        if topology is None:
+            return "the cluster is not formed yet"
+        unknown = [n for n in nodes if topology.member(n) is None and n not in topology.baseline]
+        if unknown:
+            return f"not a member: {', '.join(unknown)}; members: {', '.join(m.node for m in topology.members)}"
+        if not nodes:
+            return "a baseline needs at least one node"
+        away = [n for n in nodes if topology.member(n) is None]
+        if 2 * (len(nodes) - len(away)) <= len(nodes):
+            return (
+                f"{', '.join(away)} are not here: without a majority the baseline {', '.join(nodes)} could decide nothing"
+            )
+        cost = cost_of(topology, nodes, self.core.affinity)
+        if cost.too_much and not sure:
+            return f"{cost.told()}; say --yes if that is meant"
+        self._pass_on(SetBaseline(list(nodes), topology.baselined))
+        return cost
+
+    def remove(self, nodes: tuple[NodeId, ...], *, sure: bool) -> Cost | str:
+        """Ask for a baseline without these nodes: what it costs; or why not."""
+        topology = self.core.topology
+        baseline = topology.baseline if topology is not None else ()
+        unknown = [n for n in nodes if n not in baseline]
+        if topology is not None and unknown:
+            return f"not in the baseline: {', '.join(unknown)}; it is {', '.join(baseline)}"
+        return self.set_baseline(tuple(n for n in baseline if n not in nodes), sure=sure)
+
+    def reset_lost(self, *, sure: bool) -> list[int] | str:
+        """Ask for the lost partitions to begin again with what there is: which they are; or why not."""
+        topology = self.core.topology
+        if topology is None:
+            return "the cluster is not formed yet"
+        lost = [number for number, p in enumerate(topology.placements) if p.lost]
+        held = dict.fromkeys(name for number in lost for name in topology.placements[number].in_sync)
+        if lost and not sure:
+            return (
+                f"{len(lost)} partitions are LOST; the disks that held all of them are {', '.join(held)}. Whatever only "
+                "they have would be gone for good: start these nodes again if you can, or say --yes"
+            )
+        if lost:
+            self._pass_on(ResetLost([(number, topology.placements[number].version) for number in lost]))
+        return lost
+
+    def _pass_on(self, order: SetBaseline | ResetLost) -> None:
+        self.handle(order)
+        leader = self.detector.coordinator()
+        if leader is not None and leader != self.core.node:
+            self.core.send(leader, order)
+
+    # Passed on.
+
+    def handle(self, order: Message) -> None:
+        """An order came, to be carried out by the next exchange that this node leads."""
+        topology = self.core.topology
+        self._until = self.core.now + ORDER_MS_MAX * MS
+        match order:
+            case SetBaseline(_, baselined):
+                if topology is None or baselined != topology.baselined:
+                    brought = topology.baselined if topology is not None else "nothing"
+                    self.core.note(f"an order about the baseline of {baselined} is void: {brought} brought another")
+                else:
+                    self._baseline = order
+            case ResetLost():
+                self._reset = order
+            case _:
+                raise AssertionError(f"not an order: {order}")
+
+    def standing(self, topology: Topology) -> tuple[tuple[NodeId, ...] | None, list[int]]:
+        """Who should hold the data, if that is to change; and the lost partitions that are to begin again."""
+        baseline, reset = self._baseline, self._reset
+        late = self.core.now > self._until
+        if baseline is not None and (late or baseline.baselined != topology.baselined):
+            baseline = self._baseline = None
+        if reset is None:
+            return (tuple(baseline.nodes) if baseline is not None else None), []
+        places = topology.placements
+        lost = [n for n, version in reset.partitions if places[n].lost and places[n].version == version]
+        if late or not lost:
+            self._reset, lost = None, []
+        return (tuple(baseline.nodes) if baseline is not None else None), lost

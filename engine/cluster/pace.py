@@ -1,0 +1,91 @@
+"""Members that live and are too slow to be waited for: a disk that takes long, a copy that never answers.
+
+Nobody's silence tells of them. So every node says in its heartbeats how long its log takes to sync, and which copies have
+not answered its batches for longer than it takes to be suspected; its own time counts only while it was there to take
+answers, so that a node which is slow itself blames nobody. The coordinator sets one member aside at a time, by an
+exchange: the one that most accusations touch, or one whose disk has been slow for a while when most are not. It keeps its
+copies, gets every write, and is waited for by nobody. It asks to be let back in after a while, which doubles each time it
+has to be set aside again; once it has done well for long enough, that is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from engine.turn.core import Core
+from rebalance.ports import MS
+from rebalance.table import Topology, back_off_ms
+from wal.ids import NodeId
+
+SLOW_TIMES = 10
+"""A disk is slow when each sync of it took `slow_ms` for so many times as long."""
+FORGIVEN_AFTER = 10
+"""Times the last back-off, after which it is forgotten that a member was set aside."""
+
+
+class Pace:
+    """What one node knows about how fast the members are."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.sync_ms: dict[NodeId, int] = {}  # the last that each said
+        self._slow: dict[NodeId, tuple[int, int]] = {}  # no sync of it was fast since then; and when it last said so
+        self._stalled: dict[NodeId, list[NodeId]] = {}  # who said -> who does not answer it
+        self._returned: dict[NodeId, int] = {}  # when a member that was set aside was let back in
+
+    def heard(self, node: NodeId, sync_ms: int, stalled: list[NodeId]) -> None:
+        """A member says how long its log took to sync, if it did since it last said so, and who does not answer it."""
+        self._stalled[node] = stalled
+        if not sync_ms:
+            return
+        now, settings = self.core.now, self.core.settings
+        self.sync_ms[node] = sync_ms
+        if sync_ms < settings.slow_ms:
+            self._slow.pop(node, None)
+            return
+        since, last = self._slow.get(node, (now, now))
+        self._slow[node] = (since if now - last < 2 * settings.suspicion_ms * MS else now, now)
+
+    def switch(self, topology: Topology) -> None:
+        """A new topology: what was said of the copies of the last one is over."""
+        self._stalled = {}
+        names = {m.node for m in topology.members}
+        self.sync_ms = {n: ms for n, ms in self.sync_ms.items() if n in names}
+        self._slow = {n: at for n, at in self._slow.items() if n in names and topology.aside.get(n, 0) <= 0}
+        self._returned = {n: self._returned.get(n, self.core.now) for n, times in topology.aside.items() if times < 0}
+
+    def known(self, topology: Topology) -> dict[NodeId, int]:
+        """Who was set aside, how often, without what is forgiven."""
+        return {
+            node: times
+            for node, times in topology.aside.items()
+            if times > 0
+            or self.core.now - self._returned.get(node, self.core.now) < FORGIVEN_AFTER * back_off_ms(-times) * MS
+        }
+
+    def to_set_aside(self, topology: Topology, here: Collection[NodeId]) -> dict[NodeId, int]:
+        """The member that is to be set aside now, and how often it was with that; nobody, most of the time."""
+        if not any(self._stalled.values()) and not self._slow:
+            return {}
+        away = [n for n, times in topology.aside.items() if times > 0 and n in here]
+        for node in self._worst(topology, here):
+            if 2 * len(dict.fromkeys([*away, node])) >= len(here):
+                continue
+            waited_for = any(
+                node in p.in_sync and any(n in here and n != node for n in p.in_sync) for p in topology.placements
+            )
+            if waited_for or node in away:
+                return {node: abs(self.known(topology).get(node, 0)) + 1}
+        return {}
+
+    def _worst(self, topology: Topology, here: Collection[NodeId]) -> Sequence[NodeId]:
+        """Who is in the way, the worst first."""
+        pairs = [(p, c) for p, copies in self._stalled.items() for c in copies if p in here and c in here]
+        touched = {n: sum(n in pair for pair in pairs) for pair in pairs for n in pair}
+        accused = {n: sum(c == n for _, c in pairs) for n in touched}
+        worst = sorted(touched, key=lambda n: (-touched[n], -accused[n], n))[:1]
+        lasting = SLOW_TIMES * self.core.settings.slow_ms * MS
+        slow = [n for n, (since, last) in self._slow.items() if n in here and last - since >= lasting]
+        if 2 * len(self._slow) >= len(here):
+            slow = []  # whatever is slow there is not one disk
+        return [*worst, *(n for n in sorted(slow) if topology.aside.get(n, 0) <= 0)]

@@ -1,0 +1,228 @@
+"""Going on from the disks that are left, when the majority of the voters is gone for good and the operator says so.
+
+```
+ the oldest that is left                 all others that are left
+ Survey              ------------------>
+                     <------------------  Surveyed: the committed map, an accepted one, what every copy here has
+ the newest map, without those who are gone; the best copy of every partition; an epoch above all they can have seen
+ Commit              ------------------>  as any newer map
+```
+
+This is no consensus: it is what is done when there can be none. So it is refused while a majority is heard of, and while a
+disk of the cluster is near that was not named. It is refused unless forced, and says what would be lost first. The map
+that it makes counts on from a version and epochs that those who are gone cannot have reached, so that they would have to
+catch up if they came back after all; and it says in every log who did this, and what was taken from where.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.cluster.claims import Claims
+from engine.cluster.exchange import Exchange
+from engine.messages import Commit, Message, SingleMap, Survey, Surveyed
+from engine.protocol.requests import Code, Report
+from engine.turn.core import Core
+from engine.turn.effects import SessionId
+from rebalance import table as topologies
+from rebalance.plan import Candidate, Change, next_topology
+from rebalance.ports import MS
+from rebalance.salvage import INTERVENTIONS_KEPT, as_object
+from rebalance.table import Intervention, Taken, Topology
+from wal.ids import NO_BALLOT, NodeId, Version
+
+JUMP = 1_000
+"""So many versions and epochs are passed over: those who are gone may have decided some of them."""
+ANSWER_MS_MAX = 5_000
+
+
+class _Asked:
+    """What the operator asked for, and the answers so far."""
+
+    def __init__(self, session: SessionId, request: int, nodes: tuple[NodeId, ...], deadline: int, *, force: bool) -> None:
+        self.session = session
+        self.request = request
+        self.nodes = nodes
+        self.deadline = deadline
+        self.force = force
+        self.answers: dict[NodeId, Surveyed] = {}
+
+
+class Rescue:
+    """Both sides of a survey on one node."""
+
+    def __init__(self, core: Core, claims: Claims, exchange: Exchange) -> None:
+        self.core = core
+        self.claims = claims
+        self.exchange = exchange
+        self._asked: _Asked | None = None
+        self.wake_at: int | None = None
+
+    def begin(self, session: SessionId, request: int, nodes: tuple[NodeId, ...], near: list[NodeId], *, force: bool) -> str:
+        """Ask those who are left; the answer follows. Or why not. `near` are all that are heard of."""
+        core, topology = self.core, self.core.topology
+        if topology is None:
+            return "this node is in no cluster: ask one that is"
+        if core.quorum:
+            return (
+                f"a majority of {', '.join(topology.voters)} is here: nothing is to be recovered by force; "
+                "`foreshore cluster remove` and `reset-lost` do what a majority can"
+            )
+        if core.node not in nodes:
+            return f"{core.node} is asked, and is not among {', '.join(nodes)}"
+        unheard = [n for n in nodes if n != core.node and n not in near]
+        if unheard:
+            return f"not heard of: {', '.join(unheard)}; heard of: {', '.join([core.node, *near])}"
+        more = [n for n in near if n not in nodes]
+        if more:
+            return (
+                f"{', '.join(more)} {'is' if len(more) == 1 else 'are'} here too and may have the better disk: name "
+                f"{'it' if len(more) == 1 else 'them'} as well, or stop {'it' if len(more) == 1 else 'them'} first"
+            )
+        self._asked = _Asked(session, request, nodes, core.now + ANSWER_MS_MAX * MS, force=force)
+        self._ask()
+        return ""
+
+    def _ask(self) -> None:
+        asked = self._asked
+        assert asked is not None
+        self.core.send(tuple(n for n in asked.nodes if n not in asked.answers), Survey(asked.request))
+        self.wake_at = min(self.core.now + self.core.settings.retransmit_ms * MS, asked.deadline)
+
+    def tick(self) -> None:
+        """Ask again; or give up."""
+        asked, self.wake_at = self._asked, None
+        if asked is None:
+            return
+        if self.core.now >= asked.deadline:
+            missing = [n for n in asked.nodes if n not in asked.answers]
+            self._refuse(asked, f"no answer from {', '.join(missing)} within {ANSWER_MS_MAX // 1_000} s")
+        else:
+            self._ask()
+
+    def handle(self, sender: NodeId, message: Message) -> None:
+        """Everything that is said about it."""
+        match message:
+            case Survey(number):
+                self.core.send(sender, self._survey(number))
+            case Surveyed():
+                asked = self._asked
+                if asked is not None and message.number == asked.request and sender in asked.nodes:
+                    asked.answers[sender] = message
+                    if len(asked.answers) == len(asked.nodes):
+                        self._decide(asked)
+            case _:
+                raise AssertionError(f"not a message of a rescue: {message}")
+
+    def _survey(self, number: int) -> Surveyed:
+        core = self.core
+        version, committed = core.replica.committed
+        ballot, accepted = self.exchange.accepted
+        return Surveyed(
+            number,
+            core.life,
+            core.address,
+            core.settings.domain,
+            version,
+            committed,
+            ballot,
+            accepted,
+            self.claims.known(),
+            self.exchange.copies(),
+        )
+
+    def _decide(self, asked: _Asked) -> None:
+        core = self.core
+        assert core.topology is not None
+        empty = [n for n, a in asked.answers.items() if not a.topology]
+        if empty:
+            self._refuse(asked, f"{', '.join(empty)} has nothing of this cluster: leave it out; it may join afterwards")
+            return
+        maps = {n: topologies.decode(a.topology) for n, a in asked.answers.items()}
+        others = [n for n, m in maps.items() if m.cluster != core.topology.cluster]
+        if others:
+            self._refuse(asked, f"{', '.join(others)} belongs to another cluster")
+            return
+        encoded = self._newest(asked, maps)
+        old = topologies.decode(encoded)
+        topology, taken = self._recovered(asked, old, topologies.hash_of(encoded))
+        if not asked.force:
+            self._refuse(asked, f"{_told(old, asked.nodes, taken)}; say --force if that is meant")
+            return
+        self._end()
+        core.note(f"RECOVERED BY FORCE after {old.version}: {_told(old, asked.nodes, taken)}")
+        encoded = topologies.encode(topology)
+        rest = [n for n in asked.nodes if n != core.node]
+        if rest:
+            core.send(tuple(rest), Commit(topology.version, encoded))
+        self.exchange.adopt(topology, encoded)
+        body = as_object(topology.interventions[-1]) | {
+            "version": str(topology.version),
+            "told": _told(old, asked.nodes, taken),
+        }
+        core.reply(asked.session, Report(asked.request, msgspec.json.encode(body)))
+
+    def _newest(self, asked: _Asked, maps: dict[NodeId, Topology]) -> bytes:
+        """The newest map that anybody knows; one accepted after it may have been committed by those who are gone."""
+        newest = max(asked.nodes, key=lambda n: maps[n].version)
+        after = [a for a in asked.answers.values() if a.version == maps[newest].version and a.accepted]
+        if not after:
+            return asked.answers[newest].topology
+        return max(after, key=lambda a: a.accepted_ballot).accepted
+
+    def _recovered(self, asked: _Asked, old: Topology, map_hash: int) -> tuple[Topology, list[Taken]]:
+        """The map of those who are left, and what it begins again with."""
+        known = dict(zip((m.node for m in old.members), old.members, strict=True))
+        nodes = sorted(asked.nodes, key=lambda n: known[n].order if n in known else old.next_order)
+        change = Change(
+            candidates=[
+                Candidate(n, a.life.allocation, a.life.incarnation, a.address, a.domain)
+                for n in nodes
+                for a in [asked.answers[n]]
+            ],
+            singles={
+                n: SingleMap(
+                    old.version, NO_BALLOT, asked.answers[n].life, asked.answers[n].claims, asked.answers[n].copies, []
+                )
+                for n in nodes
+            },
+            handover=[],
+            baseline=nodes,
+            reset=range(old.partitions),
+            claims=[claim for a in asked.answers.values() for claim in a.claims],
+            map_hash=map_hash,
+        )
+        plan = next_topology(old, change, self.core.affinity).topology
+        taken = list(plan.interventions[-1].taken) if plan.interventions != old.interventions else []
+        version = Version(old.version.major + JUMP, 0)
+        forced = Intervention("recover", old.version, tuple(nodes), tuple(taken))
+        return (
+            msgspec.structs.replace(
+                plan,
+                version=version,
+                baselined=version,
+                placements=tuple(msgspec.structs.replace(p, epoch=p.epoch + JUMP) for p in plan.placements),
+                interventions=(*old.interventions, forced)[-INTERVENTIONS_KEPT:],
+            ),
+            taken,
+        )
+
+    def _refuse(self, asked: _Asked, problem: str) -> None:
+        self._end()
+        self.core.refuse(asked.session, asked.request, Code.USAGE, problem)
+
+    def _end(self) -> None:
+        self._asked, self.wake_at = None, None
+
+
+def _told(old: Topology, nodes: tuple[NodeId, ...], taken: list[Taken]) -> str:
+    """What is given up, as a sentence."""
+    gone = [n for n in old.voters if n not in nodes]
+    said = f"goes on with {', '.join(nodes)}, without {', '.join(gone)}"
+    if not taken:
+        return f"{said}; an in-sync copy of every partition is there: nothing that was acknowledged is lost"
+    empty = sum(not t.node for t in taken)
+    return (
+        f"{said}; {len(taken)} partitions have no in-sync copy here and go on with the best there is"
+        f"{f', {empty} of them with nothing' if empty else ''}: updates that only {', '.join(gone)} had are lost"
+    )

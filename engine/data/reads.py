@@ -1,0 +1,312 @@
+"""Reads at the primary, and what makes them true.
+
+A node that was deposed without knowing it would answer with the past. So before a read is answered the primary asks every
+in-sync copy whether it is still at this version; a new primary cannot have told anyone anything without their having left
+it. One question serves all reads that arrived in a turn, and costs a round trip but no disk. No clock is trusted.
+
+A key whose transaction is prepared has no value that may be told until the outcome is known: reads of it wait.
+
+A stale read is answered by any OWNING copy as it is. What it holds is as old as the last time at which it asked the other
+in-sync copies, and every one of them was still at this version: nothing can have been acknowledged before without it. So
+its age is known by the same question, and counted by the copy's own clock. Only of a transaction that it has prepared it
+cannot know whether it was acknowledged: the primary does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import structs
+
+from engine.data.locks import Key, LockTable
+from engine.data.scans import Scanning
+from engine.data.writes import Writes
+from engine.messages import AskMap, Confirm, Confirmed, Message
+from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Rows, Scan, Values
+from engine.turn.core import Core
+from engine.turn.effects import SessionId
+from rebalance.ports import MS, WORK_MAX
+from rebalance.table import CopyState
+from wal.ids import NodeId, partition_of
+from wal.probe import probe
+
+VALUES_BYTES_MAX = 32 << 20
+"""Of values in one answer, unless the first alone is larger; so that every answer fits into a frame."""
+
+
+AGE_MS = 100
+"""A copy that answers stale reads asks about its age so often, if nobody wants to know better."""
+
+
+class _Round:
+    """One question to the in-sync copies, and what is to be done when all have answered."""
+
+    __slots__ = ("asked_at", "since", "then", "waiting")
+
+    def __init__(self, waiting: tuple[NodeId, ...], then: list[tuple[SessionId, Request, Callable[[], None]]]) -> None:
+        self.waiting = dict.fromkeys(waiting)
+        self.then = then
+        self.asked_at = self.since = 0
+
+
+def values_of(core: Core, request: Get | Lock, age_ms: int = 0) -> Values:
+    """The values of the keys, or of as many of the first ones as one answer can carry."""
+    assert core.topology is not None
+    namespace, partitions, get = request.namespace, core.topology.partitions, core.replica.store.get
+    values: list[tuple[int, int, bytes | None]] = []
+    size = 0
+    for key in request.keys[:KEYS_AT_ONCE]:
+        held = get((namespace, partition_of(key, partitions)), key)
+        if held is None:
+            values.append((0, 0, None))
+            continue
+        size += len(held.value or b"")
+        if size > VALUES_BYTES_MAX and values:
+            probe("read.answered_in_part")
+            break
+        values.append((held.epoch, held.counter, held.value))
+    core.work += len(values) // 2
+    return Values(request.id, values, core.version_number, age_ms)
+
+
+NOBODY = -1
+"""The session of a question that no client asked."""
+_WONDER = Get(0, "", [])
+
+
+class Reads:
+    """The reads of one node."""
+
+    def __init__(self, core: Core, locks: LockTable, writes: Writes) -> None:
+        self.core = core
+        self.locks = locks
+        self.writes = writes
+        writes.confirm = self.confirm
+        self._turn: dict[tuple[NodeId, ...], list[tuple[SessionId, Request, Callable[[], None]]]] = {}
+        self._rounds: dict[int, _Round] = {}
+        self._sequence = core.run << 40
+        self._scans: dict[int, tuple[SessionId, Scanning, int]] = {}  # confirmed, and being read
+        self._number = 0
+        self._behind: dict[Key, list[tuple[SessionId, Get | Scan, int]]] = {}  # waits for a prepared key's outcome, since
+        self._current: dict[tuple[NodeId, ...], int] = {}  # copies -> when they were known to be at this version
+        self._wondering: dict[tuple[NodeId, ...], int] = {}  # copies that were asked about it, when
+        self.wake_at: int | None = None
+
+    # What is asked.
+
+    def on_get(self, session: SessionId, request: Get) -> None:
+        """The values of keys."""
+        core = self.core
+        assert core.topology is not None
+        partitions = core.topology.partitions
+        numbers = dict.fromkeys(partition_of(key, partitions) for key in request.keys[:KEYS_AT_ONCE])
+        core.work += len(numbers) // 2
+        if request.stale:
+            doubt = any(core.replica.partition(n).prepared for n in numbers)
+            if not core.serving or any(core.holds[n].state is not CopyState.OWNING for n in numbers):
+                core.remap(session, request.id)
+            elif not doubt or request.age_ms < 0:
+                self._answer_stale(session, request, numbers, doubt=doubt)
+            elif all(core.holds[n].mine for n in numbers):
+                self.on_get(session, structs.replace(request, stale=False))
+            else:
+                probe("read.stale_of_prepared")
+                core.remap(session, request.id)
+            return
+        needed: dict[NodeId, None] = {}
+        for number in numbers:
+            hold = core.holds[number]
+            if not self.writes.may_serve(session, request, hold, None, new=False):
+                return
+            needed |= dict.fromkeys(hold.needed)
+        self.confirm(needed, session, request, lambda: self._answer_get(session, request))
+
+    def _answer_stale(self, session: SessionId, request: Get, numbers: Iterable[int], *, doubt: bool) -> None:
+        """What this copy holds, if it is known to be as new as it should be; else as soon as it is."""
+        core, me = self.core, self.core.node
+        others = dict.fromkeys(tuple(n for n in core.holds[number].placement.in_sync if n != me) for number in numbers)
+        ages = [self._age_ns(group) for group in others]
+        age = max(ages) if min(ages) >= 0 and not doubt else -1
+        wanted = request.age_ms * MS
+        if request.age_ms < 0 or 0 <= age <= wanted:
+            core.effects.reply.append((session, values_of(core, request, -(-age // MS) if age >= 0 else -1)))
+            for group, known in zip(others, ages, strict=True):
+                if not 0 <= known <= AGE_MS * MS:
+                    self._wonder(group)
+            return
+        probe("read.waited_to_be_new_enough")
+        needed, now = dict.fromkeys(node for group in others for node in group), core.now
+
+        def confirmed() -> None:
+            self._current |= dict.fromkeys(others, now)
+            age_ms = -(-(core.now - now) // MS)
+            core.effects.reply.append((session, values_of(core, request, age_ms)))
+
+        self.confirm(needed, session, request, confirmed)
+
+    def _age_ns(self, others: tuple[NodeId, ...]) -> int:
+        """How long ago the other in-sync copies were known to be at this version; -1: nobody knows."""
+        if not others:
+            return 0
+        known = self._current.get(others)
+        return self.core.now - known if known is not None else -1
+
+    def _wonder(self, others: tuple[NodeId, ...]) -> None:
+        """Find out whether these copies are still at this version, for the reads to come."""
+        if others in self._wondering:
+            return
+        now = self._wondering[others] = self.core.now
+
+        def known() -> None:
+            del self._wondering[others]
+            self._current[others] = max(now, self._current.get(others, 0))
+
+        self._turn.setdefault(tuple(sorted(others)), []).append((NOBODY, _WONDER, known))
+
+    def on_scan(self, session: SessionId, request: Scan) -> None:
+        """Rows of partitions in key order."""
+        core = self.core
+        needed: dict[NodeId, None] = {}
+        for number in request.partitions:
+            hold = core.holds[number]
+            if not self.writes.may_serve(session, request, hold, None, new=False):
+                return
+            needed |= dict.fromkeys(hold.needed)
+        self.confirm(needed, session, request, lambda: self._answer_scan(session, request))
+
+    def confirm(self, needed: Iterable[NodeId], session: SessionId, request: Request, then: Callable[[], None]) -> None:
+        """Do `then` as soon as every copy in `needed` has confirmed that this node is still primary."""
+        copies = tuple(sorted(needed))
+        if not copies:
+            then()
+            return
+        self._turn.setdefault(copies, []).append((session, request, then))
+
+    def flush(self) -> None:
+        """End of the turn: one question to each set of copies."""
+        core = self.core
+        for needed, then in self._turn.items():
+            self._sequence += 1
+            asked = self._rounds[self._sequence] = _Round(needed, then)
+            asked.asked_at = asked.since = core.now
+            core.effects.early.append((needed, Confirm(core.version, self._sequence)))
+            wake = core.now + core.settings.retransmit_ms * MS
+            self.wake_at = wake if self.wake_at is None else min(self.wake_at, wake)
+        self._turn = {}
+
+    # Answers.
+
+    def _answer_get(self, session: SessionId, request: Get) -> None:
+        core, namespace = self.core, request.namespace
+        assert core.topology is not None
+        if not request.stale and len(self.locks):
+            for key in request.keys[:KEYS_AT_ONCE]:
+                if self.locks.in_doubt((namespace, key)):
+                    probe("read.waited_for_outcome")
+                    self._behind.setdefault((namespace, key), []).append((session, request, core.now))
+                    return
+        core.effects.reply.append((session, values_of(core, request)))
+
+    def outcome_known(self, keys: list[Key]) -> None:
+        """Prepared keys have their outcome: whoever waited to read them may."""
+        for key in keys:
+            for session, request in self.core.still_wanted(self._behind.pop(key, [])):
+                if isinstance(request, Get):
+                    self.on_get(session, request)
+                elif isinstance(request, Scan):
+                    self.on_scan(session, request)
+
+    def _answer_scan(self, session: SessionId, request: Scan) -> None:
+        self._number += 1
+        self._scans[self._number] = (session, Scanning(request, self.core.replica.store.page), self.core.now)
+        self._scan_on(self._number)
+
+    def _scan_on(self, number: int) -> None:
+        """A piece of a scan; nothing, if it was ended by a new topology."""
+        if number not in self._scans:
+            return
+        core = self.core
+        session, scan, since = self._scans[number]
+        request, awaited = scan.request, []
+        if not core.still_wanted([(session, request, since)]):
+            del self._scans[number]
+            return
+
+        def doubtful(partition: int, start: bytes, following: bytes | None) -> bool:
+            for namespace, key in self.locks.keys_in_doubt(partition):
+                if (
+                    namespace == request.namespace
+                    and key >= start
+                    and (following is None or key < following)
+                    and (request.end is None or key < request.end)
+                ):
+                    awaited.append((namespace, key))
+                    return True
+            return False
+
+        core.work += scan.go_on(max(WORK_MAX - core.work, WORK_MAX // 10), doubtful)
+        if not scan.done and not awaited:
+            core.resume(lambda: self._scan_on(number))
+            return
+        del self._scans[number]
+        if awaited:
+            probe("scan.waited_for_outcome")
+            self._behind.setdefault(awaited[0], []).append((session, request, since))
+        else:
+            core.effects.reply.append((session, Rows(request.id, scan.keys, scan.values, scan.more)))
+
+    # Copies, and time.
+
+    def on_confirm(self, sender: NodeId, message: Confirm) -> None:
+        """A primary asks whether this node has left its version."""
+        core = self.core
+        if message.version > core.version:
+            core.send(sender, AskMap(core.version))
+        elif message.version == core.version and not core.frozen and core.serving:
+            core.send(sender, Confirmed(message.version, message.sequence))
+
+    def on_confirmed(self, sender: NodeId, message: Confirmed) -> None:
+        """A copy has not left it."""
+        if message.version != self.core.version:
+            return
+        asked = self._rounds.get(message.sequence)
+        if asked is None:
+            return
+        asked.waiting.pop(sender, None)
+        if not asked.waiting:
+            del self._rounds[message.sequence]
+            for _, _, then in asked.then:
+                then()
+
+    def switch(self) -> list[tuple[SessionId, Request]]:
+        """A new topology: every read that was not answered must be asked again."""
+        now = self.core.now
+        again = [(session, request, asked.since) for asked in self._rounds.values() for session, request, _ in asked.then]
+        again.extend((session, request, now) for then in self._turn.values() for session, request, _ in then)
+        again.extend(waiting for queue in self._behind.values() for waiting in queue)
+        again.extend((session, scan.request, since) for session, scan, since in self._scans.values())
+        self._rounds, self._turn, self._behind, self._scans = {}, {}, {}, {}
+        self._current, self._wondering = {}, {}
+        return self.core.still_wanted(asked for asked in again if asked[1] is not _WONDER)
+
+    def tick(self) -> None:
+        """Ask again what was not confirmed."""
+        core = self.core
+        after = core.settings.retransmit_ms * MS
+        self.wake_at = None
+        for sequence, asked in self._rounds.items():
+            if core.now >= asked.asked_at + after:
+                asked.asked_at = core.now
+                core.send(tuple(asked.waiting), Confirm(core.version, sequence))
+            due = asked.asked_at + after
+            self.wake_at = due if self.wake_at is None else min(self.wake_at, due)
+
+    def handle(self, sender: NodeId, message: Message) -> None:
+        """Everything that is said about reads."""
+        match message:
+            case Confirm():
+                self.on_confirm(sender, message)
+            case Confirmed():
+                self.on_confirmed(sender, message)
+            case _:
+                raise AssertionError(f"not a message of reads: {message}")

@@ -1,0 +1,411 @@
+"""How a primary's records reach the other copies, and when they count.
+
+In one turn a primary may decide thousands of updates. All that go to the same copies leave as one batch; each copy logs
+the batch, and answers when it is durable there. A batch **counts** when every in-sync copy has answered: only then are
+its operations applied, their LWM moved and their clients told. MOVING copies get every batch too and are not waited for,
+unless the primary is about to vouch for them.
+
+Nothing here relies on order or on exactly-once delivery: a batch is sent again until it is answered, and a copy applies
+it as often as it likes. When the topology changes, what does not count yet is sent again to the copies of the new map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+
+from engine.cluster.claims import Claims
+from engine.messages import AskMap, Message, Replicate, Replicated
+from engine.turn.core import Core
+from rebalance.partition import Group, Hold
+from rebalance.ports import MS, WORK_MAX, Operation
+from rebalance.table import CopyState
+from wal import records as r
+from wal.counters import CounterError
+from wal.ids import NodeId
+from wal.probe import probe
+
+BATCH_BYTES_MAX = 16 << 20
+"""Of what is sent again after a change of topology; a turn's batch is as large as the turn."""
+PATIENCE_MAX = 16
+"""A batch is sent again after `retransmit_ms`, then after twice that, and so on, up to so many times as much: sending
+large batches again while they are in transit would leave no room for anything else."""
+
+
+class Batch:
+    """Operations that went to the same copies together."""
+
+    __slots__ = (
+        "acked",
+        "bytes",
+        "counts",
+        "due",
+        "lagging",
+        "operations",
+        "partitions",
+        "patience",
+        "records",
+        "sequence",
+        "since",
+        "waiting",
+    )
+
+    def __init__(self, sequence: int, operations: list[Operation], group: Group, acked: dict[NodeId, None]) -> None:
+        self.sequence = sequence
+        self.operations = operations
+        self.records: list[r.Record] = [record for o in operations for record in o.records]
+        self.acked = acked
+        self.waiting = {n: None for n in group[0] if n not in acked}
+        self.lagging = {n: None for n in group[1] if n not in acked}  # MOVING copies that have not answered
+        self.partitions: tuple[int, ...] = ()  # that it touches, if there are MOVING copies
+        self.counts = False
+        self.due = 0  # when it is sent again
+        self.patience = 0  # from one sending to the next
+        self.bytes = 0
+        self.since = 0  # when it was first sent, in the time for which this node was attentive
+
+
+class Replication:
+    """The batches of one node: those it sent as a primary, and how it takes those of others."""
+
+    def __init__(
+        self,
+        core: Core,
+        claims: Claims,
+        *,
+        demanded: Callable[[int], bool],
+        compare: Callable[[r.Compare], None],
+    ) -> None:
+        self.core = core
+        self.claims = claims
+        self._demanded = demanded  # whether the first supply of a partition is on its way to this node
+        self._compare = compare  # a primary asks what a copy of this node contains, here and now
+        self._turn: dict[Group, list[Operation]] = {}
+        self._batches: dict[int, Batch] = {}
+        self._sequence = core.run << 40  # answers to an earlier life of this node mean nothing
+        self._backlog: dict[NodeId, int] = {}
+        self._lagging: dict[NodeId, dict[int, dict[int, Batch]]] = {}  # MOVING copy -> partition -> not answered by it
+        self._acks: dict[NodeId, list[int]] = {}
+        self.wake_at: int | None = None
+
+    # Primary.
+
+    def ship(self, operation: Operation, hold: Hold) -> None:
+        """Send an operation, already logged here, with this turn's batch to the copies of its partition."""
+        group = self._turn.get(hold.group)
+        if group is None:
+            group = self._turn[hold.group] = []
+        group.append(operation)
+
+    def flush(self) -> None:
+        """End of the turn: one batch per group leaves, and what waits for nobody counts. Answers leave too."""
+        while self._turn:
+            turn, self._turn = self._turn, {}
+            for group, operations in turn.items():
+                self._dispatch(operations, group, {}, counts=False)
+        for sender, sequences in self._acks.items():
+            self.core.send(sender, Replicated(self.core.version, sequences, self.core.claim_lsn))
+        self._acks = {}
+
+    def _dispatch(self, operations: list[Operation], group: Group, acked: dict[NodeId, None], *, counts: bool) -> None:
+        core = self.core
+        self._sequence += 1
+        batch = Batch(self._sequence, operations, group, acked)
+        targets = (*batch.waiting, *batch.lagging)
+        if targets:
+            self._batches[batch.sequence] = batch
+            core.effects.early.append((targets, Replicate(core.version, batch.sequence, batch.records)))
+            batch.since = core.attentive
+            batch.patience = core.settings.retransmit_ms * MS
+            batch.due = core.now + batch.patience
+            self.wake_at = batch.due if self.wake_at is None else min(self.wake_at, batch.due)
+            if batch.lagging:
+                self._note_lagging(batch)
+                self._count_backlog(batch)
+        if counts:
+            batch.counts = True
+        elif not batch.waiting:
+            self._count(batch)
+        if batch.counts and not (batch.waiting or batch.lagging):
+            self._batches.pop(batch.sequence, None)  # its MOVING copy was given up
+
+    def _note_lagging(self, batch: Batch) -> None:
+        """MOVING copies get a batch: it can be found by the copy and by the partition until they answer."""
+        batch.partitions = tuple(dict.fromkeys(o.partition for o in batch.operations))
+        for node in batch.lagging:
+            behind = self._lagging.setdefault(node, {})
+            for number in batch.partitions:
+                behind.setdefault(number, {})[batch.sequence] = batch
+
+    def _not_lagging(self, batch: Batch, node: NodeId) -> None:
+        """A MOVING copy answered, is waited for from now on, or was given up."""
+        del batch.lagging[node]
+        behind = self._lagging[node]
+        for number in batch.partitions:
+            batches = behind[number]
+            del batches[batch.sequence]
+            if not batches:
+                del behind[number]
+        self._backlog[node] = max(0, self._backlog.get(node, 0) - batch.bytes)
+
+    def _count_backlog(self, batch: Batch) -> None:
+        batch.bytes = _size(batch.records)
+        for node in list(batch.lagging):
+            backlog = self._backlog[node] = self._backlog.get(node, 0) + batch.bytes
+            if backlog > self.core.settings.backlog_bytes_max:
+                probe("replication.backlog_dropped")
+                self._drop_backlog(node)
+
+    def _drop_backlog(self, node: NodeId) -> None:
+        """A MOVING copy is too far behind to be kept supplied from memory: the log will give it the rest."""
+        behind = self._lagging.get(node, {})
+        for batch in list({b.sequence: b for batches in behind.values() for b in batches.values()}.values()):
+            self._not_lagging(batch, node)
+            if batch.counts and not batch.lagging:
+                self._batches.pop(batch.sequence, None)
+        self._backlog[node] = 0
+
+    def on_replicated(self, sender: NodeId, message: Replicated) -> None:
+        """A copy has batches on its disk; an answer given in an older version is as true as it was."""
+        if message.version == self.core.version:
+            self.claims.note_listed(sender, message.durable_lsn)
+        for sequence in message.sequences:
+            batch = self._batches.get(sequence)
+            if batch is None:
+                continue
+            batch.acked[sender] = None
+            if sender in batch.lagging:
+                self._not_lagging(batch, sender)
+            if sender in batch.waiting:
+                del batch.waiting[sender]
+                if not batch.waiting and not batch.counts:
+                    self._count(batch)
+            if batch.counts and not batch.waiting and not batch.lagging:
+                self._batches.pop(sequence, None)
+
+    def _count(self, batch: Batch) -> None:
+        batch.counts = True
+        self.core.work += len(batch.operations)
+        for operation in batch.operations:
+            operation.counted()
+
+    def outstanding(self, node: NodeId, partition: int) -> bool:
+        """Whether a MOVING copy has yet to answer a batch that touches the partition."""
+        return partition in self._lagging.get(node, {})
+
+    def harden(self, node: NodeId, partition: int) -> None:
+        """From now on wait for this MOVING copy too, also for what is under way."""
+        for batch in list(self._lagging.get(node, {}).get(partition, {}).values()):
+            if not batch.counts:
+                self._not_lagging(batch, node)
+                batch.waiting[node] = None
+
+    def lag(self, node: NodeId, partitions: Container[int]) -> None:
+        """A MOVING copy begins to take these partitions' writes: what is under way goes to it, whatever it said before.
+
+        It goes under a number of its own: what the copy answered to the first, when it passed over it or before it was
+        emptied, may still be on its way, and says nothing about what it has from now on.
+        """
+        for batch in [b for b in self._batches.values() if not b.counts]:
+            operations = [o for o in batch.operations if o.partition in partitions]
+            batch.acked.pop(node, None)
+            if operations:
+                self._dispatch(operations, ((), (node,)), {}, counts=True)
+
+    def stalled(self) -> list[NodeId]:
+        """The copies that are waited for and have not answered for longer than it takes to be suspected."""
+        limit = self.core.attentive - self.core.settings.suspicion_ms * MS
+        found: dict[NodeId, None] = {}
+        for batch in self._batches.values():
+            if batch.since > limit:
+                break  # they are in the order in which they were sent
+            found |= batch.waiting
+        return list(found)
+
+    def lags_ms(self) -> dict[NodeId, int]:
+        """For how long each copy has not answered the oldest batch that it has to."""
+        found: dict[NodeId, int] = {}
+        for batch in self._batches.values():
+            for node in (*batch.waiting, *batch.lagging):
+                found.setdefault(node, (self.core.attentive - batch.since) // MS)
+        return found
+
+    def open_records(self) -> list[r.Record]:
+        """What is logged here and does not count yet, oldest first: a checkpoint must carry it along."""
+        found = [record for b in self._batches.values() if not b.counts for record in b.records]
+        found.extend(record for operations in self._turn.values() for o in operations for record in o.records)
+        return found
+
+    def switch(self) -> None:
+        """A new topology: what does not count yet goes to its copies, or is abandoned."""
+        core = self.core
+        batches, self._batches = self._batches, {}
+        self._backlog, self._lagging = {}, {}
+        turn, self._turn = self._turn, {}
+        regrouped: dict[tuple[Group, tuple[NodeId, ...], bool], list[Operation]] = {}
+        pending: list[tuple[list[Operation], dict[NodeId, None], bool]] = [
+            *((b.operations, b.acked, b.counts) for b in batches.values()),
+            *((operations, {}, False) for operations in turn.values()),
+        ]
+        for operations, acked, counts in pending:
+            for operation in operations:
+                hold = core.holds[operation.partition]
+                if hold.mine and hold.epoch == operation.epoch:
+                    regrouped.setdefault((hold.group, tuple(acked), counts), []).append(operation)
+                elif not counts:
+                    # It is in this node's log, so it is part of what this copy has: replaying the log would say so too.
+                    # The new primary fetches it from here and issues it again, or has it undone.
+                    for record in operation.records:
+                        core.replica.apply(record)
+                    operation.abandoned()
+        for (group, acked_by, counts), operations in regrouped.items():
+            for share in _shares(operations):
+                self._dispatch(share, group, dict.fromkeys(acked_by), counts=counts)
+
+    # Copies.
+
+    def on_replicate(self, sender: NodeId, message: Replicate) -> None:
+        """Log and apply a batch of the primary; answer when it is durable, or not at all."""
+        core = self.core
+        if message.version != core.version:
+            if message.version > core.version:
+                core.send(sender, AskMap(core.version))
+            else:
+                probe("replicate.refused_old_version")
+            return
+        if core.frozen or not core.serving:
+            return
+        core.work += 2 * len(message.records)
+        taken = self._taken(sender, message.records)
+        if taken is None:
+            return
+        for record in taken:
+            try:
+                if core.replica.apply(record):
+                    core.effects.log.append(record)
+                if isinstance(record, r.Compare):
+                    self._compare(record)
+            except CounterError as error:
+                core.note(f"a batch of {sender} does not fit: {error}")
+                raise
+        self._acks.setdefault(sender, []).append(message.sequence)
+
+    def _taken(self, sender: NodeId, records: list[r.Record]) -> list[r.Record] | None:
+        """The records of a batch that this node takes, or None to have it sent again later.
+
+        A copy that is in sync takes all or nothing. A MOVING copy passes over what concerns partitions whose epoch it
+        has not adopted: their supply will bring it. While the first batch of that supply is on its way it takes nothing.
+        """
+        core = self.core
+        taken: list[r.Record] = []
+        started: dict[int, int] = {}
+        for record in records:
+            claims = _claims(record)
+            if not claims:
+                core.note(f"{sender} replicated a record that only a node itself may log: {r.kind_of(record)}")
+                return None
+            passed = False
+            for partition, epoch in claims:
+                hold = core.holds[partition] if partition < len(core.holds) else None
+                if hold is None or hold.placement.primary != sender or hold.state not in _HELD:
+                    probe("replicate.refused_not_primary")
+                    return None
+                known = started.get(partition)
+                if known is None:
+                    known = core.replica.partition(partition).epoch
+                if hold.state is CopyState.MOVING:
+                    if self._demanded(partition):
+                        return None  # it may begin with a clearing, which would wipe what comes now
+                    if known != hold.epoch:
+                        passed = True
+                    elif epoch != known and not isinstance(record, r.History):
+                        passed = True  # an epoch that began before this copy adopted it
+                elif isinstance(record, r.EpochStart):
+                    if epoch > hold.epoch:
+                        return None
+                    started[partition] = max(epoch, known)
+                elif not isinstance(record, r.History) and epoch != known:
+                    probe("replicate.refused_epoch")
+                    return None
+            if not passed:
+                taken.append(record)
+        return taken
+
+    def tick(self) -> None:
+        """Send again what was not answered."""
+        core = self.core
+        longest = PATIENCE_MAX * core.settings.retransmit_ms * MS
+        self.wake_at = None
+        for batch in self._batches.values():
+            patience = batch.patience
+            if core.now >= batch.due and core.work < WORK_MAX:
+                core.work += len(batch.records)
+                targets = (*batch.waiting, *batch.lagging)
+                core.effects.early.append((targets, Replicate(core.version, batch.sequence, batch.records)))
+                patience = min(2 * patience, longest)
+                batch.due = core.now + patience
+                batch.patience = patience
+            self.wake_at = batch.due if self.wake_at is None else min(self.wake_at, batch.due)
+
+    def handle(self, sender: NodeId, message: Message) -> None:
+        """Everything that is said about replication."""
+        match message:
+            case Replicate():
+                self.on_replicate(sender, message)
+            case Replicated():
+                self.on_replicated(sender, message)
+            case _:
+                raise AssertionError(f"not a message of replication: {message}")
+
+
+_HELD = (CopyState.OWNING, CopyState.MOVING)
+
+
+def _claims(record: r.Record) -> list[tuple[int, int]]:
+    """(partition, epoch) of everything a primary may replicate; nothing for other records."""
+    match record:
+        case r.Update(writes) | r.History(writes):
+            return [(w.partition, w.epoch) for w in writes]
+        case (
+            r.Prepare(partition=partition, epoch=epoch)
+            | r.Outcome(partition=partition, epoch=epoch)
+            | r.NoOp(partition=partition, epoch=epoch)
+            | r.EpochStart(partition=partition, epoch=epoch)
+            | r.Stable(partition=partition, epoch=epoch)
+            | r.Compare(partition=partition, epoch=epoch)
+            | r.Forget(partition=partition, epoch=epoch)
+            | r.Origin(partition=partition, epoch=epoch)
+        ):
+            return [(partition, epoch)]
+        case _:
+            return []
+
+
+def _shares(operations: list[Operation]) -> list[list[Operation]]:
+    """Operations of many turns, in batches that are as large as one turn's may be."""
+    shares: list[list[Operation]] = []
+    left = 0
+    for operation in operations:
+        size = _size(operation.records)
+        if not shares or size > left:
+            shares.append([])
+            left = BATCH_BYTES_MAX
+        shares[-1].append(operation)
+        left -= size
+    return shares
+
+
+def _size(records: list[r.Record]) -> int:
+    total = 0
+    for record in records:
+        match record:
+            case r.Update(writes) | r.History(writes):
+                total += sum(_write_size(w) for w in writes)
+            case r.Prepare(writes=writes):
+                total += sum(_write_size(w) for w in writes)
+            case _:
+                total += 64
+    return total
+
+
+def _write_size(write: r.Write) -> int:
+    return 64 + sum(map(len, write.keys)) + sum(len(v) for v in write.values if v is not None)

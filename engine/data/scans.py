@@ -1,0 +1,108 @@
+"""One page of a scan at its primary: the rows of some partitions, merged in key order, read piece by piece.
+
+There may be thousands of partitions to look into for a single row, and tombstones by the ten thousand before it. So a
+scan is a value that is gone on with until it is done; each key was what it is told to be when it was read, which is all
+that a scan promises.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush, heapreplace
+
+from engine.protocol.requests import Scan
+from engine.state.store import Page
+from wal.ids import Fragment
+
+SCAN_ROWS_MAX = 2_000
+SCAN_BYTES_MAX = 4 << 20
+SCAN_CHUNK_ROWS = 4
+OPENING_WORK = 8
+"""What it costs to look into a partition, beside the rows."""
+
+
+class Scanning:
+    """A scan that is being answered. When `done`, `keys` and `values` are the page, and `more` says if rows are left."""
+
+    __slots__ = (
+        "_bytes",
+        "_chunk",
+        "_heads",
+        "_limit",
+        "_opening",
+        "_page",
+        "_rest",
+        "done",
+        "keys",
+        "more",
+        "request",
+        "values",
+    )
+
+    def __init__(self, request: Scan, page: Callable[[Fragment, bytes, int], Page]) -> None:
+        self.request = request
+        self._page = page
+        self._limit = max(1, min(request.limit, SCAN_ROWS_MAX))
+        self._chunk = max(SCAN_CHUNK_ROWS, 2 * self._limit // max(1, len(request.partitions)))
+        self._opening = [(number, request.start) for number in reversed(request.partitions)]  # whose next row is not known
+        self._heads: list[tuple[bytes, int, bytes]] = []  # a heap: the next row of each partition that has one
+        self._rest: dict[int, tuple[deque[tuple[bytes, bytes]], bytes | None]] = {}  # what follows it, and where to go on
+        self._bytes = 0
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+        self.more = self.done = False
+
+    def go_on(self, most: int, doubtful: Callable[[int, bytes, bytes | None], bool]) -> int:
+        """Do a piece of about `most`, and tell how much it was; it ends early where a partition's range is `doubtful`."""
+        work = 0
+        while work < most and not self.done:
+            if self._opening:
+                number, start = self._opening[-1]
+                page = self._page((self.request.namespace, number), start, self._chunk)
+                work += page.work + OPENING_WORK
+                if doubtful(number, start, page.next):
+                    break
+                self._opening.pop()
+                self._look_into(number, page)
+            elif self._heads:
+                work += 1
+                self._take()
+            else:
+                self.done = True
+        return work
+
+    def _look_into(self, number: int, page: Page) -> None:
+        end, following = self.request.end, page.next
+        rows: deque[tuple[bytes, bytes]] = deque()
+        for key, entry in page.rows:
+            if end is not None and key >= end:
+                following = None
+                break
+            if entry.value is not None:
+                rows.append((key, entry.value))
+        if rows:
+            key, value = rows.popleft()
+            heappush(self._heads, (key, number, value))
+            self._rest[number] = (rows, following)
+        elif following is not None and (end is None or following < end):
+            self._opening.append((number, following))
+
+    def _take(self) -> None:
+        """The first of the heads is the next row."""
+        key, number, value = self._heads[0]
+        size = len(key) + len(value)
+        if len(self.keys) >= self._limit or (self.keys and self._bytes + size > SCAN_BYTES_MAX):
+            self.more = self.done = True
+            return
+        self.keys.append(key)
+        self.values.append(value)
+        self._bytes += size
+        rows, following = self._rest[number]
+        if rows:
+            key, value = rows.popleft()
+            heapreplace(self._heads, (key, number, value))
+            return
+        heappop(self._heads)
+        if following is not None and (self.request.end is None or following < self.request.end):
+            self._opening.append((number, following))

@@ -1,0 +1,191 @@
+"""Whose answers are kept, and for how long: what a client may rely on when it asks again.
+
+A client has a session: ten bytes that it drew, and a sequence number for each thing that it asks (both are the
+transaction id). What was executed under an id is noted in its partition, by the record that executed it, on every copy.
+Each request says up to which number its client has all answers (`acked`), and by which map it was sent (`version`).
+
+When an id comes that is not known here, was it never executed, or executed and forgotten? It is decided by three facts,
+and by no clock of a client:
+
+* What its client has not acknowledged is not forgotten, as long as the session is heard of and for `result_retention_ms`
+  after. So an id that its client still asks about, and that is not known, was never executed: it may be now.
+* What its client has acknowledged may be forgotten. A copy of such a request may still be on its way, on a connection
+  that stood still; it must not be executed once more. This node refuses every id at or below what it heard acknowledged,
+  and whoever asks again for what it has the answer to says so in that very request.
+* If the answer was forgotten under an earlier primary, this one may not have heard of it. But then the copy was sent by a
+  map that is older than the time since which this node is primary, and it is sent back (`Remap`) unseen. Who still wants
+  the answer sends it again, by the new map.
+
+Nobody hears the same, so what is forgotten is decided in one place, the partition's primary, and is a record, `Forget`,
+which all copies fold: time is no part of their state. The primary looks only where answers pile up (`Results.enough`), so
+that a partition where little happens keeps what it has for ever. What this costs: some bytes per client in each node, and
+in each partition the newest few hundred answers, and those that clients did not acknowledge, of `result_retention_ms`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from engine.data.replication import Replication
+from engine.protocol.requests import Done, KeepSessions
+from engine.turn.core import Core
+from engine.turn.effects import SessionId
+from rebalance.partition import Hold
+from rebalance.ports import MS
+from wal import records as r
+from wal.ids import SESSION_BYTES, TxId, sequence_of, tx_of
+from wal.probe import probe
+
+AHEAD_MAX = 1 << 16
+"""How far a session may run ahead of what it acknowledged: so many of its answers are kept at most."""
+LOOKED_AT_ONCE = 20_000
+"""Of one partition's answers, the oldest: a turn has a budget, and what is behind them is looked at when they are gone."""
+PRUNED_AT_ONCE = 2
+"""So many old sessions are looked at for each new one."""
+
+
+class _Heard:
+    """What this node heard of a session: up to which number it has its answers, and when it was heard of.
+
+    `at` is told by `Core.attentive`: a node that was stopped, or whose clock jumped, calls nobody silent for that time.
+    """
+
+    __slots__ = ("acked", "at")
+
+    def __init__(self, at: int) -> None:
+        self.acked = -1
+        self.at = at
+
+
+class _Forgotten:
+    """A `Forget` on its way to every in-sync copy."""
+
+    __slots__ = ("_sessions", "epoch", "partition", "records")
+
+    def __init__(self, sessions: Sessions, record: r.Forget) -> None:
+        self._sessions = sessions
+        self.partition = record.partition
+        self.epoch = record.epoch
+        self.records: list[r.Record] = [record]
+
+    def counted(self) -> None:
+        """Every in-sync copy will forget it, so this one may."""
+        self._sessions.core.replica.apply(self.records[0])
+        self._sessions.under_way.pop(self.partition, None)
+
+    def abandoned(self) -> None:
+        """The next primary decides for itself."""
+        self._sessions.under_way.pop(self.partition, None)
+
+
+class Sessions:
+    """The sessions that one node has heard of, and the partitions whose answers it may have to look at."""
+
+    def __init__(self, core: Core, replication: Replication) -> None:
+        self.core = core
+        self.replication = replication
+        self.under_way: dict[int, None] = {}
+        self._heard: dict[bytes, _Heard] = {}
+        self._by_age: deque[bytes] = deque()
+        self._crowded: dict[int, None] = {}
+        self._again: dict[int, int] = {}  # partition -> when its answers are old enough to be looked at again
+        self.wake_at: int | None = None
+
+    def hear(self, tx: TxId, acked: int) -> bool:
+        """A session says up to where it has its answers. Whether `tx` may be new: it was not acknowledged.
+
+        Nor is it too far ahead of what was; but of a session that acknowledges nothing one cannot tell.
+        """
+        heard = self._heard.get(tx[:SESSION_BYTES])
+        if heard is None:
+            heard = self._meet(tx[:SESSION_BYTES])
+        heard.at = self.core.attentive
+        if acked > heard.acked:
+            heard.acked = acked
+        ahead = int.from_bytes(tx[SESSION_BYTES:], "big") - heard.acked
+        return 0 < ahead <= AHEAD_MAX or heard.acked < 0
+
+    def ahead(self, tx: TxId) -> int:
+        """How far an id is ahead of what its session, if it acknowledges at all, has acknowledged."""
+        heard = self._heard.get(tx[:SESSION_BYTES])
+        return sequence_of(tx) - heard.acked if heard is not None and heard.acked >= 0 else 0
+
+    def acknowledged(self, tx: TxId) -> bool:
+        """Whether the client said that it has the answer to `tx`."""
+        heard = self._heard.get(tx[:SESSION_BYTES])
+        return heard is not None and sequence_of(tx) <= heard.acked
+
+    def _meet(self, session: bytes) -> _Heard:
+        """Note a new session; and let go of old ones, long after the last of their answers were."""
+        oldest = self.core.attentive - 2 * self.core.settings.result_retention_ms * MS
+        for _ in range(min(PRUNED_AT_ONCE, len(self._by_age))):
+            other = self._by_age.popleft()
+            if self._heard[other].at < oldest:
+                probe("sessions.let_go")
+                del self._heard[other]
+            else:
+                self._by_age.append(other)
+        self._by_age.append(session)
+        heard = self._heard[session] = _Heard(self.core.attentive)
+        return heard
+
+    def on_keep(self, session: SessionId, request: KeepSessions) -> None:
+        """A client that has nothing else to say is alive."""
+        for name, acked in request.sessions:
+            self.hear(tx_of(name, 0), acked)
+        self.core.reply(session, Done(request.id, version=self.core.version_number))
+
+    def crowd(self, number: int) -> None:
+        """A partition of this primary has many answers: see at the end of the turn which of them may go."""
+        self._crowded[number] = None
+        self.wake_at = self.core.now
+
+    def tick(self) -> None:
+        """Look where answers have piled up, or have grown old."""
+        core = self.core
+        due = [number for number, at in self._again.items() if core.now >= at]
+        for number in due:
+            del self._again[number]
+        for number in dict.fromkeys([*self._crowded, *due]):
+            hold = core.holds[number] if number < len(core.holds) else None
+            if hold is not None and hold.active and not core.frozen and number not in self.under_way:
+                self._look(hold)
+        self._crowded = {}
+        self.wake_at = min(self._again.values(), default=None)
+
+    def _look(self, hold: Hold) -> None:
+        """Forget what is acknowledged, and what is of sessions that have been silent for too long."""
+        core = self.core
+        results = core.replica.partition(hold.number).results
+        if len(results) <= core.settings.answers_kept:
+            results.set_enough(core.settings.answers_kept)
+            return
+        oldest = core.attentive - core.settings.result_retention_ms * MS
+        up_to: dict[bytes, int] = {}
+        kept = forgotten = 0
+        for tx in results.oldest(LOOKED_AT_ONCE):
+            session, sequence = tx[:SESSION_BYTES], int.from_bytes(tx[SESSION_BYTES:], "big")
+            heard = self._heard.get(session)
+            if heard is None:
+                heard = self._meet(session)  # from a copy, or from an earlier primary: its time begins now
+            if sequence > heard.acked:
+                if heard.at > oldest:
+                    kept += 1
+                    continue
+                probe("sessions.silent_for_too_long")
+                heard.acked = sequence  # whoever asks again is refused
+            up_to[session] = max(sequence, up_to.get(session, 0))
+            forgotten += 1
+        results.set_enough(max(core.settings.answers_kept, 2 * (len(results) - forgotten)))
+        if kept > core.settings.answers_kept:
+            self._again.setdefault(hold.number, core.now + core.settings.result_retention_ms * MS)
+        if up_to:
+            record = r.Forget(hold.number, hold.epoch, list(up_to.items()))
+            self.under_way[hold.number] = None
+            core.effects.log.append(record)
+            self.replication.ship(_Forgotten(self, record), hold)
+
+    def switch(self) -> None:
+        """A new topology: what was under way is sent again or abandoned; what is not this node's is not looked at."""
+        holds = self.core.holds
+        self._again = {number: at for number, at in self._again.items() if number < len(holds) and holds[number].mine}

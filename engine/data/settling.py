@@ -1,0 +1,89 @@
+"""Tails settle by themselves: what was written last, and by nobody after it, is not kept for ever.
+
+Every write says up to where the ones before it are on every in-sync copy (`Write.stable`), and so a busy fragment keeps
+what is under way. Where nothing follows, the last write would stay in the tail of each copy, value and all. So a primary
+looks now and then at the fragments that have a tail: one that did not move since the last look is settled by a record of
+its own, `Stable`, one for all fragments of a partition. It goes to the copies like a write, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+from engine.data.replication import Replication
+from engine.turn.core import Core
+from rebalance.partition import Hold
+from rebalance.ports import MS
+from wal import records as r
+from wal.ids import Fragment, Namespace
+
+SETTLE_MS = 1_000
+"""From look to look."""
+NAMES_AT_ONCE = 500
+
+
+class _Said:
+    """A `Stable`, as an operation of replication."""
+
+    __slots__ = ("epoch", "partition", "records")
+
+    def __init__(self, record: r.Stable) -> None:
+        self.partition = record.partition
+        self.epoch = record.epoch
+        self.records: list[r.Record] = [record]
+
+    def counted(self) -> None:
+        """It was true before."""
+
+    def abandoned(self) -> None:
+        """It stays true."""
+
+
+class Settling:
+    """The fragments of one node that have a tail."""
+
+    def __init__(self, core: Core, replication: Replication) -> None:
+        self.core = core
+        self._replication = replication
+        self._look_at = 0
+        self._looking: list[Fragment] = []
+        self._stood: dict[Fragment, int] = {}  # LWM at the last look
+        self._stands: dict[Fragment, int] = {}  # and at this one
+
+    @property
+    def wake_at(self) -> int | None:
+        """When to look next; never while there is nothing to settle."""
+        return self._look_at if self.core.replica.tails and self.core.serving and not self._looking else None
+
+    def tick(self) -> None:
+        """Look at all that have a tail, a piece at a time."""
+        self._look_at = self.core.now + SETTLE_MS * MS
+        self._looking = list(self.core.replica.tails)
+        self._stood, self._stands = self._stands, {}
+        self._go_on()
+
+    def _go_on(self) -> None:
+        core, quiet = self.core, dict[int, list[tuple[Namespace, int]]]()
+        piece, self._looking = self._looking[-NAMES_AT_ONCE:], self._looking[:-NAMES_AT_ONCE]
+        core.work += len(piece)
+        for name in piece:
+            fragment, hold = core.replica.fragments.get(name), self._hold(name)
+            if fragment is None or not (fragment.settling or fragment.beyond):
+                core.replica.tails.pop(name, None)
+            elif hold is not None and fragment.settling and not fragment.loading:
+                lwm = fragment.counter.lwm
+                if self._stood.get(name) == lwm:
+                    quiet.setdefault(name[1], []).append((name[0], lwm))
+                else:
+                    self._stands[name] = lwm
+        for number, counters in quiet.items():
+            hold = core.holds[number]
+            said = _Said(r.Stable(number, hold.epoch, counters))
+            core.log(said.records[0])
+            self._replication.ship(said, hold)
+        if self._looking:
+            core.resume(self._go_on)
+
+    def _hold(self, name: Fragment) -> Hold | None:
+        """The partition, if this node speaks for it."""
+        core = self.core
+        hold = core.holds[name[1]] if name[1] < len(core.holds) else None
+        return hold if hold is not None and hold.mine and hold.active and not hold.draining and not core.frozen else None

@@ -1,0 +1,419 @@
+"""Single writes: put, delete and batches outside a transaction, and the conditional ones.
+
+One partition needs one phase: a single record is prepare and commit. A blind put takes no lock and waits for nothing but
+a transaction that holds its key; puts of the same key follow each other without waiting, ordered by their counters. A
+conditional write looks at the value that stands, so it takes the key's lock for as long as it is under way. One that is
+not made has only read, and is answered as a read is: when the copies have confirmed that this node is still primary.
+
+A request carries a transaction id. If its result is known here, that is the answer; if it is under way, the new request
+waits with the first. So a client may ask again, here or at the next primary, and the write happens once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Iterable
+from typing import TypeAlias
+
+from engine.data.locks import Key, LockTable
+from engine.data.replication import Replication
+from engine.data.sessions import AHEAD_MAX, Sessions
+from engine.protocol.requests import Code, CommitTx, Done, Put, Request, Swap
+from engine.turn.core import PARKED_BYTES_MAX, Core
+from engine.turn.effects import SessionId
+from rebalance.partition import Hold
+from rebalance.ports import MS
+from rebalance.results import ABORTED
+from wal import records as r
+from wal.ids import DECISIONS, NAME, Namespace, NodeId, TxId, partition_of, partitions_of
+from wal.probe import probe
+
+PIECE_WORK = 1_000
+"""Keys of a batch that one turn logs, about; a share of a partition is one record, and is not cut."""
+
+
+class _Job:
+    """One request, answered when every share that it waits for counts. `over`: it was answered, one way or another."""
+
+    __slots__ = ("found", "left", "over", "request_id", "session")
+
+    def __init__(self, session: SessionId, request_id: int) -> None:
+        self.session = session
+        self.request_id = request_id
+        self.left = 0
+        self.over = False
+        self.found: bytes | None = None
+
+
+class _Share:
+    """One partition's share of a write, as an operation of replication. Each time it was asked for is a job that waits.
+
+    `locked`: its keys are pinned in the name of its id; else they are pending.
+    """
+
+    __slots__ = ("_writes", "epoch", "found", "jobs", "locked", "partition", "records", "write")
+
+    def __init__(self, writes: Writes, write: r.Write, *, locked: bool, found: bytes | None) -> None:
+        self._writes = writes
+        self.write = write
+        self.locked = locked
+        self.found = found
+        self.jobs: list[_Job] = []
+        self.partition = write.partition
+        self.epoch = write.epoch
+        self.records: list[r.Record] = [r.Update([write])]
+
+    def counted(self) -> None:
+        """Durable on every in-sync copy: apply, unlock, answer."""
+        writes = self._writes
+        writes.core.replica.apply_write(self.write)
+        writes.release(self)
+        reply, version = writes.core.effects.reply, writes.core.version_number
+        for job in self.jobs:
+            job.left -= 1
+            job.found = self.found
+            if not job.left and not job.over:
+                job.over = True
+                reply.append((job.session, Done(job.request_id, True, job.found, version)))
+
+    def abandoned(self) -> None:
+        """Another primary has it or closes it; the client asks there."""
+        probe("write.abandoned")
+        writes = self._writes
+        writes.release(self)
+        for job in self.jobs:
+            if not job.over:
+                job.over = True
+                writes.core.remap(job.session, job.request_id, begun=True)
+
+
+Confirm: TypeAlias = Callable[[Iterable[NodeId], SessionId, Request, Callable[[], None]], None]
+"""`engine.data.reads.Reads.confirm`, which is made later than this."""
+
+
+def _unconfirmed(needed: Iterable[NodeId], session: SessionId, request: Request, then: Callable[[], None]) -> None:
+    raise AssertionError("reads were not made yet")
+
+
+class Writes:
+    """The single writes of one node. `confirm` is how reads are; they set it."""
+
+    def __init__(self, core: Core, replication: Replication, locks: LockTable, sessions: Sessions) -> None:
+        self.core = core
+        self.sessions = sessions
+        self.replication = replication
+        self.locks = locks
+        self.confirm: Confirm = _unconfirmed
+        self.transactions: list[Container[TxId]] = []  # ids in use by transactions; the coordinator's
+        self.under_way: dict[tuple[TxId, int], _Share] = {}  # by the partition, too: a request may be asked again in parts
+
+    def release(self, share: _Share) -> None:
+        """A share is no longer under way."""
+        write, locks = share.write, self.locks
+        del self.under_way[(write.tx, write.partition)]
+        namespace = write.namespace
+        if share.locked:
+            locks.release(write.tx, [(namespace, key) for key in write.keys])
+        else:
+            settle = locks.settle
+            for key in write.keys:
+                settle((namespace, key))
+
+    def crowded_out(self, namespace: Namespace) -> str:
+        """Why there can be no such namespace, or nothing."""
+        known, most = self.core.replica.namespaces, self.core.settings.namespaces_max
+        if namespace not in known and len(known) - (DECISIONS in known) >= most:
+            return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
+        return ""
+
+    def on_put(self, session: SessionId, request: Put, *, granted: bool = False) -> None:
+        """Set keys, blindly. `granted`: it had to wait for transactions and holds the locks now."""
+        core, namespace, locks = self.core, request.namespace, self.locks
+        problem = self.crowded_out(namespace)
+        if problem:
+            core.refuse(session, request.id, Code.USAGE, problem)
+            return
+        assert core.topology is not None
+        partitions = core.topology.partitions
+        by_partition: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
+        numbers = partitions_of(request.keys, partitions)
+        for number, key, value in zip(numbers, request.keys, request.values, strict=True):
+            share = by_partition.get(number)
+            if share is None:
+                share = by_partition[number] = ([], [])
+            share[0].append(key)
+            share[1].append(value)
+        core.work += len(request.keys) // 4
+        settled: list[int] = []  # answered already, or under way
+        awaited, version = self.sessions.hear(request.tx, request.acked), request.version
+        steady = core.quorum and not core.frozen and awaited
+        for number in by_partition:
+            hold = core.holds[number]
+            serves = steady and hold.mine and hold.active and not hold.draining
+            if serves and (not version or version >= hold.since) and self._is_new(request.tx, number):
+                continue  # how it nearly always is
+            if not self.may_serve(session, request, hold, request.tx):
+                locks.give_up(request.tx, [(namespace, key) for key in request.keys])
+                return
+            if (request.tx, number) in self.under_way or self._answered(number, request.tx):
+                settled.append(number)
+            elif self._in_transaction(request.tx, number):
+                locks.give_up(request.tx, [(namespace, key) for key in request.keys])
+                self._refuse_taken(session, request)
+                return
+        if not granted and not locks.idle and self._busy(namespace, by_partition, settled):
+            self._wait(session, request, [(namespace, key) for key in request.keys])
+            return
+        job = _Job(session, request.id)
+        for number in settled:
+            keys, _ = by_partition.pop(number)
+            locks.give_up(request.tx, [(namespace, key) for key in keys])
+            self._join(job, request.tx, number)
+        if len(by_partition) <= 1:  # how it nearly always is
+            for number, (keys, values) in by_partition.items():
+                self._issue(core.holds[number], job, request.tx, namespace, keys, values, locked=granted)
+            if not job.left:
+                core.reply(session, Done(request.id))
+            return
+        job.left += 1  # for what is not issued yet
+        self._issue_on(job, session, request, deque(by_partition.items()), granted=granted)
+
+    def _issue_on(
+        self,
+        job: _Job,
+        session: SessionId,
+        request: Put,
+        shares: deque[tuple[int, tuple[list[bytes], list[bytes | None]]]],
+        *,
+        granted: bool,
+        again: bool = False,
+    ) -> None:
+        """Issue the next shares of a batch. Where it is gone on with and something is in the way, it is asked anew."""
+        core, tx, namespace = self.core, request.tx, request.namespace
+        work = 0
+        while shares and work < PIECE_WORK and not job.over:
+            number, (keys, values) = shares[0]
+            if again and not self._still_free(request, number, keys, granted=granted):
+                probe("write.cut_batch_asked_anew")
+                job.over = True
+                self.locks.give_up(tx, [(namespace, key) for key in request.keys])
+                self.on_put(session, request)
+                return
+            shares.popleft()
+            work += 2 + len(keys)
+            self._issue(core.holds[number], job, tx, namespace, keys, values, locked=granted)
+        core.work += work
+        if shares and not job.over:
+            core.resume(lambda: self._issue_on(job, session, request, shares, granted=granted, again=True))
+            return
+        job.left -= 1
+        if not job.left and not job.over:
+            job.over = True
+            core.reply(session, Done(request.id))
+
+    def _still_free(self, request: Put, number: int, keys: list[bytes], *, granted: bool) -> bool:
+        """Whether a share may be issued as it could when its request was looked at, some turns ago."""
+        core, locks, hold = self.core, self.locks, self.core.holds[number]
+        if core.frozen or not core.quorum or not hold.mine or not hold.active or hold.draining:
+            return False
+        if not self._is_new(request.tx, number):
+            return False
+        if granted:
+            return all(locks.holds(request.tx, (request.namespace, key)) for key in keys)
+        return locks.idle or not any(locks.busy((request.namespace, key)) for key in keys)
+
+    def _busy(
+        self, namespace: Namespace, shares: dict[int, tuple[list[bytes], list[bytes | None]]], settled: list[int]
+    ) -> bool:
+        """Whether a transaction holds or awaits a key of what is yet to be issued."""
+        busy = self.locks.busy
+        return any(busy((namespace, key)) for n, (keys, _) in shares.items() if n not in settled for key in keys)
+
+    def _join(self, job: _Job, tx: TxId, number: int) -> None:
+        """Wait with whoever asked for this share before, if it is under way."""
+        share = self.under_way.get((tx, number))
+        if share is not None:
+            probe("write.asked_again_while_under_way")
+            share.jobs.append(job)
+            job.left += 1
+
+    def on_swap(self, session: SessionId, request: Swap, *, granted: bool = False) -> None:
+        """Set one key if a condition holds."""
+        core, locks = self.core, self.locks
+        problem = self.crowded_out(request.namespace)
+        if problem:
+            core.refuse(session, request.id, Code.USAGE, problem)
+            return
+        assert core.topology is not None
+        number = partition_of(request.key, core.topology.partitions)
+        hold = core.holds[number]
+        key = (request.namespace, request.key)
+        self.sessions.hear(request.tx, request.acked)
+        if not self.may_serve(session, request, hold, request.tx):
+            locks.give_up(request.tx, [key])
+            return
+        job = _Job(session, request.id)
+        if (request.tx, number) in self.under_way or self._answered(number, request.tx):
+            locks.give_up(request.tx, [key])
+            self._join(job, request.tx, number)
+            if not job.left:
+                core.reply(session, Done(request.id))
+            return
+        if self._in_transaction(request.tx, number):
+            locks.give_up(request.tx, [key])
+            self._refuse_taken(session, request)
+            return
+        if not granted and locks.try_all(request.tx, [key]) is not None:
+            self._wait(session, request, [key])
+            return
+        held = core.replica.store.get((request.namespace, number), request.key)
+        found = held.value if held is not None else None
+        holds = {
+            "absent": found is None,
+            "present": found is not None,
+            "equals": found is not None and found == request.old,
+        }[request.when]
+        if not holds:
+            locks.give_up(request.tx, [key])
+            self.confirm(hold.needed, session, request, lambda: core.reply(session, Done(request.id, False, found)))
+            return
+        self._issue(hold, job, request.tx, request.namespace, [request.key], [request.new], locked=True, found=found)
+
+    def _wait(self, session: SessionId, request: Put | Swap, keys: list[Key]) -> None:
+        """Stand in line behind the transactions that hold some of the keys, then go on holding all of them."""
+        core = self.core
+        wait_ms = min(core.settings.lock_timeout_ms, request.within_ms or core.settings.lock_timeout_ms)
+
+        def granted() -> None:
+            if isinstance(request, Put):
+                self.on_put(session, request, granted=True)
+            else:
+                self.on_swap(session, request, granted=True)
+
+        def expired(held: str) -> None:
+            core.refuse(
+                session,
+                request.id,
+                Code.LOCK_TIMEOUT,
+                f"waited {wait_ms} ms for a lock on {core.node}: {held or 'the primary changed'}",
+                retryable=True,
+            )
+
+        probe("write.waited_for_transaction")
+        self.locks.wait_all(request.tx, keys, core.now + wait_ms * MS, granted, expired)
+
+    def _issue(
+        self,
+        hold: Hold,
+        job: _Job,
+        tx: TxId,
+        namespace: Namespace,
+        keys: list[bytes],
+        values: list[bytes | None],
+        *,
+        locked: bool,
+        found: bytes | None = None,
+    ) -> None:
+        core = self.core
+        counter = core.replica.fragment((namespace, hold.number)).counter
+        write = r.Write(namespace, hold.number, hold.epoch, counter.reserve(len(keys)), keys, values, counter.lwm, tx)
+        share = self.under_way[(tx, hold.number)] = _Share(self, write, locked=locked, found=found)
+        share.jobs.append(job)
+        job.left += 1
+        core.log_unapplied(share.records[0])
+        if locked:
+            self.locks.pin(tx, [(namespace, key) for key in keys], in_doubt=False)
+        else:
+            pend = self.locks.pend
+            for key in keys:
+                pend((namespace, key))
+        self.replication.ship(share, hold)
+
+    def may_serve(self, session: SessionId, request: Request, hold: Hold, tx: TxId | None, *, new: bool = True) -> bool:
+        """Whether this node can take a request for a partition now; if not, it was answered or parked.
+
+        `new`: it begins something, and so must wait when the partition is being handed over.
+        """
+        core = self.core
+        if not hold.mine:
+            if hold.placement.lost:
+                core.refuse_lost(session, request.id, hold.number)
+            else:
+                core.remap(session, request.id)
+            return False
+        if not core.quorum:
+            core.refuse(
+                session,
+                request.id,
+                Code.NO_QUORUM,
+                "this node does not reach a majority of the cluster; it resumes by itself when it does",
+                retryable=True,
+            )
+            return False
+        if not hold.active or core.frozen or (hold.draining and new):
+            if len(core.parked.get(hold.number, ())) >= core.settings.parked_max or core.parked_bytes >= PARKED_BYTES_MAX:
+                core.refuse(session, request.id, Code.BUSY, "too many requests wait for the exchange", retryable=True)
+            else:
+                core.park(hold, session, request)
+            return False
+        if tx is None:
+            return True
+        results = core.replica.partition(hold.number).results
+        outcome = results.get(tx)
+        if results.many:
+            self.sessions.crowd(hold.number)
+        if outcome == ABORTED:
+            core.refuse(session, request.id, Code.CONFLICT, f"transaction {tx.hex()} was aborted", retryable=True)
+            return False
+        if outcome is None and not self._in_use(tx, hold.number):
+            assert isinstance(request, Put | Swap | CommitTx)
+            if request.version and request.version < hold.since:
+                probe("write.sent_by_an_older_map")
+                core.remap(session, request.id)
+                return False
+            if (ahead := self.sessions.ahead(tx)) > AHEAD_MAX:
+                told = f"a session is {ahead} requests ahead of what it acknowledged: expected at most {AHEAD_MAX}"
+                core.refuse(session, request.id, Code.USAGE, told)
+                return False
+            if self.sessions.acknowledged(tx):
+                probe("write.answered_and_acknowledged")
+                core.refuse(session, request.id, Code.ANSWERED, f"{tx.hex()} was answered: its client said so")
+                return False
+        return True
+
+    def _in_use(self, tx: TxId, partition: int) -> bool:
+        return (tx, partition) in self.under_way or self._in_transaction(tx, partition)
+
+    def _is_new(self, tx: TxId, partition: int) -> bool:
+        if (tx, partition) in self.under_way or self._in_transaction(tx, partition):
+            return False
+        results = self.core.replica.partition(partition).results
+        if results.many:
+            self.sessions.crowd(partition)
+        return results.is_new(tx)
+
+    def _in_transaction(self, tx: TxId, partition: int) -> bool:
+        """Whether a transaction of this id is under way: what became of the id must have one meaning in a partition."""
+        for ids in self.transactions:
+            if tx in ids:
+                return True
+        return tx in self.core.replica.partition(partition).prepared
+
+    def _refuse_taken(self, session: SessionId, request: Put | Swap) -> None:
+        probe("write.id_of_a_transaction")
+        self.core.refuse(
+            session,
+            request.id,
+            Code.BUSY,
+            f"a transaction of the id {request.tx.hex()} is under way: ask again, or give the write an id of its own",
+            retryable=True,
+        )
+
+    def _answered(self, partition: int, tx: TxId) -> bool:
+        if self.core.replica.partition(partition).results.get(tx) is None:
+            return False
+        probe("write.answered_from_results")
+        return True
+
+
+assert not NAME.fullmatch(DECISIONS), "no client can name the engine's own namespace"

@@ -1,0 +1,212 @@
+"""The doing half with an event loop and threads: it brings events to the node, and does what `engine.host.duties` asks.
+
+A turn takes everything that arrived while the last one was paid, so group commit needs no tuning: the longer the disk
+takes, the more there is to write at once. The log is written in this thread: nothing else of the node could go on in the
+meantime (no turn begins before the last one is paid), and handing each block to another thread and back costs more than
+it saves. Checkpoints, history, the next segment's file and the removal of old ones are for the background.
+
+Fail-stop: whatever the log, the store or an assertion throws ends the node. Nothing is retried; coming back is recovery,
+which is the tested path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from engine.host.duties import Duties
+from engine.host.home import Home
+from engine.messages import Message
+from engine.node.node import Node
+from engine.protocol.requests import Reply
+from engine.turn.effects import Event, SessionId
+from rebalance.ports import MS
+from wal.ids import NodeId
+
+TURN_BYTES_MAX = 8 << 20
+WORKERS = 4
+
+T = TypeVar("T")
+
+
+class Carrier(Protocol):
+    """What takes messages and replies away: sockets, or the calls of the same process."""
+
+    def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
+        """Say things to peers."""
+        ...
+
+    def reply(self, replies: list[tuple[SessionId, Reply]]) -> None:
+        """Answer clients."""
+        ...
+
+    def connect(self, address: str) -> None:
+        """Keep a connection to an address."""
+        ...
+
+
+class Driver:
+    """The loop of one node. `note` tells the operator; `stopped` holds why it ended."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, home: Home, node: Node, *, note: Callable[[str], None]) -> None:
+        self.loop = loop
+        self.home = home
+        self.node = node
+        self.note = note
+        self.carrier: Carrier | None = None
+        self.stopped: asyncio.Future[str] = loop.create_future()
+        self.duties = Duties(self, node, home.log, home.write_checkpoint)
+        self._events: list[Event] = []
+        self._weights: list[int] = []  # bytes, of each event
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="foreshore")
+
+    def inbox(self, event: Event, weight: int = 0) -> None:
+        """Something happened; `weight` is how many bytes came with it."""
+        self._events.append(event)
+        self._weights.append(weight)
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._turn)
+
+    def start(self) -> None:
+        """Take the first turn."""
+        self._scheduled = True
+        self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self.duties.over or self.stopped.done():
+            return
+        try:
+            self._pay()
+        except Exception as error:
+            self.stop(error)
+
+    def _pay(self) -> None:
+        duties = self.duties
+        node = self.node
+        began, events = time.thread_time_ns(), self._take_events()
+        now = time.monotonic_ns()
+        duties.begin(now)
+        effects = node.turn(now, events)
+        now = time.monotonic_ns()
+        duties.early(effects, now)
+        duties.write(effects.log, now=now, wall_ms=time.time_ns() // MS)
+        duties.rest(effects, time.monotonic_ns())
+        self._plan(effects.wake_at)
+        node.turns.note(time.thread_time_ns() - began, events)
+
+    def _take_events(self) -> list[Event]:
+        """All that waits; but no more than one block of the log can hold, the rest in the next turn."""
+        events, weights = self._events, self._weights
+        if sum(weights) <= TURN_BYTES_MAX:
+            self._events, self._weights = [], []
+            return events
+        taken, size = 0, 0
+        while taken < len(events) and (not taken or size + weights[taken] <= TURN_BYTES_MAX):
+            size += weights[taken]
+            taken += 1
+        self._events, self._weights = events[taken:], weights[taken:]
+        if self._events and not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._turn)
+        return events[:taken]
+
+    def _plan(self, wake_at: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_at is not None and not self._scheduled and not self.duties.over:
+            pause = (wake_at - time.monotonic_ns()) / 1e9
+            if pause <= 0:
+                self._scheduled = True
+                self.loop.call_soon(self.loop.call_soon, self._turn)  # what has arrived is read in between
+            else:
+                self._timer = self.loop.call_later(pause, self._turn)
+
+    # What duties ask.
+
+    def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
+        """Say things to peers."""
+        self._carrier.send(sends)
+
+    def reply(self, replies: list[tuple[SessionId, Reply]]) -> None:
+        """Answer clients."""
+        self._carrier.reply(replies)
+
+    def connect(self, address: str) -> None:
+        """Keep a connection to an address."""
+        self._carrier.connect(address)
+
+    @property
+    def _carrier(self) -> Carrier:
+        assert self.carrier is not None, "the driver was started before it had a carrier"
+        return self.carrier
+
+    def background(self, name: str, run: Callable[[], T], back: Callable[[T | None, Exception | None], None]) -> None:
+        """Do something slow in a thread. What nobody expected of it stops the node."""
+
+        def returned(done: Future[T]) -> None:
+            error = done.exception()
+            try:
+                if error is None:
+                    back(done.result(), None)
+                elif isinstance(error, Exception):
+                    back(None, error)
+                else:
+                    raise error
+            except Exception as error:
+                self.stop(error)
+
+        future = self._workers.submit(run)
+        future.add_done_callback(lambda done: self.loop.call_soon_threadsafe(returned, done))
+
+    def stop(self, reason: str | Exception) -> None:
+        """No further turn is taken."""
+        self.duties.over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.stopped.done():
+            return
+        if isinstance(reason, Exception):
+            self.stopped.set_exception(reason)
+        else:
+            self.stopped.set_result(reason)
+
+    # The end.
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error ended the node: nothing more is written then."""
+        return self.stopped.done() and self.stopped.exception() is not None
+
+    async def finish(self) -> None:
+        """End in good order, with a last checkpoint. Raises what went wrong with it."""
+        if self.failed:
+            return
+        finished: asyncio.Future[None] = self.loop.create_future()
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                finished.set_result(None)
+            else:
+                finished.set_exception(error)
+
+        self.duties.finish(done)
+        awaited: list[asyncio.Future[Any]] = [finished]
+        if not self.stopped.done():
+            awaited.append(self.stopped)
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        if finished.done():
+            self.stop("closed")
+            finished.result()
+
+    def close(self) -> None:
+        """Let go of the threads; background work that is under way ends first."""
+        self._workers.shutdown(wait=True)
+        self.duties.close()

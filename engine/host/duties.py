@@ -1,0 +1,388 @@
+"""What a driver owes a node, in which order, and for how long: the rules of the doing half, without a thread or a clock.
+
+`engine.host.driver` does this with an event loop, sockets and threads; the simulator with a heap of what happens next. Both
+hand in a `Doer`, so that both obey the same rules:
+
+* A turn is paid in three steps: `early`, `write`, `rest`. Nothing of the rest leaves before the log is written as
+  durably as the cluster wants it; what consensus promises is always on disk.
+* What takes long is done in the background: `run` elsewhere, and when it is back, `back` where the turns are. Each thing
+  that is worked on in the background belongs to the work until it is back. Whoever wants it closed waits for that.
+* A node that is busy with one turn, or with the sync of its log, for longer than a heartbeat lets its last heartbeat be
+  repeated, with how long it has been busy. Not for ever: whoever is stuck must be found.
+* A fault in the reading of one supply's history ends that supply's history. A fault of the log or of the store ends the
+  node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar, assert_never
+
+import msgspec
+
+from engine.errors import UsageError
+from engine.messages import Heartbeat, Message
+from engine.node.node import Node
+from engine.protocol.requests import Reply
+from engine.state.store import CheckpointImage
+from engine.turn.effects import (
+    CheckpointWritten,
+    Connect,
+    Effects,
+    Event,
+    LogGrew,
+    SessionId,
+    Stop,
+    Task,
+    TrimLog,
+    WriteCheckpoint,
+)
+from engine.turn.settings import Durability
+from rebalance.ports import MS, CloseHistory, HistoryRead, OpenHistory, ReadHistory
+from wal import HistoryCursor, Log
+from wal.ids import Fragment, NodeId
+from wal.probe import probe
+from wal.records import Accepted, Boot, Committed, EpochStart, Promised, Record
+from wal.want import Want
+
+CONSENSUS = (Promised, Accepted, Committed, Boot, EpochStart)
+"""What must be on disk before it is spoken of, whatever durability the data has."""
+KEPT_MAX = 10_000
+"""So many records are not handed to the operating system, where a crash may take what memory holds."""
+
+STUCK_SUSPICIONS = 4
+"""After so many times the silence that makes a node suspected, a node that is busy with one turn falls silent."""
+
+T = TypeVar("T")
+Supply = tuple[NodeId, int]
+"""A supply session: whose, and its number."""
+
+
+class Doer(Protocol):
+    """What only a world can do for a node: the real one, or a simulated one."""
+
+    def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
+        """Say things to peers."""
+        ...
+
+    def reply(self, replies: list[tuple[SessionId, Reply]]) -> None:
+        """Answer clients."""
+        ...
+
+    def connect(self, address: str) -> None:
+        """Keep a connection to an address."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Tell the operator."""
+        ...
+
+    def inbox(self, event: Event) -> None:
+        """Something happened: for the next turn."""
+        ...
+
+    def background(self, name: str, run: Callable[[], T], back: Callable[[T | None, Exception | None], None]) -> None:
+        """Do `run` beside the turns; then, between two of them, `back` with what it returned or raised."""
+        ...
+
+    def stop(self, reason: str | Exception) -> None:
+        """The node ends: in good order, or because of an error. No further turn is taken."""
+        ...
+
+
+class _Reader:
+    """The history of one supply. `reading`: its cursor belongs to the background until that is back."""
+
+    def __init__(self, cursor: HistoryCursor, wants: list[Want]) -> None:
+        self.cursor = cursor
+        self.fragments: list[Fragment] = [want.fragment for want in wants]
+        self.reading = False
+        self.closed = False
+
+    def close(self) -> None:
+        """Nobody wants it any more: closed now, or when its reader is back."""
+        self.closed = True
+        if self.reading:
+            probe("duties.closed_while_read")
+        else:
+            self.cursor.close()
+
+
+class Duties:
+    """What is owed for one life of a node. `over`: no further turn may be taken."""
+
+    def __init__(self, doer: Doer, node: Node, log: Log, store: Callable[[CheckpointImage], None]) -> None:
+        self.doer = doer
+        self.node = node
+        self.log = log
+        self.over = False
+        self._store = store  # writes a checkpoint, durably; in the background
+        self._owing = False  # a turn was begun to be paid
+        self._busy_since: int | None = None
+        self._sync_since: int | None = None
+        self._beat: tuple[tuple[NodeId, ...], Heartbeat] | None = None
+        self._kept: list[Record] = []  # not handed to the operating system yet (BACKGROUND and NONE)
+        self._synced_at: int | None = None
+        self._wall_ms = 0  # when the last turn was written
+        self._readers: dict[Supply, _Reader] = {}
+        self._closing: list[_Reader] = []  # closed, and still read
+        self._preparing = False
+        self._writing = False
+        self._doomed: list[str] = []  # files of the log that are to be removed, the oldest first
+        self._removing = False
+        self._finish: Callable[[Exception | None], None] | None = None
+
+    # A turn.
+
+    def begin(self, now: int) -> None:
+        """A turn is taken. Times are in ns, monotonic."""
+        self._busy_since = now
+
+    def early(self, effects: Effects, now: int) -> None:
+        """What promises nothing about this disk leaves, and the log is about to be written."""
+        self._owing = True
+        self._sync_since = now if effects.log else None
+        if effects.early:
+            self.doer.send(effects.early)
+
+    def write(self, records: list[Record], *, now: int, wall_ms: int) -> None:
+        """Write a turn's records as one block, as durably as the cluster wants it; consensus always on disk.
+
+        `now` in ns, monotonic. Called for each turn, though it logs nothing: what waits to be synced may be due.
+        """
+        settings, log = self.node.core.settings, self.log
+        self._wall_ms = wall_ms
+        if self._synced_at is None:
+            self._synced_at = now
+        due = now - self._synced_at >= settings.sync_interval_ms * MS
+        match settings.durability:
+            case Durability.FSYNC:
+                if records:
+                    self._append(records, now, durable=True)
+            case Durability.LOG_ONLY:
+                if records or (due and log.durable_lsn < log.next_lsn - 1):
+                    self._append(records, now, durable=due or _sacred(records))
+            case Durability.BACKGROUND | Durability.NONE:
+                self._kept.extend(records)
+                due = due and settings.durability is Durability.BACKGROUND
+                if self._kept and (due or len(self._kept) > KEPT_MAX or _sacred(records)):
+                    self._write_kept(now)
+            case _:
+                assert_never(settings.durability)
+        # What is claimed to others is what was acknowledged. A disk that comes back with less was set back.
+        self.node.core.durable_lsn = log.next_lsn - 1 + len(self._kept)
+
+    def rest(self, effects: Effects, now: int) -> None:
+        """The log is written: what it promises may leave, and what takes long begins."""
+        doer, core = self.doer, self.node.core
+        if self._sync_since is not None:
+            core.longest_sync = max(core.longest_sync, now - self._sync_since)
+            self._sync_since = None
+        if effects.beat is not None:
+            self._beat = effects.beat
+        if effects.send:
+            doer.send(effects.send)
+        if effects.reply:
+            doer.reply(effects.reply)
+        for text in effects.notes:
+            doer.note(text)
+        self._owing = False
+        for task in effects.tasks:
+            self._do(task)
+        self._busy_since = None
+        self._try_finish()
+
+    def pulse(self, now: int) -> tuple[tuple[NodeId, ...], Heartbeat] | None:
+        """What to tell the peers now, if this node is busy with one turn for longer than a heartbeat. From any thread."""
+        since, syncing, said, settings = self._busy_since, self._sync_since, self._beat, self.node.core.settings
+        if since is None or said is None or self.over or now - since < settings.heartbeat_ms * MS:
+            return None
+        if now - since > STUCK_SUSPICIONS * settings.suspicion_ms * MS:
+            return None
+        hearers, beat = said
+        sync_ms = (now - syncing) // MS if syncing is not None else 0
+        return hearers, msgspec.structs.replace(beat, sync_ms=sync_ms, busy_ms=(now - since) // MS)
+
+    def _append(self, records: list[Record], now: int, *, durable: bool) -> None:
+        log = self.log
+        log.append(records, now_ms=self._wall_ms, durable=durable)
+        if durable:
+            self._synced_at = now
+        if log.wants_next and not self._preparing:
+            self._preparing = True
+            self.doer.background("prepare", log.prepare_next, self._prepared)
+
+    def _write_kept(self, now: int) -> None:
+        kept, self._kept = self._kept, []
+        if kept:
+            self._append(kept, now, durable=True)
+
+    def _prepared(self, _: bool | None, error: Exception | None) -> None:
+        self._preparing = False
+        if error is not None:
+            self._fail(error)
+
+    # Tasks.
+
+    def _do(self, task: Task) -> None:
+        match task:
+            case WriteCheckpoint(image):
+                self._write_checkpoint(image)
+            case OpenHistory(session, wants):
+                self._close(session)
+                cursor = self.log.history(wants)
+                self.log.pin(_pin(session), cursor.at_lsn)
+                self._readers[session] = _Reader(cursor, wants)
+            case ReadHistory(session, size):
+                reader = self._readers.get(session)
+                if reader is not None:
+                    self._read(session, reader, size)
+            case CloseHistory(session):
+                self._close(session)
+            case TrimLog(first_lsn):
+                self._doomed += self.log.forget(first_lsn)
+                self._remove()
+            case Connect(_, address):
+                self.doer.connect(address)
+            case Stop(reason, refused):
+                self.over = True
+                self.doer.stop(UsageError(reason) if refused else reason)
+            case _:
+                assert_never(task)
+
+    # History.
+
+    def _read(self, session: Supply, reader: _Reader, size: int) -> None:
+        assert not reader.reading, f"the history for {session} is read twice at a time"
+        cursor = reader.cursor
+        reader.reading = True
+
+        def run() -> HistoryRead:
+            writes = cursor.read(size)
+            done = cursor.done
+            return HistoryRead(session, writes, done, list(cursor.missed) if done else [])
+
+        self.doer.background("history", run, lambda event, error: self._was_read(session, reader, event, error))
+
+    def _was_read(self, session: Supply, reader: _Reader, event: HistoryRead | None, error: Exception | None) -> None:
+        reader.reading = False
+        if reader.closed:
+            self._closing.remove(reader)
+            reader.close()
+        elif event is not None:
+            self.log.pin(_pin(session), reader.cursor.at_lsn)
+            self.doer.inbox(event)
+        else:  # the supply falls back on rows
+            probe("duties.history_failed")
+            self.doer.note(f"the history for {session[0]} cannot be read, it gets rows instead: {error!r}")
+            self._close(session)
+            self.doer.inbox(HistoryRead(session, [], True, list(reader.fragments)))
+
+    def _close(self, session: Supply) -> None:
+        reader = self._readers.pop(session, None)
+        if reader is None:
+            return
+        self.log.unpin(_pin(session))
+        reader.close()
+        if reader.reading:
+            self._closing.append(reader)
+
+    # Checkpoints and the log's beginning.
+
+    def _write_checkpoint(self, image: CheckpointImage) -> None:
+        """The store must never be ahead of the log: what the image holds goes there first."""
+        assert not self._writing, "one checkpoint at a time"
+        self.write_all()
+        self._writing = True
+        self.doer.background("checkpoint", lambda: self._store(image), lambda _, error: self._checkpointed(image, error))
+
+    def _checkpointed(self, image: CheckpointImage, error: Exception | None) -> None:
+        self._writing = False
+        if error is not None:
+            self._fail(error)
+            return
+        if not self.over:
+            self.doer.inbox(CheckpointWritten(image.lsn))
+            trimmed = self.log.trimmable(image.lsn, None)
+            if trimmed is not None:
+                self.doer.inbox(LogGrew(trimmed))
+        self._try_finish()
+
+    def _remove(self) -> None:
+        """Remove what is to go, one after the other: a power cut must not leave a hole."""
+        if self._removing or not self._doomed:
+            return
+        names, self._doomed = self._doomed, []
+        self._removing = True
+        self.doer.background("trim", lambda: self.log.remove(names), self._removed)
+
+    def _removed(self, _: None, error: Exception | None) -> None:
+        self._removing = False
+        if error is not None:
+            self._fail(error)
+        else:
+            self._remove()
+
+    # The end.
+
+    def finish(self, done: Callable[[Exception | None], None]) -> None:
+        """End in good order: a last checkpoint, for a quick start next time; `done` when it is written.
+
+        A checkpoint that is under way is taken by the node first; turns go on until then, and no longer.
+        """
+        assert self._finish is None, "it is finishing already"
+        self._finish = done
+        self._try_finish()
+
+    def _try_finish(self) -> None:
+        done = self._finish
+        if done is None or self._owing or self._writing:
+            return
+        if self.node.checkpointing:
+            if not self.over:
+                return  # it is written, and the next turn takes it
+            self._finish = None
+            done(None)  # that one is the last
+            return
+        self.over = True
+        self._finish = None
+        core = self.node.core
+        try:
+            image = core.replica.begin_checkpoint(core.durable_lsn, self.node.replication.open_records())
+            self.write_all()
+        except Exception as error:  # the disk's, or an assertion
+            done(error)
+            return
+        self._writing = True
+
+        def written(_: None, error: Exception | None) -> None:
+            self._writing = False
+            done(error)
+
+        self.doer.background("checkpoint", lambda: self._store(image), written)
+
+    def write_all(self) -> None:
+        """Everything that was acknowledged is on disk after this."""
+        kept, self._kept = self._kept, []
+        if kept:
+            self.log.append(kept, now_ms=self._wall_ms, durable=True)
+        self.log.sync()
+
+    def close(self) -> None:
+        """Give the files back that history was read from. Nothing is in the background any more."""
+        for reader in [*self._readers.values(), *self._closing]:
+            reader.reading = False
+            reader.close()
+        self._readers, self._closing = {}, []
+
+    def _fail(self, error: Exception) -> None:
+        self.over = True
+        self.doer.stop(error)
+
+
+def _sacred(records: list[Record]) -> bool:
+    return any(isinstance(record, CONSENSUS) for record in records)
+
+
+def _pin(session: Supply) -> str:
+    return f"supply {session[0]} {session[1]}"

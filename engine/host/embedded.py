@@ -1,0 +1,137 @@
+"""A node in the application's own process: no port, no peers; the client's calls are its events."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+import secrets
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from engine import errors
+from engine.host.driver import Driver
+from engine.host.home import Home, MakeDisk, as_engine_error, open_home
+from engine.node.node import Node
+from engine.protocol.limits import weight_of
+from engine.protocol.requests import Admin, Reply
+from engine.turn.effects import Asked, SessionId
+from engine.turn.settings import Settings, check_settings
+from rebalance.lives import INCARNATION_BITS
+from wal import DirectoryDisk
+
+ADDRESS = "embedded:0"
+ALONE: dict[str, Any] = {"partitions": 16, "backups": 0, "connection_lost_ms": 0}
+"""What a new node by itself has, unless it is told otherwise. Partitions spread work over nodes, and here is only one:
+with fewer of them more of a batch lies in each, and a batch costs what its partitions cost."""
+_log = logging.getLogger("foreshore")
+
+
+class Asker(Protocol):
+    """Who asks this node, in the same process: a client's session."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def on_connected(self, address: str) -> None:
+        """The node is there."""
+        ...
+
+    def on_replies(self, address: str, replies: list[Reply]) -> None:
+        """The node answered."""
+        ...
+
+    def fail(self, error: errors.Error) -> None:
+        """The node is gone for good."""
+        ...
+
+
+class Embedded:
+    """A running node, and the way between it and who asks it: both the client's links and the node's carrier."""
+
+    def __init__(self, home: Home, driver: Driver) -> None:
+        self.driver = driver
+        self._home = home
+        self._asker: Asker | None = None
+
+    def begin(self, asker: Asker) -> None:
+        """Start the node; from now on this is who asks it."""
+        self._asker = asker
+        self.driver.stopped.add_done_callback(self._died)
+        self.driver.start()
+        if self._home.replica.committed[1] == b"":
+            self.driver.inbox(Asked(0, Admin(0, "init", {"cluster": [secrets.token_hex(8)]})))
+
+    def _died(self, stopped: asyncio.Future[str]) -> None:
+        error = stopped.exception()
+        if error is not None and self._asker is not None:
+            _log.critical("the embedded node stopped: %s", error)
+            self._asker.fail(as_engine_error(error) or errors.Error(f"the node stopped: {error}"))
+
+    async def stop(self) -> None:
+        """End the node in good order."""
+        try:
+            await self.driver.finish()
+        finally:
+            self.driver.close()
+            if self.driver.failed:
+                self._home.abandon()
+            else:
+                self._home.close()
+
+    # As the client's links.
+
+    def connect(self, address: str) -> None:
+        """It is always there (as the node's carrier, too: there is nobody else)."""
+        if address == ADDRESS and self._asker is not None:
+            self._asker.loop.call_soon(self._asker.on_connected, address)
+
+    def send(self, address: Any, requests: Any = None) -> None:
+        """Ask the node; as its carrier, there is nobody to speak to."""
+        if requests is not None:
+            inbox = self.driver.inbox
+            for request in requests:
+                inbox(Asked(1, request), weight_of(request))
+
+    async def close(self) -> None:
+        """Nothing to hang up."""
+
+    # As the node's carrier.
+
+    def reply(self, replies: list[tuple[SessionId, Reply]]) -> None:
+        """Answer who asked."""
+        if self._asker is not None:
+            self._asker.on_replies(ADDRESS, [reply for _, reply in replies])
+
+
+async def open_node(path: Path, options: dict[str, Any], *, disk: MakeDisk = DirectoryDisk) -> Embedded:
+    """Open a directory as a cluster of one, not begun yet. `disk` holds the log."""
+    known = Settings.__struct_fields__
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            expected = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+            raise errors.UsageError(f"unknown setting {name!r}: {expected}")
+    try:
+        settings = msgspec.convert(ALONE | options, Settings)
+    except msgspec.ValidationError as error:
+        raise errors.UsageError(f"a setting is wrong: {error}") from None
+    check_settings(settings)
+    home = await asyncio.get_running_loop().run_in_executor(
+        None, lambda: open_home(path, cluster=settings.cluster, node=None, settings=settings, disk=disk)
+    )
+    node = Node(
+        settings,
+        home.replica,
+        node=home.identity.node,
+        allocation=home.identity.allocation,
+        address=ADDRESS,
+        durable_lsn=home.log.durable_lsn,
+        draw=secrets.randbits(INCARNATION_BITS),
+    )
+    loop = asyncio.get_running_loop()
+    driver = Driver(loop, home, node, note=_log.debug)
+    embedded = Embedded(home, driver)
+    driver.carrier = embedded
+    return embedded

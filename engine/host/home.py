@@ -1,0 +1,221 @@
+"""A node's data directory: whose it is, that nobody else uses it, and what is in it.
+
+```
+ DIR/identity.json   format, cluster name, node id, allocation id
+ DIR/lock            held by the process that uses the directory
+ DIR/wal/            the log            (package wal)
+ DIR/store/          the checkpoint     (engine.state.store_lmdb)
+```
+
+The allocation id is drawn when the directory is made. A wiped or replaced disk has another one, and so cannot pass for
+the copy that the cluster knows.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from engine.errors import CorruptionError, DiskFull, Error, UsageError
+from engine.state import store_writer
+from engine.state.identity import FORMAT, Identity, read_identity
+from engine.state.recover import recover
+from engine.state.replica import Replica
+from engine.state.store import CheckpointImage, LayeredStore
+from engine.state.store_errors import (
+    StoreDamaged,
+    StoreError,
+    StoreFailed,
+    StoreForeign,
+    StoreFull,
+    StoreInUse,
+    StoreTooNew,
+)
+from engine.state.store_lmdb import LmdbStore
+from engine.turn.settings import Settings
+from wal import (
+    DirectoryDisk,
+    Disk,
+    DiskError,
+    Log,
+    LogBehindStore,
+    LogDamaged,
+    LogError,
+    LogForeign,
+    LogSettings,
+    LogTooNew,
+)
+from wal import DiskFull as LogDiskFull
+from wal.ids import NodeId, check_name
+
+ORPHAN_SECONDS = 30.0
+"""So long a checkpoint of a node that was killed may take to end."""
+MakeDisk: TypeAlias = Callable[[Path], Disk]
+
+
+class Home:
+    """An open data directory."""
+
+    def __init__(self, path: Path, identity: Identity, log: Log, store: LmdbStore, replica: Replica, lock: int) -> None:
+        self.path = path
+        self.identity = identity
+        self.log = log
+        self.store = store
+        self.replica = replica
+        self._lock = lock
+
+    def write_checkpoint(self, image: CheckpointImage) -> None:
+        """Apply a checkpoint to the store, out of the way of the turns. In any thread, one at a time."""
+        store_writer.write(self.store, image)
+
+    def close(self) -> None:
+        """Give everything back; another process may open the directory then."""
+        self.log.close()
+        self.store.close()
+        os.close(self._lock)
+
+    def abandon(self) -> None:
+        """The node failed: let go of the directory without writing anything more to it."""
+        self.store.close()
+        os.close(self._lock)
+
+
+def open_home(
+    path: Path,
+    *,
+    cluster: str,
+    node: NodeId | None,
+    settings: Settings,
+    accept_loss: bool = False,
+    disk: MakeDisk = DirectoryDisk,
+) -> Home:
+    """Open a data directory, or make it; recover what it holds.
+
+    `node`: None takes the directory's own id, or draws one for a new directory. `disk` holds the log. Raises UsageError,
+    CorruptionError and DiskFull, each with what to do next.
+    """
+    if not __debug__:  # an assertion would not be here to say so
+        raise UsageError("assertions are part of a node: run Python without -O, and without PYTHONOPTIMIZE")
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the data directory {path}: {error.strerror}; expected a directory, or a place where this user "
+            "may make one"
+        ) from error
+    try:
+        lock = _take_lock(path)
+        try:
+            identity = _identify(path, cluster, node)
+            return _open(path, identity, settings, lock, accept_loss=accept_loss, disk=disk)
+        except BaseException:
+            os.close(lock)
+            raise
+    except OSError as error:
+        where = error.filename or path
+        raise UsageError(
+            f"cannot use the data directory {path}: {where}: {error.strerror}; expected files that this user may read "
+            "and write"
+        ) from error
+
+
+def _take_lock(path: Path) -> int:
+    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        owner = os.read(lock, 32).decode(errors="replace").strip() or "another process"
+        os.close(lock)
+        raise UsageError(f"{path} is in use by process {owner}: stop it first, or start with another --data") from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+def _identify(path: Path, cluster: str, node: NodeId | None) -> Identity:
+    known = read_identity(path)
+    if known is not None:
+        if node is not None and node != known.node:
+            raise UsageError(f"{path} belongs to node {known.node!r}, not {node!r}: give its own --node, or none")
+        if cluster != known.cluster:
+            raise UsageError(f"{path} belongs to cluster {known.cluster!r}, not {cluster!r}: check --cluster and --data")
+        return known
+    try:
+        check_name("cluster", cluster)
+        chosen = check_name("node", node) if node is not None else f"n-{secrets.token_hex(3)}"
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    identity = Identity(format=FORMAT, cluster=cluster, node=chosen, allocation=secrets.token_hex(8))
+    new = path / "identity.json.tmp"
+    with new.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(identity)))
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path / "identity.json")
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return identity
+
+
+def _open(path: Path, identity: Identity, settings: Settings, lock: int, *, accept_loss: bool, disk: MakeDisk) -> Home:
+    try:
+        base = LmdbStore(path / "store", patience_seconds=ORPHAN_SECONDS)
+        try:
+            log = Log.open(
+                disk(path / "wal"),
+                cluster=identity.cluster,
+                node=identity.node,
+                settings=LogSettings(segment_bytes=settings.wal_segment_bytes, total_bytes=settings.wal_total_bytes),
+                from_lsn=base.load().lsn + 1,
+                accept_loss=accept_loss,
+            )
+            replica = recover(LayeredStore(base), log)
+        except BaseException:
+            base.close()
+            raise
+    except (LogError, StoreError, DiskError, ValueError) as error:
+        raise _refusal(path, error) from error
+    return Home(path, identity, log, base, replica, lock)
+
+
+def _refusal(path: Path, error: Exception) -> Error:
+    """Why a node cannot start on this directory, and what to do."""
+    match error:
+        case LogDiskFull() | StoreFull():
+            return DiskFull(f"{error}; free some space and start again")
+        case LogDamaged() | LogBehindStore():
+            return CorruptionError(
+                f"the log of {path} is not whole: {error.finding}. `foreshore wal verify {path}` shows all of it. Move the "
+                "directory away and start the node with an empty one, so that it gets its copies from its peers; or, if it "
+                "is alone, accept the loss with --accept-loss: everything from there on is set aside, not deleted"
+            )
+        case LogTooNew() | StoreTooNew() | LogForeign() | StoreForeign() | StoreInUse():
+            return UsageError(f"cannot use the data directory {path}: {error}")
+        case StoreDamaged():
+            return CorruptionError(str(error))
+        case StoreFailed() | DiskError():
+            return Error(f"cannot use the data directory {path}: {error}")
+        case _:
+            return CorruptionError(f"the data directory {path} contradicts itself: {error}")
+
+
+def as_engine_error(error: BaseException) -> Error | None:
+    """The error of a log or a store as an application sees it, if it is one."""
+    if isinstance(error, LogDiskFull | StoreFull):
+        return DiskFull(str(error))
+    if isinstance(error, StoreFailed | DiskError):
+        return Error(
+            f"{error}; the node stopped, as nobody knows what the disk holds: see to the disk, then start it again"
+        )
+    if isinstance(error, LogError | StoreError):
+        return CorruptionError(str(error))
+    return None

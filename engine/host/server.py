@@ -1,0 +1,253 @@
+"""A node as a process: a data directory, a driver, sockets. Only this module and `engine.host.embedded` build real
+things."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from engine.errors import Error, UsageError
+from engine.host.driver import Driver
+from engine.host.home import Home, MakeDisk, as_engine_error, open_home
+from engine.host.pulse import Pulse
+from engine.host.transport import BEAT, Transport
+from engine.node.node import Node
+from engine.protocol.addresses import split_address
+from engine.protocol.wire import Hello
+from engine.turn.effects import Event, PeerSeen
+from engine.turn.settings import Settings, check_settings
+from rebalance.lives import INCARNATION_BITS, next_incarnation
+from wal import DirectoryDisk
+
+_log = logging.getLogger("foreshore")
+
+
+def _is(meaning: str) -> Meta:
+    """What a field means."""
+    return Meta(description=meaning)
+
+
+class ServerConfig(Struct, frozen=True, kw_only=True):
+    """Where a node lives."""
+
+    data: Annotated[Path, _is("the data directory; it is made where there is none")]
+    listen: Annotated[str, _is("host:port to accept connections at; port 0 takes a free one")] = "127.0.0.1:7400"
+    advertise: Annotated[str, _is("host:port that others are told to dial, where it is not `listen`")] = ""
+    seeds: Annotated[list[str], _is("host:port of nodes to begin with; one that answers is enough")] = []
+    node: Annotated[str, _is("the node's name; it belongs to the directory, and a new one draws it")] = ""
+    insecure: Annotated[bool, _is("listen on more than loopback, with no TLS and no authentication")] = False
+    accept_loss: Annotated[bool, _is("set a damaged end of the log aside and go on without it")] = False
+    settings: Settings = Settings()
+
+
+def check_config(config: ServerConfig) -> None:
+    """Raise UsageError for what cannot work."""
+    settings = config.settings
+    host, _ = _split("listen", config.listen)
+    for name, address in (
+        *([("advertise", config.advertise)] if config.advertise else []),
+        *(("seeds", seed) for seed in config.seeds),
+    ):
+        if _split(name, address)[1] == 0:
+            raise UsageError(f"{name} is {address}: expected a port from 1 to 65535, for others to dial")
+    if not _is_loopback(host) and not config.insecure:
+        raise UsageError(
+            f"{config.listen} is not loopback, and TLS and authentication are not there yet: anyone who reaches the port "
+            "could read and write everything; listen on 127.0.0.1, or say --insecure"
+        )
+    if host in {"0.0.0.0", "::"} and not config.advertise:  # noqa: S104  # it is refused here
+        raise UsageError(f"listen is {config.listen}, which nobody can dial: say with --advertise where this node is found")
+    check_settings(settings)
+
+
+def _split(name: str, address: str) -> tuple[str, int]:
+    try:
+        return split_address(address)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is this machine alone. A name other than localhost may lead anywhere."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Server:
+    """One running node."""
+
+    def __init__(
+        self, config: ServerConfig, home: Home, node: Node, driver: Driver, transport: Transport, pulse: Pulse
+    ) -> None:
+        self.config = config
+        self.home = home
+        self.node = node
+        self.driver = driver
+        self.transport = transport
+        self.pulse = pulse
+
+    @classmethod
+    async def start(
+        cls, config: ServerConfig, *, note: Callable[[str], None] = _log.info, disk: MakeDisk = DirectoryDisk
+    ) -> Server:
+        """Recover the directory, listen, and take part. `disk` holds the log.
+
+        Raises UsageError, CorruptionError and DiskFull.
+        """
+        check_config(config)
+        settings = config.settings
+        began = time.monotonic()
+        home = open_home(
+            config.data,
+            cluster=settings.cluster,
+            node=config.node or None,
+            settings=settings,
+            accept_loss=config.accept_loss,
+            disk=disk,
+        )
+        if home.log.torn is not None:
+            note(f"set aside a torn tail of the log: {home.log.torn}")
+        if home.log.set_aside:
+            note(f"set aside what was damaged, and all behind it: {', '.join(home.log.set_aside)}")
+        note(f"recovered {config.data} up to LSN {home.log.durable_lsn} in {time.monotonic() - began:.2f} s")
+        loop = asyncio.get_running_loop()
+        try:
+            identity = home.identity
+            draw = secrets.randbits(INCARNATION_BITS)
+            incarnation = next_incarnation(home.replica.incarnation, draw)
+            cluster_id = _ClusterId()
+            inbox = _Inbox()
+            transport = Transport(
+                loop,
+                identity=PeerSeen(identity.node, identity.allocation, incarnation, "", "", ""),
+                cluster_name=settings.cluster,
+                cluster_id=cluster_id,
+                taken=cluster_id.taken,
+                inbox=inbox,
+                note=note,
+            )
+            try:
+                taken = await transport.listen(config.listen)
+            except OSError as error:
+                raise UsageError(f"cannot listen on {config.listen}: {_why(error)}") from error
+            address = config.advertise or taken
+            transport.identity = PeerSeen(
+                identity.node,
+                identity.allocation,
+                incarnation,
+                address,
+                settings.domain,
+                "",
+            )
+            node = Node(
+                settings,
+                home.replica,
+                node=identity.node,
+                allocation=identity.allocation,
+                address=address,
+                durable_lsn=home.log.durable_lsn,
+                draw=draw,
+            )
+        except BaseException:
+            home.close()
+            raise
+        cluster_id.node = node
+        driver = Driver(loop, home, node, note=note)
+        inbox.driver = driver
+        driver.carrier = transport
+        if config.seeds:
+            note(f"looks for other nodes at {', '.join(config.seeds)}, and keeps trying where none answers")
+        for seed in config.seeds:
+            transport.connect(seed)
+        if node.core.topology is not None:
+            for member in node.core.topology.members:
+                transport.connect(member.address)
+        driver.start()
+        note(f"node {identity.node} listens on {address}")
+        pulse = Pulse(
+            settings.heartbeat_ms / 1000,
+            told=driver.duties.pulse,
+            hello=partial(transport.hello, BEAT),
+            address_of=transport.address_of,
+        )
+        return cls(config, home, node, driver, transport, pulse)
+
+    @property
+    def address(self) -> str:
+        """Where this node can be reached."""
+        return self.node.core.address
+
+    async def run(self) -> str:
+        """Run until the node stops; return why. Raises what stopped it."""
+        try:
+            return await asyncio.shield(self.driver.stopped)
+        except Error:
+            raise
+        except Exception as error:
+            raise as_engine_error(error) or error from error
+
+    def leave(self) -> None:
+        """Stop in good order: hand over what others can take, and end. `run` returns when it has."""
+        self.node.membership.leaving.begin()
+
+    async def close(self) -> None:
+        """Stop, with a last checkpoint if all is well."""
+        try:
+            await self.driver.finish()
+        finally:
+            self.pulse.close()
+            await self.transport.close()
+            self.driver.close()
+            if self.driver.failed:
+                self.home.abandon()
+            else:
+                self.home.close()
+
+
+def _why(error: OSError) -> str:
+    """Why a port was not given to us."""
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "the port is in use; is another node running? Choose another port, or 0 for a free one"
+        case errno.EADDRNOTAVAIL:
+            return "the address is not one of this machine; expected 127.0.0.1, or the address of an interface"
+        case errno.EACCES:
+            return "this user may not take the port; expected one above 1023"
+        case _:
+            return error.strerror or str(error)
+
+
+class _ClusterId:
+    """The id of the cluster that the node belongs to, once it does."""
+
+    node: Node | None = None
+
+    def __call__(self) -> str:
+        topology = self.node.core.topology if self.node is not None else None
+        return topology.cluster if topology is not None else ""
+
+    def taken(self, hello: Hello) -> str:
+        """Why a node may not speak under its name, or nothing."""
+        return self.node.names.taken(hello.node, hello.allocation, hello.incarnation) if self.node is not None else ""
+
+
+class _Inbox:
+    """Where the transport brings events; they go to the driver, which is made after it."""
+
+    driver: Driver | None = None
+
+    def __call__(self, event: Event, weight: int) -> None:
+        if self.driver is not None:
+            self.driver.inbox(event, weight)

@@ -1,0 +1,382 @@
+"""Sockets: accepts peers and clients, keeps a connection to every peer, and brings what they say as events.
+
+It decides nothing. A peer connection carries messages one way: each node dials those it wants to speak to and listens to
+those that dial it. Bytes that cannot be sent are dropped beyond a bound (peers send again what was not answered), a client
+that does not read its answers is cut off, and whoever does not speak the protocol is told why and hung up on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from engine.errors import ProtocolError
+from engine.messages import Message, kind_of
+from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
+from engine.protocol.requests import Code, Failed, Reply
+from engine.protocol.wire import (
+    FRAME_BYTES_MAX,
+    MAGIC,
+    PEER_FRAME_BYTES_MAX,
+    PROTOCOL,
+    FrameReader,
+    Hello,
+    decode_hello,
+    decode_messages,
+    decode_requests,
+    frame,
+    frames,
+)
+from engine.turn.effects import Asked, Event, NameTaken, PeerLost, PeerSeen, Received, SessionId
+from wal.ids import NAME, NodeId
+
+PEER_BACKLOG_BYTES_MAX = 128 << 20
+CLIENT_BACKLOG_BYTES_MAX = 128 << 20
+CLIENTS_MAX = 4_000
+
+PEER = "peer"
+BEAT = "beat"  # a peer whose loop is busy
+PEERS = (PEER, BEAT)
+
+
+class _Incoming(asyncio.Protocol):
+    """A connection that someone made to us: a peer that speaks, or a client that asks."""
+
+    def __init__(self, owner: Transport) -> None:
+        self.owner = owner
+        self.reader = FrameReader()
+        self.socket: asyncio.Transport | None = None
+        self.peer: NodeId | None = None
+        self.allocation, self.incarnation = "", 0
+        self.session: SessionId | None = None
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
+        self.socket = transport
+        _keep_alive(transport)
+        self.owner.incoming[self] = None
+        self._patience = self.owner.loop.call_later(HELLO_SECONDS, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for payload in self.reader.feed(data):
+                if self.peer is not None:
+                    receive, messages = self.owner.inbox, decode_messages(payload)
+                    weight = len(payload) // max(1, len(messages))
+                    for message in messages:
+                        receive(Received(self.peer, self.allocation, self.incarnation, message), weight)
+                elif self.session is not None:
+                    requests = decode_requests(payload)
+                    weight = len(payload) // max(1, len(requests))
+                    for request in requests:
+                        self.owner.inbox(Asked(self.session, request), weight)
+                else:
+                    self._greet(decode_hello(payload))
+        except ProtocolError as error:
+            self._refuse(str(error))
+
+    def _greet(self, hello: Hello) -> None:
+        owner = self.owner
+        assert self.socket is not None
+        assert self._patience is not None
+        self._patience.cancel()
+        problem = owner.problem_with(hello)
+        taken = owner.taken(hello) if hello.role in PEERS and not problem else ""
+        if problem or taken:
+            self._refuse(problem or taken, name_taken=bool(taken))
+            return
+        self.socket.write(frame(owner.hello("node")))
+        if hello.role in PEERS:
+            self.reader.limit = PEER_FRAME_BYTES_MAX
+            self.peer, self.allocation, self.incarnation = hello.node, hello.allocation, hello.incarnation
+            if hello.role == PEER:
+                owner.inbox(_seen(hello), 0)
+        else:
+            self.reader.limit = FRAME_BYTES_MAX
+            self.session = owner.new_session(self)
+
+    def _refuse(self, reason: str, *, name_taken: bool = False) -> None:
+        if self.socket is not None and not self.socket.is_closing():
+            if self.session is not None:
+                self.socket.write(frame([Failed(0, Code.USAGE, reason)]))
+            elif self.peer is None:
+                self.socket.write(frame(Hello(MAGIC, PROTOCOL, "node", refused=reason, name_taken=name_taken)))
+            self.owner.note(f"a connection was refused: {reason}")
+            self.socket.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self.owner.incoming.pop(self, None)
+        if self.session is not None:
+            self.owner.sessions.pop(self.session, None)
+
+
+class _Outgoing(asyncio.Protocol):
+    """A connection that we made to a peer, to speak to it."""
+
+    def __init__(self, link: _Link) -> None:
+        self.link = link
+        self.reader = FrameReader()
+        self.socket: asyncio.Transport | None = None
+        self.ready = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
+        self.socket = transport
+        transport.set_write_buffer_limits(high=PEER_BACKLOG_BYTES_MAX)
+        transport.write(frame(self.link.owner.hello(PEER)))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for payload in self.reader.feed(data):
+                self.link.greeted(self, decode_hello(payload))
+        except ProtocolError as error:
+            self.link.refused(str(error))
+            if self.socket is not None:
+                self.socket.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.link.lost(self)
+
+
+class _Link:
+    """The wish to be connected to one address, for as long as it is wanted."""
+
+    def __init__(self, owner: Transport, address: Address) -> None:
+        self.owner = owner
+        self.address = address
+        self.node: NodeId | None = None
+        self.connection: _Outgoing | None = None
+        self._attempts = 0
+        self._complained = ""
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.closed = False
+        self.dial()
+
+    def dial(self) -> None:
+        """Try to connect."""
+        if not self.closed and self._task is None:
+            self._task = self.owner.loop.create_task(self._dial())
+
+    async def _dial(self) -> None:
+        host, port = split_address(self.address)
+        try:
+            await asyncio.wait_for(self.owner.loop.create_connection(lambda: _Outgoing(self), host, port), HELLO_SECONDS)
+        except (OSError, TimeoutError) as error:
+            self.refused(f"cannot connect: {error}")
+            self._redial()
+        finally:
+            self._task = None
+
+    def _redial(self) -> None:
+        if not self.closed:
+            pause = REDIAL_SECONDS[min(self._attempts, len(REDIAL_SECONDS) - 1)]
+            self._attempts += 1
+            self._timer = self.owner.loop.call_later(pause, self.dial)
+
+    def greeted(self, connection: _Outgoing, hello: Hello) -> None:
+        """The peer answered."""
+        if hello.refused:
+            self.refused(hello.refused)
+            if hello.name_taken:
+                self.owner.inbox(NameTaken(hello.refused), 0)
+            assert connection.socket is not None
+            connection.socket.close()
+            return
+        if hello.node == self.owner.identity.node:
+            self.close()  # a seed that is this node itself
+            return
+        if taken := self.owner.taken(hello):
+            self.refused(taken)  # what listens here another time may be the one that the map lists
+            assert connection.socket is not None
+            connection.socket.close()
+            return
+        self._attempts, self._complained = 0, ""
+        self.node, self.connection = hello.node, connection
+        connection.ready = True
+        self.owner.links_by_node[hello.node] = self
+        self.owner.inbox(_seen(hello), 0)
+
+    def refused(self, reason: str) -> None:
+        """Tell the operator, once per reason."""
+        if reason != self._complained:
+            self._complained = reason
+            self.owner.note(f"{self.address}: {reason}")
+
+    def lost(self, connection: _Outgoing) -> None:
+        """The connection broke: report it, and dial again."""
+        if self.connection is connection:
+            self.connection = None
+            if self.node is not None:
+                self.owner.inbox(PeerLost(self.node), 0)
+        self._redial()
+
+    def send(self, data: bytes) -> None:
+        """Write a frame, or drop it: what matters is sent again."""
+        connection = self.connection
+        if connection is None or connection.socket is None or connection.socket.is_closing():
+            return
+        if connection.socket.get_write_buffer_size() < PEER_BACKLOG_BYTES_MAX:
+            connection.socket.write(data)
+
+    def close(self) -> None:
+        """Do not want it any more."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        if self.connection is not None and self.connection.socket is not None:
+            self.connection.socket.close()
+
+
+class Transport:
+    """All connections of one node. `inbox` takes each event as it comes."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        identity: PeerSeen,
+        cluster_name: str,
+        cluster_id: Callable[[], str],
+        taken: Callable[[Hello], str],
+        inbox: Callable[[Event, int], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self.loop = loop
+        self.identity = identity
+        self.inbox = inbox
+        self.note = note
+        self._cluster_name = cluster_name
+        self._cluster_id = cluster_id
+        self.taken = taken  # why a node may not speak under its name now, or nothing
+        self.incoming: dict[_Incoming, None] = {}
+        self.sessions: dict[SessionId, _Incoming] = {}
+        self.links: dict[Address, _Link] = {}
+        self.links_by_node: dict[NodeId, _Link] = {}
+        self._last_session = 0
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, address: Address) -> Address:
+        """Accept connections; return the address with the port that was taken. Raises OSError."""
+        host, port = split_address(address)
+        self._server = await self.loop.create_server(lambda: _Incoming(self), host, port, backlog=512)
+        taken = self._server.sockets[0].getsockname()
+        return f"{host if ':' not in host else f'[{host}]'}:{taken[1]}"
+
+    def hello(self, role: str) -> Hello:
+        """What this node says first."""
+        me = self.identity
+        return Hello(
+            MAGIC,
+            PROTOCOL,
+            role,
+            self._cluster_name,
+            self._cluster_id(),
+            me.node,
+            me.allocation,
+            me.incarnation,
+            me.address,
+            me.domain,
+        )
+
+    def problem_with(self, hello: Hello) -> str:
+        """Why a caller is not welcome, or nothing."""
+        mine = self._cluster_id()
+        if hello.role == "client":
+            if len(self.sessions) >= CLIENTS_MAX:
+                return f"{CLIENTS_MAX} clients are connected already"
+            return ""
+        if hello.role not in PEERS:
+            return f"role {hello.role[:20]!r} is not known"
+        if not NAME.fullmatch(hello.node):
+            return f"node id {hello.node[:80]!r} is not a legal name: expected 1 to 64 letters, digits, '.', '_' or '-'"
+        if hello.cluster_name != self._cluster_name:
+            return f"cluster {hello.cluster_name[:80]!r} was expected to be {self._cluster_name!r}: check --cluster"
+        if hello.cluster and mine and hello.cluster != mine:
+            other = hello.cluster[:80]
+            return f"node {hello.node} belongs to cluster id {other}, this is {mine}: its directory is another's"
+        return ""
+
+    def new_session(self, connection: _Incoming) -> SessionId:
+        """Number a client connection."""
+        self._last_session += 1
+        self.sessions[self._last_session] = connection
+        return self._last_session
+
+    def connect(self, address: Address) -> None:
+        """Keep a connection to an address."""
+        if address and address != self.identity.address and address not in self.links:
+            self.links[address] = _Link(self, address)
+
+    def address_of(self, node: NodeId) -> Address:
+        """Where a peer listens that this node is connected to, or nothing. From any thread."""
+        link = self.links_by_node.get(node)
+        return link.address if link is not None else ""
+
+    def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
+        """Say things to peers; what goes to the same peers in a row is encoded once."""
+        by_targets: dict[tuple[NodeId, ...], list[Message]] = {}
+        for targets, message in sends:
+            by_targets.setdefault(targets, []).append(message)
+        for targets, messages in by_targets.items():
+            links = [link for t in targets if (link := self.links_by_node.get(t)) is not None]
+            if not links:
+                continue
+            ready, too_large = frames(messages, PEER_FRAME_BYTES_MAX)
+            for data in ready:
+                for link in links:
+                    link.send(data)
+            if too_large:
+                told = ", ".join(dict.fromkeys(kind_of(message) for message in too_large))
+                self.note(f"{told} for {', '.join(targets)}: more than {PEER_FRAME_BYTES_MAX} bytes at once, not sent")
+
+    def reply(self, replies: list[tuple[SessionId, Reply]]) -> None:
+        """Answer clients."""
+        by_session: dict[SessionId, list[Reply]] = {}
+        for session, answer in replies:
+            by_session.setdefault(session, []).append(answer)
+        for session, answers in by_session.items():
+            connection = self.sessions.get(session)
+            if connection is None or connection.socket is None or connection.socket.is_closing():
+                continue
+            if connection.socket.get_write_buffer_size() > CLIENT_BACKLOG_BYTES_MAX:
+                self.note(f"a client does not read its answers ({CLIENT_BACKLOG_BYTES_MAX} bytes wait): cut off")
+                connection.socket.abort()
+                continue
+            ready, too_large = frames(answers)
+            for data in ready:
+                connection.socket.write(data)
+            for refused in too_large:
+                reason = f"the answer has more than {FRAME_BYTES_MAX} bytes: ask for less at once"
+                connection.socket.write(frame([Failed(refused.id, Code.USAGE, reason)]))
+
+    async def close(self) -> None:
+        """Hang up on everyone."""
+        if self._server is not None:
+            self._server.close()
+        for link in self.links.values():
+            link.close()
+        for connection in list(self.incoming):
+            if connection.socket is not None:
+                connection.socket.close()
+        await asyncio.sleep(0)
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """Let the kernel find out when the other machine is gone without a word: nothing that is said here would."""
+    found = transport.get_extra_info("socket")
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):  # not on every system
+            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _seen(hello: Hello) -> PeerSeen:
+    return PeerSeen(hello.node, hello.allocation, hello.incarnation, hello.address, hello.domain, hello.cluster)

@@ -1,0 +1,194 @@
+"""What an operator may ask of a node, and the answers, as plain data that becomes JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from engine.cluster.orders import Cost
+from engine.node.machines import Machines
+from engine.protocol.requests import Admin, Code, Report
+from engine.turn.effects import SessionId
+from engine.turn.turns import TURN_MS_MAX
+from rebalance.ports import MS
+from rebalance.salvage import as_object
+from rebalance.table import CopyState, stamp
+from wal.ids import fragment_name
+
+CONTENTS_MAX = 4_096
+"""Each digest of contents is a read of the store."""
+
+
+class Administration:
+    """The operator's commands on one node."""
+
+    def __init__(self, node: Machines) -> None:
+        self.node = node
+        self._cluster_id = ""
+
+    def on_admin(self, session: SessionId, request: Admin) -> None:
+        """Do a command, or say why not."""
+        core, arguments = self.node.core, request.arguments
+        problem, body = "", dict[str, Any]()
+        nodes, sure = tuple(arguments.get("nodes", [])), "yes" in arguments
+        match request.command:
+            case "status":
+                body = self.status()
+            case "counters":
+                body = self.counters(arguments.get("namespace", []))
+            case "progress":
+                body = self.progress()
+            case "init":
+                cluster = arguments.get("cluster", [""])[0]
+                problem = self.node.formation.form(session, request.id, cluster, arguments.get("nodes", []))
+                if not problem:
+                    return  # it answers when everyone has agreed
+            case "baseline":
+                problem, body = _cost(self.node.membership.orders.set_baseline(nodes, sure=sure))
+            case "remove":
+                problem, body = _cost(self.node.membership.orders.remove(nodes, sure=sure))
+            case "halt":
+                problem = self.node.membership.leaving.halt(sure=sure)
+            case "recover":
+                near = self.node.membership.near()
+                problem = self.node.rescue.begin(session, request.id, nodes, near, force=sure)
+                if not problem:
+                    return  # the answer follows
+            case "reset-lost":
+                lost = self.node.membership.orders.reset_lost(sure=sure)
+                problem, body = (lost, {}) if isinstance(lost, str) else ("", {"lost": lost})
+            case "checkpoint":
+                self.node.checkpoint_wanted = True
+            case "stop":
+                self.node.membership.leaving.begin()
+            case _:
+                problem = f"command {request.command!r} is not known"
+        if problem:
+            core.refuse(session, request.id, Code.USAGE, problem)
+        else:
+            core.reply(session, Report(request.id, msgspec.json.encode(body)))
+
+    def status(self) -> dict[str, Any]:
+        """The node, its view of the members, its partitions, and what holds things up."""
+        node, core = self.node, self.node.core
+        topology = core.topology
+        states: dict[str, int] = {}
+        for hold in core.holds:
+            state = "PRIMARY" if hold.active else "PROMOTING" if hold.mine else str(hold.state)
+            states[state] = states.get(state, 0) + 1
+        status: dict[str, Any] = {
+            "node": core.node,
+            "allocation": core.allocation,
+            "incarnation": core.incarnation,
+            "address": core.address,
+            "cluster_name": core.settings.cluster,
+            "formed": topology is not None,
+            "serving": core.serving,
+            "quorum": core.quorum,
+            "version": str(core.version),
+            "frozen": core.frozen,
+            "durable_lsn": core.durable_lsn,
+            "seen": sorted(node.membership.seen),
+            "partitions": states,
+            "behind": node.demander.behind,
+            "locks": len(node.locks),
+            "in_doubt": [tx.hex() for tx in node.participant.in_doubt()],
+            "other_contents": [
+                {"fragment": fragment_name(name), "node": other, "times": often}
+                for (name, other), often in node.supply.differed.items()
+            ],
+            "held_up_by": node.exchange.held_up,
+            "split": [
+                {"node": n, "version": str(version), "map": f"{map_hash:016x}"}
+                for n, (version, map_hash) in node.exchange.splits.items()
+            ],
+            "checkpointing": node.checkpointing,
+            "turns": {
+                "taken": node.turns.taken,
+                "above": node.turns.above,
+                "bound_ms": TURN_MS_MAX,
+                "longest_ms": round(node.turns.longest / MS, 1),
+                "longest_took": node.turns.longest_took,
+            },
+        }
+        if topology is not None:
+            lags = node.replication.lags_ms()
+            status |= {
+                "cluster": topology.cluster,
+                "stamp": f"{stamp(topology):016x}",
+                "map": f"{core.map_hash:016x}",
+                "partition_count": topology.partitions,
+                "backups": topology.backups,
+                "epoch": max(p.epoch for p in topology.placements),
+                "coordinator": node.detector.coordinator(),
+                "members": [
+                    {
+                        "node": m.node,
+                        "address": m.address,
+                        "incarnation": m.incarnation,
+                        "suspected": node.detector.suspected(m.node),
+                        "sync_ms": node.membership.pace.sync_ms.get(m.node, 0),
+                        "lag_ms": lags.get(m.node, 0),
+                        "aside": max(0, topology.aside.get(m.node, 0)),
+                        "primary": sum(p.primary == m.node for p in topology.placements),
+                        "owning": sum(p.state_of(m.node) is CopyState.OWNING for p in topology.placements),
+                        "moving": sum(p.state_of(m.node) is CopyState.MOVING for p in topology.placements),
+                    }
+                    for m in topology.members
+                ],
+                "baseline": list(topology.baseline),
+                "copies": min(topology.backups + 1, len(topology.baseline)),
+                "interventions": [as_object(i) for i in topology.interventions],
+                "under_replicated": sum(
+                    len(p.in_sync) < min(topology.backups + 1, len(topology.baseline)) or p.lost
+                    for p in topology.placements
+                ),
+                "lost": [n for n, p in enumerate(topology.placements) if p.lost],
+            }
+        return status
+
+    def counters(self, namespaces: list[str]) -> dict[str, Any]:
+        """Per fragment: LWM, HWM, ranges, digest, epoch; and, where few are asked for, contents at the last checkpoint."""
+        replica, held = self.node.core.replica, self.node.core.holds
+        asked = [item for item in sorted(replica.fragments.items()) if not namespaces or item[0][0] in namespaces]
+        contents = {name: replica.store.base.contents(name) for name, _ in asked[: CONTENTS_MAX + 1]}
+        told = len(contents) <= CONTENTS_MAX
+        return {
+            fragment_name(name): {
+                "lwm": f.counter.lwm,
+                "hwm": f.counter.hwm,
+                "ranges": f.counter.ranges,
+                "digest": f"{f.digest:016x}",
+                "contents": f"{sum_:016x}" if told and (sum_ := contents[name]) is not None else None,
+                "epoch": f.epochs[-1][0] if f.epochs else 0,
+                "loading": f.loading,
+                "primary": held[name[1]].mine if held else False,
+            }
+            for name, f in asked
+        }
+
+    def progress(self) -> dict[str, Any]:
+        """How this node's copies caught up, since it started."""
+        progress = self.node.demander.progress
+        ways: dict[str, int] = {}
+        expected: dict[str, int] = {}
+        for name, kind in progress.ways.items():
+            ways[kind] = ways.get(kind, 0) + 1
+            expected[kind] = expected.get(kind, 0) + progress.expected[name]
+        return {
+            "behind": self.node.demander.behind,
+            "fragments": ways,
+            "missing": expected,
+            "updates": progress.updates,
+            "rows": progress.rows,
+            "supplied": self.node.supply.supplied,
+            "fetched": self.node.promotion.fetched,
+            "differed": {fragment_name(n): often for n, often in self.node.demander.answers.differed.items()},
+            "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.ways[n] == "full"},
+        }
+
+
+def _cost(cost: Cost | str) -> tuple[str, dict[str, Any]]:
+    """What is in the way, or what it costs."""
+    return (cost, {}) if isinstance(cost, str) else ("", msgspec.to_builtins(cost) | {"cost": cost.told()})

@@ -1,0 +1,266 @@
+"""The machines of one node, wired together, and the order in which a new topology takes effect on them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from engine.cluster.claims import Claims
+from engine.cluster.detector import Detector
+from engine.cluster.exchange import Exchange
+from engine.cluster.formation import Formation
+from engine.cluster.membership import Membership
+from engine.cluster.names import Names
+from engine.cluster.rescue import Rescue
+from engine.data.locks import LockTable
+from engine.data.reads import Reads
+from engine.data.replication import Replication
+from engine.data.sessions import Sessions
+from engine.data.settling import Settling
+from engine.data.writes import Writes
+from engine.protocol.requests import (
+    Request,
+)
+from engine.state.replica import Replica
+from engine.transactions.coordinator import Coordinator
+from engine.transactions.participant import Participant
+from engine.turn.core import Core
+from engine.turn.effects import (
+    Asked,
+    Event,
+    SessionId,
+)
+from engine.turn.settings import Settings
+from engine.turn.turns import Turns
+from rebalance.affinity import Affinity, assign, assign_some
+from rebalance.demander import Demander
+from rebalance.lives import next_incarnation
+from rebalance.partition import Group, Hold
+from rebalance.promotion import Promotion
+from rebalance.supplier import SupplySide
+from rebalance.table import CopyState, Placement, Topology
+from wal import records as r
+from wal.ids import NodeId
+
+AFFINITY_WORK = 1_500
+"""Weights that are drawn in one piece."""
+EVICT_WORK = 500
+"""Fragments that go in one piece, when their partitions moved away."""
+
+
+class Machines:
+    """All that one node is made of."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        replica: Replica,
+        *,
+        node: NodeId,
+        allocation: str,
+        address: str,
+        durable_lsn: int,
+        draw: int = 0,
+        affinity: Affinity = assign,
+    ) -> None:
+        core = self.core = Core(
+            settings,
+            replica,
+            node=node,
+            allocation=allocation,
+            incarnation=next_incarnation(replica.incarnation, draw),
+            address=address,
+            durable_lsn=durable_lsn,
+            affinity=affinity,
+        )
+        self.locks = LockTable(core.place)
+        self.demander = Demander(core)
+        self.detector = Detector(core)
+        self.claims = Claims(core)
+        self.names = Names(core, self.detector)
+        self.replication = Replication(core, self.claims, demanded=self.demander.demanded, compare=self.demander.on_compare)
+        self.supply = SupplySide(core, self.replication, regroup=self._group)
+        self.sessions = Sessions(core, self.replication)
+        self.writes = Writes(core, self.replication, self.locks, self.sessions)
+        self.reads = Reads(core, self.locks, self.writes)
+        self.participant = Participant(core, self.replication, self.locks, self.writes, self.reads)
+        self.coordinator = Coordinator(core, self.replication, self.writes, self.participant)
+        self.settling = Settling(core, self.replication)
+        self.promotion = Promotion(core, self.replication, activated=self._activated)
+        self.exchange = Exchange(
+            core,
+            self.detector,
+            self.claims,
+            switch=self._switch,
+            drained=self._held_up_by,
+            break_locks=self._break_locks,
+            vouched=lambda: list(self.supply.vouched),
+        )
+        self.membership = Membership(
+            core, self.detector, self.claims, self.names, self.exchange, self.supply, self.replication.stalled
+        )
+        self.formation = Formation(core, self.exchange, candidates=self.membership.candidates)
+        self.rescue = Rescue(core, self.claims, self.exchange)
+        self._machines = (
+            self.exchange,
+            self.formation,
+            self.replication,
+            self.sessions,
+            self.reads,
+            self.promotion,
+            self.participant,
+            self.coordinator,
+            self.demander,
+            self.rescue,
+            self.settling,
+        )
+        self._assigned: tuple[object, int] = (None, 0)  # who holds data, and for how many partitions it is known where
+        self._draining: list[int] = []  # partitions that an exchange hands over
+        self._groups: dict[tuple[object, ...], tuple[tuple[NodeId, ...], tuple[NodeId, ...], Group]] = {}
+        self._waiting: deque[Event] = deque()  # there was too much to do to take them
+        self.turns = Turns()  # noted by whoever pays them
+        self.checkpointing = False  # one is being written
+        self.checkpoint_wanted = False
+
+    # A new topology.
+
+    def _switch(self, topology: Topology) -> None:
+        core = self.core
+        core.topology = topology
+        core.version_number = topology.version.number
+        served, member = core.serving, topology.member(core.node)
+        core.serving = (
+            member is not None and member.incarnation == core.incarnation and member.allocation == core.allocation
+        )
+        if len(core.holds) != topology.partitions:
+            core.holds = [Hold(n, p) for n, p in enumerate(topology.placements)]
+            moved = core.holds
+        elif core.serving != served:
+            moved = core.holds
+        else:
+            moved = [h for h, p in zip(core.holds, topology.placements, strict=True) if h.placement != p]
+        changed = [hold for hold in moved if self._place(hold, topology.placements[hold.number])]
+        for number in self._draining:
+            core.holds[number].draining = False
+        self._draining = []
+        to_promote = [hold for hold in core.holds if hold.mine and not hold.active]
+        for hold in to_promote:
+            hold.since = topology.version.number
+        core.note(f"topology {topology.version}: {', '.join(m.node for m in topology.members)}")
+        hardened = list(self.supply.hardened)
+        self.supply.switch()
+        self._groups = {}
+        for hold in (*moved, *(core.holds[number] for number in hardened)):
+            self._group(hold)
+        self._drop_locks()
+        self.replication.switch()
+        self.sessions.switch()
+        self.participant.switch()
+        self.coordinator.switch()
+        for hold in to_promote:  # one that was lost may begin again where a transfer had not ended
+            for namespace, fragment in list(core.replica.partition(hold.number).fragments.items()):
+                if fragment.loading:
+                    core.log(r.FragmentClear(namespace, hold.number, "the partition begins again with nothing", True))
+        self.promotion.begin(to_promote)
+        self.demander.switch(changed)
+        self._evict(deque(moved))
+        self._prepare_affinity()
+        self.membership.switch()
+        self._ask_again(self.reads.switch())
+        for number in sorted(core.parked):
+            hold = core.holds[number]
+            if hold.active or not hold.mine:
+                self._ask_again(core.unpark(hold))
+
+    def _prepare_affinity(self) -> None:
+        """Find out in good time, and in pieces, where copies should be: it takes long, and an exchange has no time."""
+        core, top = self.core, self.core.topology
+        if top is None or core.affinity is not assign:
+            return
+        question = (top.baseline, tuple(sorted(top.domains.items())))
+        if self._assigned[0] != question:
+            self._assigned = (question, 0)
+        end = min(self._assigned[1] + AFFINITY_WORK // len(top.baseline) + 1, top.partitions)
+        assign_some(top.baseline, top.domains, top.partitions, top.backups + 1, end)
+        self._assigned = (question, end)
+        core.affinity_known = end == top.partitions
+        if not core.affinity_known:
+            core.work += AFFINITY_WORK
+            core.resume(self._prepare_affinity)
+
+    def _place(self, hold: Hold, placement: Placement) -> bool:
+        """A partition is placed anew; whether that changes what this node is to it."""
+        core = self.core
+        before = (hold.state, hold.epoch, hold.placement.primary, hold.mine)
+        hold.placement = placement
+        hold.state = placement.state_of(core.node) if core.serving else CopyState.NONE
+        mine = core.serving and placement.primary == core.node
+        hold.active = mine and hold.mine and hold.active and hold.epoch == placement.epoch
+        hold.mine, hold.epoch = mine, placement.epoch
+        return before != (hold.state, hold.epoch, placement.primary, mine)
+
+    def _ask_again(self, asked: Sequence[tuple[SessionId, Request]]) -> None:
+        """Requests that waited are taken like new ones, before those that came later."""
+        self._waiting.extendleft(Asked(session, request) for session, request in reversed(asked))
+
+    def _group(self, hold: Hold) -> None:
+        """Who is waited for, and who is not, in one partition."""
+        node, placement = self.core.node, hold.placement
+        if not hold.mine:
+            hold.needed, hold.moving, hold.group = (), (), ((), ())
+            return
+        hardened = self.supply.hardened.get(hold.number, {})
+        key = (placement.owners, placement.in_sync, tuple(hardened))
+        known = self._groups.get(key)
+        if known is None:
+            needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in hardened))
+            moving = tuple(n for n in placement.owners if n != node and n not in needed)
+            known = self._groups[key] = (needed, moving, (tuple(sorted(needed)), tuple(sorted(moving))))
+        hold.needed, hold.moving, hold.group = known
+
+    def _drop_locks(self) -> None:
+        if len(self.locks) or not self.locks.idle:
+            self.locks.drop({hold.number for hold in self.core.holds if not hold.active})
+
+    def _evict(self, moved: deque[Hold]) -> None:
+        """A copy that is not wanted here any more goes, and the log says so."""
+        core, work = self.core, 0
+        while moved and work < EVICT_WORK and core.serving:
+            hold = moved.popleft()
+            if hold.state is CopyState.NONE and not hold.placement.lost and hold.number in core.replica.partitions:
+                for namespace in list(core.replica.partition(hold.number).fragments):
+                    work += 1
+                    core.log(r.FragmentClear(namespace, hold.number, "the copy moved away", True))
+        core.work += work
+        if moved and core.serving:
+            core.resume(lambda: self._evict(moved))
+
+    def _activated(self, hold: Hold) -> None:
+        """A promotion is done: the partition serves."""
+        hold.active = True
+        self.participant.activated(hold)
+        self.coordinator.activated(hold)
+        self._ask_again(self.core.unpark(hold))
+
+    # What the exchange asks.
+
+    def _held_up_by(self, handover: Sequence[int]) -> list[str]:
+        """Transactions that hold up the handover of partitions; nothing new begins on them from now on."""
+        core = self.core
+        if not handover or core.topology is None:
+            return []
+        moving = frozenset(handover)
+        for number in handover:
+            if not core.holds[number].draining:
+                core.holds[number].draining = True
+                self._draining.append(number)
+        holding = dict.fromkeys(tx.hex() for tx in self.coordinator.holding(moving))
+        for number in handover:
+            holding |= dict.fromkeys(owner.hex() for owner in self.locks.owners_in(number))
+        return list(holding)
+
+    def _break_locks(self, handover: Sequence[int]) -> None:
+        """The exchange waited long enough: whoever still holds locks on these partitions loses them."""
+        for number in handover:
+            for owner in list(self.locks.owners_in(number)):
+                self.locks.give_up(owner, self.locks.keys_in(owner, number))

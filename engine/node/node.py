@@ -1,0 +1,357 @@
+"""One node, as a value that takes events and returns what is owed.
+
+It composes the machines and owns no rule of its own but two: in which order a new topology takes effect, and when a
+checkpoint is due. No clock, no randomness, no disk, no socket, no thread and no event loop is in here or below; time
+comes in with the events. State changes only inside `turn`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+from engine.cluster.formation import about_first_map
+from engine.messages import KINDS as MESSAGES
+from engine.messages import (
+    Accept,
+    Announce,
+    AskMap,
+    AskTail,
+    CaughtUp,
+    Commit,
+    Confirm,
+    Confirmed,
+    Demand,
+    Finish,
+    Finished,
+    Halt,
+    Heartbeat,
+    Inquire,
+    Inquired,
+    Join,
+    Leave,
+    Message,
+    More,
+    PrepareParts,
+    Promise,
+    Propose,
+    Refuse,
+    Replicate,
+    Replicated,
+    ResetLost,
+    Resolve,
+    SetBaseline,
+    Settle,
+    Settled,
+    SingleMap,
+    Supply,
+    Survey,
+    Surveyed,
+    Tail,
+    Vote,
+)
+from engine.node.admin import Administration
+from engine.node.machines import Machines
+from engine.protocol.limits import problem_with
+from engine.protocol.requests import (
+    Admin,
+    Check,
+    Code,
+    CommitTx,
+    Get,
+    GetStatus,
+    GetTable,
+    KeepLocks,
+    KeepSessions,
+    Lock,
+    Put,
+    Request,
+    Scan,
+    Swap,
+    Table,
+    Unlock,
+)
+from engine.state.replica import Replica
+from engine.turn.effects import (
+    Asked,
+    CheckpointWritten,
+    Effects,
+    Event,
+    LogGrew,
+    NameTaken,
+    PeerLost,
+    PeerSeen,
+    Received,
+    SessionId,
+    Stop,
+    TrimLog,
+    WriteCheckpoint,
+)
+from engine.turn.settings import Settings
+from rebalance import table as topologies
+from rebalance.affinity import Affinity, assign
+from rebalance.lives import lives_before
+from rebalance.partition import Hold
+from rebalance.ports import MS, WORK_MAX, HistoryRead
+from wal import records as r
+from wal.ids import PARTITIONS_MAX, NodeId
+
+
+class Node(Machines):
+    """The deciding half of a node. `replica` is what recovery made of its directory; `affinity` must be every node's."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        replica: Replica,
+        *,
+        node: NodeId,
+        allocation: str,
+        address: str,
+        durable_lsn: int,
+        draw: int = 0,
+        affinity: Affinity = assign,
+    ) -> None:
+        super().__init__(
+            settings,
+            replica,
+            node=node,
+            allocation=allocation,
+            address=address,
+            durable_lsn=durable_lsn,
+            draw=draw,
+            affinity=affinity,
+        )
+        core = self.core
+        self.admin = Administration(self)
+        self._booted = False
+        self._checkpoint_at = 0
+        self._on_message = self._message_handlers()
+        self._on_request = self._request_handlers()
+        version, encoded = replica.committed
+        if encoded:
+            core.topology = topologies.decode(encoded)
+            assert core.topology.version == version, "the committed map is of the version it was committed as"
+            core.holds = [Hold(n, p) for n, p in enumerate(core.topology.placements)]
+            core.map_hash = topologies.hash_of(encoded)
+        listed = core.topology.member(node) if core.topology is not None else None
+        core.lives_before = lives_before(replica.lives, listed.incarnation if listed is not None else None)
+        if encoded and version in (replica.promised[0], replica.accepted[0]):
+            core.voted_lsn = core.boot_lsn
+        self.claims.boot()
+        self.names.switch()
+
+    # The turn.
+
+    @property
+    def untaken(self) -> Sequence[Event]:
+        """What came and had to be left to the next turn, in the order in which it will be taken."""
+        return self._waiting
+
+    def turn(self, now: int, events: Sequence[Event]) -> Effects:
+        """Take what happened since the last turn; return what is owed for it. `now` in ns, monotonic.
+
+        What would make the turn too long is left to the next one, which is to follow at once.
+        """
+        core = self.core
+        core.attentive += min(max(now - core.now, 0), core.settings.heartbeat_ms * MS)
+        core.now = max(now, core.now)
+        core.work = 0
+        effects = core.effects = Effects()
+        if not self._booted:
+            self._booted = True
+            core.log(r.Boot(core.incarnation, core.boot_lsn, core.lives_before))
+            self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
+        self._begin_checkpoint()
+        said, core.to_self = deque(core.to_self), []
+        while said and core.work < WORK_MAX:
+            core.work += 1
+            message = said.popleft()
+            self._on_message[type(message)](core.node, message)
+        core.to_self[:0] = said
+        waiting = self._waiting
+        waiting.extend(events)
+        while waiting and core.work < WORK_MAX:
+            core.work += 1
+            self._take(waiting.popleft())
+        if waiting:
+            self._note_since(min(len(events), len(waiting)))
+        self._tick()
+        core.go_on()
+        self.replication.flush()
+        self.reads.flush()
+        busy = core.to_self or core.resumed or waiting
+        effects.wake_at = core.now if busy else self._next_wake()
+        return effects
+
+    def _note_since(self, count: int) -> None:
+        """The last `count` events came in this turn, and wait for the next: of what is asked, its client may tire."""
+        waiting, now = self._waiting, self.core.now
+        fresh = [waiting.pop() for _ in range(count)]
+        waiting.extend(Asked(e.session, e.request, now) if isinstance(e, Asked) else e for e in reversed(fresh))
+
+    def _take(self, event: Event) -> None:
+        core = self.core
+        match event:
+            case Received(sender, allocation, incarnation, message):
+                if self.names.hear(sender, allocation, incarnation, message):
+                    self._on_message[type(message)](sender, message)
+            case Asked(session, request, since):
+                if not since:
+                    self._ask(session, request)
+                for _, wanted in core.still_wanted([(session, request, since)] if since else ()):
+                    self._ask(session, wanted)
+            case PeerSeen():
+                self.membership.on_peer_seen(event)
+            case NameTaken():
+                self.names.on_name_taken(event)
+            case PeerLost(node):
+                self.membership.on_peer_lost(node)
+            case CheckpointWritten(lsn):
+                core.replica.store.thaw()
+                core.log(r.Checkpoint(lsn))
+                self.checkpointing = False
+            case HistoryRead():
+                self.supply.on_history(event)
+            case LogGrew(trimmed):
+                core.log(trimmed)
+                core.task(TrimLog(trimmed.first_lsn))
+            case _:
+                assert_never(event)
+
+    def _ask(self, session: SessionId, request: Request) -> None:
+        core = self.core
+        problem = problem_with(request, core.topology.partitions if core.topology is not None else PARTITIONS_MAX)
+        if problem:
+            core.refuse(session, request.id, Code.USAGE, problem)
+        elif isinstance(request, GetTable):
+            version, topology = core.replica.committed
+            core.reply(session, Table(request.id, version, topology))
+        elif isinstance(request, Admin):
+            self.admin.on_admin(session, request)
+        elif core.topology is None:
+            core.refuse(
+                session,
+                request.id,
+                Code.NOT_FORMED,
+                "the cluster is not formed yet: run `foreshore cluster init`",
+                retryable=True,
+            )
+        elif not core.serving:
+            core.refuse(
+                session,
+                request.id,
+                Code.BUSY,
+                f"node {core.node} is not in the topology yet: it waits for an exchange",
+                retryable=True,
+            )
+        else:
+            self._on_request[type(request)](session, request)
+
+    def _tick(self) -> None:
+        _core, now = self.core, self.core.now
+        self.detector.listen()
+        self.membership.tick()
+        for machine in self._machines:
+            if machine.wake_at is not None and now >= machine.wake_at:
+                machine.tick()
+        expiry = self.locks.next_expiry()
+        if expiry is not None and now >= expiry:
+            for owner in self.locks.expire(now):
+                self.core.in_pieces(self.locks.giving_up(owner))
+        if self.exchange.draining is not None:
+            self.exchange.try_report()
+        if reason := self.membership.leaving.over():
+            self.core.task(Stop(reason))
+
+    def _next_wake(self) -> int | None:
+        times = [m.wake_at for m in (self.membership, *self._machines) if m.wake_at is not None]
+        expiry = self.locks.next_expiry()
+        if expiry is not None:
+            times.append(expiry)
+        if not self.checkpointing:
+            times.append(self._checkpoint_at)
+        return max(self.core.now + 1, min(times)) if times else None
+
+    # Checkpoints.
+
+    def _begin_checkpoint(self) -> None:
+        core = self.core
+        due = (
+            core.now >= self._checkpoint_at
+            or core.replica.store.active_bytes >= core.settings.checkpoint_bytes
+            or self.checkpoint_wanted
+        )
+        if self.checkpointing or not due:
+            return
+        self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
+        self.checkpoint_wanted = False
+        self.checkpointing = True
+        image = core.replica.begin_checkpoint(core.durable_lsn, self.replication.open_records())
+        core.task(WriteCheckpoint(image))
+
+    # Who handles what.
+
+    def _message_handlers(self) -> dict[type[Message], Callable[[NodeId, Message], None]]:
+        handled: list[tuple[Callable[..., None], tuple[type[Message], ...]]] = [
+            (self._handle_exchange, (Announce, Promise, SingleMap, Propose, Accept, Refuse, Commit, AskMap)),
+            (self.membership.handle, (Heartbeat, Join, Leave, Halt, SetBaseline, ResetLost, CaughtUp)),
+            (self.rescue.handle, (Survey, Surveyed)),
+            (self.replication.handle, (Replicate, Replicated)),
+            (self.reads.handle, (Confirm, Confirmed)),
+            (self.promotion.handle, (AskTail, Tail)),
+            (self.supply.handle, (Demand, More, Settled)),
+            (self.demander.handle, (Supply, Settle)),
+            (self._handle_participant, (PrepareParts, Finish, Inquire)),
+            (self._handle_coordinator, (Vote, Finished, Resolve, Inquired)),
+        ]
+        handlers = {kind: handler for handler, kinds in handled for kind in kinds}
+        assert set(handlers) == set(MESSAGES), "every message has its machine"
+        return handlers
+
+    def _handle_exchange(self, sender: NodeId, message: Message) -> None:
+        if self.core.topology is None and about_first_map(message):
+            self.formation.handle(sender, message)
+        else:
+            self.exchange.handle(sender, message)
+
+    def _handle_participant(self, sender: NodeId, message: Message) -> None:
+        match message:
+            case PrepareParts():
+                self.participant.on_prepare(sender, message)
+            case Finish():
+                self.participant.on_finish(sender, message)
+            case Inquire():
+                self.participant.on_inquire(sender, message)
+            case _:
+                raise AssertionError(f"not a message to a participant: {message}")
+
+    def _handle_coordinator(self, sender: NodeId, message: Message) -> None:
+        match message:
+            case Vote():
+                self.coordinator.on_vote(sender, message)
+            case Finished():
+                self.coordinator.on_finished(sender, message)
+            case Resolve():
+                self.coordinator.on_resolve(sender, message)
+            case Inquired():
+                self.coordinator.on_inquired(sender, message)
+            case _:
+                raise AssertionError(f"not a message to a coordinator: {message}")
+
+    def _request_handlers(self) -> dict[type[Request], Callable[[SessionId, Request], None]]:
+        handlers: dict[type[Request], Callable[..., None]] = {
+            Get: self.reads.on_get,
+            Put: self.writes.on_put,
+            Swap: self.writes.on_swap,
+            Lock: self.participant.on_lock,
+            KeepLocks: self.participant.on_keep_locks,
+            KeepSessions: self.sessions.on_keep,
+            Unlock: self.coordinator.on_unlock,
+            CommitTx: self.coordinator.on_commit,
+            Check: self.participant.on_check,
+            GetStatus: self.coordinator.on_status,
+            Scan: self.reads.on_scan,
+        }
+        return handlers

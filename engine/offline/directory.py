@@ -1,0 +1,299 @@
+"""A data directory as a tool sees it: what its node has, read from the files alone and never written.
+
+It works on the directory of a stopped node, on a copy, and beside a live node. The state is the one a restart would
+come to: the last checkpoint, folded with the log since by `engine.state.recover`. There is no second path. What is special
+here is what a tool needs beyond a node:
+
+* **A share.** `partitions` and `namespaces` narrow what is folded. Records of other fragments are dropped between their
+  decoding and `apply`, rows of other fragments are never looked at. The log since the checkpoint is decoded by every
+  reader of a share (60 MB in 0.2 s); applying it, which costs twenty times as much, and the rows are shared out.
+* **A moving target.** A live node may finish a checkpoint and trim the log between our reading of the one and of the
+  other: then we begin again from the newer checkpoint. The last block may be half written: a log that does not verify
+  is read again before it is called damaged. What comes out is the node at one moment, which is a prefix of its log.
+* **Damage.** A row that cannot be believed is told, and the rest of the fragment is read. A node must stop there.
+
+Nothing here takes a lock that a node would wait for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Container, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from engine.errors import CorruptionError, UsageError
+from engine.offline.rows import Reading, Tell
+from engine.offline.share import Overtaken, Share, Tail, Window
+from engine.state.identity import Identity, read_identity
+from engine.state.recover import recover
+from engine.state.replica import Replica
+from engine.state.store import LayeredStore, Row
+from engine.state.store_errors import StoreError
+from engine.state.store_file import structure_problems
+from engine.state.store_lmdb import LmdbStore
+from rebalance import table as topologies
+from rebalance.fragment import FragmentState
+from rebalance.table import Topology
+from wal import DiskError, LogError, PartitionCounter, list_segments
+from wal import records as r
+from wal.counters import CounterError
+from wal.ids import Fragment, Namespace, TxId, Version
+
+ATTEMPTS = 5
+"""How often a reading that a live node overtook is begun again."""
+PAGES_BYTES_MAX = 1 << 30
+"""Up to this size the pages of a store are walked before LMDB opens it (about 120 MB/s)."""
+
+_NOT_FOLDED = (ValueError, LookupError, AssertionError, CounterError)
+
+
+class DoesNotFold(CorruptionError):
+    """Checkpoint and log are readable, and contradict each other; a smaller share may fold."""
+
+
+class LogLost(CorruptionError):
+    """The log does not reach the checkpoint, or is another node's, or is not there at all."""
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """The counters start+1 .. start+delta of one fragment, and the transaction that they belong to."""
+
+    start: int
+    delta: int
+    tx: TxId
+
+
+class FragmentView(msgspec.Struct, frozen=True):
+    """One copy of one fragment, without its rows.
+
+    `epochs` is the epoch table up to LWM; `digests` every counter of this copy whose digest is known; `tail` who wrote
+    what is applied above `base`. The fragment was not touched after `touched_ms`: the newest block that speaks of it, or
+    the first one after the checkpoint; 0 if there is no such block. A `loading` copy was emptied and counts for nothing.
+    The log has every record above `history_from`.
+    """
+
+    name: Fragment
+    counter: PartitionCounter
+    epochs: list[tuple[int, int]] = []
+    base: int = 0
+    digests: dict[int, int] = {}
+    tail: list[Claim] = []
+    loading: bool = False
+    touched_ms: int = 0
+    history_from: int = 0
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A transaction in doubt: it was prepared at `since_ms`, or before; 0 if no block is there to tell."""
+
+    record: r.Prepare
+    since_ms: int
+
+
+class PartitionView(msgspec.Struct, frozen=True):
+    """What a copy of a partition has beside its fragments. `results` are outcomes as `rebalance.results` names them."""
+
+    epoch: int = 0
+    prepared: dict[TxId, Prepared] = {}
+    results: dict[TxId, int] = {}
+
+
+class State:
+    """What one node has, or a share of it. Rows are read from the store on demand, so close it, within minutes.
+
+    `incarnation` is how often its node has started; 0 if neither log nor checkpoint knows of a start. `checkpoint_lsn`
+    and `lsn` are where the fold began and ended; `time_ms` is the newest block's time, 0 if the log says nothing since
+    the checkpoint. `topology` is the newest map that this node knows to be committed. `unequal` are fragments whose rows
+    in the store, all of them whole, do not add up: the digest of contents that the last checkpoint wrote, and that of
+    what was read. It fills while rows are read. `damage` is where the fold ended before the log did.
+    """
+
+    def __init__(self, path: Path, identity: Identity, store: LmdbStore, replica: Replica, tail: Tail) -> None:
+        self.path = path
+        self.identity = identity
+        self.incarnation = replica.incarnation
+        self.version: Version = replica.committed[0]
+        self.topology: Topology | None = topologies.decode(replica.committed[1]) if replica.committed[1] else None
+        self.checkpoint_lsn = tail.began
+        self.lsn = tail.lsn
+        self.time_ms = tail.time_ms
+        self.damage = tail.damage
+        self.fragments = {
+            name: view_of(state, tail.touched_ms.get(name, tail.first_ms))
+            for name, state in replica.fragments.items()
+            if tail.share.holds(name)
+        }
+        self.partitions = {
+            number: PartitionView(
+                state.epoch,
+                {tx: Prepared(p, tail.prepared_ms.get((tx, number), tail.first_ms)) for tx, p in state.prepared.items()},
+                dict(state.results.items()),
+            )
+            for number, state in replica.partitions.items()
+            if number in tail.share
+        }
+        self.unequal: dict[Fragment, tuple[int, int]] = {}
+        self._store = store
+        # What the next checkpoint would do to the rows of the last one: the newest entries are these over those.
+        self._cleared, self._changes = replica.store.freeze()
+
+    def reading(self, fragment: Fragment, on_damage: Tell) -> Reading:
+        """The rows of a fragment, to be read beside those of other copies; tell `note` when it is at its end."""
+        cleared = fragment in self._cleared
+        return Reading(self._store, fragment, self._changes.get(fragment, {}), on_damage, cleared=cleared)
+
+    def note(self, fragment: Fragment, read: Reading) -> None:
+        """All was read: whether the rows of the store add up to the digest that was written with them (`unequal`)."""
+        if read.sums is not None:
+            self.unequal[fragment] = read.sums
+
+    def rows(self, fragment: Fragment, on_damage: Tell) -> Iterator[Row]:
+        """The newest entry of each key, ascending, tombstones included; damage is told and its row left out.
+
+        Once all are read, `unequal` says whether those of the store add up to the digest that was written with them.
+        """
+        read = self.reading(fragment, on_damage)
+        while not read.done:
+            run = read.run()
+            yield from read.opened(run, None if read.done else run[-1][0])
+        yield from read.opened([], None)
+        read.finish()
+        self.note(fragment, read)
+
+    def close(self) -> None:
+        """Release the store. Closing twice is harmless."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def read_directory(
+    path: str | os.PathLike[str],
+    *,
+    partitions: Container[int] | None = None,
+    namespaces: Container[Namespace] | None = None,
+    pages: bool = False,
+    tolerant: bool = False,
+) -> State:
+    """What the node of this directory has; only fragments of `partitions` and `namespaces`, if they are given.
+
+    What the node has, its topology above all, is always there; with `namespaces`, the results of single writes to other
+    ones are not. `pages` walks the store's pages first, up to PAGES_BYTES_MAX: a file that was cut short, or whose pages
+    were damaged, can bring LMDB down, and the process with it. `tolerant` folds up to where the log is damaged
+    (`State.damage`). Raises UsageError if this is no data directory, CorruptionError if it cannot be read.
+    """
+    path = Path(path)
+    try:
+        identity = read_identity(path)
+        if identity is None:
+            found = "a directory without identity.json" if path.is_dir() else "no directory"
+            raise UsageError(f"{path} is not a data directory: expected identity.json, store and wal, found {found}")
+        if pages:
+            _check_pages(path)
+        store = LmdbStore(path / "store", read_only=True)
+        try:
+            return _read(path, identity, store, Share(partitions, namespaces), tolerant=tolerant)
+        except BaseException:
+            store.close()
+            raise
+    except NotADirectoryError:
+        raise UsageError(f"{path} is not a data directory: expected a directory, found a file") from None
+    except (StoreError, LogError, DiskError) as error:
+        raise CorruptionError(str(error)) from error
+    except OSError as error:
+        raise CorruptionError(f"{path} cannot be read: {error.strerror}; is it mounted, and may you read it?") from error
+
+
+def is_live(path: str | os.PathLike[str]) -> bool:
+    """Whether a node runs in this directory now."""
+    try:
+        descriptor = os.open(Path(path) / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, and given back at once: only a node that starts within these microseconds would see it.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _check_pages(path: Path) -> None:
+    file = path / "store" / "data.mdb"
+    if not file.exists() or file.stat().st_size > PAGES_BYTES_MAX:
+        return
+    problems = structure_problems(path / "store")
+    if problems and not is_live(path):  # beside a live node pages change while they are walked
+        raise CorruptionError(
+            f"{file}: {problems[0]}" + (f" (and {len(problems) - 1} more)" if problems[1:] else "") + "; "
+            "copy the directory again, or leave it out"
+        )
+
+
+# The fold.
+
+
+def _read(path: Path, identity: Identity, store: LmdbStore, share: Share, *, tolerant: bool) -> State:
+    seen = -1
+    for _ in range(ATTEMPTS):
+        tail = Tail(path / "wal", share, (identity.cluster, identity.node), tolerant=tolerant)
+        try:
+            replica = recover(LayeredStore(Window(store, share)), tail)
+            if tail.lsn == tail.began and tail.damage is None:
+                _check_not_behind(path, tail.began)
+            return State(path, identity, store, replica, tail)
+        except Overtaken as error:
+            if tail.began == seen:
+                raise LogLost(f"{path}: {error}; copy the directory again, or leave it out") from None
+            seen = tail.began
+            store.renew()
+        except _NOT_FOLDED as error:
+            what = f"{type(error).__name__}: {error}"
+            raise DoesNotFold(
+                f"{path}: the log does not fold onto the checkpoint at LSN {tail.began} ({what}); "
+                f"`foreshore wal verify {path / 'wal'}` shows whether the log is whole"
+            ) from error
+    raise CorruptionError(f"{path}: its node trimmed the log {ATTEMPTS} times while it was read; copy the directory first")
+
+
+def _check_not_behind(path: Path, lsn: int) -> None:
+    """The log says nothing since the checkpoint: it must at least reach up to it."""
+    segments = list_segments(path / "wal")
+    last = segments[-1].last_lsn if segments else 0
+    if last < lsn:
+        raise LogLost(
+            f"{path}: the checkpoint ends at LSN {lsn}, and the log at LSN {last}: expected a log that reaches so far; "
+            "were store and wal copied at different moments?"
+        )
+
+
+# Values out of the fold.
+
+
+def view_of(state: FragmentState, touched_ms: int) -> FragmentView:
+    """What there is to say about a copy, beside its rows."""
+    digests = dict(state.digests)
+    digests |= {end: digest for end, digest, _ in state.settling}
+    digests |= {0: 0, state.base: state.base_digest, state.counter.lwm: state.digest}
+    return FragmentView(
+        state.name,
+        state.counter.copy(),
+        state.history,
+        state.base,
+        digests,
+        [Claim(w.start, w.delta, w.tx) for w in state.tail()],
+        state.loading,
+        touched_ms,
+        state.history_from,
+    )

@@ -1,0 +1,175 @@
+"""The rows of one fragment in one data directory, in runs: as bytes as long as nobody needs more of them.
+
+Copies of a fragment that agree have the same bytes, so who compares them looks at bytes, and opens each row once and not
+once for every copy (`Alike`). A run is opened as rows where it differs, or where the log has changed something since the
+checkpoint. Either way each row's checksum is verified, and the shares of all that the checkpoint wrote are summed up:
+once all are read they must be what was written with them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
+
+from engine.state.store import GONE, Entry, Row
+from engine.state.store_envelope import BadEnvelope, open_row, open_rows
+from engine.state.store_errors import StoreDamaged, damaged
+from engine.state.store_lmdb import LmdbStore
+from rebalance.contents import MASK, share
+from wal.ids import Fragment
+
+Raw: TypeAlias = tuple[bytes, bytes]
+"""A row as it lies in the store: the whole key, and the envelope."""
+
+Tell: TypeAlias = Callable[[bytes | None, str], None]
+"""Told of damage: the key, where it is known, and what is wrong."""
+
+ROWS_AT_ONCE = 1_000
+_key: Callable[[Raw], bytes] = itemgetter(0)
+
+
+class Alike(NamedTuple):
+    """Rows that have the same bytes on all copies, opened once. `shares` of the digest of contents are 0 for tombstones."""
+
+    keys: Sequence[bytes]
+    counters: Sequence[int]
+    shares: Sequence[int]
+    entry: Callable[[int], Entry]
+
+
+class Reading:
+    """One copy's rows of one fragment, read front to back, newest entries, tombstones included.
+
+    `changes` are over the checkpoint's rows. `done` is set once the checkpoint has no more. `sums` is what was written
+    and what was found, set if they differ, once all is read.
+    """
+
+    def __init__(
+        self, store: LmdbStore, fragment: Fragment, changes: Mapping[bytes, Entry], tell: Tell, *, cleared: bool
+    ) -> None:
+        self.done = cleared
+        self.sums: tuple[int, int] | None = None
+        self._store = store
+        self._fragment = fragment
+        self._prefix, self._seed = store.prefix_of(fragment)
+        self._tell = tell
+        self._start = b""
+        self._found, self._whole = 0, not cleared
+        self._changes = changes
+        self._changed = sorted(changes)
+        self._promised: int | None = None
+        if not cleared:
+            try:
+                self._promised = store.contents(fragment)
+            except StoreDamaged as damage:
+                self._damaged(damage)
+
+    def run(self) -> list[Raw]:
+        """The next rows of the checkpoint as they are stored; fewer than ROWS_AT_ONCE at the end."""
+        if self.done:
+            return []
+        found, damages = self._store.raw_rows(self._fragment, self._start, ROWS_AT_ONCE)
+        for damage in damages:
+            self._damaged(damage)
+        self.done = len(found) < ROWS_AT_ONCE
+        if found:
+            self._start = found[-1][0][len(self._prefix) :] + b"\0"
+        return found
+
+    def changes_until(self, upper: bytes | None) -> int:
+        """How many changed keys lie up to a whole key (None: all that are left), of those that were not given out."""
+        return len(self._changed) if upper is None else bisect_right(self._changed, upper[len(self._prefix) :])
+
+    def opened(self, run: Sequence[Raw], upper: bytes | None) -> list[Row]:
+        """The rows of a run, with the changes up to `upper`. Rows that cannot be believed are told, and left out."""
+        rows: list[Row] = []
+        skip, seed = len(self._prefix), self._seed
+        for full, raw in run:
+            key = full[skip:]
+            try:
+                entry = open_row(seed, key, raw)
+            except BadEnvelope as error:
+                self._damaged(damaged(self._store.path, str(error), self._fragment, key))
+            else:
+                self._found += share(key, entry)
+                rows.append((key, entry))
+        count = self.changes_until(upper)
+        if not count:
+            return rows
+        changed, self._changed = self._changed[:count], self._changed[count:]
+        return list(_overlaid(rows, {key: self._changes[key] for key in changed}))
+
+    def alike(self, run: Sequence[Raw]) -> Alike | None:
+        """The same run on all copies, opened; None if a row of it cannot be believed."""
+        keys, counters, shares = open_rows(self._seed, len(self._prefix), run)
+        if len(keys) < len(run):
+            return None
+        seed = self._seed
+        return Alike(keys, counters, shares, lambda at: open_row(seed, keys[at], run[at][1]))
+
+    def take(self, found: int) -> None:
+        """A run went by whose shares add up to this."""
+        self._found += found
+
+    def finish(self) -> None:
+        """All is read: do the rows add up?"""
+        found = self._found & MASK
+        if self._whole and self._promised is not None and found != self._promised:
+            self.sums = (self._promised, found)
+
+    def _damaged(self, damage: StoreDamaged) -> None:
+        self._whole = False
+        self._tell(damage.key, str(damage))
+
+
+def side_by_side(copies: Sequence[Reading]) -> Iterator[Alike | list[list[Row]]]:
+    """The rows of several copies in runs of ascending keys: those that all have alike, else those of each copy."""
+    held: list[list[Raw]] = [[] for _ in copies]
+    while True:
+        for at, copy in enumerate(copies):
+            if not held[at]:
+                held[at] = copy.run()
+        upper = min((run[-1][0] for run, copy in zip(held, copies, strict=True) if not copy.done), default=None)
+        parts: list[list[Raw]] = []
+        for at, run in enumerate(held):
+            count = len(run) if upper is None else bisect_right(run, upper, key=_key)
+            parts.append(run[:count])
+            held[at] = run[count:]
+        alike = parts.count(parts[0]) == len(parts) and not any(copy.changes_until(upper) for copy in copies)
+        found = copies[0].alike(parts[0]) if alike and parts[0] else None
+        if found is not None:
+            added = sum(found.shares)
+            for copy in copies:
+                copy.take(added)
+            yield found
+        elif not alike or parts[0]:
+            yield [copy.opened(part, upper) for part, copy in zip(parts, copies, strict=True)]
+        if upper is None:
+            break
+    for copy in copies:
+        copy.finish()
+
+
+def _overlaid(stored: Sequence[Row], changes: Mapping[bytes, Entry]) -> Iterator[Row]:
+    """Rows with their changes, which are in order: what a checkpoint would leave."""
+    changed = iter(changes)
+    ahead = next(changed, None)
+    for key, entry in stored:
+        while ahead is not None and ahead < key:
+            yield from _unless_gone(ahead, changes[ahead])
+            ahead = next(changed, None)
+        if ahead == key:
+            yield from _unless_gone(key, changes[key])
+            ahead = next(changed, None)
+        else:
+            yield key, entry
+    while ahead is not None:
+        yield from _unless_gone(ahead, changes[ahead])
+        ahead = next(changed, None)
+
+
+def _unless_gone(key: bytes, entry: Entry) -> Iterator[Row]:
+    if entry is not GONE and entry.counter:
+        yield key, entry

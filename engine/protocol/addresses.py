@@ -1,0 +1,18 @@
+"""Where a node listens, and how long whoever dials one waits."""
+
+from __future__ import annotations
+
+Address = str
+
+HELLO_SECONDS = 5.0
+"""Whoever has not greeted by then is hung up on."""
+REDIAL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Pauses between attempts; the last for ever."""
+
+
+def split_address(address: Address) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as (host, port). Raises ValueError with what was expected."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 <= int(port) < 65536:
+        raise ValueError(f"{address!r} is not an address: expected host:port, such as 127.0.0.1:7400")
+    return host.strip("[]"), int(port)

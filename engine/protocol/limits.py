@@ -1,0 +1,275 @@
+"""What a client may ask for: every field of every request is checked here, and nowhere else, before anything sees it.
+
+A request is somebody else's bytes. It may be of the right types and still be nonsense: a transaction id of a thousand
+bytes, a namespace without a name, a partition that does not exist. A node refuses such a request and says what it
+expected; it never asserts, and it never keeps or logs any of it. What depends on the state of the node (who is primary,
+how many namespaces there are) is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+from engine.protocol.requests import (
+    Admin,
+    Check,
+    CommitTx,
+    Get,
+    GetStatus,
+    GetTable,
+    KeepLocks,
+    KeepSessions,
+    Lock,
+    Put,
+    Request,
+    Scan,
+    Swap,
+    Unlock,
+)
+from wal.ids import (
+    KEY_BYTES_MAX,
+    NAME,
+    SEQUENCE_MAX,
+    SESSION_BYTES,
+    TX_ID_BYTES,
+    VALUE_BYTES_MAX,
+    Namespace,
+    TxId,
+)
+
+KEYS_MAX = 100_000
+"""Keys in one request; a turn with more of them would take so long that the node would be taken for dead."""
+REQUEST_BYTES_MAX = 64 << 20
+TIMEOUT_MS_MAX = 3_600_000
+COUNTER_MAX = 1 << 62
+NODES_MAX = 1_000
+SESSIONS_MAX = 1_000
+LABEL_MAX = 200
+CONDITIONS = ("absent", "present", "equals")
+
+
+def problem_with(request: Request, partitions: int) -> str:
+    """What is wrong with a request in a cluster of `partitions` (0: there is none yet), or nothing."""
+    if not 0 <= within_of(request) <= TIMEOUT_MS_MAX:
+        return f"an answer is waited for {within_of(request)} ms: expected 0 to {TIMEOUT_MS_MAX}"
+    match request:
+        case GetTable():
+            return ""
+        case Get(_, namespace, keys, _, age_ms):
+            return _namespace(namespace) or _keys(keys) or _age(age_ms)
+        case Put(_, tx, namespace, keys, values):
+            return _tx(tx) or _namespace(namespace) or _writes(keys, values)
+        case Swap(_, tx, namespace, key, when, old, new):
+            return _tx(tx) or _namespace(namespace) or _keys([key]) or _condition(when) or _values([old, new])
+        case Lock(_, owner, namespace, keys, timeout_ms):
+            problem = _tx(owner) or _namespace(namespace) or _keys(keys) or _unique(keys) or _timeout(timeout_ms)
+            return problem or label_problem(request.label)
+        case KeepLocks(_, owners):
+            return _count(owners) or _first(map(_tx, owners))
+        case Unlock(_, owner):
+            return _tx(owner)
+        case CommitTx():
+            return _commit(request)
+        case KeepSessions(_, sessions):
+            return _sessions(sessions)
+        case Check(_, owner, locks, reads):
+            return _tx(owner) or _touched(locks, reads)
+        case GetStatus(_, tx, partition):
+            return _tx(tx) or _partitions([partition], partitions)
+        case Scan(_, namespace, numbers, start, end, limit):
+            return _namespace(namespace) or _partitions(numbers, partitions) or _range(start, end, limit)
+        case Admin(_, command, arguments):
+            return _admin(command, arguments)
+        case _:
+            assert_never(request)
+
+
+def within_of(request: Request) -> int:
+    """For how many ms somebody waits for the answer; 0: always."""
+    within_ms: int = getattr(request, "within_ms", 0)
+    return within_ms
+
+
+def weight_of(request: Request) -> int:
+    """About how many bytes a request holds."""
+    match request:
+        case Put(_, _, _, keys, values):
+            return _bytes(keys) + _bytes(values)
+        case Swap(_, _, _, key, _, old, new):
+            return _bytes([key, old, new])
+        case CommitTx(_, _, _, _, writes, locks, reads):
+            written = sum(_bytes(keys) + _bytes(values) for _, keys, values in writes)
+            return written + _bytes([key for _, key in locks]) + _bytes([key for _, key, _, _ in reads])
+        case Get(_, _, keys) | Lock(_, _, _, keys):
+            return _bytes(keys)
+        case _:
+            return 0
+
+
+# Requests of several parts.
+
+
+def _commit(request: CommitTx) -> str:
+    if not request.writes:
+        return "the transaction writes nothing: end it with a check"
+    problem = _tx(request.tx) or _tx(request.owner) or _count(request.writes) or _touched(request.locks, request.reads)
+    if problem:
+        return problem
+    seen: dict[Namespace, None] = {}
+    left = KEYS_MAX
+    for namespace, keys, values in request.writes:
+        if namespace in seen:
+            return f"namespace {namespace!r} was given twice in one transaction"
+        seen[namespace] = None
+        left -= len(keys)
+        problem = _namespace(namespace) or _writes(keys, values)
+        if problem:
+            return problem
+    if left < 0:
+        return f"the transaction writes {KEYS_MAX - left} keys: expected at most {KEYS_MAX}"
+    if weight_of(request) > REQUEST_BYTES_MAX:
+        return f"the transaction has {weight_of(request)} bytes: expected at most {REQUEST_BYTES_MAX}"
+    return ""
+
+
+def _touched(locks: list[tuple[Namespace, bytes]], reads: list[tuple[Namespace, bytes, int, int]]) -> str:
+    problem = _count(locks) or _count(reads)
+    if problem:
+        return problem
+    for namespace in dict.fromkeys([*(ns for ns, _ in locks), *(ns for ns, _, _, _ in reads)]):
+        problem = _namespace(namespace)
+        if problem:
+            return problem
+    problem = _sizes([key for _, key in locks]) or _sizes([key for _, key, _, _ in reads])
+    if problem:
+        return problem
+    for _, _, epoch, counter in reads:
+        if not (0 <= epoch <= COUNTER_MAX and 0 <= counter <= COUNTER_MAX):
+            return f"a key was read at {epoch}.{counter}: expected an epoch and a counter from 0 to {COUNTER_MAX}"
+    return ""
+
+
+def _admin(command: str, arguments: dict[str, list[str]]) -> str:
+    for name, values in arguments.items():
+        if len(values) > NODES_MAX:
+            return f"{name[:20]!r} has {len(values)} values: expected at most {NODES_MAX}"
+    if command == "init" and len(arguments.get("cluster", ())) != 1:
+        return "`init` needs the id of the new cluster: one value of `cluster`"
+    named = [("node", node) for node in arguments.get("nodes", ())]
+    if command == "init":
+        named.append(("cluster", arguments["cluster"][0]))
+    if command in {"init", "baseline"}:
+        for kind, name in named:
+            if not NAME.fullmatch(name):
+                return f"{kind} {name[:80]!r} is not a legal name: {_RULE}"
+        nodes = arguments.get("nodes", [])
+        if len(set(nodes)) != len(nodes):
+            return "a node was named twice: expected each once"
+    return ""
+
+
+# Fields.
+
+_RULE = "expected 1 to 64 letters, digits, '.', '_' or '-'"
+
+
+def _tx(tx: TxId) -> str:
+    return "" if len(tx) == TX_ID_BYTES else f"a transaction id has {len(tx)} bytes: expected {TX_ID_BYTES}"
+
+
+def _sessions(sessions: list[tuple[bytes, int]]) -> str:
+    if len(sessions) > SESSIONS_MAX:
+        return f"{len(sessions)} sessions were named: expected at most {SESSIONS_MAX}"
+    for session, acked in sessions:
+        if len(session) != SESSION_BYTES:
+            return f"a session has {len(session)} bytes: expected {SESSION_BYTES}"
+        if not -1 <= acked <= SEQUENCE_MAX:
+            return f"a session has answers up to {acked}: expected at most {SEQUENCE_MAX}"
+    return ""
+
+
+def _namespace(namespace: Namespace) -> str:
+    return "" if NAME.fullmatch(namespace) else f"namespace {namespace[:80]!r} is not a legal name: {_RULE}"
+
+
+def _keys(keys: list[bytes]) -> str:
+    if not keys:
+        return "no key was given"
+    if len(keys) > KEYS_MAX:
+        return f"{len(keys)} keys were given: expected at most {KEYS_MAX} at once"
+    return _sizes(keys)
+
+
+def _sizes(keys: list[bytes]) -> str:
+    for size in map(len, keys):
+        if not 0 < size <= KEY_BYTES_MAX:
+            return f"a key has {size} bytes: expected 1 to {KEY_BYTES_MAX}"
+    return ""
+
+
+def _unique(keys: list[bytes]) -> str:
+    return "a key was given twice in one batch" if len(keys) > 1 and len(set(keys)) != len(keys) else ""
+
+
+def _values(values: Iterable[bytes | None]) -> str:
+    for value in values:
+        if value is not None and len(value) > VALUE_BYTES_MAX:
+            return f"a value has {len(value)} bytes: expected at most {VALUE_BYTES_MAX}"
+    return ""
+
+
+def _writes(keys: list[bytes], values: list[bytes | None]) -> str:
+    if len(keys) != len(values):
+        return f"{len(keys)} keys came with {len(values)} values"
+    problem = _keys(keys) or _unique(keys) or _values(values)
+    if not problem and len(keys) > 1 and (size := _bytes(keys) + _bytes(values)) > REQUEST_BYTES_MAX:
+        return f"a batch has {size} bytes: expected at most {REQUEST_BYTES_MAX}"
+    return problem
+
+
+def _condition(when: str) -> str:
+    return "" if when in CONDITIONS else f"condition {when[:20]!r} is not known: expected one of {', '.join(CONDITIONS)}"
+
+
+def _timeout(timeout_ms: int) -> str:
+    if 0 <= timeout_ms <= TIMEOUT_MS_MAX:
+        return ""
+    return f"a lock is to be waited for {timeout_ms} ms: expected 0 to {TIMEOUT_MS_MAX}"
+
+
+def label_problem(label: str) -> str:
+    """What is wrong with the label of a transaction, or nothing."""
+    return "" if len(label) <= LABEL_MAX else f"a label has {len(label)} characters: expected at most {LABEL_MAX}"
+
+
+def _age(age_ms: int) -> str:
+    return "" if -1 <= age_ms <= TIMEOUT_MS_MAX else f"age_ms is {age_ms}: expected -1 (however old) to {TIMEOUT_MS_MAX}"
+
+
+def _partitions(numbers: list[int], partitions: int) -> str:
+    if len(numbers) > max(1, partitions):
+        return f"{len(numbers)} partitions were given: expected each once, and there are {partitions}"
+    for number in numbers:
+        if not 0 <= number < partitions:
+            return f"partition {number} does not exist: expected 0 to {partitions - 1}"
+    return "a partition was given twice" if len(set(numbers)) != len(numbers) else ""
+
+
+def _range(start: bytes, end: bytes | None, limit: int) -> str:
+    for edge in (start, end or b""):
+        if len(edge) > KEY_BYTES_MAX + 1:  # the key after a key is one byte longer
+            return f"an end of the range has {len(edge)} bytes: expected at most {KEY_BYTES_MAX + 1}"
+    return "" if limit > 0 else f"limit is {limit}: expected 1 or more"
+
+
+def _count(things: Sequence[object]) -> str:
+    return "" if len(things) <= KEYS_MAX else f"{len(things)} things were given in one list: expected at most {KEYS_MAX}"
+
+
+def _first(problems: Iterable[str]) -> str:
+    return next(filter(None, problems), "")
+
+
+def _bytes(strings: Iterable[bytes | None]) -> int:
+    return sum(len(text) for text in strings if text is not None)

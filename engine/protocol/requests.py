@@ -1,0 +1,276 @@
+"""What clients ask of a node, and what it answers: a closed union of small values each.
+
+Every request has an `id` that its answer repeats; ids are the client's. A write also has a transaction id: it may be sent
+again, to whichever node is primary by then, and is executed once. `acked`: its session has all answers up to that number;
+`version` is that of the map by which it was sent (`Version.number`); -1 and 0 say nothing. `engine.data.sessions` says why.
+`within_ms`: after so long nobody waits for the answer, and what has not begun need not be done; 0: somebody always does.
+`Remap` says that the node is not primary of what was asked; the client fetches the table and asks the right one.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias, get_args
+
+import msgspec
+
+from wal.ids import Namespace, TxId, Version
+
+# Requests.
+
+KEYS_AT_ONCE = 2_500
+"""So many keys one Get or Lock is answered for."""
+
+
+class GetTable(msgspec.Struct, frozen=True, array_like=True, tag="get-table", gc=False):
+    """Where is everything?"""
+
+    id: int
+
+
+class Get(msgspec.Struct, frozen=True, array_like=True, tag="get", gc=False):
+    """The values of keys that this node is primary of.
+
+    `stale`: any OWNING copy will do, as it is; with `age_ms`, if it knows that it misses nothing that was acknowledged so
+    long ago (-1: however old). Of more than `KEYS_AT_ONCE` keys the first are answered, the rest is to be asked for again.
+    """
+
+    id: int
+    namespace: Namespace
+    keys: list[bytes]
+    stale: bool = False
+    age_ms: int = -1
+    within_ms: int = 0
+
+
+class Put(msgspec.Struct, frozen=True, array_like=True, tag="put", gc=False):
+    """Set keys to values (None deletes), whatever they are now; atomic within each partition."""
+
+    id: int
+    tx: TxId
+    namespace: Namespace
+    keys: list[bytes]
+    values: list[bytes | None]
+    acked: int = -1
+    version: int = 0
+    within_ms: int = 0
+
+
+class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
+    """Set one key if `when` holds of it: `absent`, `present`, or `equals` (to `old`)."""
+
+    id: int
+    tx: TxId
+    namespace: Namespace
+    key: bytes
+    when: str
+    old: bytes | None
+    new: bytes | None
+    acked: int = -1
+    version: int = 0
+    within_ms: int = 0
+
+
+class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
+    """Lock keys for a pessimistic transaction and read them; waits up to `timeout_ms` for other transactions.
+
+    `label` is what those are told who wait for it. Of more than `KEYS_AT_ONCE` keys the first are locked and answered, and
+    the rest is to be asked for again.
+    """
+
+    id: int
+    owner: TxId
+    namespace: Namespace
+    keys: list[bytes]
+    timeout_ms: int
+    within_ms: int = 0
+    label: str = ""
+
+
+class KeepLocks(msgspec.Struct, frozen=True, array_like=True, tag="keep-locks", gc=False):
+    """These transactions are alive: renew the leases of their locks."""
+
+    id: int
+    owners: list[TxId]
+
+
+class Unlock(msgspec.Struct, frozen=True, array_like=True, tag="unlock", gc=False):
+    """This transaction was given up: release its locks here."""
+
+    id: int
+    owner: TxId
+
+
+class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc=False):
+    """Commit a transaction; sent to the primary of its first written key, whose partition decides.
+
+    `owner` holds its locks. `writes`: (namespace, keys, values). `locks`: keys read under a lock and not written.
+    `reads`: (namespace, key, epoch, counter) that an optimistic transaction read. `prepare_only` stops before the
+    decision; a later CommitTx of the same id, without it, goes on.
+    """
+
+    id: int
+    tx: TxId
+    owner: TxId
+    optimistic: bool
+    writes: list[tuple[Namespace, list[bytes], list[bytes | None]]]
+    locks: list[tuple[Namespace, bytes]]
+    reads: list[tuple[Namespace, bytes, int, int]]
+    prepare_only: bool = False
+    acked: int = -1
+    version: int = 0
+    within_ms: int = 0
+
+
+class KeepSessions(msgspec.Struct, frozen=True, array_like=True, tag="keep-sessions", gc=False):
+    """These sessions live, and have all answers up to a number: what they have not acknowledged may yet be asked for."""
+
+    id: int
+    sessions: list[tuple[bytes, int]]
+
+
+class Check(msgspec.Struct, frozen=True, array_like=True, tag="check", gc=False):
+    """End a transaction that wrote nothing: are its locks still held, and its optimistic reads still current?"""
+
+    id: int
+    owner: TxId
+    locks: list[tuple[Namespace, bytes]]
+    reads: list[tuple[Namespace, bytes, int, int]]
+    within_ms: int = 0
+
+
+class GetStatus(msgspec.Struct, frozen=True, array_like=True, tag="get-status", gc=False):
+    """How did this transaction, decided in this partition, end? If it did not end yet, it will be aborted.
+
+    `age_ms`: how long ago its own client first sent it, if it is that one who asks, and had no answer; else -1.
+    """
+
+    id: int
+    tx: TxId
+    partition: int
+    age_ms: int = -1
+
+
+class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
+    """Rows of these partitions with start <= key < end (None: no bound), ascending, up to `limit` of them."""
+
+    id: int
+    namespace: Namespace
+    partitions: list[int]
+    start: bytes
+    end: bytes | None
+    limit: int
+    within_ms: int = 0
+
+
+class Admin(msgspec.Struct, frozen=True, array_like=True, tag="admin", gc=False):
+    """An operator's command with its arguments: `status`, `counters`, `init`, `baseline`, `stop`, `checkpoint`."""
+
+    id: int
+    command: str
+    arguments: dict[str, list[str]]
+
+
+Request: TypeAlias = (
+    GetTable | Get | Put | Swap | Lock | KeepLocks | Unlock | CommitTx | KeepSessions | Check | GetStatus | Scan | Admin
+)
+
+# Answers.
+
+
+class Table(msgspec.Struct, frozen=True, array_like=True, tag="table", gc=False):
+    """The committed topology, encoded; empty while the cluster is not formed."""
+
+    id: int
+    version: Version
+    topology: bytes
+
+
+class Values(msgspec.Struct, frozen=True, array_like=True, tag="values", gc=False):
+    """For each key asked: (epoch, counter, value); value None: there is no such key. Answers Get and Lock.
+
+    Values that do not fit into one answer are cut off at the end, never all of them: they are asked for again. `age_ms`:
+    they have all that was acknowledged so long ago; 0: all that there is, -1: nobody knows.
+    """
+
+    id: int
+    values: list[tuple[int, int, bytes | None]]
+    version: int = 0
+    age_ms: int = 0
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
+    """It is durable on every in-sync copy. `applied` is False when a Swap's condition did not hold; `found` is what
+    stood there. `version`: of the map that the node has; an idle client learns from it that there is a newer one."""
+
+    id: int
+    applied: bool = True
+    found: bytes | None = None
+    version: int = 0
+
+
+class Rows(msgspec.Struct, frozen=True, array_like=True, tag="rows", gc=False):
+    """Rows of a scan; `more`: the limit was reached and there may be others."""
+
+    id: int
+    keys: list[bytes]
+    values: list[bytes]
+    more: bool
+
+
+class Status(msgspec.Struct, frozen=True, array_like=True, tag="status", gc=False):
+    """A transaction's end: `committed` or `aborted`."""
+
+    id: int
+    outcome: str
+
+
+class Remap(msgspec.Struct, frozen=True, array_like=True, tag="remap", gc=False):
+    """This node is not primary of what was asked, at this version. `begun`: it was, and the next one may finish it."""
+
+    id: int
+    version: Version
+    begun: bool = False
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=False):
+    """Refused, and why. `code` names the error class of the client's API; `maybe_committed`: it may have happened."""
+
+    id: int
+    code: str
+    message: str
+    retryable: bool = False
+    maybe_committed: bool = False
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", gc=False):
+    """An Admin's answer, as JSON."""
+
+    id: int
+    body: bytes
+
+
+Reply: TypeAlias = Table | Values | Done | Rows | Status | Remap | Failed | Report
+
+REQUESTS: tuple[type[Request], ...] = get_args(Request)
+REPLIES: tuple[type[Reply], ...] = get_args(Reply)
+
+
+class Code:
+    """The codes of `Failed`."""
+
+    CONFLICT = "Conflict"
+    LOCK_TIMEOUT = "LockTimeout"
+    NO_QUORUM = "NoQuorum"
+    LOST = "PartitionLost"
+    USAGE = "UsageError"
+    FORGOTTEN = "Forgotten"
+    ANSWERED = "AlreadyAnswered"
+    BUSY = "Busy"
+    NOT_FORMED = "NotFormed"
+    UNKNOWN = "CommitUnknown"
+    CORRUPTION = "CorruptionError"
+
+
+def request_kind(request: Request) -> str:
+    """The request's name in a trace."""
+    return str(request.__struct_config__.tag)

@@ -1,0 +1,155 @@
+"""Bytes between nodes, and between clients and nodes: the only module that knows them.
+
+```
+ frame:  length u32 | CRC-32C of the payload u32 | payload           (big-endian)
+ payload: MessagePack array of messages, all of one kind of conversation
+```
+
+A connection begins with a `Hello` each way; the payloads that follow are peer messages, requests or replies, as the roles
+say. A frame that claims more than its side of the conversation may send is refused before a byte of it is kept. Nothing
+but the structs of `engine.messages` and `engine.protocol.requests` can come out of it, and nothing is ever evaluated.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from engine.errors import ProtocolError
+from engine.messages import Message
+from engine.protocol.requests import Reply, Request
+from wal.checksum import crc32c
+
+PROTOCOL = 1
+HELLO_BYTES_MAX = 16 << 10
+FRAME_BYTES_MAX = 64 << 20
+"""What a client and a node may say to each other at once: a value of 16 MiB, and a batch of smaller ones."""
+PEER_FRAME_BYTES_MAX = 256 << 20
+"""What a peer may say at once: whatever a client asked for in one frame, with what is said about it beside."""
+
+T = TypeVar("T")
+_HEADER = struct.Struct(">II")
+_pack_header = _HEADER.pack
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """Who speaks. `role` is `peer`, `client` or `node` (the answer); `refused` says why the conversation ends here.
+
+    `name_taken`: because another node has the name of the one that called.
+    """
+
+    magic: str
+    protocol: int
+    role: str
+    cluster_name: str = ""
+    cluster: str = ""
+    node: str = ""
+    allocation: str = ""
+    incarnation: int = 0
+    address: str = ""
+    domain: str = ""
+    refused: str = ""
+    name_taken: bool = False
+
+
+MAGIC = "foreshore"
+
+_encoder = msgspec.msgpack.Encoder()
+_hello = msgspec.msgpack.Decoder(Hello)
+_messages = msgspec.msgpack.Decoder(list[Message])
+_requests = msgspec.msgpack.Decoder(list[Request])
+_replies = msgspec.msgpack.Decoder(list[Reply])
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+
+
+class FrameTooLarge(ProtocolError):
+    """What was to be said does not fit in a frame; nothing was sent."""
+
+
+def frame(payload: object, limit: int = FRAME_BYTES_MAX) -> bytes:
+    """A frame around a Hello or a list of messages. Raises FrameTooLarge if it would not be taken."""
+    data = _encoder.encode(payload)
+    if len(data) > limit:
+        raise FrameTooLarge(f"{len(data)} bytes were to be sent at once: expected at most {limit}")
+    return _pack_header(len(data), crc32c(data)) + data
+
+
+def frames(said: Sequence[T], limit: int = FRAME_BYTES_MAX) -> tuple[list[bytes], list[T]]:
+    """The messages in one frame, or in several if they are too large together; and those that are too large alone."""
+    try:
+        return ([frame(said, limit)] if said else []), []
+    except FrameTooLarge:
+        if len(said) == 1:
+            return [], list(said)
+    middle = len(said) // 2
+    first, second = frames(said[:middle], limit), frames(said[middle:], limit)
+    return first[0] + second[0], first[1] + second[1]
+
+
+class FrameReader:
+    """Cuts a stream of bytes into payloads. It keeps at most one frame's bytes, and never more than `limit`."""
+
+    def __init__(self) -> None:
+        self.limit = HELLO_BYTES_MAX
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The payloads that are complete now. Raises ProtocolError for a frame that is too long or damaged."""
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        try:
+            while len(buffer) - at >= _HEADER.size:
+                length, crc = _HEADER.unpack_from(buffer, at)
+                if length > self.limit:
+                    raise ProtocolError(f"a frame claims {length} bytes: expected at most {self.limit}")
+                end = at + _HEADER.size + length
+                if len(buffer) < end:
+                    return
+                payload = bytes(buffer[at + _HEADER.size : end])
+                if crc32c(payload) != crc:
+                    raise ProtocolError(f"a frame of {length} bytes does not match its checksum")
+                at = end
+                yield payload
+        finally:
+            del buffer[:at]
+
+
+def decode_hello(payload: bytes) -> Hello:
+    """A Hello, of a known protocol. Raises ProtocolError."""
+    try:
+        hello = _hello.decode(payload)
+    except _UNREADABLE as error:
+        raise ProtocolError(f"the other side does not speak Foreshore's protocol: {error}") from error
+    if hello.magic != MAGIC:
+        raise ProtocolError(f"the other side does not speak Foreshore's protocol: it begins with {hello.magic[:20]!r}")
+    if hello.protocol != PROTOCOL:
+        raise ProtocolError(f"the other side speaks protocol {hello.protocol}, expected {PROTOCOL}: upgrade the older one")
+    return hello
+
+
+def decode_messages(payload: bytes) -> list[Message]:
+    """Peer messages. Raises ProtocolError."""
+    try:
+        return _messages.decode(payload)
+    except _UNREADABLE as error:
+        raise ProtocolError(f"a frame holds no messages: {error}") from error
+
+
+def decode_requests(payload: bytes) -> list[Request]:
+    """Client requests. Raises ProtocolError."""
+    try:
+        return _requests.decode(payload)
+    except _UNREADABLE as error:
+        raise ProtocolError(f"a frame holds no requests: {error}") from error
+
+
+def decode_replies(payload: bytes) -> list[Reply]:
+    """Replies to a client. Raises ProtocolError."""
+    try:
+        return _replies.decode(payload)
+    except _UNREADABLE as error:
+        raise ProtocolError(f"a frame holds no replies: {error}") from error

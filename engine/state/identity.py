@@ -1,0 +1,41 @@
+"""Whose a data directory is, as `identity.json` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from engine.errors import CorruptionError, UsageError
+from wal.ids import NodeId
+
+FORMAT = 1
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose directory it is."""
+
+    format: int
+    cluster: str
+    node: NodeId
+    allocation: str
+
+
+def read_identity(path: Path) -> Identity | None:
+    """Whose directory it is, or None if it is new. Raises UsageError and CorruptionError."""
+    file = path / "identity.json"
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        if (path / "wal").exists() or (path / "store").exists():
+            raise CorruptionError(
+                f"{path} holds a log or a store and no identity.json: put the file back, or start with another --data"
+            ) from None
+        return None
+    try:
+        identity = msgspec.json.decode(data, type=Identity)
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(f"{file} cannot be read: {error}") from error
+    if identity.format > FORMAT:
+        raise UsageError(f"{path} has format {identity.format}, this version knows {FORMAT}: upgrade foreshore")
+    return identity

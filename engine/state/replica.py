@@ -1,0 +1,463 @@
+"""Everything one node has: the fold of its log.
+
+`apply` takes one record and makes the node's state what it is after that record. It is called in three places and means
+the same in each: when the node logs a record of its own or of a peer, when recovery replays the log over the last
+checkpoint, and when an offline tool reads a directory. There is no second path.
+
+The rule under it all: a fragment's state is a map key -> (epoch, counter, value or tombstone), and merge keeps the greater
+(epoch, counter). Live writes, replayed ones, historical batches and full transfers may therefore arrive in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import assert_never
+
+import msgspec
+
+from engine.state.store import GONE, ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
+from rebalance.fragment import KNOWN, NEWEST, CannotUndo, FragmentImage, FragmentState
+from rebalance.partition import PartitionImage, PartitionState
+from rebalance.results import ABORTED, COMMITTED, Results
+from wal import records as r
+from wal.ids import DECISIONS, NO_BALLOT, NO_VERSION, Ballot, Fragment, Namespace, Version
+from wal.probe import probe
+
+
+class NodeImage(msgspec.Struct, frozen=True, array_like=True):
+    """The node's own part of a checkpoint. `open` are records of the log that are not applied yet."""
+
+    incarnation: int
+    promised: tuple[Version, Ballot]
+    accepted: tuple[Version, Ballot, bytes]
+    committed: tuple[Version, bytes]
+    open: list[r.Record]
+    lives: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    claimed_at: Version = NO_VERSION
+    claims: list[r.Claim] = msgspec.field(default_factory=list)
+    trimmed: int = 1
+
+
+def _version_in(
+    get: Callable[[Fragment, bytes], Entry | None], name: Fragment, key: bytes
+) -> tuple[int, int, bytes | None] | None:
+    entry = get(name, key)
+    return (entry.epoch, entry.counter, entry.value) if entry is not None else None
+
+
+class Replica:
+    """The state of one node. It changes only by `apply`, `apply_write` and `begin_checkpoint`."""
+
+    def __init__(self, store: LayeredStore) -> None:
+        self.store = store
+        self.fragments: dict[Fragment, FragmentState] = {}
+        self.namespaces: dict[Namespace, None] = {}  # that ever had a fragment here, in this life
+        self.partitions: dict[int, PartitionState] = {}
+        self.incarnation = 0
+        self.lives: list[tuple[int, int]] = []  # this one last, each with where its log ended when it began
+        self.claimed_at = NO_VERSION
+        self.claims: list[r.Claim] = []  # of the disks of others
+        self.promised: tuple[Version, Ballot] = (NO_VERSION, NO_BALLOT)
+        self.accepted: tuple[Version, Ballot, bytes] = (NO_VERSION, NO_BALLOT, b"")
+        self.committed: tuple[Version, bytes] = (NO_VERSION, b"")
+        self.trimmed = 1  # the log has a record which says that it begins here
+        self.tails: dict[Fragment, None] = {}  # fragments that may have something to settle
+        self._dirty_fragments: dict[Fragment, None] = {}
+        self._dirty_partitions: dict[int, None] = {}
+
+    # Looking.
+
+    def partition(self, number: int) -> PartitionState:
+        """The partition's state; empty if nothing of it was ever here."""
+        state = self.partitions.get(number)
+        if state is None:
+            state = self.partitions[number] = PartitionState()
+        return state
+
+    def fragment(self, name: Fragment) -> FragmentState:
+        """The fragment's state; empty if nothing of it was ever here."""
+        state = self.fragments.get(name)
+        if state is None:
+            state = self.fragments[name] = FragmentState(name)
+            self.namespaces[name[0]] = None
+            self.partition(name[1]).fragments[name[0]] = state
+        return state
+
+    # The one apply.
+
+    def apply(self, record: r.Record) -> bool:
+        """Fold one record; True if it changed anything that a log must know."""
+        if isinstance(record, r.Update):  # nearly every record is one
+            new = False
+            for write in record.writes:
+                if self.apply_write(write):
+                    new = True
+            return new
+        match record:
+            case r.History(writes):
+                new = False
+                for write in writes:
+                    new = self.apply_write(write) or new
+                for number in dict.fromkeys(write.partition for write in writes):
+                    self._drop_ended(number)
+                return new
+            case r.Prepare():
+                return self._prepare(record)
+            case r.Outcome():
+                return self._outcome(record)
+            case r.NoOp(partition, epoch, gaps):
+                return self._close(partition, epoch, gaps)
+            case r.EpochStart():
+                return self._epoch_start(record)
+            case r.Preload():
+                self._preload(record)
+            case r.Results(partition, txs, outcomes, floor):
+                self.partition(partition).results.merge(txs, outcomes, floor)
+                self._dirty_partitions[partition] = None
+            case r.Forget(partition, _, answered):
+                self.partition(partition).results.forget_up_to(answered)
+                self._dirty_partitions[partition] = None
+            case r.FragmentClear(namespace, partition, _, gone):
+                self._clear((namespace, partition), gone=gone)
+            case r.FragmentReady(namespace, partition, lwm, digest, epochs, full):
+                fragment = self.fragment((namespace, partition))
+                fragment.ready(lwm, digest, epochs, full=full)
+                if full:
+                    self._drop_unconfirmed(fragment, lwm)
+                self._touch(fragment)
+                self._drop_ended(partition)
+            case r.Undo(namespace, partition, above):
+                self._undo(self.fragment((namespace, partition)), above)
+            case r.Promised(after, ballot):
+                self.promised = (after, ballot)
+            case r.Accepted(after, ballot, topology):
+                self.promised = (after, max(ballot, self.promised[1]) if self.promised[0] == after else ballot)
+                self.accepted = (after, ballot, topology)
+            case r.Committed(version, topology):
+                if version > self.committed[0]:
+                    self.committed = (version, topology)
+            case r.Boot(incarnation, at, before):
+                self.incarnation, self.lives = incarnation, [*before, (incarnation, at)]
+            case r.Claimed(version, claims):
+                self.claimed_at, self.claims = version, claims
+            case r.Trimmed(first_lsn, dropped):
+                self.trimmed = max(first_lsn, self.trimmed)
+                for namespace, partition, counter in dropped:
+                    fragment = self.fragment((namespace, partition))
+                    fragment.history_from = max(fragment.history_from, counter)
+                    self._touch(fragment)
+            case r.Checkpoint() | r.Compare() | r.Origin():
+                pass
+            case r.Stable(partition, _, counters):
+                return self._settle(partition, counters)
+            case _:
+                assert_never(record)
+        return True
+
+    def apply_write(self, write: r.Write) -> bool:
+        """Apply one write: counter, digest, rows, result. False if it was applied already.
+
+        What stands here is `_apply_write` for the commonest case, which is worth it: each update of each copy, live or
+        replayed, comes through here.
+        """
+        namespace, number = write.namespace, write.partition
+        partition = self.partitions.get(number)
+        if partition is None or namespace == DECISIONS:
+            return self._apply_write(write)
+        fragment = partition.fragments.get(namespace)
+        if fragment is None or not fragment.dirty or not fragment.follow(write):
+            return self._apply_write(write)
+        self.store.put(fragment.name, write.keys[0], Entry(write.epoch, write.start + 1, write.values[0]))
+        tx = write.tx
+        if tx:
+            partition.results.note_committed(tx)
+            self._dirty_partitions[number] = None
+        return True
+
+    def _apply_write(self, write: r.Write) -> bool:
+        """The same, for every kind of write."""
+        name = (write.namespace, write.partition)
+        fragment = self.fragments.get(name)
+        if fragment is None:
+            fragment = self.fragment(name)
+        how = fragment.apply(write)
+        if how == KNOWN:
+            return False
+        if not fragment.dirty:
+            self._touch(fragment)
+        self.tails[name] = None
+        if write.closed:
+            return True
+        store = self.store
+        rows = store.layer_of(name)
+        epoch, at = write.epoch, write.start
+        weight = 0
+        loading = fragment.loading
+        for key, value in zip(write.keys, write.values, strict=True):
+            at += 1
+            if how != NEWEST:
+                held = store.get(name, key)
+                sure = loading or key not in fragment.suspects
+                if sure and held is not None and (held.epoch, held.counter) >= (epoch, at):
+                    continue
+            rows[key] = Entry(epoch, at, value)
+            if value is None:
+                fragment.tombstones[key] = at
+                weight += ROW_OVERHEAD_BYTES + len(key)
+            else:
+                weight += ROW_OVERHEAD_BYTES + len(key) + len(value)
+            if loading:
+                fragment.suspects[key] = None  # until the transfer tells of the key
+        if fragment.suspects and not loading:
+            for key in write.keys:
+                fragment.suspects.pop(key, None)
+        store.weigh(weight)
+        if write.tx:
+            self._note_result(write)
+        return True
+
+    def _note_result(self, write: r.Write) -> None:
+        number = write.partition
+        results = self.partition(number).results
+        self._dirty_partitions[number] = None
+        if write.namespace == DECISIONS:
+            for tx, outcome in zip(write.keys, write.values, strict=True):
+                if outcome is not None:
+                    results.note(tx, outcome[0])
+        else:
+            results.note(write.tx, COMMITTED)
+
+    def _prepare(self, record: r.Prepare) -> bool:
+        state = self.partition(record.partition)
+        held = state.prepared.get(record.tx)
+        if held is not None and held.epoch >= record.epoch:
+            return False
+        if any(self.fragment(w.fragment).counter.covers(w.start, w.delta) for w in record.writes):
+            return False  # its outcome came first
+        if not record.writes and state.results.get(record.tx) is not None:
+            return False
+        state.prepared[record.tx] = record
+        for write in record.writes:
+            fragment = self.fragment(write.fragment)
+            fragment.counter.promise(write.end)
+            self._touch(fragment)
+        self._dirty_partitions[record.partition] = None
+        return True
+
+    def _drop_ended(self, number: int) -> None:
+        """A transfer may bring the end of a transaction that was prepared here: what it held is not in doubt any more."""
+        state = self.partition(number)
+        for tx, prepare in list(state.prepared.items()):
+            if prepare.writes and all(self.fragment(w.fragment).counter.covers(w.start, w.delta) for w in prepare.writes):
+                del state.prepared[tx]
+                self._dirty_partitions[number] = None
+
+    def _outcome(self, record: r.Outcome) -> bool:
+        state = self.partition(record.partition)
+        prepared = state.prepared.pop(record.tx, None)
+        outcome = COMMITTED if record.commit else ABORTED
+        new = prepared is not None or state.results.get(record.tx) != outcome
+        self._dirty_partitions[record.partition] = None
+        # Also where the prepare has yet to come (a MOVING copy may get them in any order): it is over then, not in doubt.
+        state.results.note(record.tx, outcome)
+        if not record.commit:
+            return self._close(record.partition, record.epoch, record.ranges) or new
+        for write in prepared.writes if prepared is not None else ():
+            self.apply_write(write)  # what a copy never saw prepared its supplier will give it
+        return new
+
+    def _close(self, partition: int, epoch: int, ranges: list[r.Range]) -> bool:
+        new = False
+        for namespace, start, delta in ranges:
+            new = self.apply_write(r.Write(namespace, partition, epoch, start, [], [], closed=delta)) or new
+        return new
+
+    def _epoch_start(self, record: r.EpochStart) -> bool:
+        state = self.partition(record.partition)
+        for tx in record.ended:
+            prepared = state.prepared.get(tx)
+            if prepared is not None and not prepared.writes:
+                del state.prepared[tx]
+                self._dirty_partitions[record.partition] = None
+        if record.epoch <= state.epoch:
+            return bool(record.ended)
+        state.epoch = record.epoch
+        # What an older primary had prepared and the new one knows of, it issues again with this epoch.
+        state.prepared = {tx: p for tx, p in state.prepared.items() if p.epoch >= record.epoch}
+        self._dirty_partitions[record.partition] = None
+        for namespace, first in record.firsts:
+            fragment = self.fragment((namespace, record.partition))
+            self._touch(fragment)
+            try:
+                self._forget_results(fragment.begin_epoch(record.epoch, first))
+            except CannotUndo:
+                self._clear(fragment.name, gone=False)
+        # A counter that only an older epoch promised is free again; a stale promise would leave a gap for ever.
+        for fragment in state.fragments.values():
+            fragment.counter.withdraw()
+        self._promise_again(record.partition)
+        return True
+
+    def _promise_again(self, number: int) -> None:
+        """What prepared transactions hold stays promised, whatever became of the counters."""
+        for prepare in self.partition(number).prepared.values():
+            for write in prepare.writes:
+                self.fragment(write.fragment).counter.promise(write.end)
+
+    def _undo(self, fragment: FragmentState, above: int) -> None:
+        self._touch(fragment)
+        try:
+            self._forget_results(fragment.cut(above))
+        except CannotUndo:
+            self._clear(fragment.name, gone=False)
+        self._promise_again(fragment.name[1])
+
+    def _forget_results(self, undone: list[r.Write]) -> None:
+        for write in undone:
+            if write.tx:
+                self.partition(write.partition).results.forget(write.tx)
+                self._dirty_partitions[write.partition] = None
+
+    def _preload(self, record: r.Preload) -> None:
+        name = (record.namespace, record.partition)
+        fragment = self.fragment(name)
+        self._touch(fragment)
+        rows = self.store.layer_of(name)
+        weight = 0
+        for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
+            suspect = fragment.suspects.pop(key, 0) is None
+            if fragment.loading or not suspect:
+                held = self.store.get(name, key)
+                if held is not None and (held.epoch, held.counter) >= (epoch, counter):
+                    continue
+            rows[key] = Entry(epoch, counter, value) if counter else GONE
+            if value is None and counter:
+                fragment.tombstones[key] = counter
+            weight += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
+        self.store.weigh(weight)
+
+    def _drop_unconfirmed(self, fragment: FragmentState, lwm: int) -> None:
+        """A live write came before the transfer that covers it, and the transfer did not tell of its key: it was deleted.
+
+        Its delete came before the transfer began, and the supplier needed the tombstone no more.
+        """
+        if not fragment.suspects:
+            return
+        rows = self.store.layer_of(fragment.name)
+        for key in fragment.suspects:
+            held = self.store.get(fragment.name, key)
+            if held is not None and held.counter <= lwm:
+                probe("replica.unconfirmed_row_dropped")
+                rows[key] = GONE
+                fragment.tombstones.pop(key, None)
+        fragment.suspects = {}
+
+    def _clear(self, name: Fragment, *, gone: bool) -> None:
+        self.store.clear(name)
+        state = self.partition(name[1])
+        # What this copy answered rested on what it had. The supplier's answers come with its data.
+        state.results = Results()
+        self._dirty_partitions[name[1]] = None
+        if gone:
+            self._dirty_fragments[name] = None
+            self.fragments.pop(name, None)
+            self.tails.pop(name, None)
+            state.fragments.pop(name[0], None)
+            for tx in [tx for tx, p in state.prepared.items() if any(w.fragment == name for w in p.writes)]:
+                del state.prepared[tx]  # it is in doubt elsewhere
+        else:
+            fragment = self.fragment(name)
+            fragment.clear(loading=True)
+            self._touch(fragment)
+            self._promise_again(name[1])
+
+    def _settle(self, number: int, counters: list[tuple[Namespace, int]]) -> bool:
+        settled = False
+        for namespace, counter in counters:
+            fragment = self.fragments.get((namespace, number))
+            if fragment is not None and fragment.settle(counter):
+                self._touch(fragment)
+                settled = True
+                if not fragment.settling and not fragment.beyond:
+                    self.tails.pop(fragment.name, None)
+        return settled
+
+    def _touch(self, fragment: FragmentState) -> None:
+        """The fragment changed: the next checkpoint stores it."""
+        fragment.dirty = True
+        self._dirty_fragments[fragment.name] = None
+
+    # Checkpoints.
+
+    def begin_checkpoint(self, lsn: int, open_records: list[r.Record]) -> CheckpointImage:
+        """Freeze what has changed since the last checkpoint. `open_records` are logged and not applied yet."""
+        for name in list(self._dirty_fragments):
+            fragment = self.fragments.get(name)
+            if fragment is not None and fragment.tombstones and not fragment.loading:
+                self._drop_tombstones(fragment)
+        size = self.store.active_bytes
+        cleared, rows = self.store.freeze()
+        encode = msgspec.msgpack.encode
+        fragments: dict[Fragment, bytes | None] = {}
+        for name in self._dirty_fragments:
+            state = self.fragments.get(name)
+            if state is not None:
+                state.dirty = False
+            fragments[name] = encode(state.image(partial(_version_in, self.store.get, name))) if state is not None else None
+        partitions = {
+            number: encode(PartitionImage(p.epoch, list(p.prepared.values()), p.results.items(), p.results.floor))
+            for number in self._dirty_partitions
+            for p in (self.partitions[number],)
+        }
+        exchange = self.promised, self.accepted, self.committed
+        knows = self.lives, self.claimed_at, self.claims
+        node = encode(NodeImage(self.incarnation, *exchange, open_records, *knows, self.trimmed))
+        self._dirty_fragments, self._dirty_partitions = {}, {}
+        return CheckpointImage(lsn, {"node": node}, fragments, partitions, cleared, rows, size)
+
+    def _drop_tombstones(self, fragment: FragmentState) -> None:
+        """A delete that every in-sync copy has needs no tombstone: nothing older can arrive any more."""
+        rows = self.store.layer_of(fragment.name)
+        for key in [k for k, counter in fragment.tombstones.items() if counter <= fragment.base]:
+            counter = fragment.tombstones.pop(key)
+            held = self.store.get(fragment.name, key)
+            if held is not None and held.counter == counter and held.value is None:
+                rows[key] = GONE
+
+    def load(self, loaded: Loaded) -> list[r.Record]:
+        """Begin from a checkpoint; return its open records, to be folded before the log. Raises ValueError."""
+        decode = msgspec.msgpack.decode
+        try:
+            for name, data in loaded.fragments.items():
+                state = FragmentState.from_image(
+                    name, decode(data, type=FragmentImage), partial(_version_in, self.store.base.get, name)
+                )
+                if state.settling or state.beyond:
+                    self.tails[name] = None
+                self.fragments[name] = state
+                self.namespaces[name[0]] = None
+                self.partition(name[1]).fragments[name[0]] = state
+            for number, data in loaded.partitions.items():
+                image = decode(data, type=PartitionImage)
+                partition = self.partition(number)
+                partition.epoch = image.epoch
+                partition.prepared = {p.tx: p for p in image.prepared}
+                partition.results = Results(image.results, image.floor)
+            for number in list(self.partitions):
+                self._promise_again(number)
+            if "node" not in loaded.node:
+                return []
+            node = decode(loaded.node["node"], type=NodeImage)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"the checkpoint cannot be read: {error}") from error
+        self.incarnation, self.lives = node.incarnation, node.lives
+        self.claimed_at, self.claims = node.claimed_at, node.claims
+        self.promised, self.accepted, self.committed = node.promised, node.accepted, node.committed
+        self.trimmed = node.trimmed
+        return node.open
+
+    def check(self) -> None:
+        """Assert every fragment's invariant; for tests and the simulator."""
+        for fragment in self.fragments.values():
+            fragment.check()

@@ -1,0 +1,129 @@
+"""What a checkpoint changes, put into LMDB within one transaction: rows as they come, then states with their digests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, assert_never
+
+import lmdb
+
+from engine.state.store import Entry
+from engine.state.store_envelope import (
+    FORMAT_KEY,
+    LSN_KEY,
+    NODE,
+    PARTITIONS,
+    BadEnvelope,
+    fragment_key,
+    open_fragment,
+    partition_key,
+    seal_fragment,
+    seal_rows,
+    seal_state,
+    u64,
+)
+from engine.state.store_errors import damaged
+from engine.state.store_file import FORMAT
+from engine.state.store_parts import Begin, End, Part, Rows, State, entries_of
+from engine.state.store_sums import sum_of, summed_up
+from wal.ids import Fragment
+
+
+class Databases(NamedTuple):
+    """The databases of a store."""
+
+    rows: lmdb._Database
+    fragments: lmdb._Database
+    partitions: lmdb._Database
+    node: lmdb._Database
+
+
+def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts: Iterable[Part]) -> None:
+    """Apply all parts of one checkpoint. The caller commits, or, if this raises, does not. Raises StoreDamaged."""
+    removed: list[bytes] = []
+    cleared: dict[Fragment, None] = {}
+    states: dict[Fragment, bytes | None] = {}
+    sums: dict[Fragment, int | None] = {}
+
+    def sum_up(fragment: Fragment, changes: Mapping[bytes, Entry | None]) -> None:
+        try:
+            sums[fragment] = sum_of(txn, dbs.rows, dbs.fragments, fragment, changes, cleared=fragment in cleared)
+        except BadEnvelope as error:
+            raise damaged(path, str(error), fragment) from error
+
+    of, gathered = ("", 0), dict[bytes, Entry | None]()
+    with txn.cursor(dbs.rows) as cursor:
+        for part in parts:
+            if gathered and not (isinstance(part, Rows) and part.fragment == of):
+                sum_up(of, gathered)
+                cursor.putmulti(seal_rows(fragment_key(of), gathered, removed))
+                gathered = {}
+            match part:
+                case Begin():
+                    _put_node(txn, dbs.node, part)
+                    cleared = dict.fromkeys(part.cleared)
+                    for fragment in cleared:
+                        _delete_prefix(cursor, fragment_key(fragment))
+                case State():
+                    states.update(part.fragments)
+                    for partition, data in part.partitions:
+                        _put(txn, dbs.partitions, PARTITIONS, partition_key(partition), data)
+                case Rows():
+                    of = part.fragment
+                    gathered.update(entries_of(part))
+                case End():
+                    break
+                case _:
+                    assert_never(part)
+        else:
+            raise AssertionError("a checkpoint has an end")
+    for fragment in (*states, *cleared):
+        if fragment not in sums:
+            sum_up(fragment, {})
+    for full in removed:
+        txn.delete(full, db=dbs.rows)
+    _put_states(path, txn, dbs, states, sums)
+
+
+def _put_node(txn: lmdb.Transaction[bytes], node: lmdb._Database, part: Begin) -> None:
+    _put(txn, node, NODE, FORMAT_KEY, u64(FORMAT))
+    _put(txn, node, NODE, LSN_KEY, u64(part.lsn))
+    for name, data in part.node.items():
+        assert name, "a value of the node has a name"
+        assert name[0] != "\0", "names that begin with NUL are the store's"
+        _put(txn, node, NODE, name.encode(), data)
+
+
+def _put_states(
+    path: Path,
+    txn: lmdb.Transaction[bytes],
+    dbs: Databases,
+    states: Mapping[Fragment, bytes | None],
+    sums: Mapping[Fragment, int | None],
+) -> None:
+    for fragment, known in sums.items():
+        key = fragment_key(fragment)
+        state = states.get(fragment)
+        if state is None and fragment not in states and (raw := txn.get(key, db=dbs.fragments)) is not None:
+            state = open_fragment(key, raw)[0]  # it was read a moment ago, for its digest
+        if state is None:
+            txn.delete(key, db=dbs.fragments)
+            continue
+        total = known if known is not None else summed_up(txn, dbs.rows, fragment, partial(_tell, path, fragment))
+        txn.put(key, seal_fragment(key, state, total), db=dbs.fragments)
+
+
+def _tell(path: Path, fragment: Fragment, key: bytes, what: str) -> None:
+    raise damaged(path, what, fragment, key)
+
+
+def _put(txn: lmdb.Transaction[bytes], db: lmdb._Database, name: bytes, key: bytes, data: bytes) -> None:
+    txn.put(key, seal_state(name, key, data), db=db)
+
+
+def _delete_prefix(cursor: lmdb.Cursor[bytes], prefix: bytes) -> None:
+    found = cursor.set_range(prefix)
+    while found and cursor.key().startswith(prefix):
+        found = cursor.delete()  # which steps to the next, and says whether there is one

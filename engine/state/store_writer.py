@@ -1,0 +1,194 @@
+"""A checkpoint written by a process of its own, so that the node's interpreter is left to the node.
+
+LMDB is made for several processes, and a checkpoint is one transaction: the node's process feeds the image through a
+pipe in small parts, this one puts them in order, seals and writes them, and says how it ended. It lives for one
+checkpoint. If its parent dies, the pipe ends, and it ends too, having written nothing, unless it was committing already:
+until it is gone it keeps the store locked, and whoever opens the store next waits for that.
+
+`write` is the parent's half; `python -m engine.state.store_writer PATH MAP_BYTES LOCK` is the other. An error of the disk
+is the store's, as if this process had met it. Where no such process can be had (an application frozen into one file, no
+process table entry left, the process was killed) the image is written where it is: slower for everybody, and as safe.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from engine.state import store_errors
+from engine.state.store import CheckpointImage
+from engine.state.store_lmdb import LmdbStore
+from engine.state.store_parts import Answer, End, Part, frame, next_answer, next_part, parts_of
+from wal.probe import probe
+
+SMALL_BYTES = 2 << 20
+"""What weighs less is written before such a process has started."""
+NICENESS = 10
+"""Clients wait for the node, and nobody for a checkpoint."""
+ENDS_SECONDS = 60.0
+ARGUMENTS = ("PATH", "MAP_BYTES", "LOCK")
+
+_ERRORS: dict[str, type[store_errors.StoreError]] = {
+    kind.__name__: kind
+    for kind in (
+        store_errors.StoreFull,
+        store_errors.StoreFailed,
+        store_errors.StoreDamaged,
+        store_errors.StoreInUse,
+        store_errors.StoreForeign,
+        store_errors.StoreTooNew,
+    )
+}
+
+
+class _Unavailable(Exception):
+    """There is no such process, or it is gone without a word; nothing was written."""
+
+
+def write(
+    store: LmdbStore, image: CheckpointImage, *, small_bytes: int = SMALL_BYTES, program: Sequence[str] | None = None
+) -> None:
+    """Apply a checkpoint: all of it durably, or nothing. In any thread; raises what `LmdbStore.write` does."""
+    if image.weight >= small_bytes:
+        command = program if program is not None else _program()
+        try:
+            store.written_elsewhere(lambda lock: _elsewhere(store, image, [*command, str(store.path.absolute())], lock))
+        except _Unavailable:
+            probe("store.writer_unavailable")
+        else:
+            return
+    store.write(image)
+
+
+def _program() -> Sequence[str]:
+    """How this interpreter runs a module of ours, if it is one that can."""
+    if getattr(sys, "frozen", False) or "python" not in Path(sys.executable or "").name:
+        return ()
+    return (sys.executable, "-P", "-m", "engine.state.store_writer")
+
+
+def _elsewhere(store: LmdbStore, image: CheckpointImage, command: Sequence[str], lock: int) -> None:
+    with _start([*command, str(store.map_bytes), str(lock)], lock) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        out, said = process.stdin.fileno(), process.stdout.fileno()
+        try:
+            if _answer(said).word != "ready":
+                raise _Unavailable
+            word = "again"
+            while word == "again":
+                with suppress(BrokenPipeError):  # it says why, or not
+                    for part in parts_of(image):
+                        _send(out, frame(part))
+                found = _answer(said)
+                word = found.word
+            if word != "done":
+                raise _ERRORS.get(word, store_errors.StoreFailed)(found.text)
+        finally:
+            _end(process)
+
+
+def _start(command: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
+    if len(command) <= len(ARGUMENTS):
+        raise _Unavailable
+    try:
+        return subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(lock,),
+            start_new_session=True,  # what the terminal says to the node is not for this process
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+    except OSError as error:
+        raise _Unavailable from error
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let it go: the end of its pipe tells it."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(ENDS_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()  # it hangs in a disk that hangs
+
+
+def _send(pipe: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(pipe, rest) :]
+
+
+def _answer(said: int) -> Answer:
+    try:
+        found = next_answer(lambda size: _read(said, size))
+    except msgspec.MsgspecError as error:
+        raise _Unavailable from error
+    if found is None:
+        raise _Unavailable
+    return found
+
+
+def _read(pipe: int, size: int) -> bytes:
+    """`size` bytes, fewer only at the end of the pipe."""
+    parts: list[bytes] = []
+    while size:
+        data = os.read(pipe, size)
+        if not data:
+            break
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+# The other half.
+
+
+class _Orphan(Exception):
+    """The pipe ended before the checkpoint did."""
+
+
+def main(path: Path, map_bytes: int, lock: int) -> None:
+    """Write the checkpoint that comes through the pipe."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the node is told, and closes the pipe
+    os.nice(NICENESS)
+    pipe = sys.stdin.buffer
+    out = sys.stdout.fileno()
+
+    def parts() -> Iterator[Part]:
+        while True:
+            part = next_part(pipe.read)
+            if part is None:
+                raise _Orphan
+            yield part
+            if isinstance(part, End):
+                return
+
+    try:
+        store = LmdbStore(path, map_bytes=map_bytes, lock=lock)
+        _send(out, frame(Answer("ready")))
+        while not store.write_parts(given := parts()):
+            for _ in given:
+                pass  # what is on its way still
+            _send(out, frame(Answer("again")))
+    except store_errors.StoreError as error:
+        _send(out, frame(Answer(type(error).__name__, str(error))))
+    else:
+        _send(out, frame(Answer("done")))
+    os._exit(0)  # nothing is left to do, and the interpreter takes its time to see that
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    except (_Orphan, BrokenPipeError):
+        os._exit(1)

@@ -1,0 +1,146 @@
+"""What a coordinator keeps of a transaction, and the two records by which one is decided.
+
+`OnePhase` is the whole transaction when all of it lies in one partition; `Decision` is the commit point of two-phase
+commit. Both are operations of `engine.data.replication`. `engine.transactions.coordinator` says what happens when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from engine.messages import Part
+from engine.protocol.requests import CommitTx, Unlock
+from engine.turn.effects import SessionId
+from wal import records as r
+from wal.ids import TxId, partition_of
+from wal.probe import probe
+
+SPLIT_AT_ONCE = 1_000
+"""Of what a transaction touches, so much is put into parts before a turn may end."""
+
+
+class Phase(Enum):
+    """Where a coordinated transaction stands."""
+
+    SPLITTING = "splitting"  # what it touches is being put into parts
+    PREPARING = "preparing"
+    PREPARED = "prepared"  # all votes are there, and the client wants to say when
+    DECIDING = "deciding"
+    FINISHING = "finishing"
+    RECOVERING = "recovering"
+
+
+class Transaction:
+    """One transaction, as its coordinator sees it."""
+
+    def __init__(self, tx: TxId, decision: int, participants: list[int], since: int) -> None:
+        self.tx = tx
+        self.decision = decision
+        self.participants = participants
+        self.owner = tx
+        self.optimistic = False
+        self.parts: dict[int, Part] = {}
+        self.phase = Phase.PREPARING
+        self.commit = False
+        self.held_back = False  # decided during an exchange: the record is written when it is over
+        self.reason = ""
+        self.prepare_only = False
+        self.acked = -1  # what its client had acknowledged when it asked
+        self.awaited: dict[int, None] = {}  # whose vote, or finish, did not come yet
+        self.asked: list[tuple[SessionId, int, bool]] = []  # (session, request id, wants a Status)
+        self.unlocks: list[tuple[SessionId, Unlock]] = []  # rolled back by its client; answered when the abort counts
+        self.since = since
+        self.sent_at = since
+
+
+class OnePhase:
+    """A transaction of one partition: one record is prepare and commit."""
+
+    __slots__ = ("_abandoned", "_counted", "asked", "epoch", "owner", "partition", "records", "tx", "writes")
+
+    def __init__(
+        self,
+        tx: TxId,
+        owner: TxId,
+        writes: list[r.Write],
+        asked: list[tuple[SessionId, int, bool]],
+        *,
+        counted: Callable[[OnePhase], None],
+        abandoned: Callable[[OnePhase], None],
+    ) -> None:
+        self.tx = tx
+        self.owner = owner
+        self.writes = writes
+        self.asked = asked  # as of a transaction
+        self.partition = writes[0].partition
+        self.epoch = writes[0].epoch
+        self.records: list[r.Record] = [r.Update(writes)]
+        self._counted = counted
+        self._abandoned = abandoned
+
+    def counted(self) -> None:
+        """Durable on every in-sync copy."""
+        self._counted(self)
+
+    def abandoned(self) -> None:
+        """The next primary has it or closes it; the client asks there."""
+        self._abandoned(self)
+
+
+class Decision:
+    """A decision record on its way to every in-sync copy of its partition."""
+
+    __slots__ = ("_counted", "_write", "epoch", "partition", "records")
+
+    def __init__(self, write: r.Write, *, counted: Callable[[r.Write], None]) -> None:
+        self._write = write
+        self._counted = counted
+        self.partition = write.partition
+        self.epoch = write.epoch
+        self.records: list[r.Record] = [r.Update([write])]
+
+    def counted(self) -> None:
+        """The transaction is decided."""
+        self._counted(self._write)
+
+    def abandoned(self) -> None:
+        """The next primary has the record, or recovers the transaction."""
+        probe("tx.decision_abandoned")
+
+
+def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterator[int]:
+    """Put a transaction's parts, by partition, into `parts`; piece by piece: yields how many things the last one had."""
+
+    def part_of(key: bytes) -> Part:
+        number = partition_of(key, partitions)
+        found = parts.get(number)
+        if found is None:
+            found = parts[number] = Part(number, [], [], [])
+        return found
+
+    done = 0
+    for namespace, keys, values in request.writes:
+        shares: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
+        for key, value in zip(keys, values, strict=True):
+            part = part_of(key)
+            share = shares.get(part.partition)
+            if share is None:
+                share = shares[part.partition] = [], []
+                part.writes.append((namespace, *share))
+            share[0].append(key)
+            share[1].append(value)
+            done += 1
+            if not done % SPLIT_AT_ONCE:
+                yield SPLIT_AT_ONCE
+    for lock in request.locks:
+        part_of(lock[1]).locks.append(lock)
+        done += 1
+        if not done % SPLIT_AT_ONCE:
+            yield SPLIT_AT_ONCE
+    for read in request.reads:
+        part_of(read[1]).reads.append(read)
+        done += 1
+        if not done % SPLIT_AT_ONCE:
+            yield SPLIT_AT_ONCE
+    yield done % SPLIT_AT_ONCE

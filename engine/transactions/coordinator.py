@@ -1,0 +1,555 @@
+"""The coordinator's half of two-phase commit, and recovery: one decision record, set once.
+
+A transaction is coordinated where it is decided: at the primary of the partition of its first written key. The commit
+point is one replicated record there, in the engine's own namespace, a key-value pair like any other (transaction id ->
+outcome and participants), so that it moves, is re-issued and is caught up on with its partition. It goes when every
+participant is done.
+
+```
+ client              coordinator = decision primary             participants' primaries
+ CommitTx  --->      PrepareParts  ------------------->         prepare record on every in-sync copy
+                     <-------------------------- Vote
+                     decision record on every in-sync copy      <- the commit point
+ <--- Done           Finish  ------------------------->         outcome record on every in-sync copy, apply, unlock
+                     <---------------------- Finished
+```
+
+Recovery never infers an outcome from who is still alive. Whoever is in doubt asks the decision's primary. If it knows no
+decision it asks every participant: all prepared, and it commits; else it aborts. It writes that same record, so two
+recoveries at once, or a recovery and a slow coordinator, end the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.data.replication import Replication
+from engine.data.writes import Writes
+from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
+from engine.protocol.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
+from engine.transactions.commits import Decision, OnePhase, Phase, Transaction, split
+from engine.transactions.participant import Participant
+from engine.turn.core import Core
+from engine.turn.effects import SessionId
+from rebalance.partition import Hold
+from rebalance.ports import MS
+from rebalance.results import ABORTED, COMMITTED, Results
+from wal import records as r
+from wal.ids import DECISIONS, NodeId, TxId, partition_of
+from wal.probe import probe
+
+PREPARE_SECONDS_MAX = 30
+"""A transaction whose votes do not come for so long is aborted."""
+
+PREPARE_WORK = 500
+"""Keys, and partitions, of which one message asks for votes."""
+FINISH_PARTS = 200
+"""Partitions that one message tells an outcome."""
+
+
+class Coordinator:
+    """Transactions whose decision partition this node is primary of."""
+
+    def __init__(self, core: Core, replication: Replication, writes: Writes, participant: Participant) -> None:
+        self.core = core
+        self.replication = replication
+        self.writes = writes
+        self.participant = participant
+        self.active: dict[TxId, Transaction] = {}
+        self.one_phase: dict[TxId, OnePhase] = {}
+        writes.transactions += [self.active, self.one_phase]
+        self._over: dict[int, list[TxId]] = {}  # decision records to delete with the partition's next one
+        self.wake_at: int | None = None
+
+    # What clients ask.
+
+    def on_commit(self, session: SessionId, request: CommitTx) -> None:
+        """Commit (or only prepare) a transaction."""
+        core = self.core
+        for namespace, _, _ in request.writes:
+            problem = self.writes.crowded_out(namespace)
+            if problem:
+                core.refuse(session, request.id, Code.USAGE, problem)
+                return
+        assert core.topology is not None
+        decision = partition_of(request.writes[0][1][0], core.topology.partitions)
+        hold = core.holds[decision]
+        running = self.active.get(request.tx)
+        if running is not None and hold.mine:
+            running.asked.append((session, request.id, False))
+            self._joined(running, request.prepare_only)
+            return
+        alone = self.one_phase.get(request.tx)
+        if alone is not None and hold.mine:
+            alone.asked.append((session, request.id, False))
+            return
+        new = not self.participant.locks.is_owner(request.owner)
+        self.writes.sessions.hear(request.tx, request.acked)
+        if not self.writes.may_serve(session, request, hold, request.tx, new=new):
+            return
+        state = core.replica.partition(decision)
+        if state.results.get(request.tx) == COMMITTED:
+            probe("tx.answered_from_results")
+            core.reply(session, Done(request.id))
+            return
+        if request.tx in state.prepared:
+            self._recover(request.tx, state.prepared[request.tx]).asked.append((session, request.id, False))
+            return
+        if (request.tx, decision) in self.writes.under_way:
+            probe("tx.id_of_a_write")
+            core.refuse(
+                session,
+                request.id,
+                Code.BUSY,
+                f"a single write of the id {request.tx.hex()} is under way: ask again, or give the transaction its own id",
+                retryable=True,
+            )
+            return
+        transaction = Transaction(request.tx, decision, [], core.now)
+        transaction.owner, transaction.optimistic = request.owner, request.optimistic
+        transaction.prepare_only, transaction.acked = request.prepare_only, request.acked
+        transaction.asked.append((session, request.id, False))
+        transaction.phase = Phase.SPLITTING
+        self.active[request.tx] = transaction
+        core.in_pieces(self._split(transaction, request))
+
+    def _split(self, transaction: Transaction, request: CommitTx) -> Iterator[int]:
+        """Put it into parts, and ask for votes on them; of one part nobody needs to be asked."""
+        core, active, parts = self.core, self.active, transaction.parts
+        assert core.topology is not None
+        version = core.version
+        for work in split(request, core.topology.partitions, parts):
+            yield work
+            if active.get(transaction.tx) is not transaction or transaction.phase is not Phase.SPLITTING:
+                return
+        if core.version != version or core.frozen:
+            probe("tx.split_in_vain")  # an exchange came in between, and nothing of it has begun
+            self._turn_away(transaction, begun=False)
+            return
+        if len(parts) == 1 and not transaction.prepare_only:
+            del active[transaction.tx]
+            self._commit_alone(transaction, parts[transaction.decision], core.holds[transaction.decision])
+            return
+        transaction.phase = Phase.PREPARING
+        transaction.participants = sorted(parts)
+        transaction.awaited = dict.fromkeys(parts)
+        self._ask_votes(transaction)
+
+    def _joined(self, transaction: Transaction, prepare_only: bool) -> None:
+        """The client asked again; it may now want the decision that it held back."""
+        if transaction.phase is Phase.FINISHING:
+            self._answer(transaction)
+        elif not prepare_only:
+            transaction.prepare_only = False
+            if transaction.phase is Phase.PREPARED:
+                self._decide(transaction, commit=True)
+        elif transaction.phase is Phase.PREPARED:
+            self._answer_prepared(transaction)
+
+    def _commit_alone(self, transaction: Transaction, part: Part, hold: Hold) -> None:
+        core, participant, owner, tx = self.core, self.participant, transaction.owner, transaction.tx
+        keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
+        held = list(dict.fromkeys([*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]))
+        stale = ""
+        if transaction.optimistic:
+            blocked = participant.locks.try_all(owner, held)
+            if blocked is not None:
+                stale = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
+            else:
+                stale = participant.conflict(owner, [], part.reads)
+        else:
+            stale = participant.conflict(owner, [*keys, *part.locks], part.reads)
+        if stale:
+            probe("tx.conflict")
+            participant.give_up_part(owner, hold.number)
+            self._decide_unknown(tx, hold, [], stale).asked = transaction.asked
+            return
+        participant.locks.pin(owner, held, in_doubt=False)
+        writes: list[r.Write] = []
+        for namespace, written, values in part.writes:
+            counter = core.replica.fragment((namespace, hold.number)).counter
+            start = counter.reserve(len(written))
+            writes.append(r.Write(namespace, hold.number, hold.epoch, start, written, values, counter.lwm, tx))
+        operation = OnePhase(
+            tx,
+            owner,
+            writes,
+            transaction.asked,
+            counted=self._one_phase_counted,
+            abandoned=self._one_phase_abandoned,
+        )
+        self.one_phase[tx] = operation
+        core.log_unapplied(operation.records[0])
+        self.replication.ship(operation, hold)
+
+    def _one_phase_counted(self, operation: OnePhase) -> None:
+        for write in operation.writes:
+            self.core.replica.apply_write(write)
+        self.one_phase.pop(operation.tx, None)
+        self.participant.locks.release(operation.owner)
+        for session, request_id, wants_status in operation.asked:
+            self.core.reply(session, Status(request_id, "committed") if wants_status else Done(request_id))
+
+    def _one_phase_abandoned(self, operation: OnePhase) -> None:
+        self.one_phase.pop(operation.tx, None)
+        for session, request_id, _ in operation.asked:
+            self.core.remap(session, request_id, begun=True)
+
+    def on_unlock(self, session: SessionId, request: Unlock) -> None:
+        """A transaction was given up by its client: one that it had prepared, and that is not decided yet, is aborted.
+
+        The client is answered when the abort counts: from then on no recovery can find anything else.
+        """
+        prepared = self.active.get(request.owner)
+        if prepared is not None and prepared.prepare_only:
+            prepared.unlocks.append((session, request))
+            if prepared.phase in (Phase.SPLITTING, Phase.PREPARING, Phase.PREPARED):
+                probe("tx.prepared_and_rolled_back")
+                self._no(prepared, "its client rolled it back")
+            elif prepared.phase is Phase.FINISHING:
+                self._answer(prepared)
+            return
+        self.participant.on_unlock(session, request)
+
+    def on_status(self, session: SessionId, request: GetStatus) -> None:
+        """How did a transaction end? One that did not begin to end is aborted, so that the answer stays true."""
+        core = self.core
+        hold = core.holds[request.partition]
+        if not self.writes.may_serve(session, request, hold, None, new=False):
+            return
+        state = core.replica.partition(request.partition)
+        outcome = state.results.get(request.tx)
+        running = self.active.get(request.tx)
+        if outcome is not None:
+            core.reply(session, Status(request.id, "committed" if outcome == COMMITTED else "aborted"))
+        elif running is not None:
+            running.asked.append((session, request.id, True))
+        elif request.tx in self.one_phase or (request.tx, request.partition) in self.writes.under_way:
+            core.refuse(session, request.id, Code.BUSY, "the transaction is being committed: ask again", retryable=True)
+        elif request.tx in state.prepared:
+            self._recover(request.tx, state.prepared[request.tx]).asked.append((session, request.id, True))
+        elif self._may_be_forgotten(state.results, request):
+            core.refuse(
+                session,
+                request.id,
+                Code.FORGOTTEN,
+                f"transaction {request.tx.hex()} is not known, and may have been forgotten: an answer is kept until its "
+                f"client acknowledges it, and for {core.settings.result_retention_ms // 1000} s when that is silent",
+                maybe_committed=True,
+            )
+        else:
+            probe("tx.status_fenced_unknown")
+            unknown = self._decide_unknown(request.tx, hold, [], "nothing of it was known when its status was asked")
+            unknown.asked.append((session, request.id, True))
+
+    def _may_be_forgotten(self, results: Results, request: GetStatus) -> bool:
+        """Whether a transaction of which nothing is known may have ended here. What its client awaits is not forgotten."""
+        if self.writes.sessions.acknowledged(request.tx):
+            return True
+        return bool(results.floor) and not 0 <= request.age_ms < self.core.settings.result_retention_ms
+
+    # Votes.
+
+    def _ask_votes(self, transaction: Transaction) -> None:
+        core = self.core
+        transaction.sent_at = core.now
+        by_primary: dict[NodeId, list[Part]] = {}
+        for number in transaction.awaited:
+            primary = core.holds[number].placement.primary
+            if primary is None:
+                self._no(transaction, f"partition {number} is LOST")
+                return
+            by_primary.setdefault(primary, []).append(transaction.parts[number])
+        core.work += len(transaction.awaited) // 2
+        shares = [(primary, share) for primary, parts in by_primary.items() for share in _shares(parts)]
+        for primary, parts in shares:
+            core.send(
+                primary,
+                PrepareParts(
+                    core.version,
+                    transaction.tx,
+                    transaction.owner,
+                    transaction.optimistic,
+                    parts,
+                    transaction.participants,
+                    transaction.decision,
+                    transaction.prepare_only,
+                    transaction.acked,
+                ),
+            )
+        self._wake(core.now + core.settings.retransmit_ms * MS)
+
+    def on_vote(self, sender: NodeId, message: Vote) -> None:
+        """Count a vote. A yes stands whatever the topology: the prepare is on every in-sync copy."""
+        transaction = self.active.get(message.tx)
+        if transaction is None or transaction.phase is not Phase.PREPARING:
+            return
+        if not message.yes:
+            if message.version == self.core.version:
+                self._no(transaction, message.reason)
+            return
+        transaction.awaited.pop(message.partition, None)
+        transaction.sent_at = self.core.now  # votes come: nothing needs to be said again
+        if not transaction.awaited:
+            if transaction.prepare_only:
+                transaction.phase = Phase.PREPARED
+                transaction.since = self.core.now
+                self._answer_prepared(transaction)
+            else:
+                self._decide(transaction, commit=True)
+
+    def _no(self, transaction: Transaction, reason: str) -> None:
+        transaction.reason = reason
+        self._decide(transaction, commit=False)
+
+    # The decision.
+
+    def _decide(self, transaction: Transaction, *, commit: bool) -> None:
+        """Write the decision record: the commit point, when it counts."""
+        core, hold = self.core, self.core.holds[transaction.decision]
+        assert hold.mine, "only the decision's primary decides"
+        known = core.replica.partition(hold.number).results.get(transaction.tx)
+        assert known is None, f"transaction {transaction.tx.hex()} was decided before: {known}"
+        transaction.phase, transaction.commit = Phase.DECIDING, commit
+        transaction.held_back = core.frozen
+        if core.frozen:
+            probe("tx.decision_held_back")
+            return  # what this node has was reported to an exchange: the record is for the version that comes of it
+        over = self._over.pop(hold.number, [])
+        keys = [transaction.tx, *over]
+        outcome = bytes([COMMITTED if commit else ABORTED])
+        values: list[bytes | None] = [
+            outcome + b"".join(p.to_bytes(2, "big") for p in transaction.participants),
+            *(None for _ in over),
+        ]
+        counter = core.replica.fragment((DECISIONS, hold.number)).counter
+        start = counter.reserve(len(keys))
+        write = r.Write(DECISIONS, hold.number, hold.epoch, start, keys, values, counter.lwm, transaction.tx)
+        operation = Decision(write, counted=lambda written: self._decision_counted(transaction, written))
+        core.log_unapplied(operation.records[0])
+        self.replication.ship(operation, hold)
+
+    def _decide_unknown(self, tx: TxId, hold: Hold, participants: list[int], reason: str) -> Transaction:
+        """Abort a transaction of which nothing is known here, so that nothing of it can begin any more."""
+        transaction = self.active[tx] = Transaction(tx, hold.number, participants, self.core.now)
+        self._no(transaction, reason)
+        return transaction
+
+    def _decision_counted(self, transaction: Transaction, write: r.Write) -> None:
+        self.core.replica.apply_write(write)
+        self.decided(transaction)
+
+    def decided(self, transaction: Transaction) -> None:
+        """The decision counts: answer the client, tell the participants."""
+        transaction.phase = Phase.FINISHING
+        self._answer(transaction)
+        transaction.awaited = dict.fromkeys(transaction.participants)
+        self._tell_outcome(transaction)
+
+    def _answer(self, transaction: Transaction) -> None:
+        core = self.core
+        for session, request_id, wants_status in transaction.asked:
+            if wants_status:
+                core.reply(session, Status(request_id, "committed" if transaction.commit else "aborted"))
+            elif transaction.commit:
+                core.reply(session, Done(request_id))
+            else:
+                reason = transaction.reason or "the transaction was aborted by recovery"
+                core.refuse(session, request_id, Code.CONFLICT, reason, retryable=True)
+        transaction.asked = []
+        unlocks, transaction.unlocks = transaction.unlocks, []
+        for session, unlock in unlocks:
+            self.participant.on_unlock(session, unlock)
+
+    def _answer_prepared(self, transaction: Transaction) -> None:
+        for session, request_id, _ in transaction.asked:
+            self.core.reply(session, Done(request_id))
+        transaction.asked = []
+
+    def _tell_outcome(self, transaction: Transaction) -> None:
+        core = self.core
+        transaction.sent_at = core.now
+        if not transaction.awaited:
+            self._forget(transaction)
+            return
+        by_primary: dict[NodeId, list[int]] = {}
+        for number in transaction.awaited:
+            primary = core.holds[number].placement.primary
+            if primary is not None:
+                by_primary.setdefault(primary, []).append(number)
+        core.work += len(transaction.awaited) // 4
+        for primary, numbers in by_primary.items():
+            for at in range(0, len(numbers), FINISH_PARTS):
+                share = numbers[at : at + FINISH_PARTS]
+                core.send(primary, Finish(core.version, transaction.tx, transaction.commit, share))
+        self._wake(core.now + core.settings.retransmit_ms * MS)
+
+    def on_finished(self, sender: NodeId, message: Finished) -> None:
+        """A participant is done."""
+        transaction = self.active.get(message.tx)
+        if transaction is None or transaction.phase is not Phase.FINISHING:
+            return
+        for number in message.partitions:
+            transaction.awaited.pop(number, None)
+        transaction.sent_at = self.core.now
+        if not transaction.awaited:
+            self._forget(transaction)
+
+    def _forget(self, transaction: Transaction) -> None:
+        del self.active[transaction.tx]
+        self._over.setdefault(transaction.decision, []).append(transaction.tx)
+
+    # Recovery.
+
+    def on_resolve(self, sender: NodeId, message: Resolve) -> None:
+        """A participant is in doubt."""
+        core = self.core
+        if message.version != core.version or core.frozen or message.decision >= len(core.holds):
+            return
+        hold = core.holds[message.decision]
+        if not hold.mine or not hold.active:
+            return
+        running = self.active.get(message.tx)
+        if running is not None:
+            if running.phase is Phase.FINISHING:
+                core.send(sender, Finish(core.version, message.tx, running.commit, [message.partition]))
+            return
+        state = core.replica.partition(message.decision)
+        row = core.replica.store.get((DECISIONS, message.decision), message.tx)
+        outcome = row.value[0] if row is not None and row.value else state.results.get(message.tx)
+        if outcome is not None:
+            core.send(sender, Finish(core.version, message.tx, outcome == COMMITTED, [message.partition]))
+        elif message.tx in state.prepared:
+            self._recover(message.tx, state.prepared[message.tx])
+        else:
+            probe("tx.recovery.unknown_aborted")
+            self._decide_unknown(message.tx, hold, [message.partition], "recovery found no trace of it")
+
+    def _recover(self, tx: TxId, prepare: r.Prepare) -> Transaction:
+        transaction = self.active[tx] = Transaction(tx, prepare.decision, prepare.participants, self.core.now)
+        transaction.phase = Phase.RECOVERING
+        transaction.awaited = dict.fromkeys(transaction.participants)
+        probe("tx.recovery.began")
+        if prepare.held:
+            probe("tx.recovery.held_aborted")
+            self._no(transaction, "its client had not asked to commit it")
+            return transaction
+        self._inquire(transaction)
+        return transaction
+
+    def _inquire(self, transaction: Transaction) -> None:
+        core = self.core
+        transaction.sent_at = core.now
+        for number in transaction.awaited:
+            primary = core.holds[number].placement.primary
+            if primary is not None:
+                core.send(primary, Inquire(core.version, transaction.tx, number, transaction.decision))
+        self._wake(core.now + core.settings.retransmit_ms * MS)
+
+    def on_inquired(self, sender: NodeId, message: Inquired) -> None:
+        """A participant says whether it is prepared."""
+        transaction = self.active.get(message.tx)
+        if transaction is None or transaction.phase is not Phase.RECOVERING or message.version != self.core.version:
+            return
+        transaction.awaited.pop(message.partition, None)
+        if not message.prepared:
+            probe("tx.recovery.aborted")
+            self._no(transaction, f"partition {message.partition} was not prepared")
+        elif not transaction.awaited:
+            probe("tx.recovery.found_prepared_everywhere")
+            self._decide(transaction, commit=True)
+
+    def activated(self, hold: Hold) -> None:
+        """This node became primary of a partition: finish what its decisions began, recover what has none."""
+        core = self.core
+        state = core.replica.partition(hold.number)
+        start = b""
+        while rows := core.replica.store.scan((DECISIONS, hold.number), start, 256):
+            for tx, entry in rows:
+                if entry.value and tx not in self.active:
+                    participants = [int.from_bytes(entry.value[i : i + 2], "big") for i in range(1, len(entry.value), 2)]
+                    transaction = self.active[tx] = Transaction(tx, hold.number, participants, core.now)
+                    transaction.commit = entry.value[0] == COMMITTED
+                    self.decided(transaction)
+            start = rows[-1][0] + b"\0"
+        for tx, prepare in list(state.prepared.items()):
+            if prepare.decision == hold.number and tx not in self.active and state.results.get(tx) is None:
+                self._recover(tx, prepare)
+
+    # Topology and time.
+
+    def switch(self) -> None:
+        """A new topology: what is decided elsewhere now is not ours; votes of the rest are asked for anew."""
+        core = self.core
+        self._over = {p: txs for p, txs in self._over.items() if core.holds[p].mine}
+        for transaction in list(self.active.values()):
+            hold = core.holds[transaction.decision]
+            if not hold.mine or not hold.active:
+                probe("tx.coordinator_moved")
+                self._turn_away(transaction, begun=True)
+            elif transaction.held_back:
+                self._decide(transaction, commit=transaction.commit)
+            elif transaction.phase is Phase.PREPARING:
+                self._ask_votes(transaction)
+            elif transaction.phase is Phase.RECOVERING:
+                transaction.awaited = dict.fromkeys(transaction.participants)
+                self._inquire(transaction)
+            elif transaction.phase is Phase.FINISHING:
+                self._tell_outcome(transaction)
+
+    def _turn_away(self, transaction: Transaction, *, begun: bool) -> None:
+        """Whoever waits for its end is to ask again, where it is decided now."""
+        del self.active[transaction.tx]
+        for session, request_id, _ in transaction.asked:
+            self.core.remap(session, request_id, begun=begun)
+        for session, unlock in transaction.unlocks:
+            self.core.remap(session, unlock.id)
+
+    def holding(self, handover: frozenset[int]) -> list[TxId]:
+        """Transactions under way that touch these partitions."""
+        return [t.tx for t in self.active.values() if t.decision in handover or any(p in handover for p in t.participants)]
+
+    def _wake(self, at: int) -> None:
+        self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
+
+    def tick(self) -> None:
+        """Ask again; abort what waited too long."""
+        core = self.core
+        after = core.settings.retransmit_ms * MS
+        self.wake_at = None
+        for transaction in list(self.active.values()):
+            if transaction.phase in (Phase.SPLITTING, Phase.DECIDING):
+                continue
+            waited = core.now - transaction.since
+            if transaction.phase is Phase.PREPARED:
+                if waited >= core.settings.lock_lease_ms * MS:
+                    probe("tx.prepared_and_abandoned")
+                    self._no(transaction, "its client prepared it and did not come back")
+                else:
+                    self._wake(transaction.since + core.settings.lock_lease_ms * MS)
+                continue
+            if transaction.phase is Phase.PREPARING and waited >= PREPARE_SECONDS_MAX * 1000 * MS:
+                self._no(transaction, f"a participant did not vote within {PREPARE_SECONDS_MAX} s")
+                continue
+            if core.now >= transaction.sent_at + after:
+                if transaction.phase is Phase.PREPARING:
+                    self._ask_votes(transaction)
+                elif transaction.phase is Phase.RECOVERING:
+                    self._inquire(transaction)
+                else:
+                    self._tell_outcome(transaction)
+            if transaction.tx in self.active:
+                self._wake(transaction.sent_at + after)
+
+
+def _shares(parts: list[Part]) -> list[list[Part]]:
+    """Parts of a transaction for one primary, in shares that a turn can vote on."""
+    shares: list[list[Part]] = []
+    size = PREPARE_WORK
+    for part in parts:
+        if size >= PREPARE_WORK:
+            shares.append([])
+            size = 0
+        shares[-1].append(part)
+        size += 1 + sum(len(keys) for _, keys, _ in part.writes) + len(part.locks) + len(part.reads)
+    return shares

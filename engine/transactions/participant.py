@@ -1,0 +1,404 @@
+"""A participant's half of two-phase commit: locks, votes, outcomes.
+
+The rules are those of system.md 6. A vote is given when the prepare record is durable on every in-sync copy of the
+partition; from then on only the decision ends it. The outcome is one record too, and the partition's entries become
+visible, its LWM moves and its locks go when that record counts. A rolled-back transaction's counters are consumed and
+closed, on every copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.data.locks import Key, LockTable
+from engine.data.reads import Reads, values_of
+from engine.data.replication import Replication
+from engine.data.writes import Writes
+from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
+from engine.protocol.requests import KEYS_AT_ONCE, Check, Code, Done, KeepLocks, Lock, Unlock
+from engine.turn.core import Core
+from engine.turn.effects import SessionId
+from rebalance.partition import Hold
+from rebalance.ports import MS
+from wal import records as r
+from wal.ids import NodeId, TxId, partition_of
+from wal.probe import probe
+
+_Read = tuple[str, bytes, int, int]
+
+CHECKED_AT_ONCE = 1_000
+"""So many locks, and so many reads, are looked at before a turn may end."""
+
+
+class _Vote:
+    """A prepare record on its way to every in-sync copy."""
+
+    __slots__ = ("_participant", "_prepare", "_to", "epoch", "partition", "records")
+
+    def __init__(self, participant: Participant, prepare: r.Prepare, to: NodeId) -> None:
+        self._participant = participant
+        self._prepare = prepare
+        self._to = to
+        self.partition = prepare.partition
+        self.epoch = prepare.epoch
+        self.records: list[r.Record] = [prepare]
+
+    def counted(self) -> None:
+        """The vote may be given."""
+        participant, prepare = self._participant, self._prepare
+        core = participant.core
+        participant.voting.pop((prepare.tx, prepare.partition), None)
+        if prepare.tx in core.replica.partition(prepare.partition).prepared:
+            core.send(self._to, Vote(core.version, prepare.tx, prepare.partition, prepare.epoch, True, ""))
+
+    def abandoned(self) -> None:
+        """The next primary has the prepare, or closes its counters."""
+        self._participant.voting.pop((self._prepare.tx, self._prepare.partition), None)
+
+
+class _Ended:
+    """An outcome record on its way to every in-sync copy."""
+
+    __slots__ = ("_outcome", "_participant", "epoch", "partition", "records")
+
+    def __init__(self, participant: Participant, outcome: r.Outcome) -> None:
+        self._participant = participant
+        self._outcome = outcome
+        self.partition = outcome.partition
+        self.epoch = outcome.epoch
+        self.records: list[r.Record] = [outcome]
+
+    def counted(self) -> None:
+        """Apply, unlock, report."""
+        self._participant.ended(self._outcome)
+
+    def abandoned(self) -> None:
+        """The next primary learns the outcome from the decision record."""
+        self._participant.ending.pop((self._outcome.tx, self._outcome.partition), None)
+
+
+class Participant:
+    """Transactions as the primaries of their keys see them."""
+
+    def __init__(self, core: Core, replication: Replication, locks: LockTable, writes: Writes, reads: Reads) -> None:
+        self.core = core
+        self.replication = replication
+        self.locks = locks
+        self.writes = writes
+        self.reads = reads
+        self.voting: dict[tuple[TxId, int], None] = {}
+        self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
+        self._doubt_since: dict[tuple[TxId, int], int] = {}
+        self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks
+        self.wake_at: int | None = None
+
+    # Locks.
+
+    def on_lock(self, session: SessionId, request: Lock) -> None:
+        """Lock keys and read them."""
+        core = self.core
+        problem = self.writes.crowded_out(request.namespace)
+        if problem:
+            core.refuse(session, request.id, Code.USAGE, problem)
+            return
+        assert core.topology is not None
+        new = not self.locks.is_owner(request.owner)
+        needed: dict[NodeId, None] = {}
+        keys = [(request.namespace, key) for key in request.keys[:KEYS_AT_ONCE]]
+        for _, key in keys:
+            hold = core.holds[partition_of(key, core.topology.partitions)]
+            if not self.writes.may_serve(session, request, hold, None, new=new):
+                return
+            needed |= dict.fromkeys(hold.needed)
+        core.work += len(keys)
+        timeout = min(request.timeout_ms, 10 * core.settings.lock_timeout_ms)
+
+        def granted() -> None:
+            self.locks.lend(request.owner, core.now + core.settings.lock_lease_ms * MS)
+            self.locks.introduce(request.owner, request.label, core.now)
+            self.reads.confirm(needed, session, request, lambda: core.reply(session, values_of(core, request)))
+
+        def expired(held: str) -> None:
+            probe("lock.timed_out")
+            core.refuse(
+                session,
+                request.id,
+                Code.LOCK_TIMEOUT,
+                f"waited {timeout} ms for a lock on {core.node}: {held or 'the primary changed'}",
+                retryable=True,
+            )
+
+        self.locks.wait_all(request.owner, keys, core.now + timeout * MS, granted, expired)
+
+    def on_keep_locks(self, session: SessionId, request: KeepLocks) -> None:
+        """Renew leases."""
+        until = self.core.now + self.core.settings.lock_lease_ms * MS
+        for owner in request.owners:
+            self.locks.lend(owner, until, again=True)
+        self.core.reply(session, Done(request.id))
+
+    def on_unlock(self, session: SessionId, request: Unlock) -> None:
+        """A transaction was given up by its client."""
+        self.core.in_pieces(self._unlock(session, request))
+
+    def _unlock(self, session: SessionId, request: Unlock) -> Iterator[int]:
+        yield from self.locks.leaving(request.owner)
+        self.core.reply(session, Done(request.id))
+
+    def on_check(self, session: SessionId, request: Check) -> None:
+        """The end of a transaction that wrote nothing."""
+        self.core.in_pieces(self._check(session, request))
+
+    def _check(self, session: SessionId, request: Check) -> Iterator[int]:
+        """Ask whether this node is still primary of everything, and then look at everything."""
+        core, version = self.core, self.core.version
+        assert core.topology is not None
+        partitions = core.topology.partitions
+        keys = [*(key for _, key in request.locks), *(key for _, key, _, _ in request.reads)]
+        needed: dict[NodeId, None] = {}
+        for at in range(0, len(keys), CHECKED_AT_ONCE):
+            for key in keys[at : at + CHECKED_AT_ONCE]:
+                hold = core.holds[partition_of(key, partitions)]
+                if not self.writes.may_serve(session, request, hold, None, new=False):
+                    return
+                needed |= dict.fromkeys(hold.needed)
+            yield CHECKED_AT_ONCE // 4
+            if core.version != version:
+                self.on_check(session, request)  # by the new one
+                return
+        self.reads.confirm(needed, session, request, lambda: core.in_pieces(self._confirmed(session, request)))
+
+    def _confirmed(self, session: SessionId, request: Check) -> Iterator[int]:
+        """No other node can have been primary while this transaction read: is all as it was?
+
+        What is unchanged at its turn was unchanged at every moment between its reading and now, so it does not matter
+        that not all is looked at in one moment.
+        """
+        core, version, stale = self.core, self.core.version, ""
+        for locks, reads in _pieces(request.locks, request.reads):
+            stale = self.conflict(request.owner, locks, reads)
+            if stale:
+                break
+            yield CHECKED_AT_ONCE // 2
+            if core.version != version:
+                self.on_check(session, request)
+                return
+        yield from self.locks.giving_up(request.owner)
+        if stale:
+            core.refuse(session, request.id, Code.CONFLICT, stale, retryable=True)
+        else:
+            core.reply(session, Done(request.id))
+
+    def conflict(self, owner: TxId, locks: list[Key], reads: list[_Read]) -> str:
+        """Why a transaction's view does not hold any more, or nothing."""
+        core = self.core
+        assert core.topology is not None
+        for namespace, key in locks:
+            if not self.locks.holds(owner, (namespace, key)):
+                return f"the lock on {namespace}:{key!r} was lost (its lease ran out, or the primary changed)"
+        for namespace, key, epoch, counter in reads:
+            held = core.replica.store.get((namespace, partition_of(key, core.topology.partitions)), key)
+            now = (held.epoch, held.counter) if held is not None and held.value is not None else (0, 0)
+            if now != (epoch, counter):
+                return f"{namespace}:{key!r} was changed since it was read: read {epoch}.{counter}, now {now[0]}.{now[1]}"
+            other = self.locks.owned((namespace, key))
+            if other is not None and other != owner:
+                return f"{namespace}:{key!r} is locked by transaction {other.hex()}"
+        return ""
+
+    # Prepare.
+
+    def on_prepare(self, sender: NodeId, message: PrepareParts) -> None:
+        """Vote on the parts of a transaction whose primary this node is."""
+        core = self.core
+        if message.version != core.version or core.frozen or not core.serving:
+            return  # the coordinator asks again, under the version that will be
+        for part in message.parts:
+            hold = core.holds[part.partition] if part.partition < len(core.holds) else None
+            if hold is None or not hold.mine or not hold.active:
+                continue
+            reason = self._vote(sender, message, part, hold)
+            if reason:
+                core.send(sender, Vote(core.version, message.tx, part.partition, hold.epoch, False, reason))
+
+    def _vote(self, sender: NodeId, message: PrepareParts, part: Part, hold: Hold) -> str:
+        core, tx, number = self.core, message.tx, part.partition
+        state = core.replica.partition(number)
+        held = state.prepared.get(tx)
+        if (tx, number) in self.voting:
+            return ""
+        if held is not None:
+            core.send(sender, Vote(core.version, tx, number, held.epoch, True, ""))
+            return ""
+        known = state.results.get(tx)
+        if known is not None:
+            return "it ended here already"
+        if (tx, number) in self.writes.under_way:
+            return "a single write of the same id is under way"
+        if not self.writes.sessions.hear(tx, message.acked):
+            # It ended here and was forgotten: this message is a late repetition, and nobody would end what it begins.
+            probe("tx.prepared_too_late")
+            return "its client has the answer already"
+        if state.results.many:
+            self.writes.sessions.crowd(number)
+        owner = message.owner
+        keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
+        core.work += 3 + len(keys) + len(part.locks) + len(part.reads)
+        if message.optimistic:
+            wanted = [*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
+            blocked = self.locks.try_all(owner, list(dict.fromkeys(wanted)))
+            if blocked is not None:
+                probe("tx.optimistic_lock_conflict")
+                return f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
+            stale = self.conflict(owner, [], part.reads)
+        else:
+            stale = self.conflict(owner, [*keys, *part.locks], part.reads)
+        if stale:
+            probe("tx.conflict")
+            self.give_up_part(owner, number)
+            return stale
+        writes: list[r.Write] = []
+        for namespace, written, values in part.writes:
+            counter = core.replica.fragment((namespace, number)).counter
+            start = counter.reserve(len(written))
+            writes.append(r.Write(namespace, number, hold.epoch, start, written, values, counter.lwm, tx))
+        locked = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
+        prepare = r.Prepare(
+            tx, number, hold.epoch, writes, locked, message.participants, message.decision, held=message.held
+        )
+        core.log(prepare)
+        self.locks.pin(owner, keys_of(prepare))
+        self.owner_of[tx] = owner
+        self.voting[(tx, number)] = None
+        self._doubt(tx, number, core.now)
+        self.replication.ship(_Vote(self, prepare, sender), hold)
+        return ""
+
+    def give_up_part(self, owner: TxId, number: int) -> None:
+        """Release a transaction's locks in one partition, where it does not wait for an outcome."""
+        self.locks.give_up(owner, self.locks.keys_in(owner, number))
+
+    # Outcome.
+
+    def on_finish(self, sender: NodeId, message: Finish) -> None:
+        """The transaction is decided."""
+        self.core.in_pieces(self._finish(sender, message))
+
+    def _finish(self, sender: NodeId, message: Finish) -> Iterator[int]:
+        core = self.core
+        done: list[int] = []
+        for number in message.partitions:
+            if message.version != core.version or core.frozen or not core.serving:
+                return  # the coordinator says it again
+            hold = core.holds[number] if number < len(core.holds) else None
+            if hold is None or not hold.mine or not hold.active:
+                continue
+            prepare = core.replica.partition(number).prepared.get(message.tx)
+            if self.finish(hold, message.tx, message.commit, sender):
+                done.append(number)
+            yield 3 + (sum(len(write.keys) for write in prepare.writes) if prepare is not None else 0)
+        if done:
+            core.send(sender, Finished(core.version, message.tx, done))
+
+    def finish(self, hold: Hold, tx: TxId, commit: bool, tell: NodeId | None) -> bool:
+        """End a prepared transaction in one partition; True if nothing is left to do there."""
+        core, number = self.core, hold.number
+        prepare = core.replica.partition(number).prepared.get(tx)
+        if prepare is None:
+            if not commit:
+                self.give_up_part(self.owner_of.get(tx, tx), number)
+            return True
+        listeners = self.ending.get((tx, number))
+        if listeners is not None:
+            if tell is not None and tell not in listeners:
+                listeners.append(tell)
+            return False
+        if (tx, number) in self.voting:
+            assert not commit, "a transaction was committed before all of its votes were given"
+        self.ending[(tx, number)] = [tell] if tell is not None else []
+        ranges = [(w.namespace, w.start, w.delta) for w in prepare.writes]
+        outcome = r.Outcome(tx, number, hold.epoch, commit, ranges)
+        core.log_unapplied(outcome)
+        self.replication.ship(_Ended(self, outcome), hold)
+        return False
+
+    def ended(self, outcome: r.Outcome) -> None:
+        """An outcome is durable on every in-sync copy."""
+        core, tx, number = self.core, outcome.tx, outcome.partition
+        core.replica.apply(outcome)
+        self._doubt_since.pop((tx, number), None)
+        owner = self.owner_of.get(tx, tx)
+        keys = self.locks.keys_in(owner, number)
+        core.work += len(keys)
+        self.locks.release(owner, keys)
+        self.reads.outcome_known(keys)
+        if not self.locks.is_owner(owner):
+            self.owner_of.pop(tx, None)
+        for node in self.ending.pop((tx, number), []):
+            core.send(node, Finished(core.version, tx, [number]))
+
+    # Doubt.
+
+    def on_inquire(self, sender: NodeId, message: Inquire) -> None:
+        """Recovery asks whether a transaction is prepared here. A no holds for good: older versions are rejected."""
+        core = self.core
+        if message.version != core.version or core.frozen or not core.serving:
+            return
+        hold = core.holds[message.partition] if message.partition < len(core.holds) else None
+        if hold is None or not hold.mine or not hold.active or (message.tx, message.partition) in self.voting:
+            return
+        state = core.replica.partition(message.partition)
+        prepared = message.tx in state.prepared or state.results.get(message.tx) == 1
+        core.send(sender, Inquired(core.version, message.tx, message.partition, prepared))
+
+    def activated(self, hold: Hold) -> None:
+        """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt."""
+        for tx, prepare in self.core.replica.partition(hold.number).prepared.items():
+            self.locks.pin(self.owner_of.get(tx, tx), keys_of(prepare))
+            self._doubt(tx, hold.number, 0)
+
+    def switch(self) -> None:
+        """A new topology: forget what belongs to partitions of other primaries now."""
+        holds = self.core.holds
+        for key in [k for k in self._doubt_since if not holds[k[1]].mine]:
+            del self._doubt_since[key]
+
+    def in_doubt(self) -> list[TxId]:
+        """Transactions that are prepared here and whose outcome is not known."""
+        return list(dict.fromkeys(tx for tx, _ in self._doubt_since))
+
+    def _doubt(self, tx: TxId, number: int, since: int) -> None:
+        """From `since` on, the outcome of a prepared transaction is awaited."""
+        self._doubt_since[(tx, number)] = since
+        due = since + self.core.settings.in_doubt_ms * MS
+        self.wake_at = due if self.wake_at is None else min(self.wake_at, due)
+
+    def tick(self) -> None:
+        """Ask for outcomes that are overdue."""
+        core = self.core
+        self.wake_at = None
+        overdue = core.settings.in_doubt_ms * MS
+        for (tx, number), since in self._doubt_since.items():
+            due = since + overdue
+            if core.now >= due:
+                prepare = core.replica.partition(number).prepared.get(tx)
+                primary = core.holds[prepare.decision].placement.primary if prepare is not None else None
+                if prepare is not None and primary is not None:
+                    probe("tx.asked_for_outcome")
+                    core.send(primary, Resolve(core.version, tx, prepare.decision, number))
+                self._doubt_since[(tx, number)] = core.now
+                due = core.now + overdue
+            self.wake_at = due if self.wake_at is None else min(self.wake_at, due)
+
+
+def keys_of(prepare: r.Prepare) -> list[Key]:
+    """Every key that a prepared transaction holds in its partition."""
+    return [*((w.namespace, key) for w in prepare.writes for key in w.keys), *prepare.locks]
+
+
+def _pieces(locks: list[Key], reads: list[_Read]) -> Iterator[tuple[list[Key], list[_Read]]]:
+    """What a transaction saw, in pieces that a turn can look at."""
+    for at in range(0, len(locks), CHECKED_AT_ONCE):
+        yield locks[at : at + CHECKED_AT_ONCE], []
+    for at in range(0, len(reads), CHECKED_AT_ONCE):
+        yield [], reads[at : at + CHECKED_AT_ONCE]

@@ -1,0 +1,219 @@
+"""What the machines of one node share: who it is, what time it is, the committed map, its replica, and what it owes.
+
+A machine (`engine.cluster.exchange`, `engine.data.replication`, ...) owns its rules and its own state; what it may touch
+beyond that is here. Nothing in this module decides a protocol question.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec import structs
+
+from engine.messages import Message
+from engine.protocol.limits import weight_of, within_of
+from engine.protocol.requests import Code, Failed, Remap, Reply, Request
+from engine.state.replica import Replica
+from engine.turn.effects import Effects, SessionId, Task
+from engine.turn.settings import Settings
+from rebalance.affinity import Affinity, assign
+from rebalance.lives import INCARNATION_BITS, Life
+from rebalance.partition import Hold
+from rebalance.ports import MS, WORK_MAX
+from rebalance.table import Topology, version_of
+from wal.ids import NO_VERSION, NodeId, Version, partition_of
+from wal.probe import probe
+from wal.records import Record
+
+PARKED_BYTES_MAX = 64 << 20
+"""All that may wait for the exchange in one node: when it is over, it fits into one turn."""
+
+
+class Core:
+    """Shared by the machines of one node."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        replica: Replica,
+        *,
+        node: NodeId,
+        allocation: str,
+        incarnation: int,
+        address: str,
+        durable_lsn: int,
+        affinity: Affinity = assign,
+    ) -> None:
+        self.settings = settings
+        self.replica = replica
+        self.node = node
+        self.allocation = allocation
+        self.incarnation = incarnation
+        self.address = address
+        self.affinity = affinity
+        self.now = 0
+        self.effects = Effects()
+        self.durable_lsn = durable_lsn
+        self.boot_lsn = durable_lsn
+        self.attentive = 0  # ns, for which this node was there to take what others said
+        self.slow_until = 0  # its log took long to sync lately
+        self.longest_sync = 0  # ns, of the log, since the last heartbeat; whoever drives this node says so
+        self.lives_before: list[tuple[int, int]] = []
+        self.voted_lsn = 0  # where the last promise or accept lies, of the version after the committed one
+        self.topology: Topology | None = None
+        self.map_hash = 0
+        self.holds: list[Hold] = []
+        self.version_number = 0  # of the committed map, for answers
+        self.frozen = False  # the single map was sent: no replication and no commits of this version any more
+        self.serving = False  # the committed map lists this incarnation
+        self.quorum = False  # a majority of the voters was heard of lately
+        self.to_self: list[Message] = []
+        self.affinity_known = affinity is not assign  # where copies should be was found out
+        self.work = 0  # done in this turn
+        self.resumed: deque[Callable[[], None]] = deque()
+        self.parked: dict[int, list[tuple[SessionId, Request, int]]] = {}  # what waits since when, by partition
+        self.parked_bytes = 0
+
+    @property
+    def life(self) -> Life:
+        """This run of this node, as others tell it from earlier ones."""
+        return Life(self.allocation, self.incarnation, self.boot_lsn, self.lives_before)
+
+    @property
+    def run(self) -> int:
+        """How often the node has started: the part of its incarnation that counts."""
+        return self.incarnation >> INCARNATION_BITS
+
+    @property
+    def claim_lsn(self) -> int:
+        """Where the log ends when this turn is paid: what a message that leaves after it may claim to be durable."""
+        return self.durable_lsn + len(self.effects.log)
+
+    @property
+    def version(self) -> Version:
+        """The committed topology version."""
+        return version_of(self.topology) if self.topology else NO_VERSION
+
+    def place(self, key: bytes) -> int:
+        """The partition of a key."""
+        assert self.topology is not None
+        return partition_of(key, self.topology.partitions)
+
+    def peers(self) -> tuple[NodeId, ...]:
+        """All other members."""
+        if self.topology is None:
+            return ()
+        return tuple(m.node for m in self.topology.members if m.node != self.node)
+
+    def send(self, to: NodeId | tuple[NodeId, ...], message: Message) -> None:
+        """Say something after this turn's log is durable; to oneself it arrives in the next turn."""
+        targets = (to,) if isinstance(to, str) else to
+        if self.node in targets:
+            self.to_self.append(message)
+            targets = tuple(t for t in targets if t != self.node)
+        if targets:
+            self.effects.send.append((targets, message))
+
+    def resume(self, go_on: Callable[[], None]) -> None:
+        """Do this in what is left of the turn, or in one of the next; it does a piece, and may ask for this again.
+
+        Anything may have happened in between: it looks whether what it goes on with is still wanted.
+        """
+        self.resumed.append(go_on)
+
+    def go_on(self) -> None:
+        """Do of what was cut into pieces as much as the turn has room for, one of each after the other."""
+        if not self.resumed:
+            return
+        self.resumed.popleft()()
+        while self.resumed and self.work < WORK_MAX:
+            self.resumed.popleft()()
+
+    def in_pieces(self, pieces: Iterator[int]) -> None:
+        """Do what comes in pieces, each of which says how much work it was, in as many turns as that takes.
+
+        As with `resume`, anything may have happened between two pieces.
+        """
+        for work in pieces:
+            self.work += work
+            if self.work >= WORK_MAX:
+                self.resume(lambda: self.in_pieces(pieces))
+                return
+
+    def log(self, record: Record) -> None:
+        """Fold a record into the replica and owe it to the log."""
+        self.replica.apply(record)
+        self.effects.log.append(record)
+
+    def log_unapplied(self, record: Record) -> None:
+        """Owe a record to the log that does not count yet: whoever counts it folds it into the replica then."""
+        self.effects.log.append(record)
+
+    def task(self, task: Task) -> None:
+        """Have something slow done after this turn's log is durable."""
+        self.effects.tasks.append(task)
+
+    def vote(self, record: Record) -> None:
+        """Log what a promise or an accept rests on; it is on disk before anything says so."""
+        self.log(record)
+        self.voted_lsn = self.claim_lsn
+
+    def reply(self, session: SessionId, reply: Reply) -> None:
+        """Answer a client after this turn's log is durable."""
+        self.effects.reply.append((session, reply))
+
+    def remap(self, session: SessionId, request_id: int, *, begun: bool = False) -> None:
+        """This node is not the one to ask. `begun`: what was asked is logged here, and may yet come to count."""
+        self.effects.reply.append((session, Remap(request_id, self.version, begun)))
+
+    def refuse(
+        self,
+        session: SessionId,
+        request_id: int,
+        code: str,
+        message: str,
+        *,
+        retryable: bool = False,
+        maybe_committed: bool = False,
+    ) -> None:
+        """Refuse a request, saying why."""
+        self.effects.reply.append((session, Failed(request_id, code, message, retryable, maybe_committed)))
+
+    def park(self, hold: Hold, session: SessionId, request: Request) -> None:
+        """Keep a request until the partition serves, here or elsewhere."""
+        self.parked_bytes += weight_of(request)
+        self.parked.setdefault(hold.number, []).append((session, request, self.now))
+
+    def unpark(self, hold: Hold) -> list[tuple[SessionId, Request]]:
+        """What waited for the partition, to be asked again."""
+        parked = self.parked.pop(hold.number, [])
+        self.parked_bytes -= sum(weight_of(request) for _, request, _ in parked)
+        return self.still_wanted(parked)
+
+    def still_wanted(self, waited: Iterable[tuple[SessionId, Request, int]]) -> list[tuple[SessionId, Request]]:
+        """Of what has waited since some time, that whose answer somebody waits for, with how long they still do."""
+        found: list[tuple[SessionId, Request]] = []
+        for session, request, since in waited:
+            within = within_of(request)
+            left = within - (self.now - since) // MS
+            if within and left <= 0:
+                probe("request.nobody_waits")
+                continue
+            found.append((session, structs.replace(request, within_ms=left) if within else request))
+        return found
+
+    def note(self, text: str) -> None:
+        """Tell the operator."""
+        self.effects.notes.append(text)
+
+    def refuse_lost(self, session: SessionId, request_id: int, partition: int) -> None:
+        """The partition has no in-sync copy here."""
+        held = ", ".join(self.holds[partition].placement.in_sync)
+        self.refuse(
+            session,
+            request_id,
+            Code.LOST,
+            f"partition {partition} is LOST: every in-sync copy ({held}) is away; start one of these nodes again",
+            retryable=True,
+        )

@@ -1,0 +1,64 @@
+"""How long a node's turns take, as whoever pays them measured: facts for the operator, by which nothing is decided.
+
+While a turn goes on the node hears nobody and nobody hears it, so no legal input may make one take longer than
+`TURN_MS_MAX` of processor time. What would is cut, and resumed in the next turn (`engine.turn.core.Core.resume`). A turn
+above the bound is a defect: it is counted here, with the longest one and what it took, and `node status` shows it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from engine.messages import kind_of
+from engine.turn.effects import Asked, Event, Received
+
+TURN_MS_MAX = 50
+_NS_MAX = TURN_MS_MAX * 1_000_000
+KINDS_SHOWN = 6
+
+
+class Turns(msgspec.Struct):
+    """The turns of one life of a node; times are of the processor, in ns, without what the disk took."""
+
+    taken: int = 0
+    above: int = 0  # took longer than TURN_MS_MAX
+    longest: int = 0
+    longest_took: str = ""  # the kinds of events of the longest, the commonest first
+
+    def note(self, took: int, events: Sequence[Event]) -> None:
+        """A turn over these events took so many ns of the processor."""
+        self.taken += 1
+        if took > _NS_MAX:
+            self.above += 1
+        if took > self.longest:
+            self.longest, self.longest_took = took, what(events)
+
+
+def what(events: Sequence[Event]) -> str:
+    """The kinds of the events, with how many there are of each; a turn may also go on with what an earlier one began."""
+    kinds = Counter(_kind(event) for event in events)
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(KINDS_SHOWN)) or "nothing new"
+
+
+def _kind(event: Event) -> str:
+    match event:
+        case Received(_, _, _, message):
+            return kind_of(message)
+        case Asked(_, request):
+            return str(request.__struct_config__.tag)
+        case _:
+            return type(event).__name__
+
+
+def collect_seldom() -> None:
+    """For a process that is a node and nothing else: look for garbage in cycles only among what is young.
+
+    A node frees what it drops by counting references, and makes no cycles of what it keeps. Walking all that it holds, a
+    few million things at the limits, would be a turn of hundreds of milliseconds.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 1_000_000)

@@ -1,0 +1,57 @@
+"""The largest part that hears each other, against looking at every part there is."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+
+from engine.cluster.clique import connected
+
+NODES = ["n1", "n2", "n3", "n4", "n5"]
+
+
+def of(nodes: list[str], broken: set[tuple[str, str]], voters: list[str]) -> list[str]:
+    return connected(nodes[0], nodes, lambda a, b: (a, b) in broken or (b, a) in broken, voters)
+
+
+def every_part(nodes: list[str], broken: set[tuple[str, str]]) -> list[list[str]]:
+    """All parts with the first node in which no link is broken."""
+    first, *others = nodes
+    parts = [[first, *some] for size in range(len(others) + 1) for some in combinations(others, size)]
+    return [part for part in parts if not any(pair in broken for pair in combinations(part, 2))]
+
+
+def worth(part: list[str], nodes: list[str], voters: list[str]) -> tuple[int, int, list[int]]:
+    return (sum(n in voters for n in part), len(part), sorted((-nodes.index(n) for n in part), reverse=True))
+
+
+def test_of_five_nodes_every_pattern_of_broken_links() -> None:
+    links = list(combinations(NODES, 2))
+    for voters in (NODES, ["n1", "n3", "n5"]):
+        for pattern in range(1 << len(links)):
+            broken = {link for bit, link in enumerate(links) if pattern >> bit & 1}
+            best = max(every_part(NODES, broken), key=lambda part: worth(part, NODES, voters))
+            assert of(NODES, broken, voters) == best
+
+
+def test_nodes_without_data_do_not_outweigh_voters() -> None:
+    spares = ["s1", "s2", "s3"]
+    broken = {("n2", spare) for spare in spares}
+    assert of(["n1", *spares, "n2"], broken, ["n1", "n2"]) == ["n1", "n2"]
+
+
+def test_whatever_is_broken_the_walk_ends_and_no_broken_link_is_left() -> None:
+    nodes = [f"n{number}" for number in range(40)]
+    draw = Random(7)
+    broken = {link for link in combinations(nodes, 2) if draw.random() < 0.5}
+    asked = 0
+
+    def apart(a: str, b: str) -> bool:
+        nonlocal asked
+        asked += 1
+        return (a, b) in broken or (b, a) in broken
+
+    part = connected("n0", nodes, apart, nodes)
+    assert len(part) >= 4
+    assert not any(link in broken for link in combinations(part, 2))
+    assert asked <= 3 * len(nodes) ** 2, "links are asked for once, however long the walk"

@@ -1,0 +1,104 @@
+"""One name, one node: a second process with the name of a live member is refused, and the member is not touched."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from engine.client.admin import ask
+from engine.errors import UsageError
+from engine.host.server import Server, ServerConfig
+from engine.messages import Heartbeat, Life, Replicated
+from engine.turn.settings import Settings
+from tests.sim.planted.stage import Stage
+
+SETTINGS = Settings(
+    cluster="names",
+    partitions=4,
+    backups=2,
+    heartbeat_ms=50,
+    suspicion_ms=700,
+    connection_lost_ms=300,
+    exchange_delay_ms=50,
+)
+PATIENCE_S = 60.0
+
+
+async def _start(directory: Path, name: str, seeds: list[str]) -> Server:
+    config = ServerConfig(data=directory, listen="127.0.0.1:0", seeds=seeds, node=name, settings=SETTINGS)
+    return await Server.start(config, note=lambda _: None)
+
+
+async def _until(holds: object, what: str) -> None:
+    end = asyncio.get_running_loop().time() + PATIENCE_S
+    while not holds():  # type: ignore[operator]  # a condition
+        assert asyncio.get_running_loop().time() < end, f"in vain waited for: {what}"
+        await asyncio.sleep(0.05)
+
+
+async def _a_second_one(directory: Path) -> None:
+    first = await _start(directory / "n1", "n1", [])
+    servers = [first]
+    try:
+        for name in ("n2", "n3"):
+            servers.append(await _start(directory / name, name, [first.address]))
+        await _until(lambda: {"n2", "n3"} <= set(first.node.membership.seen), "n1 sees all")
+        await ask(first.address, "init", cluster=["c1"], nodes=["n1", "n2", "n3"])
+        await _until(lambda: all(s.node.core.serving for s in servers), "all serve")
+        third = servers[2].node.core
+        version = first.node.core.version
+
+        second = await _start(directory / "n3-again", "n3", [s.address for s in servers])
+        with pytest.raises(UsageError, match="node id 'n3' is taken: the member of that name lives at"):
+            await asyncio.wait_for(second.run(), PATIENCE_S)
+        await second.close()
+        assert first.node.core.version == version
+        member = first.node.core.topology.member("n3") if first.node.core.topology is not None else None
+        assert member is not None
+        assert (member.allocation, member.incarnation) == (third.allocation, third.incarnation)
+
+        await servers.pop().close()
+        another = await _start(directory / "n3-again", "n3", [s.address for s in servers])
+        servers.append(another)
+        await _until(lambda: another.node.core.serving, "the name is free once its node is gone")
+    finally:
+        for server in servers:
+            await server.close()
+
+
+def test_a_second_process_of_a_name_ends_and_the_first_goes_on(tmp_path: Path) -> None:
+    asyncio.run(_a_second_one(tmp_path))
+
+
+def test_what_another_life_says_is_not_taken_for_the_members() -> None:
+    with Stage(None) as stage:
+        node = stage["n1"].node
+        assert node is not None
+        assert node.core.topology is not None
+        listed = node.core.topology.member("n3")
+        assert listed is not None
+        stage.power_cut("n3")
+        stage.wait(1_000)
+        answer = Replicated(node.core.version, [1], 1 << 30)
+        assert not node.names.hear("n3", "another-disk", 1, answer)
+        beat = Heartbeat(node.core.version, Life("another-disk", 1, 0), 1 << 30, False, [])
+        for _ in range(4):
+            stage.wait(250)
+            assert node.names.hear("n3", "another-disk", 1, beat)  # it may be told that it is behind
+        assert node.core.topology.member("n3") is None  # it was left out, though somebody spoke under its name
+        assert node.names.taken("n3", "another-disk", 1) == ""
+
+
+def test_a_copy_of_a_members_directory_is_not_let_in_while_the_member_runs() -> None:
+    with Stage(None) as stage:
+        node = stage["n1"].node
+        assert node is not None
+        assert node.core.topology is not None
+        listed = node.core.topology.member("n3")
+        assert listed is not None
+        assert node.names.taken("n3", listed.allocation, listed.incarnation + 1) == ""  # a restart, for all one knows
+        stage.wait(1_000)
+        assert "copy of this directory" in node.names.taken("n3", listed.allocation, listed.incarnation + 1)
+        assert node.names.taken("n3", listed.allocation, listed.incarnation) == ""

@@ -1,0 +1,29 @@
+"""Who gives a transaction up wants nothing any more: neither what it holds, nor what it stands in line for."""
+
+from __future__ import annotations
+
+from engine.data.locks import LockTable
+
+A, B = ("acc", b"a"), ("acc", b"b")
+ANN, BOB, CAT = (bytes(15) + name for name in (b"a", b"b", b"c"))
+
+
+def test_a_place_in_the_line_is_given_up_with_everything_else() -> None:
+    locks = LockTable(lambda key: 0)
+    told: list[str] = []
+
+    def wait(owner: bytes, *keys: tuple[str, bytes]) -> None:
+        locks.wait_all(owner, list(keys), 10, lambda: told.append(f"{owner[-1:]!r} granted"), told.append)
+
+    wait(ANN, A)
+    wait(BOB, B, A)
+    wait(CAT, A)
+    assert told == ["b'a' granted"]
+    assert not sum(locks.leaving(BOB))
+    assert told[1:] == ["nobody: the transaction was given up"]
+    assert not locks.keys_of(BOB)
+    locks.release(ANN)
+    assert told[2:] == ["b'c' granted"], "nobody waits behind one that has left"
+    assert not sum(locks.leaving(CAT))
+    assert locks.idle
+    assert locks.next_expiry() is None or not locks.keys_of(CAT)

@@ -1,0 +1,152 @@
+"""Batches on their way: how patiently they are sent again, how large they are, and what an old answer is worth."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from engine.cluster.claims import Claims
+from engine.data.replication import BATCH_BYTES_MAX, PATIENCE_MAX, Replication
+from engine.messages import Message, Replicate, Replicated
+from engine.state.replica import Replica
+from engine.state.store import LayeredStore, MemoryStore
+from engine.turn.core import Core
+from engine.turn.effects import Effects
+from engine.turn.settings import Settings
+from rebalance.partition import Hold
+from rebalance.ports import MS
+from rebalance.table import CopyState, Member, Placement, Topology
+from wal import records as r
+from wal.ids import NodeId, Version
+
+RETRANSMIT_MS = 100
+
+
+class Noted:
+    """An operation that notes what became of it."""
+
+    def __init__(self, start: int, size: int = 1) -> None:
+        self.records: list[r.Record] = [r.Update([r.Write("acc", 0, 1, start, [b"k%d" % start], [bytes(size)], 0)])]
+        self.partition = 0
+        self.epoch = 1
+        self.counts = False
+
+    def counted(self) -> None:
+        self.counts = True
+
+    def abandoned(self) -> None:
+        raise AssertionError("nobody takes the partition away")
+
+
+class Primary:
+    """A primary with one copy in sync (n2) and one that is MOVING (n3)."""
+
+    def __init__(self) -> None:
+        members = tuple(Member(node, node, 1, f"{node}:1", at) for at, node in enumerate(("n1", "n2", "n3")))
+        placement = Placement(1, 1, ("n1", "n2", "n3"), ("n1", "n2"))
+        topology = Topology(Version(1, 0), "c1", "foreshore", 1, 2, members, ("n1", "n2", "n3"), (placement,), {}, {}, 4)
+        self.core = Core(
+            Settings(retransmit_ms=RETRANSMIT_MS),
+            Replica(LayeredStore(MemoryStore())),
+            node="n1",
+            allocation="n1",
+            incarnation=1,
+            address="n1:1",
+            durable_lsn=0,
+        )
+        self.core.topology = topology
+        self.hold = Hold(0, placement)
+        self.hold.mine = self.hold.active = True
+        self.hold.state = CopyState.OWNING
+        self.hold.needed, self.hold.moving = ("n2",), ("n3",)
+        self.hold.group = (("n2",), ("n3",))
+        self.core.holds = [self.hold]
+        self.replication = Replication(self.core, Claims(self.core), demanded=lambda _: False, compare=lambda _: None)
+
+    def ship(self, *operations: Noted) -> None:
+        """Ship operations in one turn."""
+        for operation in operations:
+            self.replication.ship(operation, self.hold)
+        self.replication.flush()
+
+    def sent(self) -> list[tuple[tuple[NodeId, ...], Replicate]]:
+        """The batches that left since this was asked last."""
+        early, self.core.effects = self.core.effects.early, Effects()
+        return [(targets, message) for targets, message in early if isinstance(message, Replicate)]
+
+    def answer(self, node: NodeId, message: Message) -> None:
+        """A copy has a batch."""
+        assert isinstance(message, Replicate)
+        self.replication.on_replicated(node, Replicated(Version(1, 0), [message.sequence], 1))
+
+    def sendings(self, ms: int) -> list[int]:
+        """When batches leave again, in ms from now, within so much time."""
+        began, times = self.core.now, []
+        while self.core.now < began + ms * MS:
+            self.core.now += 10 * MS
+            if self.replication.wake_at is not None and self.core.now >= self.replication.wake_at:
+                self.replication.tick()
+            times += [(self.core.now - began) // MS for _ in self.sent()]
+        return times
+
+
+def test_a_batch_without_an_answer_is_sent_again_after_pauses_that_double() -> None:
+    primary = Primary()
+    primary.ship(Noted(0))
+    primary.sent()
+    assert primary.sendings(4_000) == [100, 300, 700, 1_500, 3_100]
+    longest = PATIENCE_MAX * RETRANSMIT_MS
+    late = primary.sendings(20 * longest)
+    assert {after - before for before, after in pairwise(late)} == {longest}
+
+
+def test_a_batch_that_both_copies_answered_is_not_sent_again() -> None:
+    primary = Primary()
+    operation = Noted(0)
+    primary.ship(operation)
+    ((targets, batch),) = primary.sent()
+    assert targets == ("n2", "n3")
+    primary.answer("n2", batch)
+    assert operation.counts
+    primary.answer("n3", batch)
+    assert primary.sendings(1_000) == []
+    assert primary.replication.wake_at is None
+
+
+def test_what_a_joiner_answered_before_its_demand_does_not_count_for_what_it_gets_after() -> None:
+    primary = Primary()
+    primary.ship(Noted(0))
+    ((_, passed_over),) = primary.sent()
+    primary.replication.lag("n3", {0})  # its demand overtakes its answer
+    ((targets, again),) = primary.sent()
+    assert (targets, again.records) == (("n3",), passed_over.records)
+    primary.answer("n3", passed_over)
+    assert primary.replication.outstanding("n3", 0), "it has yet to answer the batch that came after the demand"
+    primary.answer("n3", again)
+    assert not primary.replication.outstanding("n3", 0)
+
+
+def test_what_waits_for_an_answer_counts_once_though_a_joiner_gets_it_twice() -> None:
+    primary = Primary()
+    operation = Noted(0)
+    primary.ship(operation)
+    ((_, first),) = primary.sent()
+    primary.replication.lag("n3", {0})
+    ((_, second),) = primary.sent()
+    primary.answer("n3", second)
+    assert not operation.counts, "the copy in sync has not answered"
+    primary.answer("n2", first)
+    assert operation.counts
+
+
+def test_batches_of_many_turns_are_cut_when_a_new_topology_sends_them_together() -> None:
+    primary = Primary()
+    operations = [Noted(start, BATCH_BYTES_MAX // 3) for start in range(7)]
+    for operation in operations:
+        primary.ship(operation)
+    primary.sent()
+    primary.replication.switch()
+    batches = [batch for _, batch in primary.sent()]
+    assert [len(batch.records) for batch in batches] == [2, 2, 2, 1]
+    for batch in batches:
+        primary.answer("n2", batch)
+    assert all(operation.counts for operation in operations)

@@ -1,0 +1,189 @@
+"""What a node keeps for clients that may ask again, told with one node that is its own cluster."""
+
+from __future__ import annotations
+
+from engine.node.node import Node
+from engine.protocol.requests import (
+    Code,
+    Done,
+    Failed,
+    Get,
+    GetStatus,
+    KeepSessions,
+    Put,
+    Remap,
+    Reply,
+    Request,
+    Status,
+    Values,
+)
+from engine.state.replica import Replica
+from engine.state.store import LayeredStore, MemoryStore
+from engine.turn.effects import Asked, Event
+from engine.turn.settings import Settings
+from rebalance.ports import MS
+from wal import records as r
+from wal.ids import TxId, tx_of
+
+ANN, BOB = b"ann-------", b"bob-------"
+RETENTION_MS = 60_000
+
+
+class Alone:
+    """A node by itself, with one partition, that keeps four answers without looking which may go."""
+
+    def __init__(self) -> None:
+        settings = Settings(
+            cluster="test",
+            partitions=1,
+            backups=0,
+            answers_kept=4,
+            result_retention_ms=RETENTION_MS,
+            checkpoint_ms=86_400_000,
+        )
+        replica = Replica(LayeredStore(MemoryStore()))
+        self.node = Node(settings, replica, node="n1", allocation="d1", address="n1:1", durable_lsn=0)
+        self.records: list[r.Record] = []
+        self.turn([])
+        assert self.node.formation.form(1, 0, "c1", ["n1"]) == ""
+        self.turn([])
+        self.version = self.node.core.version.number
+
+    def turn(self, events: list[Event], *, later_ms: int = 0) -> list[Reply]:
+        """Turns until nothing more happens by itself at this moment; what clients are told."""
+        told: list[Reply] = []
+        now = self.node.core.now + later_ms * MS + 1
+        while True:
+            effects = self.node.turn(now, events)
+            told += [reply for _, reply in effects.reply]
+            self.records += effects.log
+            events = []
+            if effects.wake_at is None or effects.wake_at > now + 1:
+                return told
+            now += 1
+
+    def idle(self, ms: int) -> None:
+        """Time passes, and the node is there all the while."""
+        step = self.node.core.settings.heartbeat_ms
+        for _ in range(0, ms, step):
+            self.turn([], later_ms=step)
+
+    def ask(self, request: Request, *, later_ms: int = 0) -> Reply:
+        """Ask one thing."""
+        (reply,) = self.turn([Asked(1, request)], later_ms=later_ms)
+        return reply
+
+    def put(self, session: bytes, number: int, acked: int, value: bytes = b"v", *, version: int | None = None) -> Reply:
+        """A write of one key."""
+        tx = tx_of(session, number)
+        return self.ask(Put(7, tx, "acc", [b"k"], [value], acked, self.version if version is None else version))
+
+    def value(self) -> bytes | None:
+        """What stands in the key."""
+        held = self.ask(Get(8, "acc", [b"k"]))
+        assert isinstance(held, Values)
+        return held.values[0][2]
+
+    def known(self) -> list[TxId]:
+        """The ids whose answers are kept."""
+        return [tx for tx, _ in self.node.core.replica.partition(0).results.items()]
+
+    def code(self, reply: Reply) -> str:
+        """Why it was refused."""
+        assert isinstance(reply, Failed), reply
+        return reply.code
+
+
+def test_what_is_acknowledged_goes_when_answers_pile_up_and_what_is_not_stays() -> None:
+    alone = Alone()
+    alone.put(BOB, 1, 0)
+    for number in range(1, 40):
+        assert isinstance(alone.put(ANN, number, number - 1), Done)
+    assert tx_of(BOB, 1) in alone.known(), "it was never acknowledged"
+    assert tx_of(ANN, 39) in alone.known(), "nor was this"
+    assert len(alone.known()) < 12
+    assert any(isinstance(record, r.Forget) for record in alone.records), "the log says what was forgotten"
+
+
+def test_a_late_copy_of_what_was_answered_and_forgotten_is_not_executed() -> None:
+    alone = Alone()
+    alone.put(ANN, 1, 0, b"old")
+    for number in range(2, 40):
+        alone.put(ANN, number, number - 1, b"new")
+    assert tx_of(ANN, 1) not in alone.known()
+    assert alone.code(alone.put(ANN, 1, 0, b"old")) == Code.ANSWERED
+    assert alone.value() == b"new"
+
+
+def test_what_was_sent_by_an_older_map_than_that_which_made_this_node_primary_is_sent_back() -> None:
+    alone = Alone()
+    assert isinstance(alone.put(ANN, 1, 0, version=1), Remap)
+    assert alone.value() is None
+    assert isinstance(alone.put(ANN, 1, 0), Done), "and by the new map it is done"
+    assert isinstance(alone.put(ANN, 1, 0, version=1), Done), "what is known is answered whoever asks"
+
+
+def test_a_silent_session_is_remembered_for_as_long_as_is_said_and_then_nobody_calls_it_aborted() -> None:
+    alone = Alone()
+    alone.put(BOB, 1, 0, b"bob")
+    alone.idle(RETENTION_MS - 1_000)
+    for number in range(1, 30):
+        alone.put(ANN, number, number - 1)
+    assert isinstance(alone.put(BOB, 1, 0), Done), "the first answer"
+    alone.idle(RETENTION_MS + 1_000)
+    for number in range(30, 60):
+        alone.put(ANN, number, number - 1, b"ann")
+    assert tx_of(BOB, 1) not in alone.known()
+    assert alone.code(alone.put(BOB, 1, 0, b"bob")) == Code.ANSWERED
+    assert alone.value() == b"ann"
+    assert alone.code(alone.ask(GetStatus(9, tx_of(BOB, 1), 0))) == Code.FORGOTTEN
+
+
+def test_a_node_that_was_stopped_for_an_hour_calls_nobody_silent_for_that_hour() -> None:
+    alone = Alone()
+    alone.put(BOB, 1, 0, b"bob")
+    alone.put(ANN, 1, 0)
+    alone.turn([], later_ms=3_600_000)
+    for number in range(2, 60):
+        alone.put(ANN, number, number - 1)
+    for number in range(10):
+        alone.put(b"eve%07d" % number, 1, 0, b"eve")  # old sessions are looked at for each new one
+    assert isinstance(alone.put(BOB, 1, 0, b"bob"), Done), "the first answer"
+    assert alone.value() == b"eve"
+
+
+def test_a_session_that_says_that_it_lives_is_not_forgotten() -> None:
+    alone = Alone()
+    alone.put(BOB, 1, 0)
+    for number in range(1, 60):
+        alone.put(ANN, number, number - 1)
+        alone.idle(RETENTION_MS // 10)
+        alone.ask(KeepSessions(9, [(BOB, 0)]))
+    assert tx_of(BOB, 1) in alone.known()
+
+
+def test_who_asks_about_its_own_gets_an_exact_answer_whatever_was_forgotten_of_others() -> None:
+    alone = Alone()
+    for number in range(1, 40):
+        alone.put(ANN, number, number - 1)
+    assert alone.code(alone.ask(GetStatus(9, tx_of(BOB, 5), 0))) == Code.FORGOTTEN, "it may have been"
+    assert alone.ask(GetStatus(9, tx_of(BOB, 5), 0, 3_000)) == Status(9, "aborted"), "it awaits the answer: it was not"
+    assert alone.code(alone.put(BOB, 5, 4)) == Code.CONFLICT, "and never will be"
+
+
+def test_a_session_that_is_too_far_ahead_is_refused_before_anything_is_done() -> None:
+    alone = Alone()
+    assert alone.code(alone.put(ANN, 70_000, 100)) == Code.USAGE
+    assert alone.value() is None
+
+
+def test_replaying_the_log_gives_what_the_node_remembers() -> None:
+    alone = Alone()
+    for number in range(1, 40):
+        alone.put(ANN, number, number - 1)
+        alone.put(BOB, number, number // 2)
+    replayed = Replica(LayeredStore(MemoryStore()))
+    for record in alone.records:
+        replayed.apply(record)
+    assert sorted(tx for tx, _ in replayed.partition(0).results.items()) == sorted(alone.known())
+    assert replayed.partition(0).results.floor == alone.node.core.replica.partition(0).results.floor != b""

@@ -1,0 +1,127 @@
+"""Work that grows with what is asked, and not with its square: what is walked is counted, twice as much for twice as much.
+
+Nothing here looks at a clock. Each test does a thing at one size and at twice the size.
+"""
+
+from __future__ import annotations
+
+from engine.data.locks import RELEASED_MAX, Key, LockTable
+from engine.data.scans import Scanning
+from engine.protocol.requests import Scan
+from engine.state.store import LOOKED_MAX, SORTED_MAX, Entry, LayeredStore, MemoryStore
+
+
+class Counted:
+    """How often something was looked at."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def place(self, key: bytes) -> int:
+        """The partition of a key, as a lock table asks for it."""
+        self.times += 1
+        return int.from_bytes(key[:2], "big")
+
+
+def _ended(keys: int, partitions: int) -> int:
+    """How often keys were looked at while a prepared transaction ended, partition by partition."""
+    counted = Counted()
+    table = LockTable(counted.place)
+    held: dict[int, list[Key]] = {}
+    for at in range(keys):
+        held.setdefault(at % partitions, []).append(("n", (at % partitions).to_bytes(2, "big") + b"%d" % at))
+    for mine in held.values():
+        table.pin(b"t", mine)
+    counted.times = 0
+    for number, mine in held.items():
+        assert list(table.keys_in_doubt(number)) == mine
+        found = table.keys_in(b"t", number)
+        assert found == mine
+        counted.times += len(found)
+        table.release(b"t", found)
+    assert not len(table)
+    assert not table.is_owner(b"t")
+    return counted.times
+
+
+def test_a_transaction_ends_with_work_that_grows_with_its_keys() -> None:
+    assert _ended(4_000, 400) <= 2 * _ended(2_000, 200)
+
+
+def _dropped(others: int) -> int:
+    counted = Counted()
+    table = LockTable(counted.place)
+    for at in range(others):
+        table.pin(b"other", [("n", b"\0\1%d" % at)])
+    table.pin(b"t", [("n", b"\0\2k")])
+    counted.times = 0
+    table.drop({2})
+    assert len(table) == others
+    return counted.times
+
+
+def test_the_loss_of_a_partition_costs_what_is_held_in_it() -> None:
+    assert _dropped(2_000) == _dropped(1_000)
+
+
+def _deleted(keys: int, partitions: int) -> LayeredStore:
+    """Deleted keys in every partition, and one that is left in the last."""
+    store = LayeredStore(MemoryStore())
+    for at in range(keys):
+        number = at % partitions
+        store.put(("n", number), b"%07d" % at, Entry(1, at + 1, None))
+    store.put(("n", partitions - 1), b"left", Entry(1, keys + 1, b"v"))
+    return store
+
+
+def _scanned(keys: int, partitions: int) -> list[int]:
+    """The pieces in which a scan for one row was done."""
+    scan = Scanning(Scan(1, "n", list(range(partitions)), b"", None, 1), _deleted(keys, partitions).page)
+    pieces = []
+    while not scan.done:
+        pieces.append(scan.go_on(1_000, lambda *_: False))
+    assert (scan.keys, scan.values, scan.more) == ([b"left"], [b"v"], False)
+    return pieces
+
+
+def test_a_scan_over_deleted_keys_is_cut_into_pieces() -> None:
+    once, twice = _scanned(20_000, 16), _scanned(40_000, 16)
+    assert max(twice) <= 1_000 + SORTED_MAX + LOOKED_MAX + 10
+    assert sum(twice) <= 2.2 * sum(once)
+    assert len(twice) > len(once) > 10
+
+
+def test_a_scan_that_looks_into_many_partitions_is_cut_into_pieces() -> None:
+    once, twice = _scanned(0, 4_096), _scanned(0, 8_192)
+    assert max(twice) <= 1_000 + LOOKED_MAX
+    assert sum(twice) <= 2.2 * sum(once)
+
+
+def test_pages_show_what_one_scan_shows() -> None:
+    store, wanted = LayeredStore(MemoryStore()), []
+    for at in range(3 * SORTED_MAX):
+        key, deleted = b"%07d" % (at * 7919 % (3 * SORTED_MAX)), at % 3 == 0
+        store.put(("n", 0), key, Entry(1, at + 1, None if deleted else b"v"))
+        wanted.append((key, Entry(1, at + 1, None if deleted else b"v")))
+    wanted.sort(key=lambda row: row[0])
+    assert store.scan(("n", 0), b"", 1 << 30) == wanted
+    store.put(("n", 0), b"0000000a", Entry(1, 1 << 20, b"late"))
+    found, at_key = [], b""
+    while True:
+        page = store.page(("n", 0), at_key, 100)
+        found += page.rows
+        if page.next is None:
+            break
+        at_key = page.next
+    assert found == sorted([*wanted, (b"0000000a", Entry(1, 1 << 20, b"late"))], key=lambda row: row[0])
+
+
+def test_a_transaction_that_is_given_up_lets_go_of_its_keys_in_pieces() -> None:
+    keys: list[Key] = [("n", (at % 3).to_bytes(2, "big") + b"%d" % at) for at in range(4 * RELEASED_MAX)]
+    table = LockTable(lambda key: int.from_bytes(key[:2], "big"))
+    assert table.try_all(b"t", keys) is None
+    table.pin(b"t", keys[:3])
+    pieces = list(table.giving_up(b"t"))
+    assert len(pieces) >= 3
+    assert max(pieces) <= 2 * RELEASED_MAX
+    assert sorted(table.keys_of(b"t")) == sorted(keys[:3]), "only its outcome releases what is pinned"

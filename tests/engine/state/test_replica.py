@@ -1,0 +1,181 @@
+"""The one apply has a quick way for the commonest write: it must say and leave exactly what the general one does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.state.replica import Replica
+from engine.state.store import CheckpointImage, LayeredStore, MemoryStore
+from rebalance.fragment import DIGEST_EVERY, CannotUndo, FragmentState
+from rebalance.partition import PartitionState
+from wal import records as r
+from wal.counters import CounterError
+from wal.ids import DECISIONS, Fragment
+
+NAMESPACES = ("acc", "bank", DECISIONS)
+PARTITIONS = (3, 4)
+KEYS = (b"a", b"b", b"c")
+NEAR_A_DIGEST = DIGEST_EVERY - 3
+"""Where an example begins, so that it soon passes a counter whose digest is kept."""
+REFUSALS = (CounterError, CannotUndo, AssertionError, LookupError, ValueError)
+
+
+class General(Replica):
+    """A replica that never takes the quick way."""
+
+    def apply_write(self, write: r.Write) -> bool:
+        """As the general way has it."""
+        return self._apply_write(write)
+
+
+class Move(msgspec.Struct, frozen=True):
+    """What happens next to a fragment, relative to where it stands."""
+
+    kind: str
+    namespace: str
+    partition: int
+    jump: int  # from LWM to where the write begins
+    lag: int  # from there down to what is settled
+    epochs: int  # by how much the epoch differs from the newest
+    origin: int
+    keys: list[bytes]
+    value: bytes | None
+    tx: bytes
+
+
+def often(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
+    """Mostly one thing."""
+    return st.sampled_from((usual,) * 5 + others)
+
+
+MOVES = st.builds(
+    Move,
+    kind=st.sampled_from(
+        ("put",) * 8 + ("undo", "clear", "close") * 2 + ("history", "prepare", "outcome", "epoch", "ready", "checkpoint")
+    ),
+    namespace=often(*NAMESPACES),
+    partition=often(*PARTITIONS),
+    jump=often(0, -1, 1, 2),
+    lag=st.sampled_from((0, 0, -1, 1, 2, 5)),
+    epochs=often(0, 0, 0, 0, 0, 0, 0, -1, 1),
+    origin=often(0, 9),
+    keys=often([b"a"], [b"b"], [b"c"], [b"a", b"b"], list(KEYS)),
+    value=often(b"value", b"", b"other", None),
+    tx=st.sampled_from((b"", *(n.to_bytes(16, "big") for n in range(4)))),
+)
+
+
+def record_of(move: Move, replica: Replica) -> r.Record:
+    """The move as a record, by how a replica stands. It only looks: `Replica.fragment` would make what is not there."""
+    name = (move.namespace, move.partition)
+    fragment = replica.fragments.get(name) or FragmentState(name)
+    partition = replica.partitions.get(move.partition) or PartitionState()
+    lwm = fragment.counter.lwm
+    newest = max(1, fragment.epochs[-1][0] if fragment.epochs else 1, partition.epoch)
+    epoch = max(1, newest + move.epochs)
+    start = max(0, lwm + move.jump)
+    stable = max(0, start - move.lag)
+    values = [move.value if move.namespace != DECISIONS else b"\x01"] * len(move.keys)
+    write = r.Write(*name, epoch, start, move.keys, values, stable, move.tx, 0, move.origin)
+    match move.kind:
+        case "put":
+            return r.Update([write])
+        case "history":
+            return r.History([write])
+        case "prepare":
+            return r.Prepare(move.tx, move.partition, epoch, [write], [], [move.partition], move.partition)
+        case "outcome":
+            held = list(partition.prepared.values())
+            tx = held[0].tx if held else move.tx
+            ranges = [(w.namespace, w.start, w.delta) for p in held[:1] for w in p.writes]
+            return r.Outcome(tx, move.partition, epoch, move.value is not None, ranges)
+        case "close":
+            return r.NoOp(move.partition, epoch, [(move.namespace, start, len(move.keys))])
+        case "epoch":
+            return r.EpochStart(
+                move.partition, newest + 1, [(ns, f.counter.lwm + 1) for ns, f in partition.fragments.items()]
+            )
+        case "undo":
+            return r.Undo(*name, max(0, lwm - move.lag), [])
+        case "clear":
+            return r.FragmentClear(*name, "", move.value is None)
+        case _:
+            return r.FragmentReady(*name, lwm + 2, 7, [(1, 1)], True)
+
+
+def state_of(replica: Replica) -> dict[str, Any]:
+    """Everything that two replicas can differ in."""
+    return {
+        "fragments": {name: (f.image(), str(f.counter), f.dirty) for name, f in replica.fragments.items()},
+        "results": {n: (p.results.items(), p.results.floor, p.prepared) for n, p in replica.partitions.items()},
+        "rows": {name: replica.store.scan(name, b"", 10) for name in replica.fragments},
+        "weight": replica.store.active_bytes,
+    }
+
+
+def fold(replica: Replica, record: r.Record | None, lsn: int) -> bool | CheckpointImage | type[Exception]:
+    """Fold a record, or take a checkpoint; what came of it."""
+    try:
+        if record is not None:
+            return replica.apply(record)
+        image = replica.begin_checkpoint(lsn, [])
+        kept = image._replace(rows={name: dict(rows) for name, rows in image.rows.items()})
+        replica.store.base.write(image)
+        replica.store.thaw()
+    except REFUSALS as error:
+        return type(error)
+    else:
+        return kept
+
+
+@given(st.lists(MOVES, min_size=15, max_size=40))
+@settings(max_examples=120, deadline=None)
+def test_the_quick_way_says_and_leaves_what_the_general_one_does(moves: list[Move]) -> None:
+    quick, general = Replica(LayeredStore(MemoryStore())), General(LayeredStore(MemoryStore()))
+    for namespace in NAMESPACES:
+        for partition in PARTITIONS:
+            for replica in (quick, general):
+                replica.apply(r.FragmentReady(namespace, partition, NEAR_A_DIGEST, 7, [(1, 1)], True))
+    for lsn, move in enumerate(moves, 1):
+        record = record_of(move, general) if move.kind != "checkpoint" else None
+        replica_said, general_said = fold(quick, record, lsn), fold(general, record, lsn)
+        assert replica_said == general_said, record
+        if isinstance(general_said, type):
+            return  # a record that no node writes: it stops one
+        assert state_of(quick) == state_of(general), record
+        quick.check()
+
+
+def test_a_record_after_a_fragment_has_gone_finds_both_replicas_alike() -> None:
+    """What the helper of the property looked at, it made, in one of the two replicas only."""
+    quick, general = Replica(LayeredStore(MemoryStore())), General(LayeredStore(MemoryStore()))
+    name: Fragment = ("acc", 3)
+    for replica in (quick, general):
+        replica.apply(r.FragmentReady(*name, NEAR_A_DIGEST, 7, [(1, 1)], True))
+    for lsn, (kind, value) in enumerate([("clear", None), ("outcome", b"value")], 1):
+        record = record_of(Move(kind, *name, 0, 0, 0, 0, [b"a"], value, b""), general)
+        assert fold(quick, record, lsn) == fold(general, record, lsn)
+    assert name not in general.fragments
+    assert state_of(quick) == state_of(general)
+
+
+def test_the_quick_way_is_taken_by_single_puts_that_follow_each_other() -> None:
+    taken: list[int] = []
+
+    class Watched(Replica):
+        def _apply_write(self, write: r.Write) -> bool:
+            taken.append(write.start)
+            return super()._apply_write(write)
+
+    replica = Watched(LayeredStore(MemoryStore()))
+    name: Fragment = ("acc", 3)
+    for start in range(5):
+        replica.apply(r.Update([r.Write(*name, 1, start, [b"k%d" % start], [b"v"], start, start.to_bytes(16, "big"))]))
+    assert taken == [0], "only the first write of a fragment makes it"
+    assert replica.fragments[name].base == 4
+    assert replica.store.get(name, b"k4") is not None
+    assert len(replica.partition(3).results.items()) == 5

@@ -1,0 +1,172 @@
+"""A checkpoint that another process writes: the same in the end, whoever writes it and whoever dies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.state import store_writer
+from engine.state.store import GONE, CheckpointImage, Entry
+from engine.state.store_errors import StoreFailed, StoreFull, StoreInUse
+from engine.state.store_file import sole_writer
+from engine.state.store_lmdb import LmdbStore
+from engine.state.store_parts import Answer, frame, parts_of
+from tests.support.probes import heard
+
+ACC, BANK = ("acc", 3), ("bank", 1)
+SMALL_MAP = 1 << 20
+
+
+def image(lsn: int, rows: int, value: bytes = b"v" * 100) -> CheckpointImage:
+    """An image that changes, removes and clears."""
+    return CheckpointImage(
+        lsn,
+        {"node": b"n%d" % lsn},
+        {ACC: b"acc at %d" % lsn, BANK: None if lsn % 2 else b"bank"},
+        {number: b"partition %d at %d" % (number, lsn) for number in range(5_000)},
+        [BANK] if lsn % 2 else [],
+        {
+            ACC: {b"k%06d" % n: Entry(1, lsn * rows + n + 1, value) for n in reversed(range(rows))}
+            | {b"k%06d" % (lsn - 1): None, b"gone": GONE, b"deleted": Entry(2, lsn, None)},
+            BANK: {b"b%d" % n: Entry(3, lsn, b"") for n in range(10)},
+        },
+        1 << 40,
+    )
+
+
+def contents(store: LmdbStore) -> object:
+    """All that a store holds."""
+    store.renew()
+    return store.load(), list(store.rows())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LmdbStore]:
+    opened = LmdbStore(tmp_path / "store", map_bytes=SMALL_MAP)
+    yield opened
+    opened.close()
+
+
+def test_it_is_the_same_as_one_that_is_written_here(store: LmdbStore, tmp_path: Path) -> None:
+    here = LmdbStore(tmp_path / "here")
+    with heard() as probes:
+        for lsn in (1, 2, 3):
+            store_writer.write(store, image(lsn, 3_000))
+            here.write(image(lsn, 3_000))
+            assert contents(store) == contents(here)
+        store_writer.write(store, image(4, 20_000))  # more than the map holds: it grows under both processes
+        here.write(image(4, 20_000))
+        assert contents(store) == contents(here)
+        store_writer.write(store, image(5, 10), small_bytes=1 << 50)  # and here again
+        here.write(image(5, 10))
+        assert contents(store) == contents(here)
+    assert "store.writer_unavailable" not in probes
+    here.close()
+
+
+def said(*answers: Answer) -> list[str]:
+    """A program that says this and ends, whatever it is told."""
+    data = b"".join(map(frame, answers))
+    return [sys.executable, "-c", f"import os; os.write(1, {data!r}); os._exit(0)"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        [],
+        ["/no/such/program"],
+        said(),
+        said(Answer("hello")),
+        said(Answer("ready")),
+        [sys.executable, "-c", "print('?' * 9)"],
+    ],
+    ids=["none", "missing", "silent", "strange", "killed", "babbling"],
+)
+def test_where_no_process_can_be_had_it_is_written_here(store: LmdbStore, program: list[str]) -> None:
+    with heard() as probes:
+        store_writer.write(store, image(1, 1_000), program=program)
+    assert "store.writer_unavailable" in probes
+    store.renew()
+    assert store.load().lsn == 1
+    assert len(store.scan(ACC, b"", 2_000)) == 1_000
+
+
+def test_what_the_disk_refuses_there_is_refused_here(store: LmdbStore) -> None:
+    with pytest.raises(StoreFull, match="no room"):
+        store_writer.write(store, image(1, 10), program=said(Answer("ready"), Answer("StoreFull", "no room")))
+    with pytest.raises(StoreFailed, match="an earlier one failed"):
+        store_writer.write(store, image(2, 10))
+    store.renew()
+    assert store.load().lsn == 0
+
+
+def test_when_its_parent_dies_nothing_of_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = LmdbStore(path)
+    store.write(image(1, 100))
+    store.close()
+    lock = sole_writer(path)
+    process = subprocess.Popen(
+        [*store_writer._program(), str(path), str(1 << 30), str(lock)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=(lock,),
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    expected = frame(Answer("ready"))
+    assert process.stdout.read(len(expected)) == expected
+    os.close(lock)  # the parent is gone
+    with pytest.raises(StoreInUse):
+        LmdbStore(path)
+    parts = [frame(part) for part in parts_of(image(2, 3_000))]
+    process.stdin.write(b"".join(parts[:-1]))
+    process.stdin.close()
+    store = LmdbStore(path, patience_seconds=60)
+    assert process.wait(60) == 1
+    assert process.stdout.read() == b""
+    assert store.load().lsn == 1
+    assert len(store.scan(ACC, b"", 10_000)) == 100
+    store.close()
+    process.stdout.close()
+
+
+SCRIPT = """
+import engine
+from wal.probe import listen
+reached = []
+listen(reached.append)
+with engine.open({path!r}, partitions=4, checkpoint_ms=3_600_000) as database:
+    names = database.namespace("n")
+    for at in range(0, 20_000, 5_000):
+        names.put_many({{b"k%05d" % n: b"v" * 100 for n in range(at, at + 5_000)}})
+with engine.open({path!r}) as database:
+    assert database.namespace("n").get(b"k19999") == b"v" * 100
+assert "store.writer_unavailable" not in reached, reached
+print("done")
+"""
+
+
+@pytest.mark.parametrize("how", ["script", "stdin"])
+def test_it_works_from_a_program_that_has_no_main_guard(tmp_path: Path, how: str) -> None:
+    text = SCRIPT.format(path=str(tmp_path / "data"))
+    script = tmp_path / "script.py"
+    script.write_text(text, encoding="utf-8")
+    (tmp_path / "lmdb.py").write_text(
+        "raise RuntimeError('what lies where the user works is not ours')\n", encoding="utf-8"
+    )
+    result = subprocess.run(
+        [sys.executable, "-P", str(script)] if how == "script" else [sys.executable, "-P", "-"],
+        input="" if how == "script" else text,
+        capture_output=True,
+        encoding="utf-8",
+        cwd=tmp_path,
+        timeout=120,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
