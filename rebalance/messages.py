@@ -18,7 +18,7 @@ from wal.ids import Ballot, Namespace, NodeId, TxId, Version
 
 
 class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one node's copy of one fragment has: a line of its single map."""
+    """What one node's copy of one fragment has: a line of its single map. `loading`: it is not whole."""
 
     namespace: Namespace
     partition: int
@@ -27,6 +27,7 @@ class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stable: int
     digest: int
     epoch: int = 0
+    loading: bool = False
 
 
 class SingleMap(msgspec.Struct, frozen=True, array_like=True, tag="single-map", gc=False):

@@ -317,7 +317,10 @@ def _survivors(
     notes: list[str],
 ) -> list[NodeId]:
     """The copies that hold every acknowledged update of the partition, and agree with each other."""
-    survivors = list(dict.fromkeys(node_of(name) for name in placement.in_sync if name in whole))
+    emptied = {n: None for by_node in reports.values() for n, report in by_node.items() if report.loading}
+    named = dict.fromkeys(node_of(name) for name in placement.in_sync if name in whole)
+    notes.extend(f"{n}'s copy of partition {number} is not whole: it must catch up" for n in named if n in emptied)
+    survivors = [n for n in named if n not in emptied]
     for namespace, by_node in reports.items():
         stable = max((by_node[n].stable for n in survivors if n in by_node), default=0)
         behind = [n for n in survivors if (by_node[n].lwm if n in by_node else 0) < stable]
@@ -325,7 +328,7 @@ def _survivors(
             notes.append(f"{node} lacks acknowledged updates of {namespace}/{number}: its copy must catch up")
             survivors.remove(node)
         survivors = _agreeing(survivors, placement, namespace, by_node, steady, number, notes)
-    return survivors + [n for n in vouched if n not in survivors]
+    return survivors + [n for n in vouched if n not in survivors and n not in emptied]
 
 
 def _agreeing(

@@ -138,6 +138,8 @@ class Promotion:
             if theirs.partition >= len(core.holds) or core.holds[theirs.partition].placement.primary != sender:
                 continue
             state = core.replica.partition(theirs.partition)
+            if _emptied(state):
+                continue  # it survived in name only: its heartbeats say so, and the next map will not list it
             known = {report.namespace: report for report in theirs.fragments}
             mine = self._tail_of(theirs.partition)
             newer = state.epoch > theirs.epoch
@@ -175,6 +177,9 @@ class Promotion:
         assert hold.epoch > state.epoch, f"partition {number}: epoch {hold.epoch} after {state.epoch}"
         lowest = min((a.epoch for a in answers.values()), default=state.epoch)
         self._take(number, state, answers)
+        if _emptied(state):
+            probe("promotion.was_emptied")
+            return  # the next map lists it as a copy that must catch up, and another leads
         package: list[r.Record] = []
         package.extend(_epochs_after(number, state, lowest))
         lacked = [
@@ -232,6 +237,10 @@ class Promotion:
                 assert_never(message)
 
 
+def _emptied(state: PartitionState) -> bool:
+    return any(fragment.loading for fragment in state.fragments.values())
+
+
 def _begin(hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
     """The epoch's start, and what is issued again in it: applied writes, closed gaps, prepared transactions."""
     number, epoch = hold.number, hold.epoch
@@ -239,8 +248,6 @@ def _begin(hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Reco
     again: list[r.Write] = []
     gaps: list[r.Range] = []
     for namespace, fragment in state.fragments.items():
-        if fragment.loading:
-            continue
         lwm = fragment.counter.lwm
         firsts.append((namespace, lwm + 1))
         above = [w for w in fragment.lacking(lwm, []) if w.start >= lwm]

@@ -215,9 +215,11 @@ class Exchange:
         core.send(self._coordinator, self.single)
 
     def copies(self) -> list[CopyReport]:
-        """What every copy here has; one that is loading has nothing that counts."""
+        """What every copy here has; one that is loading has nothing that counts, and says so."""
         return [
-            CopyReport(
+            CopyReport(ns, p, 0, 0, 0, 0, 0, True)
+            if f.loading
+            else CopyReport(
                 ns,
                 p,
                 f.counter.lwm,
@@ -227,7 +229,7 @@ class Exchange:
                 f.epochs[-1][0] if f.epochs else 0,
             )
             for (ns, p), f in self.core.replica.fragments.items()
-            if not f.loading and (f.counter.hwm or f.base)
+            if f.loading or f.counter.hwm or f.base
         ]
 
     def on_propose(self, sender: NodeId, message: Propose) -> None:

@@ -52,6 +52,7 @@ class Membership:
         self.leaving = Leaving(core, detector)
         self.pace = Pace(core)
         self._caught_up: dict[tuple[int, NodeId], None] = {}
+        self._emptied: dict[NodeId, None] = {}  # who has a copy that is in sync by the map and was emptied
         self.orders = Orders(core, detector)
         self._reason_since: int | None = None
         self._next_heartbeat = 0
@@ -169,6 +170,7 @@ class Membership:
         self._look_at = core.now
         self._frozen = {}
         self._caught_up = {}
+        self._emptied = {}
         self._reason_since = None
         self.leaving.switch(topology)
         self.pace.switch(topology)
@@ -264,10 +266,19 @@ class Membership:
             core.longest_sync // MS,
             0,
             [n for n in self._stalled() if self.detector.is_steady(n)],  # who was cut off gets its time again
+            self._emptied_here(),
         )
 
+    def _emptied_here(self) -> bool:
+        """Whether the map relies on a copy of this node that is not whole."""
+        core = self.core
+        placements = [core.holds[p].placement for _, p in core.replica.emptied if core.serving and p < len(core.holds)]
+        return any(core.node in placement.in_sync and not placement.lost for placement in placements)
+
     def _note_pace(self, node: NodeId, beat: Heartbeat) -> None:
-        """How fast a member says that it is, this one too."""
+        """How fast a member says that it is, and whether its copies are whole; this one too."""
+        if beat.emptied:
+            self._emptied[node] = None
         if not beat.busy_ms:
             self.pace.heard(node, beat.sync_ms, beat.stalled)
         elif beat.sync_ms >= self.core.settings.slow_ms:  # of a sync that is under way
@@ -322,6 +333,7 @@ class Membership:
             "the baseline changes": baseline is not None,
             "lost partitions begin again": bool(reset),
             "too slow: " + ", ".join(slow): bool(slow),
+            "not whole: " + ", ".join(self._emptied): bool(self._emptied),
             "an exchange that did not end": bool(self._frozen) or core.frozen,
         }
         given = [reason for reason, holds in reasons.items() if holds]

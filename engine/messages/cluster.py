@@ -20,6 +20,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     `sync_ms`: the longest sync of my log since my last one. While a turn or a sync takes longer than the time between two
     of them, the last one is repeated: `busy_ms` says for how long this has been so, and `sync_ms` how much of it is the
     sync that is under way. `stalled`: copies that have not answered me for longer than it takes to be suspected.
+    `emptied`: the map calls a copy of mine in sync that is not whole.
     """
 
     version: Version
@@ -33,6 +34,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     sync_ms: int = 0
     busy_ms: int = 0
     stalled: list[NodeId] = msgspec.field(default_factory=list)
+    emptied: bool = False
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):

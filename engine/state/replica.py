@@ -63,6 +63,7 @@ class Replica:
         self.committed: tuple[Version, bytes] = (NO_VERSION, b"")
         self.trimmed = 1  # the log has a record which says that it begins here
         self.tails: dict[Fragment, None] = {}  # fragments that may have something to settle
+        self.emptied: dict[Fragment, None] = {}  # cleared in this life because they could not undo; not whole again yet
         self._dirty_fragments: dict[Fragment, None] = {}
         self._dirty_partitions: dict[int, None] = {}
 
@@ -124,6 +125,7 @@ class Replica:
                 fragment = self.fragment((namespace, partition))
                 fragment.ready(lwm, digest, epochs, full=full)
                 if full:
+                    self.emptied.pop(fragment.name, None)
                     self._drop_unconfirmed(fragment, lwm)
                 self._touch(fragment)
                 self._drop_ended(partition)
@@ -292,7 +294,7 @@ class Replica:
             try:
                 self._forget_results(fragment.begin_epoch(record.epoch, first))
             except CannotUndo:
-                self._clear(fragment.name, gone=False)
+                self._empty(fragment.name)
         # A counter that only an older epoch promised is free again; a stale promise would leave a gap for ever.
         for fragment in state.fragments.values():
             fragment.counter.withdraw()
@@ -310,8 +312,14 @@ class Replica:
         try:
             self._forget_results(fragment.cut(above))
         except CannotUndo:
-            self._clear(fragment.name, gone=False)
+            self._empty(fragment.name)
         self._promise_again(fragment.name[1])
+
+    def _empty(self, name: Fragment) -> None:
+        """What must be undone is forgotten: nothing here can be relied on, and all of it must come anew."""
+        probe("replica.emptied")
+        self._clear(name, gone=False)
+        self.emptied[name] = None
 
     def _forget_results(self, undone: list[r.Write]) -> None:
         for write in undone:
@@ -363,6 +371,7 @@ class Replica:
             self._dirty_fragments[name] = None
             self.fragments.pop(name, None)
             self.tails.pop(name, None)
+            self.emptied.pop(name, None)
             state.fragments.pop(name[0], None)
             for tx in [tx for tx, p in state.prepared.items() if any(w.fragment == name for w in p.writes)]:
                 del state.prepared[tx]  # it is in doubt elsewhere

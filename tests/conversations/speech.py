@@ -225,7 +225,9 @@ class Speech:
 
     def _copies(self, single: m.SingleMap) -> str:
         copies = [
-            f"{c.namespace}/{c.partition} lwm={c.lwm}{f' highest={c.highest}' if c.highest > c.lwm else ''}"
+            f"{c.namespace}/{c.partition} loading"
+            if c.loading
+            else f"{c.namespace}/{c.partition} lwm={c.lwm}{f' highest={c.highest}' if c.highest > c.lwm else ''}"
             for c in single.copies
         ]
         vouched = [f"vouches for p{p} {node}" for p, node in single.vouched]
