@@ -11,6 +11,7 @@ from __future__ import annotations
 from engine import errors
 from engine.client.calls import Call, Item, StatusCall
 from engine.client.identity import Identity
+from engine.client.refusals import error_of
 from engine.protocol.requests import Code, Done, Failed, GetTable, KeepSessions, Remap, Reply, Request, Table, Values
 from rebalance import table as topology
 from rebalance.table import Topology, version_of
@@ -38,7 +39,7 @@ Address = str
 class _State:
     """A call under way."""
 
-    __slots__ = ("attempts", "begun", "call", "deadline", "flights", "last", "over", "retry_at", "todo")
+    __slots__ = ("attempts", "begun", "call", "cause", "deadline", "flights", "last", "over", "retry_at", "todo")
 
     def __init__(self, call: Call, begun: int, deadline: int) -> None:
         self.call = call
@@ -48,8 +49,13 @@ class _State:
         self.flights = 0
         self.attempts = 0
         self.retry_at = 0
-        self.last = ""  # why it had to be tried again
+        self.last = ""  # why it had to be tried again, for a person
+        self.cause = ""  # the same as a code, where there is one
         self.over = False  # finished, or nobody waits for it any more
+
+    def hindered(self, why: str, cause: str = "") -> None:
+        """It has to be tried again."""
+        self.last, self.cause = why, cause
 
 
 class _Flight:
@@ -223,7 +229,7 @@ class Router:
             self._mute[flight.address] = self.now
             state = flight.state
             state.flights -= 1
-            state.last = f"{flight.address} does not answer"
+            state.hindered(f"{flight.address} does not answer")
             self._redo(state, flight.items, stale=False)
 
     def _explain(self, state: _State, number: int) -> None:
@@ -232,11 +238,14 @@ class Router:
         placement = self.topology.placements[number]
         primary = placement.primary
         if primary is None:
-            state.last = f"partition {number} is LOST: every in-sync copy ({', '.join(placement.in_sync)}) is away"
+            state.hindered(
+                f"partition {number} is LOST: every in-sync copy ({', '.join(placement.in_sync)}) is away", Code.LOST
+            )
         else:
             address = self._addresses[primary]
             self._connect(address)
-            state.last = state.last or f"no connection to {primary} at {address}"
+            if not state.last:
+                state.hindered(f"no connection to {primary} at {address}")
 
     def _reroute(self) -> None:
         """The table, or a connection, is another one now."""
@@ -301,7 +310,7 @@ class Router:
         if self._mute:
             self._mute.pop(address, None)
         if isinstance(reply, Remap):
-            state.last = f"{address} is not primary at version {reply.version}"
+            state.hindered(f"{address} is not primary at version {reply.version}")
             if reply.begun:
                 probe("client.remapped_under_way")
                 state.call.unanswered = True
@@ -335,7 +344,7 @@ class Router:
         call = state.call
         match reply.code:
             case Code.BUSY | Code.NOT_FORMED | Code.NO_QUORUM:
-                state.last = reply.code + ": " + reply.message
+                state.hindered(f"{reply.code}: {reply.message}", reply.code)
                 self._redo(state, flight.items, stale=True)
             case Code.FORGOTTEN:
                 self._fail(state, errors.CommitUnknown(reply.message))
@@ -352,9 +361,7 @@ class Router:
                 probe("client.refused_in_part")
                 self._fail(state, errors.CommitUnknown(f"some partitions have it, one refused: {reply.message}"))
             case _:
-                kind = getattr(errors, reply.code, errors.Error)
-                error = kind(reply.message) if issubclass(kind, errors.Error) else errors.Error(reply.message)
-                self._fail(state, error)
+                self._fail(state, error_of(reply.code)(reply.message))
 
     # The table.
 
@@ -436,7 +443,7 @@ class Router:
                 del self._flights[request_id]
                 state.flights -= 1
                 state.call.unanswered = True
-                state.last = f"{flight.address} does not answer"
+                state.hindered(f"{flight.address} does not answer")
                 self._redo(state, flight.items, stale=False)
 
     def _listen(self) -> None:
@@ -486,7 +493,7 @@ class Router:
                 continue
             state.flights -= 1
             state.call.unanswered = True
-            state.last = f"the connection to {address} broke"
+            state.hindered(f"the connection to {address} broke")
             self._redo(state, flight.items, stale=True)
         self._table_asked_at = None
 
@@ -527,10 +534,8 @@ class Router:
         why = state.last or "no answer came"
         if self._may_be_done(state):
             self._fail(state, errors.CommitUnknown(f"no answer within the timeout ({why}); it may have been done"))
-        elif why.startswith(Code.NO_QUORUM):
-            self._fail(state, errors.NoQuorum(why))
-        elif "is LOST" in why:
-            self._fail(state, errors.PartitionLost(why))
+        elif state.cause in (Code.NO_QUORUM, Code.LOST):
+            self._fail(state, error_of(state.cause)(why))
         else:
             self._fail(state, errors.Unavailable(f"not done within the timeout: {why}"))
 

@@ -1,0 +1,41 @@
+"""Facts are fields, prose is for people: whatever the words are, every node and every client does the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sim.machine import Machine
+from tests.sim.planted.fault import around
+from tests.sim.run import Result, run_seed
+from tests.sim.world import SECOND
+
+
+def _reworded(machine: Machine) -> None:
+    """Every refusal and every note of a node is as long as it was, and says nothing."""
+    assert machine.node is not None
+    core = machine.node.core
+
+    def refuse(original: Any, session: int, request: int, code: str, message: str, **facts: Any) -> None:
+        original(session, request, code, "x" * len(message), **facts)
+
+    def note(original: Any, text: str) -> None:
+        original("x" * len(text))
+
+    around(core, "refuse", refuse)
+    around(core, "note", note)
+
+
+def _deeds(result: Result) -> tuple[object, ...]:
+    """What was done, without a word of it."""
+    counted = (result.deliveries, result.events, result.operations, result.done, result.faults, result.probes)
+    return (*counted, result.simulated_s, result.written, result.deleted, result.violation is None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 8])
+def test_rewording_every_message_changes_no_behaviour(seed: int) -> None:
+    told = run_seed(seed, storm_ns=5 * SECOND, digest=False)
+    assert sum(told.errors.values()) > 0, "clients were refused something"
+    assert _deeds(run_seed(seed, storm_ns=5 * SECOND, digest=False, plant=_reworded)) == _deeds(told)
