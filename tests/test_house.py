@@ -25,7 +25,7 @@ DOING = {
     "engine": {"aio", "api", "errors", "siblings"},
     "engine.client": {"admin", "codecs", "loop", "session", "timing", "transaction"},
     "engine.host": {"driver", "duties", "embedded", "home", "pulse", "server", "transport"},
-    "engine.offline": {"directory", "rows", "share"},
+    "engine.offline": {"directory", "repair", "rows", "share"},
     "engine.state": {"identity", "recover", "store_apply", "store_errors", "store_file", "store_lmdb", "store_sums"}
     | {"store_writer"},
     "engine.testing": {"node", "plugin"},

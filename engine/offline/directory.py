@@ -145,7 +145,9 @@ class State:
     def reading(self, fragment: Fragment, on_damage: Tell) -> Reading:
         """The rows of a fragment, to be read beside those of other copies; tell `note` when it is at its end."""
         cleared = fragment in self._cleared
-        return Reading(self._store, fragment, self._changes.get(fragment, {}), on_damage, cleared=cleared)
+        changes = self._changes.get(fragment, {})
+        partitions = self.topology.partitions if self.topology is not None else 0
+        return Reading(self._store, fragment, changes, on_damage, cleared=cleared, partitions=partitions)
 
     def note(self, fragment: Fragment, read: Reading) -> None:
         """All was read: whether the rows of the store add up to the digest that was written with them (`unequal`)."""
@@ -158,11 +160,7 @@ class State:
         Once all are read, `unequal` says whether those of the store add up to the digest that was written with them.
         """
         read = self.reading(fragment, on_damage)
-        while not read.done:
-            run = read.run()
-            yield from read.opened(run, None if read.done else run[-1][0])
-        yield from read.opened([], None)
-        read.finish()
+        yield from read.all()
         self.note(fragment, read)
 
     def close(self) -> None:

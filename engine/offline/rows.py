@@ -14,11 +14,11 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from engine.state.store import GONE, Entry, Row
-from engine.state.store_envelope import BadEnvelope, open_row, open_rows
+from engine.state.store_envelope import BadEnvelope, fragment_key, fragment_of, open_row, open_rows
 from engine.state.store_errors import StoreDamaged, damaged
 from engine.state.store_lmdb import LmdbStore
 from rebalance.contents import MASK, share
-from wal.ids import Fragment
+from wal.ids import Fragment, partition_of
 
 Raw: TypeAlias = tuple[bytes, bytes]
 """A row as it lies in the store: the whole key, and the envelope."""
@@ -42,13 +42,21 @@ class Alike(NamedTuple):
 class Reading:
     """One copy's rows of one fragment, read front to back, newest entries, tombstones included.
 
-    `changes` are over the checkpoint's rows. `done` is set once the checkpoint has no more. `sums` is what was written
-    and what was found, set if they differ, once all is read.
+    `changes` are over the checkpoint's rows. `partitions` is into how many a key may hash, 0 if nobody knows. `done` is set
+    once the checkpoint has no more. `sums` is what was written and what was found, set if they differ, once all is read.
     """
 
     def __init__(
-        self, store: LmdbStore, fragment: Fragment, changes: Mapping[bytes, Entry], tell: Tell, *, cleared: bool
+        self,
+        store: LmdbStore,
+        fragment: Fragment,
+        changes: Mapping[bytes, Entry],
+        tell: Tell,
+        *,
+        cleared: bool = False,
+        partitions: int = 0,
     ) -> None:
+        self._partitions = partitions
         self.done = cleared
         self.sums: tuple[int, int] | None = None
         self._store = store
@@ -72,11 +80,20 @@ class Reading:
             return []
         found, damages = self._store.raw_rows(self._fragment, self._start, ROWS_AT_ONCE)
         for damage in damages:
-            self._damaged(damage)
+            if not self._belongs_elsewhere(damage.found):
+                self._damaged(damage)
         self.done = len(found) < ROWS_AT_ONCE
         if found:
             self._start = found[-1][0][len(self._prefix) :] + b"\0"
         return found
+
+    def all(self) -> Iterator[Row]:
+        """Every row, and what is wrong with them."""
+        while not self.done:
+            run = self.run()
+            yield from self.opened(run, None if self.done else run[-1][0])
+        yield from self.opened([], None)
+        self.finish()
 
     def changes_until(self, upper: bytes | None) -> int:
         """How many changed keys lie up to a whole key (None: all that are left), of those that were not given out."""
@@ -118,6 +135,18 @@ class Reading:
         found = self._found & MASK
         if self._whole and self._promised is not None and found != self._promised:
             self.sums = (self._promised, found)
+
+    def _belongs_elsewhere(self, full: bytes) -> bool:
+        """Whether a damaged row behind the last one has a key that hashes to the fragment that it stands in: then it is
+        that one's, and no row of this one under another name."""
+        if not self._partitions or not full or full.startswith(self._prefix):
+            return False
+        try:
+            namespace, number = fragment_of(full)
+        except BadEnvelope:
+            return False
+        key = full[len(fragment_key((namespace, number))) :]
+        return not namespace.startswith("~") and partition_of(key, self._partitions) == number
 
     def _damaged(self, damage: StoreDamaged) -> None:
         self._whole = False

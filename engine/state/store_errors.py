@@ -15,7 +15,12 @@ class StoreError(Exception):
 
 
 class StoreDamaged(StoreError):
-    """Bytes on disk are not the ones that were written. `fragment` and `key` say whose, where that is known."""
+    """Bytes on disk are not the ones that were written. `fragment` and `key` say whose, where that is known.
+
+    `found` is the whole key of a row that may be one of the fragment's, under another name.
+    """
+
+    found: bytes = b""
 
     def __init__(self, message: str, fragment: Fragment | None = None, key: bytes | None = None) -> None:
         super().__init__(message)

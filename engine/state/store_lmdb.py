@@ -322,6 +322,7 @@ class LmdbStore:
                     if not (seek <= full < end and full > last):
                         if not row_is_whole(full, raw):
                             damages.append(damaged(self.path, f"expected one of its rows, found {full!r}", fragment))
+                            damages[-1].found = full
                             continue
                         if full >= end:
                             break

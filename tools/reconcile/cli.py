@@ -1,4 +1,4 @@
-"""`foreshore reconcile check DIR...`: do the copies in these data directories agree?
+"""`foreshore reconcile check DIR...`: do the copies in these data directories agree? `repair_cli` has what follows.
 
 Results are on stdout, everything else on stderr. A person at a terminal gets a table, a pipe one line per finding, and
 `--json` the findings as JSON Lines with the summary as the last line.
@@ -6,9 +6,10 @@ Results are on stdout, everything else on stderr. A person at a terminal gets a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
 from typing import Annotated
 
@@ -18,11 +19,13 @@ from rich.console import Console
 
 from engine.errors import Error, UsageError
 from tools.reconcile.findings import Values
+from tools.reconcile.repair_cli import COMMANDS
 from tools.reconcile.report import ExitCode, Report, lines_of, show
 from tools.reconcile.run import FINDINGS_KEPT, check
 from tools.reconcile.session import session
 from tools.reconcile.spark_job import OnSpark
-from tools.terminal import emit, emit_bytes, program
+from tools.terminal import complain, emit, emit_bytes, program
+from wal import LogError
 
 app = program("reconcile", "Find out from data directories whether the copies of a cluster agree.")
 
@@ -39,7 +42,6 @@ def reconcile() -> None:
     """Find out from data directories whether the copies of a cluster agree, and where they do not."""
 
 
-@app.command("check")
 def check_command(
     directories: Annotated[list[str], typer.Argument(metavar="DIR...", help="Data directories, one per node.")],
     engine: Annotated[EngineName, typer.Option(help="One process, or Spark.")] = EngineName.LOCAL,
@@ -59,24 +61,38 @@ def check_command(
     Exit codes: 0 every fragment has two copies here or more, and they agree; 1 they differ; 2 usage; 3 nothing differs as
     far as could be compared, and something could not be; 130 interrupted.
     """
-    complain = Console(stderr=True, highlight=False, markup=False)
-    busy = complain.status(f"comparing {len(directories)} directories") if complain.is_terminal else nullcontext()
-    try:
-        with busy:
-            report = _run(directories, engine, master, parallelism, values, grace, limit)
-            if out is not None:
-                report.write(out)
-        _print(report, as_json=as_json)
-    except UsageError as error:
-        complain.print(f"foreshore: {error}", soft_wrap=True)
-        raise typer.Exit(ExitCode.USAGE) from None
-    except Error as error:
-        complain.print(f"foreshore: {error}", soft_wrap=True)
-        raise typer.Exit(ExitCode.INCOMPLETE) from None
-    except KeyboardInterrupt:
-        complain.print("foreshore: interrupted")
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    terminal = Console(stderr=True, highlight=False, markup=False)
+    busy = terminal.status(f"comparing {len(directories)} directories") if terminal.is_terminal else nullcontext()
+    with busy:
+        report = _run(directories, engine, master, parallelism, values, grace, limit)
+        if out is not None:
+            report.write(out)
+    _print(report, as_json=as_json)
     raise typer.Exit(report.exit_code)
+
+
+def _told(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with what went wrong said and made an exit code."""
+
+    @wraps(command)
+    def run(*args: object, **kwargs: object) -> None:
+        try:
+            command(*args, **kwargs)
+        except UsageError as error:
+            complain(error)
+            raise typer.Exit(ExitCode.USAGE) from None
+        except (Error, LogError) as error:
+            complain(error)
+            raise typer.Exit(ExitCode.INCOMPLETE) from None
+        except KeyboardInterrupt:
+            complain("interrupted")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+    return run
+
+
+for _name, _command in ({"check": check_command} | COMMANDS).items():
+    app.command(_name)(_told(_command))
 
 
 def _run(

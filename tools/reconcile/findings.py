@@ -72,7 +72,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     `on` are that are not in sync. `proof` says why it is these copies that are wrong, where that is a question; `right`
     what the key must be, where a log says so. `history` is whether the copies have the same history up to this key, or
     it `parted`. `evidence` is by node: the last record of the key, or the place, in its log, or up to which counter
-    that log cannot say.
+    that log cannot say. `primary` is the primary, where it has a copy here; `holders`
+    are the copies that have what is `right`.
     """
 
     kind: Kind
@@ -89,6 +90,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     right: Facts = {}
     history: str = ""
     evidence: dict[NodeId, Facts] = {}
+    primary: NodeId = ""
+    holders: list[NodeId] = []
 
     @property
     def incomplete(self) -> bool:

@@ -76,7 +76,10 @@ class Unsettled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole in one object. `findings` counts all of them, by kind; `kept` are those in the report."""
+    """The whole in one object. `findings` counts all of them, by kind; `kept` are those in the report.
+
+    `only` are the partitions that were compared, if that was not all of them.
+    """
 
     format: int = FORMAT
     verdict: str
@@ -98,6 +101,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     apart: list[Apart]
     absent: dict[NodeId, int]
     incomplete: list[str]
+    cluster_id: str = ""
+    only: list[int] = []
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -135,6 +140,20 @@ class Report(msgspec.Struct, frozen=True):
                 os.replace(new, directory / name)
         except OSError as error:
             raise UsageError(f"cannot write the report to {directory}: {error.strerror}; name another --out") from error
+
+
+def read_report(directory: Path) -> Report:
+    """What `write` left. Raises UsageError."""
+    try:
+        summary = msgspec.json.decode((directory / SUMMARY).read_bytes(), type=Summary)
+        lines = (directory / FINDINGS).read_bytes().splitlines()
+        for line in lines:
+            msgspec.json.decode(line, type=Finding)
+    except OSError as error:
+        raise UsageError(f"{directory} is no report: {error.strerror}; name the directory of `check --out`") from error
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{directory} is no report of this version: {error}; check again, with --out") from error
+    return Report(lines, summary)
 
 
 def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Report:
@@ -189,6 +208,8 @@ def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Re
         lost=_lost(plan, counts),
         absent=dict(sorted(counts.absent.items())),
         incomplete=incomplete,
+        cluster_id=topology.cluster if topology else "",
+        only=plan.only,
     )
     return Report(lines, summary)
 
@@ -249,6 +270,8 @@ def facts_of(summary: Summary) -> Iterator[str]:
         f"keys={summary.keys} of {summary.keys + summary.unsettled.keys} "
         f"directories={len(summary.directories)} topology={summary.topology or '-'}"
     )
+    if summary.only:
+        yield f"only partitions={len(summary.only)} of {summary.partitions}"
     unsettled = summary.unsettled
     if unsettled.keys or unsettled.gaps or unsettled.transactions:
         yield f"unsettled keys={unsettled.keys} gaps={unsettled.gaps} transactions={unsettled.transactions}"

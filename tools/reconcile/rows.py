@@ -76,6 +76,7 @@ class _Rows:
         self._reach = [reach[c.node] for c in copies]
         self._level = [c for c in copies if reach[c.node] == compared.cut]
         self._primary = primary
+        self._primary_here = next((c.node for c in copies if c.node == primary), "")
         self._values = rules.values
         self._compared = compared
         self._found: list[tuple[bytes, Finding]] = []
@@ -94,6 +95,9 @@ class _Rows:
             else:
                 self._beside_each_other(run)
         self._lost_everywhere()
+        for key in dict.fromkeys(key for c in self._copies for key in c.damaged):
+            if key is not None and key not in self._beside:
+                self._judge(key, [None] * len(self._copies))
         self._unreadable()
         return [finding for _, finding in sorted(self._found, key=_in_report_order)]
 
@@ -175,8 +179,9 @@ class _Rows:
                 self._agreed(key, None)
 
     def _told(self, key: bytes, entry: Entry | None, kind: Kind, detail: str) -> None:
-        facts = entry_facts(entry, self._values)
-        on, copies = [c.node for c in self._level], {c.node: facts for c in self._level}
+        has = entry_facts(entry, self._values)
+        on = [c.node for c in self._level if key not in c.damaged]
+        copies: dict[NodeId, Facts] = {c.node: has if c.node in on else {"unreadable": True} for c in self._level}
         judgement = self._judgement(key, [entry])
         if kind is Kind.MISPLACED:
             judgement = _Judgement(Proof.NONE, None, judgement.history)
@@ -291,7 +296,7 @@ class _Rows:
         facts |= {c.node: {"unreadable": True} for c in self._copies if key in c.damaged}
         for kind, nodes in odd.items():
             shown = {c.node: facts[c.node] for c in self._copies if c.node in facts}
-            self._add(key, kind, nodes, shown, judgement=judgement)
+            self._add(key, kind, nodes, shown, judgement=judgement, holders=_holders(key, known, said))
 
     # What cannot be read.
 
@@ -306,7 +311,12 @@ class _Rows:
             facts: dict[NodeId, Facts] = {}
             for copy, entry in zip(self._copies, held, strict=True):
                 facts[copy.node] = {"unreadable": True} if copy in on else entry_facts(entry, self._values)
-            self._add(key, Kind.UNREADABLE, [c.node for c in on], facts if key in self._beside else {}, on[0].damaged[key])
+            shown = facts if key in self._beside or len(on) == len(self._copies) else {}
+            whole = [(copy.node, entry) for copy, entry in zip(self._copies, held, strict=True) if copy not in on]
+            judgement = self._judgement(key, [entry for _, entry in whole] or [None])._replace(proof=Proof.CHECKSUM)
+            holders = _holders(key, whole, judgement.said)
+            nodes = [c.node for c in on]
+            self._add(key, Kind.UNREADABLE, nodes, shown, on[0].damaged[key], judgement, holders=holders)
 
     def _add(
         self,
@@ -318,6 +328,7 @@ class _Rows:
         judgement: _Judgement | None = None,
         *,
         part: bool = False,
+        holders: Sequence[NodeId] = (),
     ) -> None:
         finding = Finding(
             kind,
@@ -330,16 +341,25 @@ class _Rows:
             proof=Proof.CHECKSUM if judgement is None else judgement.proof,
             right=_said_facts(judgement.said) if judgement is not None and judgement.said is not None else {},
             history=judgement.history if judgement is not None else "",
+            primary=self._primary_here if not part else "",
+            holders=list(holders),
         )
         self._found.append((key, finding))
 
 
+def _holders(key: bytes, known: Sequence[tuple[NodeId, Entry | None]], said: Said | None) -> list[NodeId]:
+    """The copies that have the row that the log says."""
+    if said is None or said.value == DELETED:
+        return []
+    return [node for node, entry in known if share(key, entry) == said.value]
+
+
 def _said_facts(said: Said) -> Facts:
-    """What the log says, without the value: `epoch=2 counter=57`, `absent`, or a delete."""
+    """What the log says: `epoch=2 counter=57` and the row's share of the digest of contents, `absent`, or a delete."""
     if said is NOTHING:
         return {"absent": True}
     version: Facts = {"epoch": said.epoch, "counter": said.counter}
-    return {"tombstone": True} | version if said.value == DELETED else version
+    return {"tombstone": True} | version if said.value == DELETED else version | {"share": f"{said.value:016x}"}
 
 
 def _alive(entry: Entry | None) -> Entry | None:

@@ -39,12 +39,13 @@ def check(
     values: Values = Values.HASH,
     grace_seconds: float | None = None,
     limit: int = FINDINGS_KEPT,
+    only: Sequence[int] = (),
 ) -> Report:
     """Compare the copies in the data directories of one cluster's nodes. Raises UsageError.
 
     `shares`: into how many tasks the partitions are cut; each reads the logs again, so no more than there are processors.
     `grace_seconds`: what a log's last seconds touched counts as under way; None: ten where a node runs, else none.
-    `limit`: findings that the report keeps; all are counted.
+    `limit`: findings that the report keeps; all are counted. `only`: these partitions; none given: all.
     """
     if not directories:
         raise UsageError("no directory was given: expected the data directories of a cluster's nodes")
@@ -53,5 +54,5 @@ def check(
     if doubled is not None:
         raise UsageError(f"{doubled} was given twice: name one directory per node")
     rules = Rules(grace_ms=-1 if grace_seconds is None else round(grace_seconds * 1000), values=values)
-    planned = plan(engine(survey, paths), shares=shares, rules=rules, limit=limit)
+    planned = plan(engine(survey, paths), shares=shares, rules=rules, limit=limit, only=only)
     return make_report(planned, engine(check_share, planned.shares), limit=limit)

@@ -115,7 +115,7 @@ def check_share(share: Share) -> ShareResult:
     return result
 
 
-def _open(path: str, partitions: range) -> tuple[State | None, dict[int, str]]:
+def _open(path: str, partitions: Sequence[int]) -> tuple[State | None, dict[int, str]]:
     """One directory's share, without the partitions of it that do not fold; and these, with the reason."""
     try:
         return read_directory(path, partitions=partitions, tolerant=True), {}
@@ -136,7 +136,7 @@ def _log_rows(state: State, wanted: Container[Fragment]) -> LogRows:
     return rows
 
 
-def _not_folding(path: str, partitions: range) -> dict[int, str]:
+def _not_folding(path: str, partitions: Sequence[int]) -> dict[int, str]:
     """Halve until the partitions that do not fold stand alone."""
     try:
         read_directory(path, partitions=partitions, tolerant=True).close()

@@ -71,19 +71,25 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules
     limit: int
     maps: dict[NodeId, list[tuple[int, str]]] = {}
+    only: list[int] = []
 
     @property
-    def partitions(self) -> range:
+    def partitions(self) -> Sequence[int]:
         """The partitions."""
-        return range(self.first, self.last + 1)
+        every = range(self.first, self.last + 1)
+        return [number for number in self.only if number in every] if self.only else every
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done. `topology` is the newest committed map in any directory, None if none can be read."""
+    """What is to be done. `topology` is the newest committed map in any directory, None if none can be read.
+
+    `only`: these partitions, if not all of them.
+    """
 
     surveys: list[Survey]
     topology: Topology | None
     shares: list[Share]
+    only: list[int] = []
 
 
 def survey(path: str) -> Survey:
@@ -142,7 +148,7 @@ def local_path(given: str) -> str:
     return os.path.abspath(given)
 
 
-def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int) -> Plan:
+def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int, only: Sequence[int] = ()) -> Plan:
     """Who is compared with whom, in how many shares. Raises UsageError for directories that do not belong together."""
     for found in surveys:
         if found.usage:
@@ -181,9 +187,11 @@ def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int) ->
                 rules=rules,
                 limit=limit,
                 maps={s.node: s.told.maps for s in readable},
+                only=list(only),
             )
             for first, after in pairwise(bounds)
         ],
+        only=list(only),
     )
 
 

@@ -254,7 +254,8 @@ def test_a_majority_that_lost_a_row_is_wrong_because_the_log_has_it() -> None:
     lost: dict[bytes, Entry | None] = {b"c": None}
     finding = only(judged([heard("n1", STORY), heard("n2", STORY, lost), heard("n3", STORY, lost)]))
     assert (finding.kind, finding.on, finding.proof) == (Kind.MISSING_ON, ["n2", "n3"], "log")
-    assert (finding.history, finding.right) == ("agreed", {"epoch": 1, "counter": 3})
+    assert (finding.history, finding.right) == ("agreed", {"epoch": 1, "counter": 3, "share": finding.right["share"]})
+    assert finding.holders == ["n1"]
 
 
 def test_a_majority_that_has_a_deleted_row_again_is_wrong_because_the_log_has_its_delete() -> None:

@@ -1,0 +1,318 @@
+"""A plan is carried out: each action only if the row still is what was seen, each noted before the next one begins.
+
+```
+ refetch      the rows are written into the data directories of stopped nodes, all of one fragment at once, at the version
+              that the log says; the row is read from the copy, or the record, that the plan names
+ put, delete  through the API, in a transaction that locks the key and looks whether the primary still has what was seen
+```
+
+Whoever is interrupted begins again: what is noted as done is passed over, what was done and not noted is found to be so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+import engine
+from engine.errors import CorruptionError, Error, UsageError
+from engine.offline.directory import read_directory
+from engine.offline.repair import Unrepaired, set_right
+from engine.state.identity import read_identity
+from engine.state.store import Entry
+from rebalance.contents import share
+from tools.reconcile.findings import HASH_BYTES, Facts, Values, entry_facts, facts_text, raw_key
+from tools.reconcile.plans import Act, Action, Header, gone
+from wal import Block, inspect
+from wal import records as r
+from wal.ids import Fragment, NodeId
+
+
+class Outcome(StrEnum):
+    """What became of an action on one node, or in the cluster."""
+
+    APPLIED = "applied"
+    ALREADY = "already"  # it is what it shall be
+    CHANGED = "changed"  # it is not what was seen: nothing was done
+    FAILED = "failed"
+    SKIPPED = "skipped"  # by --no-deletes
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the audit log. `plan` is the plan's digest, `node` empty where the cluster was asked."""
+
+    plan: str
+    n: int
+    node: NodeId
+    outcome: Outcome
+    why: str = ""
+    time_ms: int = 0
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What an application may do. `changes_max` of 0 and `per_second` of 0 are no limit."""
+
+    changes_max: int = 0
+    deletes: bool = True
+    per_second: float = 0.0
+
+
+class Audit:
+    """The audit log beside a plan: appended and synced, and read again to go on."""
+
+    def __init__(self, path: Path, plan: bytes) -> None:
+        self.plan = hashlib.blake2b(plan, digest_size=HASH_BYTES).hexdigest()
+        self.done: dict[tuple[int, NodeId], Note] = {}
+        self._path = path
+        for note in read_audit(path):
+            if note.plan != self.plan:
+                raise UsageError(
+                    f"{path} is of another plan, or this one was edited since: name another --audit, or remove it"
+                )
+            self.done[note.n, note.node] = note
+
+    def settled(self, n: int, node: NodeId) -> bool:
+        """Whether nothing is left to do."""
+        note = self.done.get((n, node))
+        return note is not None and note.outcome in (Outcome.APPLIED, Outcome.ALREADY)
+
+    def note(self, notes: Sequence[tuple[int, NodeId, Outcome, str]]) -> None:
+        """Note what became of some actions."""
+        now_ms = time.time_ns() // 1_000_000
+        lines = [Note(self.plan, n, node, outcome, why, now_ms) for n, node, outcome, why in notes]
+        with self._path.open("ab") as file:
+            file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+            file.flush()
+            os.fsync(file.fileno())
+        self.done |= {(line.n, line.node): line for line in lines}
+
+
+def read_audit(path: Path) -> list[Note]:
+    """What was noted; a last line that was half written is no note."""
+    if not path.exists():
+        return []
+    *lines, last = path.read_bytes().split(b"\n")
+    if last:
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size - len(last))
+    try:
+        return [msgspec.json.decode(line, type=Note) for line in lines]
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path}: {error}: expected an audit log of `foreshore reconcile apply`") from None
+
+
+def homes_of(header: Header, directories: Sequence[str]) -> dict[NodeId, Path]:
+    """The directories by node. Raises UsageError if one is of another cluster."""
+    homes: dict[NodeId, Path] = {}
+    for given in directories:
+        path = Path(given.removeprefix("file://"))
+        identity = read_identity(path)
+        if identity is None:
+            raise UsageError(f"{path} is not a data directory")
+        with read_directory(path, partitions=(), tolerant=True) as state:
+            cluster_id = state.topology.cluster if state.topology is not None else ""
+        if (identity.cluster, cluster_id or header.cluster_id) != (header.cluster, header.cluster_id):
+            raise UsageError(
+                f"{path} belongs to cluster {identity.cluster!r}: the plan is of another one, {header.cluster!r}"
+            )
+        if identity.node in homes:
+            raise UsageError(f"{homes[identity.node]} and {path} both belong to node {identity.node!r}")
+        homes[identity.node] = path
+    return homes
+
+
+def apply_plan(
+    actions: Sequence[Action],
+    homes: Mapping[NodeId, Path],
+    audit: Audit,
+    limits: Limits,
+    *,
+    at: str = "",
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
+    """Carry out what is not done yet. Raises UsageError, before anything was changed, if that is more than it may be."""
+    pending = [(a, node) for a in actions for node in _places(a) if not audit.settled(a.n, node)]
+    if limits.changes_max and len(pending) > limits.changes_max:
+        raise UsageError(f"{len(pending)} changes are left to do: expected {limits.changes_max} at most, by --max-changes")
+    if not limits.deletes:
+        removing = [(a.n, node, Outcome.SKIPPED, "it removes a row") for a, node in pending if a.removes]
+        if removing:
+            audit.note(removing)
+        pending = [(a, node) for a, node in pending if not a.removes]
+
+    def pace(count: int) -> None:
+        if limits.per_second:
+            wait(count / limits.per_second)
+
+    groups: dict[tuple[NodeId, Fragment], list[Action]] = {}
+    for action, node in pending:
+        if action.action is Act.REFETCH:
+            groups.setdefault((node, (action.namespace, action.partition)), []).append(action)
+    for (node, fragment), group in groups.items():
+        done = _refetch(node, fragment, group, homes)
+        audit.note(done)
+        pace(len(done))
+    through = [action for action, _ in pending if action.action in (Act.PUT, Act.DELETE)]
+    if not through:
+        return
+    if not at:
+        audit.note([(a.n, "", Outcome.FAILED, "it goes through the API: name a node with --at HOST:PORT") for a in through])
+        return
+    with engine.connect(at) as database:
+        for action in through:
+            try:
+                outcome, why = _written(database, action, homes)
+            except Error as error:
+                outcome, why = Outcome.FAILED, str(error)
+            audit.note([(action.n, "", outcome, why)])
+            pace(1)
+
+
+def _places(action: Action) -> Sequence[NodeId]:
+    """Where an action is done: on the copies that are wrong, or once, in the cluster."""
+    match action.action:
+        case Act.REFETCH:
+            return action.on
+        case Act.PUT | Act.DELETE:
+            return [""]
+        case Act.NONE:
+            return []
+
+
+# In the directories of stopped nodes.
+
+Done = tuple[int, NodeId, Outcome, str]
+
+
+def _refetch(node: NodeId, fragment: Fragment, group: Sequence[Action], homes: Mapping[NodeId, Path]) -> list[Done]:
+    """All refetches of one fragment on one node."""
+    if node not in homes:
+        return [(a.n, node, Outcome.FAILED, f"no directory of node {node} was given") for a in group]
+    done: list[Done] = []
+    rows: dict[bytes, Entry | None] = {}
+    written: list[Action] = []
+    sources = Sources(homes)
+    try:
+        held, damaged, partitions = _held(homes[node], fragment)
+        for action in group:
+            key = raw_key(action.key or "")
+            facts: Facts = {"unreadable": True} if key in damaged else entry_facts(held.get(key), Values.HASH)
+            try:
+                right = sources.right(action)
+            except Error as error:
+                done.append((action.n, node, Outcome.FAILED, str(error)))
+                continue
+            if _same(facts, entry_facts(right, Values.HASH)):
+                done.append((action.n, node, Outcome.ALREADY, ""))
+            elif not _seen(facts, action.seen.get(node)):
+                done.append((action.n, node, Outcome.CHANGED, f"expected what was seen, found {facts_text(facts)}"))
+            else:
+                rows[key] = right
+                written.append(action)
+        if rows:
+            set_right(homes[node], fragment, rows, partitions)
+            done += [(a.n, node, Outcome.APPLIED, "") for a in written]
+    except (Unrepaired, CorruptionError) as error:
+        told = {n for n, *_ in done}
+        done += [(a.n, node, Outcome.FAILED, str(error)) for a in group if a.n not in told]
+    return done
+
+
+def _held(path: Path, fragment: Fragment) -> tuple[dict[bytes, Entry], set[bytes | None], int]:
+    """A copy's rows, the keys of those that cannot be read, and into how many partitions keys hash."""
+    damaged: set[bytes | None] = set()
+    with read_directory(path, partitions=[fragment[1]], tolerant=True) as state:
+        rows = dict(state.rows(fragment, lambda key, _what: damaged.add(key)))
+        partitions = state.topology.partitions if state.topology is not None else 0
+    return rows, damaged, partitions
+
+
+class Sources:
+    """Where right rows come from: the copies and the logs that a plan names. A fragment of a copy is read once."""
+
+    def __init__(self, homes: Mapping[NodeId, Path]) -> None:
+        self._homes = homes
+        self._rows: dict[tuple[NodeId, Fragment], dict[bytes, Entry]] = {}
+
+    def right(self, action: Action) -> Entry | None:
+        """What the key shall be; None: nothing. Raises Error where it is not there any more."""
+        if gone(action.right):
+            return None
+        home, key = self._homes.get(action.source), raw_key(action.key or "")
+        if home is None:
+            raise Unrepaired(f"the row is in the directory of node {action.source}: name that as well")
+        if action.lsn:
+            found = _in_record(home, action, key)
+        else:
+            at = (action.source, (action.namespace, action.partition))
+            if at not in self._rows:
+                self._rows[at] = _held(home, at[1])[0]
+            found = self._rows[at].get(key)
+        if found is None or not _is(key, found, action.right):
+            raise Unrepaired(f"node {action.source} does not have the row any more: check again, and make a new plan")
+        return found
+
+
+def _in_record(home: Path, action: Action, key: bytes) -> Entry | None:
+    for block in inspect(home / "wal", action.lsn, action.lsn):
+        for record in block.records if isinstance(block, Block) else ():
+            for write in record.writes if isinstance(record, r.Update | r.History | r.Prepare) else ():
+                if write.fragment == (action.namespace, action.partition):
+                    for counter, (name, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
+                        if name == key and counter == action.right.get("counter"):
+                            return Entry(write.epoch, counter, value)
+    return None
+
+
+# Through the API.
+
+
+def _written(database: engine.Database, action: Action, homes: Mapping[NodeId, Path]) -> tuple[Outcome, str]:
+    """A put or a delete, if the primary still has what was seen."""
+    key = raw_key(action.key or "")
+    right = Sources(homes).right(action)
+    value = right.value if right is not None else None
+    seen = action.seen.get(action.primary)
+    with database.transaction() as tx:
+        namespace = tx.namespace(action.namespace)
+        found = namespace.get_for_update(key)
+        if found == value:
+            return Outcome.ALREADY, ""
+        if seen is None or not _like(found, seen):
+            return Outcome.CHANGED, "the primary does not have what was seen"
+        if value is None:
+            namespace.delete(key)
+        else:
+            namespace.put(key, value)
+    return Outcome.APPLIED, ""
+
+
+def _like(value: bytes | None, seen: Facts) -> bool:
+    if value is None:
+        return gone(seen)
+    return seen.get("hash") == hashlib.blake2b(value, digest_size=HASH_BYTES).hexdigest()
+
+
+# Facts against facts.
+
+
+def _same(facts: Facts, right: Facts) -> bool:
+    """Whether a row is what it shall be, as far as that is told."""
+    if gone(right):
+        return gone(facts)
+    return not gone(facts) and all(facts.get(name) == what for name, what in right.items())
+
+
+def _is(key: bytes, entry: Entry, right: Facts) -> bool:
+    """Whether a row is the one that a plan means: by its share of the digest of contents, or by the hash of its value."""
+    return _same(entry_facts(entry, Values.HASH) | {"share": f"{share(key, entry):016x}"}, right)
+
+
+def _seen(facts: Facts, seen: Facts | None) -> bool:
+    return seen is not None and (facts == seen or (gone(facts) and gone(seen)))

@@ -1,0 +1,253 @@
+"""From findings to a plan: one action a line, that a person can read, edit and diff. Pure.
+
+```
+ proof of it: log, checksum ---> refetch: the copies that are wrong get the very version that the log says, from a copy
+                                 that has it, or from the record; never a new version
+ majority, none -------------->  what the strategy says of the rows: put or delete, a new write that all copies get
+ nothing that a row can mend -->  none, and why
+```
+
+A proof goes before every strategy. Who knows better edits the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from engine.errors import UsageError
+from tools.reconcile.findings import Facts, Finding, Kind, Proof
+from wal.ids import Namespace, NodeId
+
+FORMAT = 1
+L = TypeVar("L")
+
+BY_ITSELF: dict[Kind, str] = {
+    Kind.COUNTER_GAP: "the copy owes counters: its node fetches them when it joins again",
+    Kind.BEHIND: "the copy is behind: its node catches up when it runs",
+    Kind.TX_UNRESOLVED: "the transaction has no outcome: its participants decide when they run",
+    Kind.TX_PARTIAL: "no row says which half is right: whoever ran the transaction must write the other one",
+    Kind.EPOCH_FORK: "histories part: the copy that is not the primary's must be taken anew, by an empty directory",
+    Kind.DIGEST_MISMATCH: "histories part: the copy that is not the primary's must be taken anew, by an empty directory",
+    Kind.CONTENTS_MISMATCH: "the rows that differ have lines of their own; where none has, take the copy anew",
+    Kind.MISPLACED: "no client reaches a key in a partition that it does not hash to",
+}
+
+
+class Strategy(StrEnum):
+    """What is done about rows of which nothing is proven."""
+
+    PROOF = "proof"  # nothing
+    PRIMARY = "primary"  # what the primary has
+    LATEST = "latest"  # the greatest version
+    LATEST_TRUST_MISSING_PRIMARY = "latest-trust-missing-primary"  # the same, unless the primary has none: then none
+    LATEST_SKIP_MISSING_PRIMARY = "latest-skip-missing-primary"  # the same, unless the primary has none: then nothing
+    MAJORITY = "majority"  # what more than half have
+    REMOVE = "remove"  # the key goes
+
+
+class Act(StrEnum):
+    """What a line does."""
+
+    REFETCH = "refetch"
+    PUT = "put"
+    DELETE = "delete"
+    NONE = "none"
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A strategy for findings of one kind, of one namespace, or both."""
+
+    strategy: Strategy
+    kind: Kind | None = None
+    namespace: Namespace | None = None
+
+
+class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of rules: the first that fits counts, else `strategy`."""
+
+    rule: list[Rule] = []
+    strategy: Strategy = Strategy.PROOF
+
+    def of(self, finding: Finding) -> Strategy:
+        """The strategy for a finding."""
+        for rule in self.rule:
+            if rule.kind in (None, finding.kind) and rule.namespace in (None, finding.namespace):
+                return rule.strategy
+        return self.strategy
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line of a plan: whose it is, and from what."""
+
+    plan: int = FORMAT
+    cluster: str
+    cluster_id: str
+    topology: str
+    findings: int
+    actions: dict[str, int]
+
+
+class Action(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One line: what is done, where, why. `seen` is what each copy had, and must still have; `right` what the key will be.
+
+    `source` is the node whose copy has it, or, with `lsn`, whose log.
+    """
+
+    n: int
+    action: Act
+    kind: Kind
+    partition: int
+    namespace: Namespace = ""
+    key: str | None = None
+    on: list[NodeId] = []
+    right: Facts = {}
+    source: NodeId = ""
+    lsn: int = 0
+    seen: dict[NodeId, Facts] = {}
+    primary: NodeId = ""
+    proof: Proof | None = None
+    strategy: Strategy | None = None
+    reason: str = ""
+
+    @property
+    def removes(self) -> bool:
+        """Whether a row goes."""
+        return self.action in (Act.REFETCH, Act.DELETE) and gone(self.right)
+
+
+def gone(facts: Facts) -> bool:
+    """Whether these facts are of a key that is not there."""
+    return "absent" in facts or "tombstone" in facts
+
+
+def make_plan(findings: Sequence[Finding], rules: Rules) -> list[Action]:
+    """An action for each finding, in their order. Raises UsageError for a report that does not say which values it saw."""
+    for finding in findings:
+        if any("size" in facts and "hash" not in facts for facts in finding.copies.values()):
+            raise UsageError("the report has no hashes of values, which a plan compares: check with --values hash")
+    return [action_for(at, finding, rules.of(finding)) for at, finding in enumerate(findings, 1)]
+
+
+def action_for(n: int, finding: Finding, strategy: Strategy) -> Action:
+    """What is to be done about one finding."""
+    told = Action(
+        n=n,
+        action=Act.NONE,
+        kind=finding.kind,
+        partition=finding.partition,
+        namespace=finding.namespace,
+        key=finding.key,
+        on=finding.on,
+        seen=finding.copies,
+        primary=finding.primary,
+        proof=finding.proof,
+    )
+    changed = msgspec.structs.replace
+    if finding.kind in BY_ITSELF:
+        return changed(told, reason=BY_ITSELF[finding.kind])
+    if finding.key is None:
+        return changed(told, reason="a part of the store, or all of it, cannot be read: restore the directory, or empty it")
+    if finding.proof in (Proof.LOG, Proof.CHECKSUM) and finding.right:
+        return _refetched(finding, told)
+    if finding.kind is Kind.STORE_DIFFERS_FROM_LOG:
+        return changed(told, reason="all copies have it alike, and that the log is right is not proven")
+    readable = {node: facts for node, facts in finding.copies.items() if "unreadable" not in facts}
+    right, why = chosen(strategy, readable, finding.primary)
+    told = changed(told, strategy=strategy)
+    if right is None:
+        return changed(told, reason=why)
+    if gone(right):
+        return changed(told, action=Act.DELETE, right={"absent": True}, reason=why)
+    source = next(node for node, facts in readable.items() if facts == right)
+    return changed(told, action=Act.PUT, right=right, source=source, reason=why)
+
+
+def _refetched(finding: Finding, told: Action) -> Action:
+    """The copies that are wrong get what the log says: from one that has it, or from a record."""
+    changed = msgspec.structs.replace
+    if gone(finding.right):
+        return changed(told, action=Act.REFETCH, right=finding.right, reason="the log has its delete, or never had it")
+    told = changed(told, action=Act.REFETCH, right=finding.right)
+    for node in finding.holders:
+        return changed(told, source=node, reason=f"the log has this version, and {node} has the row")
+    for node, trace in finding.evidence.items():
+        lsn = trace.get("lsn")
+        if _version(trace) == _version(finding.right) and isinstance(lsn, int):
+            return changed(told, source=node, lsn=lsn, reason=f"the log of {node} has the row at LSN {lsn}")
+    reason = "the log says which version is right, and no copy and no log that was read has it"
+    return changed(told, action=Act.NONE, reason=reason)
+
+
+def chosen(strategy: Strategy, copies: Mapping[NodeId, Facts], primary: NodeId) -> tuple[Facts | None, str]:
+    """What a key shall be by a strategy, and why; None where that decides nothing."""
+    here = copies.get(primary)
+    if not copies:
+        return None, "no copy of the row can be read"
+    match strategy:
+        case Strategy.PROOF:
+            return None, "nothing is proven: choose a strategy"
+        case Strategy.REMOVE:
+            return {"absent": True}, "the key goes"
+        case Strategy.PRIMARY:
+            return (here, "the primary has it so") if here is not None else (None, "the primary's row is not known")
+        case Strategy.MAJORITY:
+            return _majority(copies)
+        case Strategy.LATEST:
+            return _latest(copies)
+        case Strategy.LATEST_TRUST_MISSING_PRIMARY:
+            if here is not None and gone(here):
+                return {"absent": True}, "the primary has none"
+            return _latest(copies)
+        case Strategy.LATEST_SKIP_MISSING_PRIMARY:
+            if here is not None and gone(here):
+                return None, "the primary has none: skipped"
+            return _latest(copies)
+
+
+def _majority(copies: Mapping[NodeId, Facts]) -> tuple[Facts | None, str]:
+    for facts in copies.values():
+        same = sum(other == facts or (gone(other) and gone(facts)) for other in copies.values())
+        if 2 * same > len(copies):
+            return facts, f"{same} of {len(copies)} copies have it so"
+    return None, "no majority: a tie is never decided"
+
+
+def _latest(copies: Mapping[NodeId, Facts]) -> tuple[Facts | None, str]:
+    best = max(_version(facts) for facts in copies.values())
+    found = [facts for facts in copies.values() if _version(facts) == best]
+    if any(facts != found[0] for facts in found):
+        return None, "the newest version has two values: a tie is never decided"
+    return found[0], "it is the newest version"
+
+
+def _version(facts: Facts) -> tuple[int, int]:
+    epoch, counter = facts.get("epoch", 0), facts.get("counter", 0)
+    return (epoch, counter) if isinstance(epoch, int) and isinstance(counter, int) else (0, 0)
+
+
+# As a file.
+
+
+def plan_bytes(header: Header, actions: Sequence[Action]) -> bytes:
+    """The file: the header, then a line for each action."""
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in (header, *actions))
+
+
+def read_plan(data: bytes, name: str) -> tuple[Header, list[Action]]:
+    """The inverse. Raises UsageError that names the line."""
+    first, *rest = data.splitlines() or [b""]
+    header = _line(first, 1, Header, name)
+    if header.plan != FORMAT:
+        raise UsageError(f"{name} is a plan of format {header.plan}: expected {FORMAT}")
+    return header, [_line(line, at, Action, name) for at, line in enumerate(rest, 2) if line.strip()]
+
+
+def _line(line: bytes, at: int, kind: type[L], name: str) -> L:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{name}, line {at}: {error}: expected a plan of `foreshore reconcile plan`") from None

@@ -1,0 +1,174 @@
+"""`foreshore reconcile diff|plan|apply|rerun|status`: from a saved report to copies that agree."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from engine.errors import UsageError
+from tools.reconcile.apply import Audit, Limits, Note, Outcome, apply_plan, homes_of
+from tools.reconcile.findings import Finding, facts_text
+from tools.reconcile.plans import Act, Action, Header, Rules, Strategy, make_plan, plan_bytes, read_plan
+from tools.reconcile.report import ExitCode, lines_of, read_report
+from tools.reconcile.run import check
+from tools.terminal import complain, emit
+
+PART_WAY = 4
+"""The exit code of an application that could not do everything."""
+
+ReportDir = Annotated[Path, typer.Argument(metavar="REPORT", help="What `check --out` wrote.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="What `plan` wrote.")]
+Directories = Annotated[list[str], typer.Argument(metavar="DIR...", help="Data directories, one per node.")]
+
+
+def diff_command(
+    report: ReportDir,
+    key: Annotated[str | None, typer.Option(help="This key only, as the report shows it.")] = None,
+) -> None:
+    """Show what was found side by side: what every copy has, and the last record of it in every log."""
+    found = [f for f in read_report(report).decoded() if key is None or f.key == key]
+    emit(line for finding in found for line in _side_by_side(finding))
+
+
+def _side_by_side(finding: Finding) -> Iterator[str]:
+    key = f" key={finding.key}" if finding.key is not None else ""
+    proof = f" proof={finding.proof}" if finding.proof is not None else ""
+    yield f"{finding.kind} {finding.where}{key}{proof} {finding.detail}".rstrip()
+    for node in dict.fromkeys([*finding.copies, *finding.on, *finding.evidence]):
+        wrong = "!" if node in finding.on else " "
+        has = facts_text(finding.copies.get(node, {}))
+        log = f"  log({facts_text(finding.evidence[node])})" if node in finding.evidence else ""
+        yield f"  {wrong} {node} {has}{log}".rstrip()
+    if finding.right:
+        yield f"    right: {facts_text(finding.right)}"
+
+
+def plan_command(
+    report: ReportDir,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Write the plan here.")],
+    strategy: Annotated[Strategy, typer.Option(help="What to do about rows of which nothing is proven.")] = Strategy.PROOF,
+    rules: Annotated[Path | None, typer.Option(help="A TOML file: strategies by kind and namespace.")] = None,
+) -> None:
+    """Say what to do about each finding, one JSON line each, with the reason. Nothing is changed.
+
+    Exit codes: 0 every finding has an action; 1 some have none; 2 usage.
+    """
+    saved = read_report(report)
+    actions = make_plan(list(saved.decoded()), _rules(rules, strategy))
+    counted = Counter(str(a.action) for a in actions)
+    summary = saved.summary
+    header = Header(
+        cluster=summary.cluster,
+        cluster_id=summary.cluster_id,
+        topology=summary.topology,
+        findings=sum(summary.findings.values()),
+        actions=dict(sorted(counted.items())),
+    )
+    try:
+        out.write_bytes(plan_bytes(header, actions))
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}") from error
+    emit([" ".join(f"{name}={count}" for name, count in header.actions.items()) or "nothing to do"])
+    raise typer.Exit(ExitCode.DIFFERENCES if counted[Act.NONE] or header.findings > len(actions) else ExitCode.CONSISTENT)
+
+
+def _rules(path: Path | None, strategy: Strategy) -> Rules:
+    if path is None:
+        return Rules(strategy=strategy)
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        return msgspec.convert({"strategy": strategy} | told, type=Rules)
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        raise UsageError(f"{path}: {error}: expected TOML with [[rule]] tables of strategy, kind, namespace") from None
+
+
+def apply_command(
+    plan: PlanFile,
+    directories: Directories,
+    at: Annotated[str, typer.Option(help="HOST:PORT,... of the cluster, for what goes through the API.")] = "",
+    max_changes: Annotated[int, typer.Option(min=0, help="Change nothing if there is more to do; 0: no limit.")] = 0,
+    no_deletes: Annotated[bool, typer.Option("--no-deletes", help="Leave out what removes a row.")] = False,
+    rate: Annotated[float, typer.Option(min=0, help="Changes a second; 0: no limit.")] = 0,
+    audit: Annotated[Path | None, typer.Option(help="The audit log; PLAN.audit unless it is named.")] = None,
+) -> None:
+    """Carry out a plan, and check what it touched. Begin again after an interruption: what was done is passed over.
+
+    Refetches are written into the directories of stopped nodes; puts and deletes go through the API. Each happens only if
+    the row still is what was seen. Exit codes: 0 all was done and the copies agree; 1 they still differ; 2 usage; 3 the
+    check is incomplete; 4 something could not be done; 130 interrupted.
+    """
+    data = _read(plan)
+    header, actions = read_plan(data, str(plan))
+    homes = homes_of(header, directories)
+    log = Audit(audit or plan.with_name(plan.name + ".audit"), data)
+    apply_plan(actions, homes, log, Limits(max_changes, not no_deletes, rate), at=at)
+    mine = {a.n: a for a in actions}
+    for note in log.done.values():
+        if note.outcome not in (Outcome.APPLIED, Outcome.ALREADY):
+            complain(f"{note.outcome} {mine[note.n].key or '-'} on {note.node or 'the cluster'}: {note.why}")
+    emit(_stands(actions, log.done.values()))
+    left = any(note.outcome not in (Outcome.APPLIED, Outcome.ALREADY) for note in log.done.values())
+    touched = sorted({a.partition for a in actions if a.action is not Act.NONE})
+    code = ExitCode.CONSISTENT
+    if touched:
+        after = check([str(path) for path in homes.values()], only=touched)
+        emit(lines_of(after))
+        code = after.exit_code
+    raise typer.Exit(PART_WAY if left else code)
+
+
+def rerun_command(report: ReportDir, directories: Directories) -> None:
+    """Check again only the partitions that a saved report has findings in. Exit codes as with `check`."""
+    touched = sorted({f.partition for f in read_report(report).decoded() if f.partition >= 0})
+    if not touched:
+        raise UsageError(f"{report} has no finding in any partition: there is nothing to check again")
+    after = check(directories, only=touched)
+    emit(lines_of(after))
+    raise typer.Exit(after.exit_code)
+
+
+def status_command(
+    plan: PlanFile, audit: Annotated[Path | None, typer.Option(help="The audit log; PLAN.audit unless it is named.")] = None
+) -> None:
+    """How far a plan was carried out. Exit codes: 0 all of it; 1 not all; 2 usage."""
+    data = _read(plan)
+    _, actions = read_plan(data, str(plan))
+    log = Audit(audit or plan.with_name(plan.name + ".audit"), data)
+    emit(_stands(actions, log.done.values()))
+    todo = _changes(actions)
+    done = sum(note.outcome in (Outcome.APPLIED, Outcome.ALREADY) for note in log.done.values())
+    raise typer.Exit(ExitCode.CONSISTENT if done == todo else ExitCode.DIFFERENCES)
+
+
+def _stands(actions: Sequence[Action], notes: Iterable[Note]) -> Iterator[str]:
+    counted = Counter(note.outcome for note in notes)
+    told = " ".join(f"{outcome}={counted[outcome]}" for outcome in Outcome if counted[outcome])
+    yield f"changes={_changes(actions)} {told}".rstrip()
+
+
+def _changes(actions: Sequence[Action]) -> int:
+    """How many changes a plan has: a refetch is one on each copy."""
+    return sum(len(a.on) if a.action is Act.REFETCH else a.action is not Act.NONE for a in actions)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; name a plan of `foreshore reconcile plan`") from error
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "diff": diff_command,
+    "plan": plan_command,
+    "apply": apply_command,
+    "rerun": rerun_command,
+    "status": status_command,
+}
+"""The commands by name."""
