@@ -161,6 +161,9 @@ def test_waiting_for_ones_own_transaction_is_told_at_once(tmp_path: Path) -> Non
             for write in (lambda: ns.put("k", 2), lambda: ns.put_many({"a": 1, "k": 2}), lambda: ns.delete("k")):
                 with pytest.raises(engine.UsageError, match=says):
                     write()
+            with db.transaction(label="inner") as inner:
+                with pytest.raises(engine.UsageError, match="by transaction mine, in whose `with` inner is: it would wait"):
+                    inner.namespace(ns).get("k")
             ns["other"] = 1
             with db.transaction(concurrency="OPTIMISTIC") as inner:
                 inner.namespace(ns).put("free", 1)
@@ -176,6 +179,11 @@ def test_waiting_for_ones_own_transaction_is_told_at_once(tmp_path: Path) -> Non
                 await tx.namespace(ns).put("k", 4)
                 with pytest.raises(engine.UsageError, match=says):
                     await ns.put("k", 5)
+                async with db.transaction(label="inner") as inner:
+                    with pytest.raises(
+                        engine.UsageError, match="by transaction mine, in whose `with` inner is: it would wait"
+                    ):
+                        await inner.namespace(ns).get("k")
                 waits = asyncio.create_task(ns.put("k", 6))  # another task may wait: nobody waits for it
                 await asyncio.sleep(0.01)
                 assert not waits.done()

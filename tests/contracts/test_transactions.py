@@ -475,16 +475,6 @@ def test_who_holds_a_lock_is_told_by_name(db: engine.Database, ns: engine.Namesp
         waiter.rollback()
 
 
-def test_a_transaction_does_not_wait_for_the_one_around_it(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
-    ns.put(b"k", b"1")
-    with pytest.raises(engine.UsageError, match=r"is locked by transaction outer, in whose `with` inner is"):
-        with db.transaction(label="outer") as outer:
-            outer.namespace(ns).put(b"k", b"2")
-            with db.transaction(label="inner") as inner:
-                inner.namespace(ns).get(b"k")
-    assert ns.get(b"k") == b"1"
-
-
 @pytest.mark.parametrize(
     ("label", "says"), [("x" * 201, "a label has 201 characters: expected at most 200"), (3, "a label is 3")]
 )
