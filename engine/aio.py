@@ -10,6 +10,7 @@ import inspect
 import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
@@ -236,6 +237,8 @@ class Namespace(Generic[K, V]):
 
 
 def _get_call(name: str, keys: list[bytes], stale: bool, max_age: float | None) -> GetCall:
+    if not isinstance(stale, bool):
+        raise errors.UsageError(f"stale is {stale!r}: expected True or False")
     if max_age is None:
         return GetCall(name, keys, stale=stale)
     age_ms = milliseconds("max_age", max_age)
@@ -466,8 +469,7 @@ class Database:
 
         A commit whose answer was lost is asked about before anything is done again, so it is never done twice.
         """
-        if attempts < 1:
-            raise errors.UsageError(f"attempts is {attempts}: expected at least 1")
+        check_run(function, attempts)
         for attempt in itertools.count(1):
             transaction, returned = self.transaction(**options), False
             try:
@@ -535,6 +537,14 @@ class Database:
         await self.close()
 
 
+def check_run(function: object, attempts: int) -> None:
+    """Raise UsageError for what cannot be run."""
+    if not callable(function):
+        raise errors.UsageError(f"expected a function of a transaction, found {type(function).__name__}")
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+        raise errors.UsageError(f"attempts is {attempts!r}: expected a whole number, at least 1")
+
+
 def name_of(function: Callable[..., object]) -> str:
     """A function as a message names it."""
     return str(getattr(function, "__qualname__", repr(function)))
@@ -547,6 +557,10 @@ async def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, doma
     Unavailable if no node answers within `timeout`, saying what each refused.
     """
     check_seconds("timeout", timeout)
+    if not isinstance(addresses, Iterable) or not isinstance(domain, str):
+        raise errors.UsageError(
+            f"expected texts of the form host:port, found {addresses!r}, and a domain, found {domain!r}"
+        )
     given = [addresses] if isinstance(addresses, str) else list(addresses)
     wrong = [address for address in given if not isinstance(address, str)]
     if wrong:
@@ -576,6 +590,8 @@ async def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001
     `settings` are those of `engine.turn.settings.Settings`; a new directory has 16 partitions unless they say
     otherwise. Raises UsageError, CorruptionError and DiskFull.
     """
+    if not isinstance(path, str | PathLike):
+        raise errors.UsageError(f"the directory is {path!r}: expected a path")
     return await open_embedded(Path(path), settings)
 
 

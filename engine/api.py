@@ -183,7 +183,9 @@ class Namespace(MutableMapping[K, V]):
 
     def update(self, other: Any = (), /, **more: Any) -> None:
         """Set keys, as `put_many` does."""
-        self.put_many(dict(other, **more))
+        self.put_many(other)
+        if more:
+            self.put_many(cast("Mapping[K, V]", more))
 
     def clear(self) -> None:
         """Delete all keys there are, page by page."""
@@ -428,8 +430,7 @@ class Database:
         It runs in the caller's thread. A commit whose answer was lost is asked about before anything is done again, so
         it is never done twice.
         """
-        if attempts < 1:
-            raise errors.UsageError(f"attempts is {attempts}: expected at least 1")
+        aio.check_run(function, attempts)
         for attempt in itertools.count(1):
             transaction, returned = self.transaction(**options), False
             try:
@@ -481,7 +482,7 @@ def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, domain: st
 
     `timeout` (seconds) bounds every call that says nothing else. Stale reads prefer copies of nodes in `domain`.
     """
-    given = addresses if isinstance(addresses, str) else list(addresses)
+    given = addresses if isinstance(addresses, str) or not isinstance(addresses, Iterable) else list(addresses)
     return _start(lambda: aio.connect(given, timeout=timeout, domain=domain))
 
 

@@ -9,7 +9,7 @@ against it both ways.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import isfinite
 from typing import Any, Generic, Literal, TypeVar
 
@@ -172,6 +172,8 @@ def keys_of(codec: Codec[K, Any], keys: Iterable[K]) -> dict[bytes, K]:
     """Several keys as bytes, each with what it was given as; every key once. Raises UsageError."""
     if isinstance(keys, str | bytes | bytearray):
         raise UsageError(f"expected several keys, found one {type(keys).__name__}: put it into a list")
+    if not isinstance(keys, Iterable):
+        raise UsageError(f"expected several keys, found {type(keys).__name__}")
     return {key_of(codec, key): key for key in keys}
 
 
@@ -186,12 +188,20 @@ def value_of(codec: Codec[Any, V], value: V) -> bytes:
 def pairs_of(codec: Codec[K, V], items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[bytes, bytes | None]:
     """Keys and values as bytes; of a key that is given twice, the last value. Raises UsageError."""
     pairs = items.items() if isinstance(items, Mapping) else items
-    return {key_of(codec, key): value_of(codec, value) for key, value in pairs}
+    if not isinstance(pairs, Iterable):
+        raise UsageError(f"expected a dict, or (key, value) pairs, found {type(pairs).__name__}")
+    found: dict[bytes, bytes | None] = {}
+    for pair in pairs:
+        if isinstance(pair, str | bytes) or not isinstance(pair, Collection) or len(pair) != 2:
+            raise UsageError(f"expected a dict, or (key, value) pairs, found among them a {type(pair).__name__}")
+        key, value = pair
+        found[key_of(codec, key)] = value_of(codec, value)
+    return found
 
 
 def limit_of(limit: int | None) -> int | None:
     """How many rows a scan may give. Raises UsageError."""
-    if limit is not None and (not isinstance(limit, int) or limit < 0):
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise UsageError(f"limit is {limit!r}: expected a whole number from 0, or None for all")
     return limit
 

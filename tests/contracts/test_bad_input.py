@@ -1,0 +1,194 @@
+"""Whatever is given to the public API, it is done, or refused at the call with an error of ours: never another exception.
+
+Every parameter of every public function is drawn from good and bad values of all kinds, by its signature: what is added to
+the API is tried as well. A refusal is an `engine.Error`, and of a wrong argument a `UsageError`; KeyError is the dict's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import engine
+
+
+class Odd:
+    """What nobody expects."""
+
+    def __repr__(self) -> str:
+        return "<Odd>"
+
+
+class Unhashable(Odd):
+    """What cannot be a key of a dict."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+ANYTHING: list[Any] = [
+    *(None, True, False, 0, 1, -1, 3, 1 << 70, 0.0, 0.5, -2.5, 1e-9, math.inf, -math.inf, math.nan),
+    *("", "k", "key", "a b", "\0", "x" * 500, "é", "\ud800", "n" * 70, "json", "jsn", "PESSIMISTIC", "OPTIMISTC"),
+    *(b"", b"k", b"x" * 401, bytearray(b"k"), memoryview(b"k"), b"\xff" * 10),
+    *([], ["k"], [b"k"], [1], ["k", b"k"], [[]], [None], [("k", "v")], [("k",)], [("k", "v", 1)], ("k",), [b"k", b"k"]),
+    *({}, {"k": "v"}, {b"k": b"v"}, {"k": None}, {1: 2}, {"k": {1, 2}}, {"s"}, frozenset({b"k"})),
+    *(
+        Odd(),
+        Unhashable(),
+        Odd,
+        int,
+        list[int],
+        dict[str, int],
+        object,
+        lambda tx: 1,
+        lambda: 1,
+        iter(["k"]),
+        Path("x"),
+        1j,
+    ),
+    *(range(3), "0" * 32 + "@0", "0" * 32 + "@99999", "zz@0", "0" * 32 + "@" + "9" * 5000, "127.0.0.1:1"),
+]
+VALUES = st.sampled_from(ANYTHING)
+KNOWN = {
+    "timeout": st.sampled_from([None, 0.5, 1, 5.0]) | VALUES,
+    "lock_timeout": st.sampled_from([0.05, 0.01]) | VALUES,
+    "attempts": st.sampled_from([1, 2]) | VALUES.filter(lambda v: not isinstance(v, int | float) or v < 3),
+    "limit": st.sampled_from([None, 1]) | VALUES,
+    "function": st.sampled_from([lambda tx: 1, lambda tx: tx.id]) | VALUES.filter(lambda given: not callable(given)),
+    "codec": st.sampled_from([None, "str", "json", "msgpack", int, dict]) | VALUES,
+    "name": st.sampled_from(["ns", "other"]) | VALUES,
+    "namespace": st.sampled_from(["ns", "other"]) | VALUES,
+}
+FINE = (engine.Error, KeyError)
+
+
+def public(of: type) -> list[str]:
+    """The names of what an application may call."""
+    special = ["__getitem__", "__setitem__", "__delitem__", "__contains__", "__iter__", "__len__", "__repr__", "__eq__"]
+    return [
+        name
+        for name, member in inspect.getmembers(of)
+        if (not name.startswith("_") or name in special) and callable(member) and name not in {"close", "register"}
+    ]
+
+
+def draw_call(data: st.DataObject, call: Callable[..., Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments that fit the signature, of any kind."""
+    given: list[Any] = []
+    named: dict[str, Any] = {}
+    for parameter in inspect.signature(call).parameters.values():
+        values = KNOWN.get(parameter.name, VALUES)
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.default is not parameter.empty and data.draw(st.booleans()):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            named[parameter.name] = data.draw(values)
+        else:
+            given.append(data.draw(values))
+    return given, named
+
+
+def attempt(data: st.DataObject, what: str, call: Callable[..., Any]) -> None:
+    """Call it with something; what is neither an answer nor a refusal of ours is a fault."""
+    given, named = draw_call(data, call)
+    try:
+        result = call(*given, **named)
+        if isinstance(result, Iterator):
+            for _, _ in zip(range(5), result, strict=False):
+                pass
+        repr(result)
+    except FINE:
+        return
+    except Exception as error:
+        raise AssertionError(f"{what}(*{given!r}, **{named!r}) raised {type(error).__name__}: {error}") from error
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[engine.Database]:
+    """A node in this process."""
+    with engine.open(tmp_path_factory.mktemp("fuzzed"), partitions=2, durability="NONE", lock_timeout_ms=50) as database:
+        yield database
+
+
+PROFILE = settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("codec", ["bytes", "str", "json", "msgpack", int])
+@pytest.mark.parametrize("method", public(engine.Namespace))
+@given(data=st.data())
+@PROFILE
+def test_a_namespace_refuses_what_it_cannot_do(db: engine.Database, method: str, codec: Any, data: st.DataObject) -> None:
+    namespace = db.namespace(f"fuzzed-{getattr(codec, '__name__', codec)}", codec=codec)
+    attempt(data, method, getattr(namespace, method))
+
+
+@pytest.mark.parametrize("method", public(engine.Database))
+@given(data=st.data())
+@PROFILE
+def test_a_database_refuses_what_it_cannot_do(db: engine.Database, method: str, data: st.DataObject) -> None:
+    attempt(data, method, getattr(db, method))
+
+
+@pytest.mark.parametrize("codec", ["bytes", "json"])
+@pytest.mark.parametrize("method", public(engine.api.TransactionNamespace))
+@given(data=st.data())
+@PROFILE
+def test_a_transaction_refuses_what_it_cannot_do(db: engine.Database, method: str, codec: Any, data: st.DataObject) -> None:
+    transaction = db.transaction(lock_timeout=0.05)
+    try:
+        attempt(data, method, getattr(transaction.namespace(f"in-{codec}", codec=codec), method))
+    finally:
+        transaction.rollback()
+
+
+@given(data=st.data())
+@PROFILE
+def test_a_transactions_namespace_is_looked_at(db: engine.Database, data: st.DataObject) -> None:
+    transaction = db.transaction()
+    try:
+        attempt(data, "namespace", transaction.namespace)
+    finally:
+        transaction.rollback()
+
+
+@given(
+    addresses=VALUES.filter(lambda a: a != "127.0.0.1:1"),
+    more=st.dictionaries(st.sampled_from(["timeout", "domain"]), VALUES),
+)
+@PROFILE
+def test_connect_refuses_what_is_no_address(addresses: Any, more: dict[str, Any]) -> None:
+    with pytest.raises(engine.UsageError):
+        engine.connect(addresses, **more).close()
+
+
+@given(name=st.sampled_from(["partitions", "backups", "durability", "checkpoint_ms", "domain", "nonsense"]), value=VALUES)
+@PROFILE
+def test_open_refuses_what_is_no_setting(tmp_path_factory: pytest.TempPathFactory, name: str, value: Any) -> None:
+    directory = tmp_path_factory.mktemp("opened") / "node"
+    try:
+        engine.open(directory, **{name: value}).close()
+    except engine.UsageError:
+        assert not directory.exists() or not any(directory.iterdir()), "what is refused leaves nothing behind"
+
+
+@given(path=VALUES)
+@PROFILE
+def test_open_refuses_what_is_no_path(tmp_path: Path, path: Any) -> None:
+    if isinstance(path, str | Path):
+        return
+    with pytest.raises(engine.UsageError):
+        engine.open(path).close()
