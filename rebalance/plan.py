@@ -9,7 +9,7 @@ stands in for one that is away.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 import msgspec
 
@@ -20,6 +20,11 @@ from rebalance.salvage import INTERVENTIONS_KEPT, best_copy
 from rebalance.table import BEFORE_KEPT, Intervention, Member, Placement, Taken, Topology, disk_name, lost_disks, node_of
 from wal.ids import NodeId, Version
 from wal.records import Claim
+
+PLACED_AT_ONCE = 500
+"""So many partitions are placed in one piece of a plan."""
+REPORTS_AT_ONCE = 2_000
+"""Of what nodes say of their copies, so much is sorted in one piece."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -87,6 +92,17 @@ def first_topology(
 
 def next_topology(old: Topology, change: Change, affinity: Affinity = assign) -> Plan:
     """The map that follows `old`."""
+    pieces = planning(old, change, affinity)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            plan: Plan = end.value
+            return plan
+
+
+def planning(old: Topology, change: Change, affinity: Affinity = assign) -> Generator[int, None, Plan]:
+    """`next_topology` in pieces, for there may be many partitions: yields how much work the last one was."""
     notes: list[str] = []
     alive = {c.node: c for c in change.candidates if c.node not in change.leaving}
     members = _members(old, alive)
@@ -98,7 +114,7 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
     steady = {m.node for m in old.members if m.node in alive and _life(alive[m.node]) == _life(m)}
     trusted = _trusted(old, alive, change.singles, steady, notes)
     whole = dict.fromkeys(trusted) | _returned(alive, change.singles)
-    reports = _reports(old, change.singles)
+    reports = yield from _reports(old, change.singles)
     # A lost partition must never take the new disk of a node for the old one that held its last copy.
     replaced = {n: disk_name(n, old.allocations.get(n, "")) for n in alive if n in change.singles and n not in trusted}
     handover = set(change.handover)
@@ -135,7 +151,11 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
         version, epoch = placement.version + answer.version, placement.epoch + answer.epoch
         return Placement(version, epoch, answer.owners, answer.in_sync, answer.lost)
 
-    placements = tuple(placed(number, placement) for number, placement in enumerate(old.placements))
+    placements: list[Placement] = []
+    for at in range(0, old.partitions, PLACED_AT_ONCE):
+        some = old.placements[at : at + PLACED_AT_ONCE]
+        placements.extend(placed(number, placement) for number, placement in enumerate(some, at))
+        yield len(some)
     interventions = old.interventions
     if taken:
         notes.append(f"begun again: {', '.join(_told(what) for what in taken)}")
@@ -151,7 +171,7 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
         backups=old.backups,
         members=members,
         baseline=baseline,
-        placements=placements,
+        placements=tuple(placements),
         allocations=allocations,
         domains=domains,
         next_order=max(m.order for m in members) + 1,
@@ -297,13 +317,18 @@ def _returned(alive: Mapping[NodeId, Candidate], singles: Mapping[NodeId, Single
     }
 
 
-def _reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> dict[int, dict[str, dict[NodeId, CopyReport]]]:
-    """partition -> namespace -> node -> report."""
-    found: dict[int, dict[str, dict[NodeId, CopyReport]]] = {}
+_Reports = dict[int, dict[str, dict[NodeId, CopyReport]]]
+"""partition -> namespace -> node -> report."""
+
+
+def _reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> Generator[int, None, _Reports]:
+    found: _Reports = {}
     for node, single in singles.items():
-        for report in single.copies:
-            if report.partition < old.partitions:
-                found.setdefault(report.partition, {}).setdefault(report.namespace, {})[node] = report
+        for at in range(0, len(single.copies), REPORTS_AT_ONCE):
+            for report in single.copies[at : at + REPORTS_AT_ONCE]:
+                if report.partition < old.partitions:
+                    found.setdefault(report.partition, {}).setdefault(report.namespace, {})[node] = report
+            yield REPORTS_AT_ONCE // 4
     return found
 
 

@@ -24,7 +24,7 @@ suspected, in its own opinion; two of them are harmless, because ballots order t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
@@ -43,7 +43,7 @@ from engine.messages import (
 from engine.turn.core import Core
 from rebalance import table as topologies
 from rebalance.lives import disk_of, earlier, may_vote, set_back
-from rebalance.plan import Candidate, Change, next_topology
+from rebalance.plan import Candidate, Change, planning
 from rebalance.ports import MS
 from rebalance.table import Topology
 from wal import records as r
@@ -87,6 +87,7 @@ class Attempt:
         self.singles: dict[NodeId, SingleMap] = {}
         self.proposed: bytes | None = None
         self.accepts: dict[NodeId, None] = {}
+        self.planning = False  # what to propose is being found out
 
 
 class Exchange:
@@ -329,7 +330,7 @@ class Exchange:
 
     def _try_propose(self) -> None:
         attempt, core = self.attempt, self.core
-        if attempt is None or attempt.proposed is not None or core.topology is None:
+        if attempt is None or attempt.planning or attempt.proposed is not None or core.topology is None:
             return
         if sum(self._voted(n) for n in core.topology.voters) < core.topology.majority:
             return
@@ -345,6 +346,7 @@ class Exchange:
         if highest > NO_BALLOT:
             probe("exchange.adopted_accepted_map")
             attempt.proposed = next(p.accepted for p in attempt.promises.values() if p.accepted_ballot == highest)
+            self._propose()
         else:
             if waiting:
                 probe("exchange.left_out_the_silent")
@@ -361,7 +363,7 @@ class Exchange:
             baseline = attempt.intent.baseline if attempt.intent.baseline is not None else core.topology.baseline
             change = Change(
                 candidates=[self._as_reported(c, attempt.singles[c.node]) for c in candidates],
-                singles=attempt.singles,
+                singles=dict(attempt.singles),
                 handover=attempt.intent.handover,
                 baseline=baseline,
                 leaving=attempt.intent.leaving,
@@ -375,12 +377,21 @@ class Exchange:
                 reset=attempt.intent.reset,
                 aside=attempt.intent.aside,
             )
-            plan = next_topology(core.topology, change, core.affinity)
-            if not plan.topology.carried_by([m.node for m in plan.topology.members]):
-                return  # nor may a new baseline be one whose majority is not here
-            for note in plan.notes:
-                core.note(note)
-            attempt.proposed = topologies.encode(plan.topology)
+            attempt.planning = True
+            core.in_pieces(self._plan(attempt, core.topology, change))
+
+    def _plan(self, attempt: Attempt, old: Topology, change: Change) -> Iterator[int]:
+        """Find out what to propose; the attempt may end meanwhile."""
+        plan = yield from planning(old, change, self.core.affinity)
+        if self.attempt is not attempt:
+            probe("exchange.planned_in_vain")
+            return
+        attempt.planning = False
+        if not plan.topology.carried_by([m.node for m in plan.topology.members]):
+            return  # nor may a new baseline be one whose majority is not here
+        for note in plan.notes:
+            self.core.note(note)
+        attempt.proposed = topologies.encode(plan.topology)
         self._propose()
 
     def _voted(self, node: NodeId) -> bool:
