@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 export PYTHONHASHSEED ?= random
 export FORESHORE_JAVA_HOME ?= $(shell test -d $(CURDIR)/$(VENV)/jre && echo $(CURDIR)/$(VENV)/jre)
 
-.PHONY: help setup demo test check sim sim-long crash rewrite bench lock clean
+.PHONY: help setup demo test check sim sim-long crash rewrite docs bench lock clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,11 +28,12 @@ test: $(READY) ## every check and every test
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
-check: $(READY) ## format, lint, types, import contracts
+check: $(READY) ## format, lint, types, import contracts, and what a type checker tells users
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/lint-imports --no-logo >/tmp/foreshore-imports.$$$$ 2>&1 || { cat /tmp/foreshore-imports.$$$$; exit 1; }; rm -f /tmp/foreshore-imports.$$$$
 	@$(BIN)/mypy
+	@$(BIN)/python -m tests.typing
 
 sim: $(READY) ## replay one seed of the simulation with its trace: make sim SEED=7
 	@$(BIN)/python -m tests.sim run --seed $(or $(SEED),1) -v
@@ -45,6 +46,9 @@ crash: $(READY) ## kill -9 of real node processes under load, 1,000 cycles; NEME
 
 rewrite: $(READY) ## write the answers of the conversations anew; the diff is the review
 	@$(BIN)/python -m pytest -q tests/conversations -p no:xdist --rewrite
+
+docs: $(READY) ## the reference of the API as static pages, in build/reference
+	@$(BIN)/python -m tests.reference build/reference
 
 bench: $(READY) ## every figure that README or ARCHITECTURE claims, measured here
 	@$(BIN)/foreshore bench $(ARGS)
