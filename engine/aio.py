@@ -550,13 +550,17 @@ def name_of(function: Callable[..., object]) -> str:
     return str(getattr(function, "__qualname__", repr(function)))
 
 
-async def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, domain: str = "") -> Database:
+async def connect(
+    addresses: str | Iterable[str], *, timeout: float = 10.0, domain: str = "", client_name: str = ""
+) -> Database:
     """Connect to a cluster by the `host:port` of some of its nodes, in one text with commas or one by one.
 
-    `timeout` (seconds) bounds every call that says nothing else. Stale reads prefer copies of nodes in `domain`. Raises
-    Unavailable if no node answers within `timeout`, saying what each refused.
+    `timeout` (seconds) bounds every call that says nothing else. Stale reads prefer copies of nodes in `domain`. What
+    this client writes is on record under `client_name` and its address (`foreshore wal key`). Raises Unavailable if no
+    node answers within `timeout`, saying what each refused.
     """
     check_seconds("timeout", timeout)
+    check_label(client_name)
     if not isinstance(addresses, Iterable) or not isinstance(domain, str):
         raise errors.UsageError(
             f"expected texts of the form host:port, found {addresses!r}, and a domain, found {domain!r}"
@@ -573,7 +577,7 @@ async def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, doma
             split_address(address)
         except ValueError as error:
             raise errors.UsageError(str(error)) from None
-    session = Session(seeds, timeout=timeout, domain=domain)
+    session = Session(seeds, timeout=timeout, domain=domain, name=client_name)
     session.links = SocketLinks(session)
     session.begin()
     database = Database(session, ",".join(seeds))

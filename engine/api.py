@@ -477,13 +477,14 @@ def _at_once(function: Callable[..., object], result: T) -> T:
     return result
 
 
-def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, domain: str = "") -> Database:
+def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, domain: str = "", client_name: str = "") -> Database:
     """Connect to a cluster by the `host:port` of some of its nodes, in one text with commas or one by one.
 
     `timeout` (seconds) bounds every call that says nothing else. Stale reads prefer copies of nodes in `domain`.
+    What this client writes is on record under `client_name` and its address.
     """
     given = addresses if isinstance(addresses, str) or not isinstance(addresses, Iterable) else list(addresses)
-    return _start(lambda: aio.connect(given, timeout=timeout, domain=domain))
+    return _start(lambda: aio.connect(given, timeout=timeout, domain=domain, client_name=client_name))
 
 
 def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`

@@ -255,8 +255,10 @@ class CommitCall(Call):
         locks: list[tuple[Namespace, bytes]],
         reads: list[tuple[Namespace, bytes, int, int]],
         prepare_only: bool = False,
+        label: str = "",
     ) -> None:
         self.tx = tx
+        self.label = label
         self.owner = owner
         self.optimistic = optimistic
         self.write_set = writes
@@ -287,6 +289,7 @@ class CommitCall(Call):
             self.acked,
             self.version,
             self.within_ms,
+            self.label,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:

@@ -54,9 +54,10 @@ class Links(Protocol):
 
 
 class Session:
-    """One client."""
+    """One client. `name` is what it calls itself, for the logs of the nodes."""
 
-    def __init__(self, seeds: list[Address], *, timeout: float, domain: str = "") -> None:
+    def __init__(self, seeds: list[Address], *, timeout: float, domain: str = "", name: str = "") -> None:
+        self.name = name
         self.loop = asyncio.get_running_loop()
         self.timeout = timeout
         self.router = Router(seeds, draw=secrets.randbits(128), domain=domain)
@@ -234,7 +235,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self.socket = transport
-        transport.write(frame(Hello(MAGIC, PROTOCOL, "client")))
+        transport.write(frame(Hello(MAGIC, PROTOCOL, "client", client=self.links.session.name)))
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -305,6 +305,7 @@ class Transaction:
             writes=[(ns, list(written), list(written.values())) for ns, written in self._written.items()],
             locks=locks,
             reads=reads,
+            label=self.label,
         )
         try:
             await self.session.call(call)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterable
 from typing import TypeAlias
 
 from engine.data.locks import Key, LockTable
+from engine.data.origins import Origins
 from engine.data.replication import Replication
 from engine.data.sessions import AHEAD_MAX, Sessions
 from engine.protocol.requests import Code, CommitTx, Done, Put, Request, Swap
@@ -101,6 +102,7 @@ class Writes:
     def __init__(self, core: Core, replication: Replication, locks: LockTable, sessions: Sessions) -> None:
         self.core = core
         self.sessions = sessions
+        self.origins = Origins(core)
         self.replication = replication
         self.locks = locks
         self.confirm: Confirm = _unconfirmed
@@ -320,7 +322,10 @@ class Writes:
         share = self.under_way[(tx, hold.number)] = _Share(self, write, locked=locked, found=found)
         share.jobs.append(job)
         job.left += 1
-        core.log_unapplied(share.records[0])
+        origin = self.origins.of(job.session, tx, hold)
+        if origin is not None:
+            share.records.insert(0, self.origins.log(origin, hold))
+        core.log_unapplied(share.records[-1])
         if locked:
             self.locks.pin(tx, [(namespace, key) for key in keys], in_doubt=False)
         else:

@@ -17,7 +17,7 @@ from engine.host.home import Home, MakeDisk, as_engine_error, open_home
 from engine.node.node import Node
 from engine.protocol.limits import weight_of
 from engine.protocol.requests import Admin, Reply
-from engine.turn.effects import Asked, SessionId
+from engine.turn.effects import Asked, ClientSeen, SessionId
 from engine.turn.settings import Settings, check_settings
 from rebalance.lives import INCARNATION_BITS
 from wal import DirectoryDisk
@@ -60,6 +60,7 @@ class Embedded:
         self._asker = asker
         self.driver.stopped.add_done_callback(self._died)
         self.driver.start()
+        self.driver.inbox(ClientSeen(1, "", ADDRESS))
         if self._home.replica.committed[1] == b"":
             self.driver.inbox(Asked(0, Admin(0, "init", {"cluster": [secrets.token_hex(8)]})))
 

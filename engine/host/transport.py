@@ -15,6 +15,7 @@ from typing import cast
 from engine.errors import ProtocolError
 from engine.messages import Message, kind_of
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
+from engine.protocol.limits import label_problem
 from engine.protocol.requests import Code, Failed, Reply
 from engine.protocol.wire import (
     FRAME_BYTES_MAX,
@@ -29,7 +30,7 @@ from engine.protocol.wire import (
     frame,
     frames,
 )
-from engine.turn.effects import Asked, Event, NameTaken, PeerLost, PeerSeen, Received, SessionId
+from engine.turn.effects import Asked, ClientSeen, Event, NameTaken, PeerLost, PeerSeen, Received, SessionId
 from wal.ids import NAME, NodeId
 
 PEER_BACKLOG_BYTES_MAX = 128 << 20
@@ -97,6 +98,7 @@ class _Incoming(asyncio.Protocol):
         else:
             self.reader.limit = FRAME_BYTES_MAX
             self.session = owner.new_session(self)
+            owner.inbox(ClientSeen(self.session, hello.client, _address(self.socket)), 0)
 
     def _refuse(self, reason: str, *, name_taken: bool = False) -> None:
         if self.socket is not None and not self.socket.is_closing():
@@ -113,6 +115,7 @@ class _Incoming(asyncio.Protocol):
         self.owner.incoming.pop(self, None)
         if self.session is not None:
             self.owner.sessions.pop(self.session, None)
+            self.owner.inbox(ClientSeen(self.session), 0)
 
 
 class _Outgoing(asyncio.Protocol):
@@ -292,7 +295,7 @@ class Transport:
         if hello.role == "client":
             if len(self.sessions) >= CLIENTS_MAX:
                 return f"{CLIENTS_MAX} clients are connected already"
-            return ""
+            return label_problem(hello.client)
         if hello.role not in PEERS:
             return f"role {hello.role[:20]!r} is not known"
         if not NAME.fullmatch(hello.node):
@@ -376,6 +379,13 @@ def _keep_alive(transport: asyncio.Transport) -> None:
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):  # not on every system
             found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _address(transport: asyncio.Transport) -> Address:
+    """Where a connection comes from, as `host:port`."""
+    found = transport.get_extra_info("peername")
+    host, port = (found[0], found[1]) if isinstance(found, tuple) and len(found) >= 2 else ("unknown", 0)
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
 def _seen(hello: Hello) -> PeerSeen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from wal import records as r
 from wal.ids import Namespace, TxId, Version
 
 
@@ -23,7 +24,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class PrepareParts(msgspec.Struct, frozen=True, array_like=True, tag="prepare-parts", gc=False):
     """A transaction's coordinator to a participant: vote on these parts.
 
-    `held`: the client has not asked to commit. `acked`: up to where its session had all answers.
+    `held`: the client has not asked to commit. `acked`: up to where its session had all answers. `origin` is to be logged
+    beside the vote of the partition that decides.
     """
 
     version: Version
@@ -35,6 +37,7 @@ class PrepareParts(msgspec.Struct, frozen=True, array_like=True, tag="prepare-pa
     decision: int
     held: bool = False
     acked: int = -1
+    origin: r.Origin | None = None
 
 
 class Vote(msgspec.Struct, frozen=True, array_like=True, tag="vote", gc=False):

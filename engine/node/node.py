@@ -76,6 +76,7 @@ from engine.state.replica import Replica
 from engine.turn.effects import (
     Asked,
     CheckpointWritten,
+    ClientSeen,
     Effects,
     Event,
     LogGrew,
@@ -202,6 +203,8 @@ class Node(Machines):
                     self._ask(session, request)
                 for _, wanted in core.still_wanted([(session, request, since)] if since else ()):
                     self._ask(session, wanted)
+            case ClientSeen():
+                self.writes.origins.on_client_seen(event)
             case PeerSeen():
                 self.membership.on_peer_seen(event)
             case NameTaken():
@@ -211,6 +214,7 @@ class Node(Machines):
             case CheckpointWritten(lsn):
                 core.replica.store.thaw()
                 core.log(r.Checkpoint(lsn))
+                self.writes.origins.begin_again()
                 self.checkpointing = False
             case HistoryRead():
                 self.supply.on_history(event)

@@ -114,6 +114,7 @@ def _commit(request: CommitTx) -> str:
     if not request.writes:
         return "the transaction writes nothing: end it with a check"
     problem = _tx(request.tx) or _tx(request.owner) or _count(request.writes) or _touched(request.locks, request.reads)
+    problem = problem or label_problem(request.label)
     if problem:
         return problem
     seen: dict[Namespace, None] = {}

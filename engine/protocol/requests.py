@@ -105,7 +105,7 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
 
     `owner` holds its locks. `writes`: (namespace, keys, values). `locks`: keys read under a lock and not written.
     `reads`: (namespace, key, epoch, counter) that an optimistic transaction read. `prepare_only` stops before the
-    decision; a later CommitTx of the same id, without it, goes on.
+    decision; a later CommitTx of the same id, without it, goes on. `label` is what its client calls it, for the log.
     """
 
     id: int
@@ -119,6 +119,7 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
     acked: int = -1
     version: int = 0
     within_ms: int = 0
+    label: str = ""
 
 
 class KeepSessions(msgspec.Struct, frozen=True, array_like=True, tag="keep-sessions", gc=False):

@@ -38,7 +38,7 @@ _pack_header = _HEADER.pack
 class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Who speaks. `role` is `peer`, `client` or `node` (the answer); `refused` says why the conversation ends here.
 
-    `name_taken`: because another node has the name of the one that called.
+    `name_taken`: because another node has the name of the one that called. `client` is what a client calls itself.
     """
 
     magic: str
@@ -53,6 +53,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     domain: str = ""
     refused: str = ""
     name_taken: bool = False
+    client: str = ""
 
 
 MAGIC = "foreshore"

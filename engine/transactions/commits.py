@@ -47,6 +47,7 @@ class Transaction:
         self.reason = ""
         self.prepare_only = False
         self.acked = -1  # what its client had acknowledged when it asked
+        self.origin: r.Origin | None = None
         self.awaited: dict[int, None] = {}  # whose vote, or finish, did not come yet
         self.asked: list[tuple[SessionId, int, bool]] = []  # (session, request id, wants a Status)
         self.unlocks: list[tuple[SessionId, Unlock]] = []  # rolled back by its client; answered when the abort counts

@@ -109,6 +109,7 @@ class Coordinator:
         transaction.owner, transaction.optimistic = request.owner, request.optimistic
         transaction.prepare_only, transaction.acked = request.prepare_only, request.acked
         transaction.asked.append((session, request.id, False))
+        transaction.origin = self.writes.origins.of(session, request.tx, hold, request.label)
         transaction.phase = Phase.SPLITTING
         self.active[request.tx] = transaction
         core.in_pieces(self._split(transaction, request))
@@ -179,7 +180,9 @@ class Coordinator:
             abandoned=self._one_phase_abandoned,
         )
         self.one_phase[tx] = operation
-        core.log_unapplied(operation.records[0])
+        if transaction.origin is not None:
+            operation.records.insert(0, self.writes.origins.log(transaction.origin, hold))
+        core.log_unapplied(operation.records[-1])
         self.replication.ship(operation, hold)
 
     def _one_phase_counted(self, operation: OnePhase) -> None:
@@ -275,6 +278,7 @@ class Coordinator:
                     transaction.decision,
                     transaction.prepare_only,
                     transaction.acked,
+                    transaction.origin,
                 ),
             )
         self._wake(core.now + core.settings.retransmit_ms * MS)

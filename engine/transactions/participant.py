@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from engine.data.locks import Key, LockTable
 from engine.data.reads import Reads, values_of
 from engine.data.replication import Replication
@@ -271,7 +273,11 @@ class Participant:
         self.owner_of[tx] = owner
         self.voting[(tx, number)] = None
         self._doubt(tx, number, core.now)
-        self.replication.ship(_Vote(self, prepare, sender), hold)
+        vote = _Vote(self, prepare, sender)
+        if message.origin is not None and number == message.decision:
+            origin = structs.replace(message.origin, partition=number, epoch=hold.epoch)
+            vote.records.append(self.writes.origins.log(origin, hold))
+        self.replication.ship(vote, hold)
         return ""
 
     def give_up_part(self, owner: TxId, number: int) -> None:

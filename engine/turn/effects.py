@@ -63,6 +63,14 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     since: int = 0
 
 
+class ClientSeen(msgspec.Struct, frozen=True, gc=False):
+    """A client connected from `address`, and says what it is called; no address: it went."""
+
+    session: SessionId
+    name: str = ""
+    address: str = ""
+
+
 class CheckpointWritten(msgspec.Struct, frozen=True, gc=False):
     """A checkpoint is durable in the store."""
 
@@ -75,7 +83,9 @@ class LogGrew(msgspec.Struct, frozen=True, gc=False):
     trimmed: Trimmed
 
 
-Event: TypeAlias = Received | PeerSeen | NameTaken | PeerLost | Asked | CheckpointWritten | HistoryRead | LogGrew
+Event: TypeAlias = (
+    Received | PeerSeen | NameTaken | PeerLost | Asked | ClientSeen | CheckpointWritten | HistoryRead | LogGrew
+)
 
 # Tasks: slow things that end in an event.
 

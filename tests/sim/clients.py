@@ -16,7 +16,7 @@ from engine.client.calls import Call
 from engine.client.routing import Address, Router
 from engine.protocol.requests import Reply, Request
 from engine.protocol.wire import decode_replies, decode_requests, frame
-from engine.turn.effects import Asked
+from engine.turn.effects import Asked, ClientSeen
 from tests.sim.network import MS, REDIAL_NS, Side
 from tests.sim.trace import FRAME_HEADER_BYTES
 from wal.ids import TxId
@@ -99,6 +99,7 @@ class Connection:
         self.machine = machine
         self.boot = machine.boot
         self.open = True
+        self._met = False
         self.session = machine.new_session(self._answer)
         self._up: deque[tuple[int, bytes]] = deque()
         self._down: deque[tuple[int, bytes]] = deque()
@@ -144,6 +145,9 @@ class Connection:
                 world.after(RETRY_BLOCKED_NS, self._arrive_up)
                 return
             _, data = self._up.popleft()
+            if not self._met:
+                self._met = True
+                machine.receive(ClientSeen(self.session, self.client.name, f"{self.client.name}:1"))
             for request in decode_requests(data[FRAME_HEADER_BYTES:]):
                 world.trace.add(world.now, "ask", self.client.name, machine.name, request)
                 world.network.said_at = world.now

@@ -19,7 +19,8 @@ from tools.wal.records import origin_text
 from tools.wal.story import Change, Event, Seen, Story, Verdict
 from tools.wal.times import time_of, time_text
 from tools.wal.trouble import Trouble
-from wal.ids import PARTITIONS_MAX, fragment_name, partition_of, tx_name
+from wal import RawBlock
+from wal.ids import DECISIONS, PARTITIONS_MAX, fragment_name, partition_of, tx_name
 
 Standing = Callable[[Change, Seen], bool]
 
@@ -60,6 +61,15 @@ def key(
             reading.take(block)
         reading.end()
     story.put_together()
+    decided = story.undecided()
+    fragments = [(DECISIONS, number) for number in sorted(set(decided.values()))]
+
+    def names_one(raw: RawBlock) -> bool:
+        return any(tx in raw.data for tx in decided)
+
+    for place in places if decided else ():
+        for block in Trouble(quiet=True).aside(place, choose=names_one, fragments=fragments):
+            story.readings[place.name].take_decision(block)
     shown = Shown(story, values)
     if at is not None:
         moment = _moment(at, places[0].name)
@@ -104,7 +114,7 @@ class Shown:
         words = [change.name, time_text(change.time_ms) if change.time_ms else "-", self._what(change)]
         if change.tx:
             words.append(f"tx={tx_name(change.tx)}")
-        origin = self._story.origin(change.tx)
+        origin = self._story.origin(change)
         if origin is not None:
             words.append(origin_text(origin))
         words.append("on=" + ",".join(_where(change, seen) for seen in change.seen))
@@ -126,7 +136,7 @@ class Shown:
         if verdict.last is None:
             yield f"{name}: nothing here tells of it"
             return
-        origin = self._story.origin(verdict.last.tx)
+        origin = self._story.origin(verdict.last)
         by = f" {origin_text(origin)}" if origin is not None else ""
         who = (
             f"tx={tx_name(verdict.last.tx)}{by}"
@@ -178,7 +188,7 @@ class Shown:
         if change.value is not None:
             told["value"] = word(change.value)
         told |= {"tx": change.tx.hex(), "prepared": change.prepared}
-        origin = self._story.origin(change.tx)
+        origin = self._story.origin(change)
         if origin is not None:
             told |= {"by": origin.node, "label": origin.label, "client": origin.client, "address": origin.address}
         told["seen"] = [

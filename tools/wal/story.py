@@ -93,10 +93,12 @@ class Story:
         self.fragment = fragment
         self.key = key
         self.origins: dict[bytes, r.Origin] = {}  # by transaction, and by session
+        self.decided: dict[TxId, tuple[int, int]] = {}  # where and in which epoch a decision was written
         self.events: list[Event] = []
         self.readings: dict[NodeId, Reading] = {}
         self._keep = keep
         self._changes: dict[tuple[int, int, bool, str], Change] = {}
+        self._maps: dict[str, Topology] = {}
 
     def reading(self, node: NodeId, rest: AtRest) -> Reading:
         """Begin to read a node's log."""
@@ -140,12 +142,36 @@ class Story:
             yield change
         yield from events
 
-    def origin(self, tx: TxId) -> r.Origin | None:
-        """Where a transaction comes from, put together from what was said of it and of its session."""
-        own, session = self.origins.get(tx), self.origins.get(tx[:SESSION_BYTES])
-        if own is None or own.address or session is None:
-            return own or (msgspec.structs.replace(session, label="") if session is not None else None)
-        return msgspec.structs.replace(own, client=session.client, address=session.address)
+    def origin(self, change: Change) -> r.Origin | None:
+        """Where a change comes from: what was said of its transaction and its session, and who was primary then."""
+        own, session = self.origins.get(change.tx), self.origins.get(change.tx[:SESSION_BYTES])
+        if own is not None and (own.address or session is None):
+            return own
+        if own is None and (session is None or session.tx == change.tx):
+            return session
+        at, epoch = self.decided.get(change.tx, (self.fragment[1], 0 if change.prepared else change.epoch))
+        by = own.node if own is not None else self._primary(at, epoch)
+        label = own.label if own is not None else ""
+        client, address = (session.client, session.address) if session is not None else ("", "")
+        return r.Origin(at, epoch, change.tx, by, label, client, address)
+
+    def note_map(self, topology: Topology | None) -> None:
+        """A committed map: an epoch has one primary, in every map that has it."""
+        if topology is not None:
+            self._maps[str(topology.version)] = topology
+
+    def _primary(self, partition: int, epoch: int) -> NodeId:
+        """Who was primary of a partition in an epoch, if any map that was met tells."""
+        for topology in self._maps.values():
+            if epoch and partition < len(topology.placements):
+                placement = topology.placements[partition]
+                if placement.epoch == epoch and placement.primary is not None:
+                    return placement.primary
+        return ""
+
+    def undecided(self) -> dict[TxId, int]:
+        """The transactions that were decided in another partition, and where: what is said of them is said there."""
+        return {c.tx: c.decision for c in self.changes if c.prepared and c.tx not in self.decided}
 
     @property
     def topology(self) -> Topology | None:
@@ -187,6 +213,7 @@ class Reading:
         self._gone: list[tuple[Change, Event]] = []
         self._map = b""
         self._known: Topology | None = rest.topology
+        story.note_map(rest.topology)
         self.floor = rest.history_from
         """What lies at or below this counter may be missing here for a good reason."""
 
@@ -208,6 +235,7 @@ class Reading:
                 known = topologies.decode(self._map)
                 if self._known is None or known.version > self._known.version:
                     self._known = known
+                self._story.note_map(known)
             except ValueError:
                 pass  # a newer version's; what it says is not needed
             self._map = b""
@@ -268,6 +296,7 @@ class Reading:
             case r.Origin(tx=tx):
                 self._origin(tx, record)
             case r.Committed(_, topology):
+                _ = self.topology  # the one before is looked at before it is replaced
                 self._map = topology
             case _:
                 pass
@@ -287,6 +316,19 @@ class Reading:
         if (entry.epoch, entry.counter) > newest and entry.counter <= self.floor:
             change = self._story.change(entry.epoch, entry.counter, entry.value, b"")
             self._add(change, Seen(self._node, self._rest.lsn, 0, "store", entry.epoch, self._rest.lsn))
+
+    def take_decision(self, block: Block) -> None:
+        """Read on in a partition where transactions of the story were decided."""
+        for record in block.records:
+            match record:
+                case r.Update(writes) | r.History(writes):
+                    for write in writes:
+                        if write.namespace == DECISIONS:
+                            self._story.decided.update((tx, (write.partition, write.issued)) for tx in write.keys)
+                case r.Origin(tx=tx):
+                    self._origin(tx, record)
+                case _:
+                    pass
 
     def _write(self, lsn: int, time_ms: int, write: r.Write, how: How, prepare: r.Prepare | None = None) -> None:
         if write.fragment != self._story.fragment or self._story.key not in write.keys:

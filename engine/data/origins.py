@@ -1,0 +1,53 @@
+"""Where transactions come from, for whoever reads the log later: what a client calls itself and its transactions.
+
+An id names a session, and a session one client; so a client is named once to each group of copies, beside the first record
+of its session there, and again after each checkpoint, because the log before it may be trimmed. A label is said with its
+transaction. None of this is folded into any state, and no rule depends on it.
+"""
+
+from __future__ import annotations
+
+from engine.turn.core import Core
+from engine.turn.effects import ClientSeen, SessionId
+from rebalance.partition import Hold
+from wal.ids import SESSION_BYTES, NodeId, TxId
+from wal.records import Origin
+
+SAID_MAX = 1 << 16
+"""So many sessions are remembered to have been named; beyond that all are named again."""
+
+
+class Origins:
+    """Who the clients of this node are, and where it has said so."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._clients: dict[SessionId, ClientSeen] = {}
+        self._said: dict[tuple[bytes, tuple[tuple[NodeId, ...], tuple[NodeId, ...]]], None] = {}
+
+    def on_client_seen(self, event: ClientSeen) -> None:
+        """A client connected, or went."""
+        if event.address:
+            self._clients[event.session] = event
+        else:
+            self._clients.pop(event.session, None)
+
+    def begin_again(self) -> None:
+        """A checkpoint is written: what was said before it may be trimmed."""
+        self._said = {}
+
+    def of(self, session: SessionId, tx: TxId, hold: Hold, label: str = "") -> Origin | None:
+        """What is to be logged beside the first record of a transaction in this partition; mostly nothing."""
+        client = None if (tx[:SESSION_BYTES], hold.group) in self._said else self._clients.get(session)
+        if client is not None:
+            return Origin(hold.number, hold.epoch, tx, self._core.node, label, client.name, client.address)
+        return Origin(hold.number, hold.epoch, tx, self._core.node, label) if label else None
+
+    def log(self, origin: Origin, hold: Hold) -> Origin:
+        """It is said: log it here, to be shipped beside the record that it is about."""
+        if origin.address:
+            if len(self._said) >= SAID_MAX:
+                self._said = {}
+            self._said[origin.tx[:SESSION_BYTES], hold.group] = None
+        self._core.log_unapplied(origin)
+        return origin
