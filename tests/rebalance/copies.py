@@ -1,0 +1,573 @@
+"""Copies wired in memory: what `rebalance.ports` asks for and no more, so that a transfer needs no node.
+
+Three copies at most, a wire that keeps what is said until it is delivered, and a map that the test writes. What a copy
+has is folded by the real replica over a store in memory; its log is a list; history is read from it by the real cursor.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from engine.state.replica import Replica
+from engine.state.store import Entry, LayeredStore, MemoryStore
+from rebalance.demander import Demander
+from rebalance.lives import INCARNATION_BITS
+from rebalance.messages import AskTail, CopyMessage, Demand, More, Settle, Settled, Supply, Tail
+from rebalance.partition import Hold
+from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory
+from rebalance.promotion import Promotion
+from rebalance.supplier import SupplySide
+from rebalance.table import CopyState, Member, Placement, Topology
+from wal import records as r
+from wal.errors import Finding
+from wal.history import HistoryCursor, Wanted
+from wal.ids import NO_VERSION, Fragment, NodeId, TxId, Version
+
+NAMESPACE = "acc"
+STEPS_MAX = 20_000
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Records of a primary, for one copy."""
+
+    number: int
+    version: Version
+    records: list[r.Record]
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A batch is in the log of a copy."""
+
+    number: int
+
+
+Said: TypeAlias = CopyMessage | Batch | Taken
+Trouble: TypeAlias = Callable[[NodeId, NodeId, Said], int]
+"""How often something that was said arrives: 0 is lost, 2 is doubled; -1 comes after what is said next."""
+
+
+class Settings(msgspec.Struct):
+    """Small enough for everything to come in pieces."""
+
+    retransmit_ms: int = 100
+    supply_credit: int = 2
+    supply_batch_bytes: int = 120
+    max_parallel_migrations: int = 1
+    prefer_history: bool = False
+
+
+class _Put:
+    """A write, or something else that a primary has decided."""
+
+    def __init__(self, copy: Copy, record: r.Record, hold: Hold) -> None:
+        self.records: list[r.Record] = [record]
+        self.partition, self.epoch = hold.number, hold.epoch
+        self._copy = copy
+
+    def counted(self) -> None:
+        """Every in-sync copy has it."""
+        self._copy.replica.apply(self.records[0])
+
+    def abandoned(self) -> None:
+        """The next primary decides."""
+
+
+class _Shipped:
+    def __init__(self, operation: Operation, waiting: Sequence[NodeId], lagging: Sequence[NodeId]) -> None:
+        self.operation = operation
+        self.waiting = dict.fromkeys(waiting)
+        self.lagging = dict.fromkeys(lagging)
+        self.counts = False
+
+
+class Shipping:
+    """Batches of one operation each, sent until they are answered."""
+
+    def __init__(self, copy: Copy) -> None:
+        self._copy = copy
+        self._sent: dict[int, _Shipped] = {}
+        self._number = copy.run << 20
+
+    def ship(self, operation: Operation, hold: Hold) -> None:
+        """Send it to the copies of its partition."""
+        self._dispatch(_Shipped(operation, hold.needed, hold.moving))
+
+    def _dispatch(self, shipped: _Shipped) -> None:
+        self._number += 1
+        self._sent[self._number] = shipped
+        self._say(self._number)
+        self._look(self._number)
+
+    def _say(self, number: int) -> None:
+        shipped, copy = self._sent[number], self._copy
+        for node in (*shipped.waiting, *shipped.lagging):
+            copy.world.say(copy.node, node, Batch(number, copy.version, shipped.operation.records))
+
+    def on_taken(self, sender: NodeId, number: int) -> None:
+        """A copy has it."""
+        shipped = self._sent.get(number)
+        if shipped is not None:
+            shipped.waiting.pop(sender, None)
+            shipped.lagging.pop(sender, None)
+            self._look(number)
+
+    def _look(self, number: int) -> None:
+        shipped = self._sent[number]
+        if not shipped.waiting and not shipped.counts:
+            shipped.counts = True
+            shipped.operation.counted()
+        if shipped.counts and not shipped.lagging:
+            self._sent.pop(number, None)
+
+    def lag(self, node: NodeId, partitions: Container[int]) -> None:
+        """What does not count yet goes to a MOVING copy under a number of its own."""
+        for shipped in [s for s in self._sent.values() if not s.counts and s.operation.partition in partitions]:
+            again = _Shipped(shipped.operation, (), (node,))
+            again.counts = True
+            self._dispatch(again)
+
+    def harden(self, node: NodeId, partition: int) -> None:
+        """Wait for a MOVING copy too."""
+        for shipped in self._sent.values():
+            if not shipped.counts and shipped.operation.partition == partition and node in shipped.lagging:
+                del shipped.lagging[node]
+                shipped.waiting[node] = None
+
+    def outstanding(self, node: NodeId, partition: int) -> bool:
+        """Whether it has not answered something."""
+        return any(node in s.lagging and s.operation.partition == partition for s in self._sent.values())
+
+    def switch(self) -> None:
+        """A new map: what does not count goes to its copies, or is abandoned."""
+        sent, self._sent = self._sent, {}
+        for shipped in sent.values():
+            hold = self._copy.holds[shipped.operation.partition]
+            if shipped.counts:
+                continue
+            if hold.mine and hold.epoch == shipped.operation.epoch:
+                self.ship(shipped.operation, hold)
+            else:
+                for record in shipped.operation.records:
+                    self._copy.replica.apply(record)
+                shipped.operation.abandoned()
+
+    def tick(self) -> None:
+        """Send again what was not answered."""
+        for number in self._sent:
+            self._say(number)
+
+
+class _View:
+    """A log in memory, as the cursor reads it."""
+
+    def __init__(self, records: list[r.Record]) -> None:
+        self.bytes_read = 0
+        self.findings: list[Finding] = []
+        self._records = records
+
+    def records(self, wanted: Wanted, until_lsn: int) -> Iterator[list[r.Record]]:
+        """All of it, a record at a time."""
+        assert wanted is not None
+        yield from ([record] for record in self._records[:until_lsn])
+
+
+class Copy:
+    """One node's copies, and the rules that bring them up to date: all that `rebalance.ports.Node` asks for."""
+
+    def __init__(self, world: Copies, node: NodeId, *, disk: str, run: int, records: Sequence[r.Record] = ()) -> None:
+        self.world = world
+        self.node = node
+        self.disk = disk
+        self.run = run
+        self.settings = world.settings
+        self.slow_until = 0
+        self.frozen = False
+        self.serving = True
+        self.topology: Topology | None = None
+        self.holds: list[Hold] = []
+        self.work = 0
+        self.replica = Replica(LayeredStore(MemoryStore()))
+        self.records: list[r.Record] = []
+        self.history_begins = 0
+        self.notes: list[str] = []
+        self._resumed: deque[Callable[[], None]] = deque()
+        self._cursors: dict[tuple[NodeId, int], HistoryCursor] = {}
+        self._read: deque[HistoryRead] = deque()
+        for record in records:
+            self.log(record)
+        self.shipping = Shipping(self)
+        self.demander = Demander(self)
+        self.supply = SupplySide(self, self.shipping, regroup=self._group)
+        self.promotion = Promotion(self, self.shipping, activated=self._activate)
+
+    # What a rule may see, and owe.
+
+    @property
+    def now(self) -> int:
+        """The same for all."""
+        return self.world.now
+
+    @property
+    def version(self) -> Version:
+        """Of the map."""
+        return self.topology.version if self.topology is not None else NO_VERSION
+
+    def log(self, record: r.Record) -> None:
+        """Fold it in, and keep it."""
+        self.replica.apply(record)
+        self.records.append(record)
+
+    def log_unapplied(self, record: r.Record) -> None:
+        """Keep it."""
+        self.records.append(record)
+
+    def send(self, to: NodeId, message: CopyMessage) -> None:
+        """Say it."""
+        self.world.say(self.node, to, message)
+
+    def task(self, task: HistoryTask) -> None:
+        """Read history at once, and tell of it later."""
+        match task:
+            case OpenHistory(session, wants):
+                log = self.records[self.history_begins :]
+                self._cursors[session] = HistoryCursor([1], lambda _lsn, _names: _View(log), wants, len(log))
+            case ReadHistory(session, size):
+                cursor = self._cursors[session]
+                writes = cursor.read(size)
+                self._read.append(HistoryRead(session, writes, cursor.done, cursor.missed if cursor.done else []))
+            case CloseHistory(session):
+                self._cursors.pop(session).close()
+
+    def note(self, text: str) -> None:
+        """Remember it."""
+        self.notes.append(text)
+
+    def resume(self, go_on: Callable[[], None]) -> None:
+        """Later."""
+        self._resumed.append(go_on)
+
+    # What happens to it.
+
+    def hear(self, sender: NodeId, said: Said) -> None:
+        """Somebody said something."""
+        match said:
+            case Batch():
+                self._take(sender, said)
+            case Taken(number):
+                self.shipping.on_taken(sender, number)
+            case Supply() | Settle():
+                self.demander.handle(sender, said)
+            case Demand() | More() | Settled():
+                self.supply.handle(sender, said)
+            case AskTail() | Tail():
+                self.promotion.handle(sender, said)
+
+    def go_on(self) -> bool:
+        """Do one thing of what was put off; whether there was one."""
+        self.work = 0
+        if self._resumed:
+            self._resumed.popleft()()
+        elif self._read:
+            self.supply.on_history(self._read.popleft())
+        else:
+            return False
+        return True
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self.work = 0
+        self.shipping.tick()
+        self.demander.tick()
+        self.promotion.tick()
+
+    def _take(self, sender: NodeId, batch: Batch) -> None:
+        """A primary's records: all or nothing, but a MOVING copy passes over what its supply will bring."""
+        if batch.version != self.version:
+            return
+        for record in batch.records:
+            for partition, epoch in _concerns(record):
+                hold, known = self.holds[partition], self.replica.partition(partition).epoch
+                if hold.placement.primary != sender or hold.state not in (CopyState.OWNING, CopyState.MOVING):
+                    return
+                if hold.state is CopyState.MOVING and self.demander.demanded(partition):
+                    return
+                history = isinstance(record, r.History | r.EpochStart)
+                if hold.state is CopyState.MOVING and (known != hold.epoch or (epoch != known and not history)):
+                    continue
+                if hold.state is CopyState.OWNING and epoch != known and not history:
+                    return
+                if self.replica.apply(record):
+                    self.records.append(record)
+                if isinstance(record, r.Compare):
+                    self.demander.on_compare(record)
+                break
+        self.world.say(self.node, sender, Taken(batch.number))
+
+    def switch(self, topology: Topology) -> None:
+        """A new map, in the order in which a node lets it take effect."""
+        self.topology = topology
+        before = [(h.state, h.epoch, h.placement.primary, h.mine) for h in self.holds]
+        if not self.holds:
+            self.holds = [Hold(n, p) for n, p in enumerate(topology.placements)]
+            before = [(CopyState.NONE, 0, None, False) for _ in self.holds]
+        changed: list[Hold] = []
+        for hold, placement, was in zip(self.holds, topology.placements, before, strict=True):
+            mine = placement.primary == self.node
+            hold.active = mine and hold.mine and hold.active and hold.epoch == placement.epoch
+            hold.placement, hold.mine, hold.epoch = placement, mine, placement.epoch
+            hold.state = placement.state_of(self.node)
+            if was != (hold.state, hold.epoch, placement.primary, mine):
+                changed.append(hold)
+        self.supply.switch()
+        for hold in self.holds:
+            self._group(hold)
+        self.shipping.switch()
+        self.promotion.begin([hold for hold in self.holds if hold.mine and not hold.active])
+        self.demander.switch(changed)
+
+    def _group(self, hold: Hold) -> None:
+        hold.needed, hold.moving = (), ()
+        if hold.mine:
+            hardened = self.supply.hardened.get(hold.number, {})
+            others = [node for node in hold.placement.owners if node != self.node]
+            hold.needed = tuple(n for n in others if n in hold.placement.in_sync or n in hardened)
+            hold.moving = tuple(n for n in others if n not in hold.needed)
+
+    def _activate(self, hold: Hold) -> None:
+        hold.active = True
+
+    # What a client wants of a primary.
+
+    def put(self, partition: int, **rows: str | None) -> None:
+        """Write rows, None to delete; they count when every in-sync copy has them."""
+        hold = self.holds[partition]
+        assert hold.active, f"{self.node} is not the primary of partition {partition}, or not yet"
+        counter = self.replica.fragment((NAMESPACE, partition)).counter
+        start = counter.reserve(len(rows))
+        keys = [key.encode() for key in rows]
+        values = [value.encode() if value is not None else None for value in rows.values()]
+        self.decide(r.Update([r.Write(NAMESPACE, partition, hold.epoch, start, keys, values, counter.lwm)]), hold)
+
+    def prepare_reader(self, partition: int, tx: TxId) -> None:
+        """A transaction that only read here is in doubt."""
+        hold = self.holds[partition]
+        record = r.Prepare(tx, partition, hold.epoch, [], [(NAMESPACE, b"k")], [partition], partition)
+        self.decide(record, hold)
+
+    def end_reader(self, partition: int, tx: TxId) -> None:
+        """... and has ended."""
+        hold = self.holds[partition]
+        self.decide(r.Outcome(tx, partition, hold.epoch, True, []), hold)
+
+    def decide(self, record: r.Record, hold: Hold) -> None:
+        """Log it, and send it to the copies."""
+        self.log_unapplied(record)
+        self.shipping.ship(_Put(self, record, hold), hold)
+
+    # What can happen to a disk.
+
+    def trim(self, *, unannounced: bool = False) -> None:
+        """The log begins here; `unannounced`: nobody knows that what was before is gone."""
+        self.history_begins = len(self.records)
+        if not unannounced:
+            dropped = [(*name, f.counter.lwm + 1) for name, f in self.replica.fragments.items()]
+            self.log(r.Trimmed(self.history_begins + 1, dropped))
+
+    def checkpoint(self) -> None:
+        """What is everywhere needs no tombstone any more."""
+        image = self.replica.begin_checkpoint(len(self.records), [])
+        self.replica.store.base.write(image)
+        self.replica.store.thaw()
+
+    def spoil(self, partition: int, key: str, value: str) -> None:
+        """A row is not what was written."""
+        name = (NAMESPACE, partition)
+        held = self.replica.store.get(name, key.encode())
+        assert held is not None
+        self.replica.store.put(name, key.encode(), Entry(held.epoch, held.counter, value.encode()))
+
+    def rows(self, partition: int) -> dict[bytes, tuple[int, int, bytes]]:
+        """All live rows."""
+        page = self.replica.store.page((NAMESPACE, partition), b"", 100_000)
+        assert page.next is None
+        return {key: (e.epoch, e.counter, e.value) for key, e in page.rows if e.value is not None}
+
+
+def _concerns(record: r.Record) -> list[tuple[int, int]]:
+    """(partition, epoch) of what a record is about."""
+    match record:
+        case r.Update(writes) | r.History(writes):
+            return [(write.partition, write.epoch) for write in writes]
+        case r.Prepare() | r.Outcome() | r.NoOp() | r.EpochStart() | r.Stable() | r.Compare():
+            return [(record.partition, record.epoch)]
+        case _:
+            raise AssertionError(f"not what a primary sends: {record}")
+
+
+class Copies:
+    """Some nodes, what was said and has not arrived, and the map."""
+
+    def __init__(self, *nodes: NodeId, partitions: int = 1, settings: Settings | None = None) -> None:
+        self.now = 0
+        self.settings = settings if settings is not None else Settings()
+        self.wire: deque[tuple[NodeId, NodeId, Said]] = deque()
+        self.trouble: Trouble | None = None
+        self.said: list[str] = []  # the kinds of all that was delivered
+        self.away: dict[NodeId, None] = {}
+        self._disks = 0
+        self._minor = 0
+        self.copies = {node: self._make(node, run=1) for node in nodes}
+        self.placements = [Placement(1, 1, nodes, nodes) for _ in range(partitions)]
+
+    def __getitem__(self, node: NodeId) -> Copy:
+        return self.copies[node]
+
+    def _make(self, node: NodeId, *, run: int) -> Copy:
+        self._disks += 1
+        return Copy(self, node, disk=f"{node}-disk{self._disks}", run=run)
+
+    # The map.
+
+    def map(self, owners: Sequence[NodeId], in_sync: Sequence[NodeId], *, promote: bool = False) -> None:
+        """The next map, the same for every partition: the first owner is primary."""
+        self.placements = [
+            Placement(p.version + 1, p.epoch + promote, tuple(owners), tuple(in_sync)) for p in self.placements
+        ]
+        self._commit()
+
+    def _commit(self) -> None:
+        self._minor += 1
+        here = {node: copy for node, copy in self.copies.items() if node not in self.away}
+        members = tuple(
+            Member(node, copy.disk, copy.run << INCARNATION_BITS, f"{node}:1", order)
+            for order, (node, copy) in enumerate(here.items())
+        )
+        topology = Topology(
+            Version(1, self._minor),
+            "c",
+            "test",
+            len(self.placements),
+            len(self.copies) - 1,
+            members,
+            tuple(self.copies),
+            tuple(self.placements),
+            {node: copy.disk for node, copy in here.items()},
+            {},
+            len(members),
+        )
+        topology.check()
+        for copy in here.values():
+            copy.switch(topology)
+
+    def admit(self) -> None:
+        """Every copy that its primary vouches for is in sync by the next map."""
+        placements: list[Placement] = []
+        for number, p in enumerate(self.placements):
+            assert p.primary is not None
+            vouched = self.copies[p.primary].supply.vouched
+            in_sync = tuple(n for n in p.owners if n in p.in_sync or (number, n) in vouched)
+            placements.append(Placement(p.version + 1, p.epoch, p.owners, in_sync))
+        self.placements = placements
+        self._commit()
+
+    # What is said.
+
+    def say(self, sender: NodeId, to: NodeId, said: Said) -> None:
+        """Put it on the wire."""
+        self.wire.append((sender, to, said))
+
+    def step(self) -> bool:
+        """Deliver the next message, or do what was put off; whether there was anything."""
+        if any(copy.go_on() for node, copy in self.copies.items() if node not in self.away):
+            return True
+        if not self.wire:
+            return False
+        sender, to, said = self.wire.popleft()
+        times = self.trouble(sender, to, said) if self.trouble is not None else 1
+        if times < 0 and self.wire:
+            after = self.wire.popleft()
+            self.wire.extendleft([(sender, to, said), after])
+            return True
+        for _ in range(abs(times)):
+            if sender not in self.away and to not in self.away:
+                self.said.append(type(said).__name__)
+                self.copies[to].hear(sender, said)
+        return True
+
+    def run(self) -> None:
+        """Deliver everything, until nobody has anything to say."""
+        for _ in range(STEPS_MAX):
+            if not self.step():
+                return
+        raise AssertionError(f"they talk without end: {self.said[-20:]}")
+
+    def wait(self, times: int = 1) -> None:
+        """Time passes, `retransmit_ms` each time, and everything is delivered."""
+        for _ in range(times):
+            self.now += self.settings.retransmit_ms * MS
+            for node, copy in self.copies.items():
+                if node not in self.away:
+                    copy.tick()
+            self.run()
+
+    # What happens to nodes.
+
+    def leaves(self, node: NodeId) -> None:
+        """It is gone, and so is what it had said last; its disk is not."""
+        self.away[node] = None
+        self.wire = deque(item for item in self.wire if node not in item[:2])
+
+    def returns(self, node: NodeId, *, wiped: bool = False) -> None:
+        """It starts again: with what its log says, or with another disk."""
+        old = self.copies[node]
+        self.away.pop(node, None)
+        self.wire = deque(item for item in self.wire if node not in item[:2])
+        if wiped:
+            self.copies[node] = self._make(node, run=1)
+        else:
+            self.copies[node] = Copy(self, node, disk=old.disk, run=old.run + 1, records=old.records)
+            self.copies[node].history_begins = old.history_begins
+
+    # The end.
+
+    def whole(self, *, patience: int = 60) -> None:
+        """The trouble is over: in bounded time every copy is vouched for, and the next map says so."""
+        self.trouble = None
+        for _ in range(patience):
+            self.run()
+            if all(
+                (number, node) in self.copies[p.owners[0]].supply.vouched
+                for number, p in enumerate(self.placements)
+                for node in p.owners
+                if node not in p.in_sync
+            ):
+                break
+            self.wait()
+        else:
+            raise AssertionError({n: (c.demander.behind, c.notes[-5:]) for n, c in self.copies.items()})
+        self.admit()
+        self.wait(2)
+
+    def judge(self) -> None:
+        """Equal counters, equal epochs, equal digests of history, equal rows, on every owner; nobody in doubt alone."""
+        for number, p in enumerate(self.placements):
+            told = []
+            for node in p.owners:
+                copy = self.copies[node]
+                copy.replica.check()
+                fragment = copy.replica.fragment((NAMESPACE, number))
+                state = copy.replica.partition(number)
+                counter = (fragment.counter.lwm, fragment.counter.hwm, fragment.counter.ranges)
+                told.append(
+                    (counter, fragment.history, fragment.digest, copy.rows(number), state.epoch, sorted(state.prepared))
+                )
+            assert all(other == told[0] for other in told[1:]), f"partition {number}: {told}"
+
+
+def name_of(partition: int) -> Fragment:
+    """The fragment that stories write to."""
+    return (NAMESPACE, partition)

@@ -1,0 +1,138 @@
+"""A new primary makes the copies equal before it serves: what it fetches, what it issues again, what it closes."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import pytest
+
+from tests.rebalance.copies import Batch, Copies, Said, name_of
+from tests.rebalance.test_transfers import READER, TROUBLES, three
+from wal import records as r
+
+NAME = name_of(0)
+
+
+def reaches(copies: Copies, only: Container[str], **rows: str | None) -> None:
+    """A write of n1 that no other copy than these hears of."""
+    copies.trouble = lambda _sender, to, said: int(not isinstance(said, Batch) or to in only)
+    copies["n1"].put(0, **rows)
+    copies.run()
+    copies.trouble = None
+
+
+def promote(copies: Copies, first: str, *others: str) -> None:
+    """n1 is gone, and the others go on."""
+    copies.leaves("n1")
+    copies.map((first, *others), (first, *others), promote=True)
+
+
+def served(copies: Copies) -> None:
+    """The new primary serves, its copies are equal, and it goes on."""
+    copies.trouble = None
+    copies.wait(3)
+    copies.judge()
+    copies[copies.placements[0].owners[0]].put(0, more="rows")
+    copies.wait(2)
+    copies.judge()
+
+
+def test_what_only_a_survivor_has_is_fetched_from_it() -> None:
+    copies = three()
+    reaches(copies, ["n3"], k1="heard by n3")
+    promote(copies, "n2", "n3")
+    served(copies)
+    assert copies["n2"].rows(0)[b"k1"][2] == b"heard by n3"
+    assert copies["n2"].promotion.fetched == 1
+
+
+def test_what_the_new_primary_has_and_a_survivor_lacks_is_issued_again() -> None:
+    copies = three()
+    reaches(copies, ["n2"], k1="heard by n2")
+    promote(copies, "n2", "n3")
+    served(copies)
+    assert copies["n3"].rows(0)[b"k1"][2] == b"heard by n2"
+
+
+def test_what_lies_beyond_a_gap_is_issued_again_and_the_gap_is_closed() -> None:
+    copies = three()
+    before = copies["n1"].replica.fragment(NAME).counter.hwm
+    reaches(copies, [], k1="heard by nobody")
+    reaches(copies, ["n2"], k2="beyond the gap")
+    promote(copies, "n2", "n3")
+    served(copies)
+    for node in ("n2", "n3"):
+        assert copies[node].rows(0)[b"k1"][2] == b"v1"
+        assert copies[node].rows(0)[b"k2"][2] == b"beyond the gap"
+    closed = [record for record in copies["n3"].records if isinstance(record, r.NoOp)]
+    assert [gap for record in closed for gap in record.gaps] == [(NAME[0], before, 1)]
+
+
+def test_each_survivor_has_something_and_together_they_have_all() -> None:
+    copies = three()
+    reaches(copies, ["n2"], k1="heard by n2")
+    reaches(copies, ["n3"], k2="heard by n3")
+    reaches(copies, ["n2"], k3=None)
+    promote(copies, "n3", "n2")
+    served(copies)
+    rows = copies["n3"].rows(0)
+    assert (rows[b"k1"][2], rows[b"k2"][2], b"k3" in rows) == (b"heard by n2", b"heard by n3", False)
+
+
+@pytest.mark.parametrize("to", [["n2"], ["n3"], ["n2", "n3"]], ids=str)
+@pytest.mark.parametrize("first", ["n2", "n3"])
+def test_a_reader_that_one_survivor_knows_is_known_to_all_of_them(first: str, to: list[str]) -> None:
+    copies = three()
+    copies.trouble = lambda _sender, other, said: int(not isinstance(said, Batch) or other in to)
+    copies["n1"].prepare_reader(0, READER)
+    copies.run()
+    copies.trouble = None
+    promote(copies, first, "n3" if first == "n2" else "n2")
+    served(copies)
+    assert all(READER in copies[node].replica.partition(0).prepared for node in ("n2", "n3"))
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("kind", ["AskTail", "Tail", "Batch", "Taken"])
+@pytest.mark.parametrize("what", TROUBLES)
+def test_a_promotion_in_trouble_takes_longer(what: str, kind: str, nth: int) -> None:
+    copies = three()
+    reaches(copies, ["n3"], k1="heard by n3")
+    reaches(copies, ["n2"], k2="heard by n2")
+    seen = [0]
+
+    def trouble(_sender: str, _to: str, said: Said) -> int:
+        seen[0] += type(said).__name__ == kind
+        return TROUBLES[what] if type(said).__name__ == kind and seen[0] == nth else 1
+
+    copies.trouble = trouble
+    promote(copies, "n2", "n3")
+    copies.run()
+    copies.wait(2)
+    served(copies)
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_promotion_that_ends_halfway_is_begun_anew_by_another(after: int) -> None:
+    copies = three()
+    reaches(copies, ["n3"], k1="heard by n3")
+    reaches(copies, ["n2"], k2="heard by n2", k3=None)
+    promote(copies, "n2", "n3")
+    for _ in range(after):
+        copies.step()
+    copies.map(("n3", "n2"), ("n3", "n2"), promote=True)
+    served(copies)
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_new_primary_that_restarts_promotes_itself_anew(after: int) -> None:
+    copies = three()
+    reaches(copies, ["n3"], k1="heard by n3")
+    reaches(copies, ["n2"], k2="heard by n2")
+    promote(copies, "n2", "n3")
+    for _ in range(after):
+        copies.step()
+    copies.leaves("n2")
+    copies.returns("n2")
+    copies.map(("n2", "n3"), ("n2", "n3"), promote=True)
+    served(copies)

@@ -1,0 +1,369 @@
+"""One copy becomes whole: every way, every message in trouble, and a promotion after each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rebalance.choice import Kind
+from tests.rebalance.copies import Batch, Copies, Said, Settings, Taken, name_of
+from wal import records as r
+
+READER = b"reader----000001"
+
+
+def three(*, partitions: int = 1) -> Copies:
+    """Three copies in sync, with rows enough for history to be worth it."""
+    copies = Copies("n1", "n2", "n3", partitions=partitions)
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    for number in range(partitions):
+        for at in range(12):
+            copies["n1"].put(number, **{f"k{at}": f"v{at}"})
+    copies.run()
+    return copies
+
+
+def nothing(copies: Copies) -> None:
+    """A copy is asked to prove itself, and lacks nothing."""
+
+
+def historical(copies: Copies) -> None:
+    """It was away for a few writes."""
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    for number in range(len(copies.placements)):
+        copies["n1"].put(number, k1="new", k2=None)
+        copies["n1"].put(number, k3="newer")
+    copies.run()
+    copies.returns("n3")
+
+
+def full(copies: Copies) -> None:
+    """It comes with an empty disk."""
+    historical(copies)
+    copies.leaves("n3")
+    copies.returns("n3", wiped=True)
+
+
+def parted(copies: Copies) -> None:
+    """It was primary, and logged what nobody else has: its history was not continued."""
+    copies.map(("n3", "n1", "n2"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    copies.trouble = lambda sender, *_: 0 if sender == "n3" else 1
+    for number in range(len(copies.placements)):
+        copies["n3"].put(number, k4="nobody", k5="heard")
+    copies.run()
+    copies.trouble = None
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"), promote=True)
+    copies.run()
+    for number in range(len(copies.placements)):
+        copies["n1"].put(number, k5="said")
+    copies.run()
+    copies.returns("n3")
+
+
+WAYS: dict[str, Callable[[Copies], None]] = {f.__name__: f for f in (nothing, historical, full, parted)}
+
+
+def move(copies: Copies) -> None:
+    """n3 is MOVING by the next map."""
+    copies.map(("n1", "n2", "n3"), ("n1", "n2"))
+
+
+def end(copies: Copies) -> None:
+    """Everything comes to rest, and then n3 becomes primary: it can, because it has all."""
+    copies.whole()
+    copies.judge()
+    copies.map(("n3", "n1", "n2"), ("n1", "n2", "n3"), promote=True)
+    copies.wait(3)
+    for number in range(len(copies.placements)):
+        copies["n3"].put(number, k0="after", more="rows")
+    copies.wait(2)
+    copies.judge()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_becomes_whole_and_may_be_promoted(way: str) -> None:
+    copies = three()
+    WAYS[way](copies)
+    move(copies)
+    end(copies)
+    kinds = {"nothing": Kind.NOTHING, "historical": Kind.HISTORICAL, "full": Kind.FULL, "parted": Kind.HISTORICAL}
+    assert copies["n3"].demander.progress.ways[name_of(0)] == kinds[way]
+
+
+@pytest.mark.parametrize("way", ["historical", "parted"])
+def test_exactly_the_missing_updates_are_supplied(way: str) -> None:
+    copies = three()
+    WAYS[way](copies)
+    mine = copies["n3"].replica.fragment(name_of(0)).counter.lwm
+    theirs = copies["n1"].replica.fragment(name_of(0)).counter.lwm
+    move(copies)
+    end(copies)
+    supplied = copies["n3"].demander.progress.updates["historical"]
+    undone = 2 if way == "parted" else 0  # the counters of what nobody heard, issued again for other keys
+    assert supplied == theirs - (mine - undone)
+    assert copies["n1"].supply.supplied == {"n3": supplied}
+
+
+TROUBLES = {"lost": 0, "doubled": 2, "swapped": -1}
+KINDS = ["Demand", "Supply", "More", "Settled", "Settle", "Batch", "Taken"]
+
+
+def once(kind: str, times: int, nth: int) -> Callable[[str, str, Said], int]:
+    """The nth message of a kind, of those to or from n3, gets into trouble."""
+    seen = [0]
+
+    def trouble(sender: str, to: str, said: Said) -> int:
+        if type(said).__name__ == kind and "n3" in (sender, to):
+            seen[0] += 1
+            return times if seen[0] == nth else 1
+        return 1
+
+    return trouble
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", TROUBLES)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_message_in_trouble_costs_time_and_nothing_else(way: str, what: str, kind: str, nth: int) -> None:
+    copies = three()
+    WAYS[way](copies)
+    copies.trouble = once(kind, TROUBLES[what], nth)
+    move(copies)
+    copies["n1"].put(0, k7="live")
+    copies.run()
+    copies["n1"].put(0, k8="later", k1=None)
+    copies.wait(3)
+    end(copies)
+
+
+@pytest.mark.parametrize("again", ["restarts", "is wiped", "sees its supplier restart"])
+@pytest.mark.parametrize("after", range(1, 13))
+@pytest.mark.parametrize("way", WAYS)
+def test_a_transfer_that_breaks_off_at_any_message_is_followed_by_a_demand_for_the_rest(
+    way: str, after: int, again: str
+) -> None:
+    copies = three()
+    WAYS[way](copies)
+    move(copies)
+    copies["n1"].put(0, k7="live")
+    for _ in range(after):
+        copies.step()
+    broken = "n1" if "supplier" in again else "n3"
+    copies.leaves(broken)
+    if broken == "n3":
+        copies.map(("n1", "n2"), ("n1", "n2"))
+        copies.returns("n3", wiped=again == "is wiped")
+    else:
+        copies.map(("n2", "n3"), ("n2",), promote=True)
+        copies.wait(2)
+        copies.returns("n1")
+        copies.map(("n2", "n1"), ("n2",))
+        copies.whole()
+        copies.map(("n1", "n2"), ("n1", "n2"), promote=True)
+    copies.run()
+    move(copies)
+    copies["n1"].put(0, k8="more")
+    end(copies)
+
+
+def test_a_small_credit_is_used_up_and_given_again() -> None:
+    copies = Copies("n1", "n2", "n3", settings=Settings(supply_credit=1, supply_batch_bytes=1))
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    for at in range(30):
+        copies["n1"].put(0, **{f"k{at:02}": "v"})
+    copies.run()
+    full(copies)
+    move(copies)
+    under_way = 0
+    while copies.step():
+        under_way = max(under_way, sum(type(said).__name__ == "Supply" for *_, said in copies.wire))
+    assert under_way == 1, "never more than there is credit for"
+    assert copies.said.count("Supply") > 30
+    end(copies)
+
+
+def test_history_that_is_gone_is_replaced_by_rows() -> None:
+    copies = three()
+    historical(copies)
+    copies["n1"].trim()
+    move(copies)
+    end(copies)
+    assert copies["n3"].demander.progress.ways[name_of(0)] == Kind.FULL
+
+
+def test_history_that_turns_out_to_be_gone_is_missed_and_asked_for_in_full() -> None:
+    copies = three()
+    historical(copies)
+    copies["n1"].trim(unannounced=True)
+    move(copies)
+    end(copies)
+    assert any("could not supply the history" in note for note in copies["n3"].notes)
+    assert copies["n3"].demander.progress.ways[name_of(0)] == Kind.FULL
+
+
+def test_a_row_that_differs_is_found_before_it_is_vouched_for() -> None:
+    copies = three()
+    historical(copies)
+    copies["n3"].spoil(0, "k9", "rot")
+    move(copies)
+    end(copies)
+    assert copies["n1"].supply.differed == {(name_of(0), "n3"): 1}
+    assert copies["n3"].demander.answers.differed == {name_of(0): 1}
+
+
+def test_what_differs_at_its_primary_is_asked_for_less_and_less_often() -> None:
+    copies = three()
+    historical(copies)
+
+    def rotting(_sender: str, to: str, said: Said) -> int:
+        """The row rots again before each question about it."""
+        if to == "n3" and isinstance(said, Batch) and isinstance(said.records[0], r.Compare):
+            copies["n3"].spoil(0, "k9", "rot")
+        return 1
+
+    copies.trouble = rotting
+    move(copies)
+    copies.wait(40)
+    often = copies["n3"].demander.answers.differed[name_of(0)]
+    assert 3 <= often < 10, "it is put off"
+    end(copies)
+
+
+def test_a_history_that_differs_is_taken_in_full() -> None:
+    copies = three()
+    copies["n3"].replica.fragment(name_of(0)).digest ^= 1
+    historical_copy = copies["n3"].replica.fragment(name_of(0))
+    assert historical_copy.digest != copies["n1"].replica.fragment(name_of(0)).digest
+    move(copies)
+    end(copies)
+    assert copies["n3"].demander.progress.rows["full"] > 0
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["in doubt", "ended meanwhile"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_reader_in_doubt_is_in_doubt_on_every_copy_or_on_none(way: str, ended: bool) -> None:
+    copies = three()
+    copies["n1"].prepare_reader(0, READER)
+    copies.run()
+    WAYS[way](copies)
+    if ended:
+        copies["n1"].end_reader(0, READER)
+        copies.run()
+    move(copies)
+    copies.whole()
+    copies.judge()
+    held = [READER in copies[node].replica.partition(0).prepared for node in copies.copies]
+    assert held == [not ended] * 3
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["begins", "ends"])
+def test_a_reader_that_begins_or_ends_during_the_transfer_is_taken_over(begins: bool) -> None:
+    copies = three()
+    if not begins:
+        copies["n1"].prepare_reader(0, READER)
+        copies.run()
+    historical(copies)
+    move(copies)
+    for _ in range(4):
+        copies.step()
+    if begins:
+        copies["n1"].prepare_reader(0, READER)
+    else:
+        copies["n1"].end_reader(0, READER)
+    end(copies)
+    assert (READER in copies["n3"].replica.partition(0).prepared) == begins
+
+
+def test_partitions_in_full_go_a_few_at_a_time_and_all_of_them_go() -> None:
+    copies = three(partitions=4)
+    full(copies)
+    move(copies)
+    later = 0
+    while copies.step():
+        later += sum(bool(getattr(said, "later", ())) for *_, said in copies.wire)
+    assert later, "some were left for another session"
+    end(copies)
+    assert set(copies["n3"].demander.progress.ways) == {name_of(n) for n in range(4)}
+
+
+def test_a_live_write_that_comes_before_the_transfer_is_not_lost_in_it() -> None:
+    copies = three()
+    full(copies)
+    move(copies)
+    for _ in range(6):
+        copies["n1"].put(0, k3="live", k11=None)
+        copies.step()
+    end(copies)
+
+
+def test_a_key_that_was_deleted_long_ago_does_not_come_back_with_a_transfer() -> None:
+    copies = three()
+    historical(copies)
+    move(copies)
+    copies["n1"].put(0, k9=None)
+    end(copies)
+    assert all(b"k9" not in copies[node].rows(0) for node in copies.copies)
+
+
+def test_a_copy_is_not_vouched_for_while_it_lacks_what_was_promised() -> None:
+    copies = three()
+    historical(copies)
+    copies.trouble = lambda _sender, to, said: 0 if to == "n3" and type(said).__name__ in {"Batch", "Supply"} else 1
+    move(copies)
+    copies["n1"].put(0, k1="live")
+    copies.wait(20)
+    assert copies["n1"].supply.vouched == {}
+    end(copies)
+
+
+def test_undoing_names_the_keys_that_it_touched() -> None:
+    copies = three()
+    parted(copies)
+    move(copies)
+    end(copies)
+    undone = [record for record in copies["n3"].records if isinstance(record, r.EpochStart | r.Undo)]
+    assert undone, "its own history was left"
+    assert copies["n3"].rows(0)[b"k4"][2] == b"v4"
+
+
+def test_a_key_whose_tombstone_is_gone_is_gone_from_a_copy_that_still_had_it() -> None:
+    copies = three()
+    historical(copies)
+    copies["n1"].put(0, k5="settles what was before")
+    copies.run()
+    copies["n1"].checkpoint()
+    copies["n1"].trim()
+    assert b"k2" in copies["n3"].rows(0)
+    move(copies)
+    copies.whole()
+    copies.judge()
+    assert b"k2" not in copies["n3"].rows(0)
+    assert copies["n1"].supply.differed == {}, "and not because it was found to differ"
+
+
+def test_a_write_under_way_waits_for_a_copy_that_is_about_to_be_vouched_for() -> None:
+    copies = three()
+    historical(copies)
+    move(copies)
+    copies.trouble = lambda sender, to, said: (
+        0
+        if isinstance(said, Batch) and isinstance(said.records[0], r.Update) and "n3" in (sender, to)
+        else 0
+        if isinstance(said, Taken) and sender == "n2"
+        else 1
+    )
+    copies["n1"].put(0, k1="under way")
+    counter = copies["n1"].replica.fragment(name_of(0)).counter
+    copies.run()
+    assert "n3" in copies["n1"].supply.hardened[0], "it has settled"
+    copies.trouble = lambda _sender, to, said: 0 if isinstance(said, Batch) and to == "n3" else 1
+    copies.wait(4)
+    assert counter.lwm < counter.hwm, "nobody was told that it counts while one that may be promoted lacks it"
+    end(copies)
