@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,11 +33,12 @@ from engine.offline.share import Overtaken, Share, Tail, Window
 from engine.state.identity import Identity, read_identity
 from engine.state.recover import recover
 from engine.state.replica import Replica
-from engine.state.store import LayeredStore, Row
-from engine.state.store_errors import StoreError
+from engine.state.store import Entry, LayeredStore, Row
+from engine.state.store_errors import StoreDamaged, StoreError
 from engine.state.store_file import structure_problems
 from engine.state.store_lmdb import LmdbStore
 from rebalance import table as topologies
+from rebalance.contents import Walk
 from rebalance.fragment import FragmentState
 from rebalance.table import Topology
 from wal import DiskError, LogError, PartitionCounter, list_segments
@@ -154,6 +156,21 @@ class State:
         if read.sums is not None:
             self.unequal[fragment] = read.sums
 
+    def contents(self, fragment: Fragment) -> int | None:
+        """The digest of contents, by what the checkpoint wrote with its rows and what was applied since; no other row is
+        looked at. None if it is not known, or cannot be read."""
+        changes = self._changes.get(fragment, {})
+        try:
+            stored = None if fragment in self._cleared else self._store.contents(fragment)
+            if stored is None and fragment not in self._cleared:
+                return None
+            held: Callable[[bytes], Entry | None] = _nothing if stored is None else partial(self._store.get, fragment)
+            walk = Walk(stored, list(changes.items()), held)
+            walk.step(len(changes))
+        except StoreDamaged:
+            return None
+        return walk.digest
+
     def rows(self, fragment: Fragment, on_damage: Tell) -> Iterator[Row]:
         """The newest entry of each key, ascending, tombstones included; damage is told and its row left out.
 
@@ -196,7 +213,7 @@ def read_directory(
             found = "a directory without identity.json" if path.is_dir() else "no directory"
             raise UsageError(f"{path} is not a data directory: expected identity.json, store and wal, found {found}")
         if pages:
-            _check_pages(path)
+            check_pages(path)
         store = LmdbStore(path / "store", read_only=True)
         try:
             return _read(path, identity, store, Share(partitions, namespaces), tolerant=tolerant)
@@ -227,7 +244,8 @@ def is_live(path: str | os.PathLike[str]) -> bool:
     return False
 
 
-def _check_pages(path: Path) -> None:
+def check_pages(path: Path) -> None:
+    """Walk the pages of a directory's store, up to PAGES_BYTES_MAX. Raises CorruptionError."""
     file = path / "store" / "data.mdb"
     if not file.exists() or file.stat().st_size > PAGES_BYTES_MAX:
         return
@@ -277,6 +295,10 @@ def _check_not_behind(path: Path, lsn: int) -> None:
 
 
 # Values out of the fold.
+
+
+def _nothing(_key: bytes) -> None:
+    """What an emptied fragment holds of any key."""
 
 
 def view_of(state: FragmentState, touched_ms: int) -> FragmentView:

@@ -156,7 +156,7 @@ class Reading:
 def side_by_side(copies: Sequence[Reading]) -> Iterator[Alike | list[list[Row]]]:
     """The rows of several copies in runs of ascending keys: those that all have alike, else those of each copy."""
     held: list[list[Raw]] = [[] for _ in copies]
-    while True:
+    while copies:
         for at, copy in enumerate(copies):
             if not held[at]:
                 held[at] = copy.run()

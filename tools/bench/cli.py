@@ -30,6 +30,7 @@ from tools.bench.embedded import embedded_batches, embedded_puts
 from tools.bench.figures import Measured, Setting, machine
 from tools.bench.log import history, log_parts, replay
 from tools.bench.memory import at_rest
+from tools.bench.reconcile import reconciled
 from tools.bench.store import store_parts
 from tools.bench.sustained import sustained
 from tools.bench.turns import node_returns, turns_at_limits
@@ -53,6 +54,7 @@ FIGURES: dict[str, Measure] = {
     "replay": partial(replay, goal=200_000),
     "log": log_parts,
     "store": store_parts,
+    "reconcile": reconciled,
     "turns": turns_at_limits,
     "return-partitions": partial(node_returns, partitions=16_384, namespaces=1),
     "return-namespaces": partial(node_returns, partitions=1_024, namespaces=100),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from enum import StrEnum
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,8 @@ import typer
 from rich.console import Console
 
 from engine.errors import Error, UsageError
+from tools.reconcile.children import InChildren
+from tools.reconcile.copies import Level
 from tools.reconcile.findings import Values
 from tools.reconcile.repair_cli import COMMANDS
 from tools.reconcile.report import ExitCode, Report, lines_of, show
@@ -55,6 +57,7 @@ def check_command(
         typer.Option(min=0, help="Seconds: what the end of a log touched is under way; 10 where a node runs, else 0."),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Findings to keep in the report; 0: all.")] = FINDINGS_KEPT,
+    level: Annotated[Level, typer.Option(help="Read all rows, or those of fragments whose digests differ.")] = Level.ROWS,
 ) -> None:
     """Compare the copies in these directories, of live or stopped nodes or copied from them; nothing is changed.
 
@@ -64,7 +67,7 @@ def check_command(
     terminal = Console(stderr=True, highlight=False, markup=False)
     busy = terminal.status(f"comparing {len(directories)} directories") if terminal.is_terminal else nullcontext()
     with busy:
-        report = _run(directories, engine, master, parallelism, values, grace, limit)
+        report = _run(directories, engine, master, parallelism, values, grace, limit, level)
         if out is not None:
             report.write(out)
     _print(report, as_json=as_json)
@@ -103,16 +106,17 @@ def _run(
     values: Values,
     grace: float | None,
     limit: int,
+    level: Level,
 ) -> Report:
+    checked = partial(check, directories, values=values, grace_seconds=grace, limit=limit, level=level)
     if engine is EngineName.LOCAL:
         if master is not None:
             raise UsageError("--master is Spark's: add --engine spark, or leave it out")
-        return check(directories, shares=parallelism or 1, values=values, grace_seconds=grace, limit=limit)
+        return checked(engine=InChildren(parallelism), shares=parallelism or 1)
     spark = session(master)
     try:
         on_spark = OnSpark(spark)
-        shares = parallelism or on_spark.processors
-        return check(directories, engine=on_spark, shares=shares, values=values, grace_seconds=grace, limit=limit)
+        return checked(engine=on_spark, shares=parallelism or on_spark.processors)
     finally:
         spark.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +18,13 @@ GRACE_MS = 10_000
 
 IN_SYNC = "OWNING"
 """The role of a copy that the newest map calls in sync."""
+
+
+class Level(StrEnum):
+    """How deep a comparison goes."""
+
+    ROWS = "rows"  # every row, whatever the digests say
+    DIGEST = "digest"  # the rows of fragments whose counters, histories or digests of contents differ
 
 
 class Clock(msgspec.Struct, frozen=True):
@@ -36,6 +44,7 @@ class Rules(msgspec.Struct, frozen=True):
     grace_ms: int = 0
     values: Values = Values.HASH
     partitions: int = 0
+    level: Level = Level.ROWS
 
     def under_way(self, node: NodeId, touched_ms: int) -> bool:
         """Whether what a node touched then, at the latest (0: nobody knows when), may still be going on."""

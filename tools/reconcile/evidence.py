@@ -109,6 +109,8 @@ def _written(asked: Mapping[Fragment, Asked], write: r.Write, lsn: int, time_ms:
     at = (lsn, time_ms, record, write.epoch)
     for counter in range(write.start + 1, write.start + 1 + write.closed):
         one.take(Trace(*at, counter, b"", None, write.tx, write.issued, closed=True))
+    if not one.runs and one.keys.keys().isdisjoint(write.keys):
+        return
     for counter, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
         if key in one.keys or one.runs:
             one.take(Trace(*at, counter, key, value, write.tx, write.issued))

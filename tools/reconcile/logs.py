@@ -41,12 +41,15 @@ class LogTold(msgspec.Struct):
     maps: list[tuple[int, str]] = []
 
 
-def read_log(path: Path, owner: Owner, until_lsn: int, *, live: bool = False) -> LogTold:
-    """Read a log up to an LSN. A live node may rotate and trim it meanwhile: then it is read again before it is damaged."""
+def read_log(path: Path, owner: Owner, until_lsn: int, *, live: bool = False, from_lsn: int = 1) -> LogTold:
+    """Read a log up to an LSN, from its first record or another one on.
+
+    A live node may rotate and trim it meanwhile: then it is read again before it is damaged.
+    """
     told = LogTold()
     for _ in range(ATTEMPTS if live else 1):
         reading = Reading()
-        for found in inspect(path, to_lsn=until_lsn or None, owner=owner):
+        for found in inspect(path, from_lsn, until_lsn or None, owner=owner):
             if isinstance(found, Block):
                 reading.take(found)
             elif found.damage:

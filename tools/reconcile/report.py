@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from engine.errors import UsageError
+from tools.reconcile.copies import Level
 from tools.reconcile.findings import KINDS, Finding, Kind
 from tools.reconcile.share import Counts, ShareResult, Tally
 from tools.reconcile.survey import Plan
@@ -78,7 +79,8 @@ class Unsettled(msgspec.Struct, frozen=True, kw_only=True):
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The whole in one object. `findings` counts all of them, by kind; `kept` are those in the report.
 
-    `only` are the partitions that were compared, if that was not all of them.
+    `only` are the partitions that were compared, if that was not all of them. `by_digest` are fragments whose rows were not
+    read, because all copies' digests agree, which is what `level` allows.
     """
 
     format: int = FORMAT
@@ -103,6 +105,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     incomplete: list[str]
     cluster_id: str = ""
     only: list[int] = []
+    by_digest: int = 0
+    level: Level = Level.ROWS
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -210,6 +214,8 @@ def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Re
         incomplete=incomplete,
         cluster_id=topology.cluster if topology else "",
         only=plan.only,
+        by_digest=counts.by_digest,
+        level=plan.level,
     )
     return Report(lines, summary)
 
@@ -270,6 +276,11 @@ def facts_of(summary: Summary) -> Iterator[str]:
         f"keys={summary.keys} of {summary.keys + summary.unsettled.keys} "
         f"directories={len(summary.directories)} topology={summary.topology or '-'}"
     )
+    if summary.level is Level.DIGEST:
+        yield (
+            f"level digest: the rows of {summary.by_digest} of {summary.fragments} fragments were not read, "
+            "nor the logs below the checkpoints"
+        )
     if summary.only:
         yield f"only partitions={len(summary.only)} of {summary.partitions}"
     unsettled = summary.unsettled

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from engine.errors import UsageError
-from tools.reconcile.copies import Rules
+from tools.reconcile.children import InChildren, WorkerDied
+from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
 from tools.reconcile.report import Report, make_report
 from tools.reconcile.share import check_share
-from tools.reconcile.survey import local_path, plan, survey
+from tools.reconcile.survey import Look, local_path, pages_of, plan, survey, unusable
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -34,18 +35,21 @@ def in_this_process(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
 def check(
     directories: Sequence[str],
     *,
-    engine: Engine = in_this_process,
+    engine: Engine = InChildren(),  # noqa: B008  # it has no state
     shares: int = 1,
     values: Values = Values.HASH,
     grace_seconds: float | None = None,
     limit: int = FINDINGS_KEPT,
     only: Sequence[int] = (),
+    level: Level = Level.ROWS,
 ) -> Report:
     """Compare the copies in the data directories of one cluster's nodes. Raises UsageError.
 
     `shares`: into how many tasks the partitions are cut; each reads the logs again, so no more than there are processors.
     `grace_seconds`: what a log's last seconds touched counts as under way; None: ten where a node runs, else none.
-    `limit`: findings that the report keeps; all are counted. `only`: these partitions; none given: all.
+    `limit`: findings that the report keeps; all are counted. `only`: these partitions; none given: all. `level`: with
+    `digest` the rows of a fragment are read only if its digests, or its counters, differ. Where a worker dies, the pages
+    of all stores are walked, and it begins again without those that are damaged.
     """
     if not directories:
         raise UsageError("no directory was given: expected the data directories of a cluster's nodes")
@@ -53,6 +57,17 @@ def check(
     doubled = next((path for at, path in enumerate(paths) if path in paths[:at]), None)
     if doubled is not None:
         raise UsageError(f"{doubled} was given twice: name one directory per node")
-    rules = Rules(grace_ms=-1 if grace_seconds is None else round(grace_seconds * 1000), values=values)
-    planned = plan(engine(survey, paths), shares=shares, rules=rules, limit=limit, only=only)
-    return make_report(planned, engine(check_share, planned.shares), limit=limit)
+    rules = Rules(grace_ms=-1 if grace_seconds is None else round(grace_seconds * 1000), values=values, level=level)
+    broken: dict[str, str] = {}
+    while True:
+        whole = [path for path in paths if path not in broken]
+        try:
+            looked = dict(zip(whole, engine(survey, [Look(path, level) for path in whole]), strict=True))
+            surveys = [looked[path] if path in looked else unusable(path, broken[path]) for path in paths]
+            planned = plan(surveys, shares=shares, rules=rules, limit=limit, only=only)
+            return make_report(planned, engine(check_share, planned.shares), limit=limit)
+        except WorkerDied:
+            found = {path: why for path, why in zip(whole, engine(pages_of, whole), strict=True) if why}
+            if not found:
+                raise
+            broken |= found

@@ -13,10 +13,10 @@ import msgspec
 
 from engine.errors import CorruptionError
 from engine.offline.directory import DoesNotFold, FragmentView, PartitionView, State, read_directory
-from engine.offline.rows import Tell, side_by_side
+from engine.offline.rows import Reading, Tell, side_by_side
 from rebalance.table import CopyState, Placement, Topology
 from tools.reconcile.compare import compare, core_of
-from tools.reconcile.copies import Copy
+from tools.reconcile.copies import Copy, Level
 from tools.reconcile.evidence import attributed
 from tools.reconcile.findings import Finding, Kind
 from tools.reconcile.survey import Share
@@ -61,6 +61,7 @@ class Counts(msgspec.Struct):
     absent: dict[NodeId, int] = {}  # in-sync copies of partitions whose directory was not given, or cannot be read
     kinds: dict[str, int] = {}
     incomplete: int = 0
+    by_digest: int = 0  # fragments whose rows were not read: all copies' digests agree
 
     def add(self, other: Counts) -> None:
         """Count what another share counted."""
@@ -78,6 +79,7 @@ class Counts(msgspec.Struct):
         self.unsettled_gaps += other.unsettled_gaps
         self.transactions_under_way += other.transactions_under_way
         self.incomplete += other.incomplete
+        self.by_digest += other.by_digest
         for name, (fragments, behind) in other.apart.items():
             had = self.apart.get(name, (0, 0))
             self.apart[name] = (had[0] + fragments, had[1] + behind)
@@ -156,6 +158,7 @@ class _Task:
         self._share = share
         self._states = states
         self._said: dict[Fragment, tuple[NodeId, LogSaid]] = {}  # of each fragment one log, and what it says
+        self._equal: dict[Fragment, bool] = {}
         self._topology = max((s.topology for s in states if s.topology is not None), key=_version, default=None)
         self._result = result
         self._names: dict[int, dict[Namespace, None]] = {}
@@ -172,6 +175,8 @@ class _Task:
             placement = self._topology.placements[number]
             for namespace in namespaces:
                 name = (namespace, number)
+                if self._equal_digests(name, placement):
+                    continue
                 copies = [self._copy(s, name, self._standing(s, placement)) for s in self._compared(name, placement)]
                 heard = [c for c in core_of(copies) if c.node not in self._share.unheard] if copies else []
                 if heard:
@@ -234,9 +239,13 @@ class _Task:
         known = {s.identity.node for s in readable if name in s.fragments} | set(placement.in_sync)
         counts.copies_known += len(known)
         if copies:
-            reading = [s.reading(name, _noting(c.damaged)) for s, c in zip(compared, copies, strict=True)]
+            if self._equal_digests(name, placement):
+                counts.by_digest += 1
+                reading: list[Reading] = []
+            else:
+                reading = [s.reading(name, _noting(c.damaged)) for s, c in zip(compared, copies, strict=True)]
             found = compare(name, copies, placement.primary, rules, side_by_side(reading))
-            for state, read in zip(compared, reading, strict=True):
+            for state, read in zip(compared, reading, strict=bool(reading)):
                 state.note(name, read)
             ahead = max(found.cut, *(c.view.counter.lwm for c in copies)) if placement.lost else found.cut
             tally = counts.namespaces.setdefault(name[0], Tally())
@@ -267,6 +276,19 @@ class _Task:
             role=role,
             said=said if node == state.identity.node else None,
         )
+
+    def _equal_digests(self, name: Fragment, placement: Placement) -> bool:
+        """Whether nobody needs to see the rows: all copies are at one counter, and their digests are equal."""
+        if self._share.rules.level is not Level.DIGEST:
+            return False
+        if name not in self._equal:
+            states = self._compared(name, placement)
+            views = [s.fragments.get(name) for s in states]
+            at = {(v.counter.lwm, v.counter.hwm, v.digests.get(v.counter.lwm)) if v is not None else None for v in views}
+            alike = len(states) > 1 and len(at) == 1 and None not in at
+            sums = {s.contents(name) for s in states} if alike else set()
+            self._equal[name] = len(sums) == 1 and None not in sums
+        return self._equal[name]
 
     def _compared(self, name: Fragment, placement: Placement) -> list[State]:
         """Whose copies are compared."""

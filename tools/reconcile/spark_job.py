@@ -13,12 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from engine.errors import Error
+from tools.reconcile.children import WorkerDied
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+
+_CRASHED = "Python worker exited unexpectedly"
 
 
 class JobFailed(Error):
@@ -41,6 +45,8 @@ class OnSpark:
         try:
             return self._context.parallelize(items, len(items)).map(function).collect()
         except (Py4JError, PySparkException) as error:
+            if _CRASHED in str(error):  # Spark has no other name for it
+                raise WorkerDied(f"Spark gave up: {_last_words(str(error))}") from error
             raise JobFailed(f"Spark gave up: {_last_words(str(error))}") from error
 
     @property

@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 
 from engine.errors import CorruptionError, UsageError
-from engine.offline.directory import is_live, read_directory
+from engine.offline.directory import check_pages, is_live, read_directory
 from engine.state.identity import read_identity
 from rebalance.results import ABORTED, COMMITTED
 from rebalance.table import Topology
-from tools.reconcile.copies import GRACE_MS, Clock, Rules
+from tools.reconcile.copies import GRACE_MS, Clock, Level, Rules
 from tools.reconcile.logs import LogTold, Torn, read_log, torn_ones
 from tools.reconcile.transactions import Decision
 from wal.ids import DECISIONS, NodeId, TxId, Version
@@ -90,14 +90,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     topology: Topology | None
     shares: list[Share]
     only: list[int] = []
+    level: Level = Level.ROWS
 
 
-def survey(path: str) -> Survey:
+class Look(msgspec.Struct, frozen=True):
+    """A directory to look at. With `Level.DIGEST` its log is read from the checkpoint on only."""
+
+    path: str
+    level: Level = Level.ROWS
+
+
+def survey(look: Look) -> Survey:
     """A first look at one directory; what is wrong with it is part of the answer."""
+    path = look.path
     try:
-        with read_directory(path, namespaces=(DECISIONS,), pages=True, tolerant=True) as state:
+        with read_directory(path, namespaces=(DECISIONS,), tolerant=True) as state:
             identity, live = state.identity, is_live(path)
-            told = read_log(Path(path) / "wal", (identity.cluster, identity.node), state.lsn, live=live)
+            begin = max(1, state.checkpoint_lsn) if look.level is Level.DIGEST else 1
+            told = read_log(Path(path) / "wal", (identity.cluster, identity.node), state.lsn, live=live, from_lsn=begin)
             if state.damage is not None and not told.damage:
                 told.damage.append(str(state.damage))
             decisions = [
@@ -124,7 +134,21 @@ def survey(path: str) -> Survey:
     except UsageError as error:
         return Survey(path=path, usage=str(error))
     except CorruptionError as error:
-        return Survey(path=path, node=_owner(path), problem=str(error))
+        return unusable(path, str(error))
+
+
+def unusable(path: str, problem: str) -> Survey:
+    """What there is to say of a directory that cannot be read."""
+    return Survey(path=path, node=_owner(path), problem=problem)
+
+
+def pages_of(path: str) -> str:
+    """What is wrong with the pages of a store, which are walked without the help of LMDB; empty if nothing is."""
+    try:
+        check_pages(Path(path))
+    except CorruptionError as error:
+        return str(error)
+    return ""
 
 
 def _owner(path: str) -> NodeId:
@@ -192,6 +216,7 @@ def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int, on
             for first, after in pairwise(bounds)
         ],
         only=list(only),
+        level=rules.level,
     )
 
 

@@ -54,6 +54,13 @@ def test_an_embedded_node_counts_what_it_acknowledged(tmp_path: Path) -> None:
     assert batches["counted"] % 100 == 0
 
 
+@pytest.mark.processes
+def test_a_reconciliation_is_measured_over_stopped_nodes(tmp_path: Path) -> None:
+    figures, _ = bench(tmp_path, "reconcile")
+    assert {figure["counted"] for figure in figures} == {3 * UPDATES}
+    assert len(figures) == 5
+
+
 def test_the_parts_of_log_and_store_are_measured(tmp_path: Path) -> None:
     figures, _ = bench(tmp_path, "log", "store")
     assert {figure["figure"] for figure in figures} == {"log", "store"}

@@ -1,0 +1,117 @@
+"""What a reconciliation costs: processor seconds over the directories of three nodes that were stopped.
+
+The yardstick is the raw walk: every row of every store read and its checksum verified, and nothing compared. Rates are rows
+of stores, so three for each key.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+from engine.errors import Error
+from engine.offline.repair import set_right
+from engine.state.store import Entry
+from engine.state.store_lmdb import LmdbStore
+from tools.bench.cluster import NAMESPACE, NODES, three_nodes
+from tools.bench.figures import VALUE_BYTES, Measured, Miscounted, Setting, count_is
+from tools.reconcile.copies import Level
+from tools.reconcile.report import Report
+from tools.reconcile.run import check, in_this_process
+from wal.ids import Fragment, partition_of
+
+T = TypeVar("T")
+
+AT_ONCE = 5_000
+STOP_SECONDS = 120.0
+SHARES = 8
+DAMAGES_MAX = 1_000
+
+
+async def reconciled(setting: Setting, figure: str) -> list[Measured]:
+    """Check whole stores, by digests, in shares, and with findings."""
+    keys = setting.updates
+    async with three_nodes(setting, figure) as (cluster, database):
+        setting.say(f"{figure}: {keys:,} keys of {VALUE_BYTES} bytes on {len(NODES)} nodes, which then stop")
+        namespace = database.namespace(NAMESPACE)
+        for first in range(0, keys, AT_ONCE):
+            batch = range(first, min(first + AT_ONCE, keys))
+            await namespace.put_many({b"key-%08d" % n: n.to_bytes(4, "big") * (VALUE_BYTES // 4) for n in batch})
+        nodes = list(cluster.running)
+        for node in nodes:
+            os.kill(node.pid, signal.SIGTERM)
+        for node in nodes:
+            if not await node.ended(STOP_SECONDS):
+                raise Error(f"{node.name} does not stop: {node.last_words()}")
+        directories = [str(node.data) for node in nodes]
+        return _measured(figure, directories, keys)
+
+
+def _measured(figure: str, directories: Sequence[str], keys: int) -> list[Measured]:
+    rows = keys * len(directories)
+    raw, walked = _timed(lambda: sum(_walked(Path(path)) for path in directories))
+    count_is(figure, rows, walked)
+    whole, report = _timed(lambda: check(directories, engine=in_this_process))
+    _consistent(report, keys)
+    brief, by_digest = _timed(lambda: check(directories, engine=in_this_process, level=Level.DIGEST))
+    _consistent(by_digest, 0)
+    cut, _ = _timed(lambda: check(directories, engine=in_this_process, shares=SHARES))
+    damages = min(DAMAGES_MAX, keys // 10)
+    _damage(Path(directories[-1]), damages, report.summary.partitions)
+    found, damaged = _timed(lambda: check(directories, engine=in_this_process))
+    count_is(figure, damages, damaged.summary.kept)
+
+    def row(
+        what: str, value: float, unit: str, goal: float, *, at_most: bool = False, parts: dict[str, float] | None = None
+    ) -> Measured:
+        return Measured(
+            figure=figure,
+            what=what,
+            value=round(value, 3),
+            unit=unit,
+            goal=goal,
+            at_most=at_most,
+            counted=rows,
+            seconds=round(whole, 3),
+            parts=parts or {},
+        )
+
+    return [
+        row("check of all rows", rows / whole, "rows/s", 400_000, parts={"raw walk rows/s": round(rows / raw)}),
+        row("check of all rows, of the speed of a raw walk", raw / whole, "x", 0.5),
+        row("--level digest where all is equal, quicker than all rows", whole / brief, "x", 20),
+        row(f"{SHARES} shares, of the cost of one", cut / whole, "x", 1.1, at_most=True),
+        row(f"{damages:,} findings attributed, of the cost of none", found / whole, "x", 1.1, at_most=True),
+    ]
+
+
+def _timed(work: Callable[[], T]) -> tuple[float, T]:
+    began = time.process_time()
+    result = work()
+    return time.process_time() - began, result
+
+
+def _walked(path: Path) -> int:
+    with closing(LmdbStore(path / "store", read_only=True)) as store:
+        return sum(1 for (namespace, _), _, _ in store.rows() if namespace == NAMESPACE)
+
+
+def _consistent(report: Report, keys: int) -> None:
+    found = report.summary.namespaces[NAMESPACE].keys
+    if report.exit_code or found != keys:
+        raise Miscounted(f"the check says {report.summary.verdict} of {found:,} keys: expected consistent of {keys:,}")
+
+
+def _damage(path: Path, count: int, partitions: int) -> None:
+    """Forge values on one node."""
+    forged: dict[Fragment, dict[bytes, Entry | None]] = {}
+    for n in range(count):
+        key = b"key-%08d" % n
+        forged.setdefault((NAMESPACE, partition_of(key, partitions)), {})[key] = Entry(1, 1, b"forged")
+    for fragment, rows in forged.items():
+        set_right(path, fragment, rows, partitions)

@@ -1,0 +1,114 @@
+"""The engine of one machine: each item in a child of this process, some at a time; a child that dies is told.
+
+LMDB trusts the pages that it reads, and a damaged one can end the process that looks at it. So nobody who reads a store
+is anybody's only process: a child that was killed by a signal is a `WorkerDied`, and its parent goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from engine.errors import CorruptionError, Error, UsageError
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+_READ_BYTES = 1 << 20
+
+
+class WorkerDied(Error):
+    """A process that read stores was ended by a signal: a page of one of them may be damaged."""
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What a child has to say: its result, or the error that it ended with."""
+
+    result: bytes = b""
+    error: str = ""
+    usage: bool = False
+    broken: bool = False
+
+
+class InChildren:
+    """Runs a function over a list in children, `at_once` at a time; its result travels as MessagePack."""
+
+    def __init__(self, at_once: int = 1) -> None:
+        self._at_once = max(1, at_once)
+
+    def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        """`[function(item) for item in items]`. Raises WorkerDied, and what the function raises of ours."""
+        whole = function.func if isinstance(function, partial) else function
+        kind: Any = get_type_hints(whole)["return"]
+        said: list[bytearray] = [bytearray() for _ in items]
+        running: dict[int, tuple[int, int]] = {}  # the pipe of a child -> it, and its place in the list
+        todo = list(range(len(items)))
+        try:
+            while todo or running:
+                while todo and len(running) < self._at_once:
+                    at = todo.pop(0)
+                    child, pipe = _begun(function, items[at])
+                    running[pipe] = (child, at)
+                for pipe in select.select(list(running), [], [])[0]:
+                    data = os.read(pipe, _READ_BYTES)
+                    said[running[pipe][1]] += data
+                    if not data:
+                        child, _ = running.pop(pipe)
+                        os.close(pipe)
+                        _check_end(os.waitpid(child, 0)[1])
+        finally:
+            for pipe, (child, _) in running.items():
+                os.close(pipe)
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        return [_result(bytes(data), kind) for data in said]
+
+
+def _begun(function: Callable[[A], B], item: A) -> tuple[int, int]:
+    """A child that does one item, and the pipe that its result comes from."""
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        return child, reading
+    code = 1
+    try:
+        os.close(reading)
+        try:
+            said = _Said(msgspec.msgpack.encode(function(item)))
+        except Error as error:
+            said = _Said(error=str(error), usage=isinstance(error, UsageError), broken=isinstance(error, CorruptionError))
+        data = memoryview(msgspec.msgpack.encode(said))
+        while data:
+            data = data[os.write(writing, data) :]
+        code = 0
+    except KeyboardInterrupt:
+        code = 0
+    except BaseException:  # a mistake of ours: it is shown here, and the parent says that there was one
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)
+
+
+def _check_end(status: int) -> None:
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        raise WorkerDied(f"a process that read the stores was ended by {signal.Signals(-code).name}")
+    assert not code, "a child ended with a mistake of ours, which it has shown"
+
+
+def _result(data: bytes, kind: Any) -> Any:
+    if not data:
+        raise KeyboardInterrupt
+    said = msgspec.msgpack.decode(data, type=_Said)
+    if said.error:
+        raise UsageError(said.error) if said.usage else CorruptionError(said.error) if said.broken else Error(said.error)
+    return msgspec.msgpack.decode(said.result, type=kind)
