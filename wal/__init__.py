@@ -11,7 +11,7 @@ from wal.disk import DirectoryDisk, Disk, DiskError, DiskFull, DiskMissing, File
 from wal.errors import Finding, LogBehindStore, LogClosed, LogDamaged, LogError, LogForeign, LogTooNew
 from wal.history import HistoryCursor
 from wal.log import Log, LogSettings
-from wal.reader import Report, Source, backwards, begins, follow, inspect, list_segments, read, verify
+from wal.reader import Report, Source, backwards, begins, follow, indexes, inspect, list_segments, read, verify
 from wal.repair import Torn
 from wal.scan import RawBlock
 from wal.segment import Block, SegmentInfo
@@ -52,6 +52,7 @@ __all__ = [
     "begins",
     "crc32c",
     "follow",
+    "indexes",
     "inspect",
     "list_segments",
     "read",

@@ -21,10 +21,11 @@ from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
 from wal.ids import Fragment
+from wal.index import SegmentIndex
 from wal.records import Trimmed
 from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsn, segment_name
-from wal.segment_file import after, before, decode, read_header
+from wal.segment_file import Sealed, after, before, decode, load_index, read_header, read_trailer, rebuild
 from wal.walk import Choose, Owner, ReadableDisk, Walk
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ReadableDisk
@@ -200,6 +201,27 @@ def list_segments(source: Source, *, owner: Owner | None = None, tell: Tell = la
         elif isinstance(found, Finding):
             tell(found)
     return infos
+
+
+class Indexed(msgspec.Struct, frozen=True):
+    """A segment's blocks and the fragments in them, and where its last block ends."""
+
+    segment: str
+    index: SegmentIndex
+    end: int
+
+
+def indexes(source: Source) -> Iterator[Indexed]:
+    """The index of each segment, the oldest first: from its footer, or from its blocks up to the first that is broken."""
+    disk = _disk_of(source)
+    for lsn in sorted(lsn for lsn in map(segment_lsn, disk.list()) if lsn is not None):
+        with _opened(disk, lsn) as (file, header):
+            try:
+                sealed = Sealed(header, read_trailer(file, header), whole=True)
+                yield Indexed(sealed.name, load_index(file, sealed), sealed.trailer.end)
+            except FormatError:
+                builder, scan = rebuild(file, header, min(file.size(), header.capacity))
+                yield Indexed(builder.name, builder.index, scan.offset)
 
 
 def begins(source: Source) -> int:

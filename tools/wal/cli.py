@@ -17,8 +17,10 @@ import typer
 
 from tools.terminal import Row, program, show, word
 from tools.wal.counters import counters
+from tools.wal.diff import diff
 from tools.wal.dump import AsJson, Directories, FromLsn, OfNamespace, OfPartition, ToLsn, check_range, dump
 from tools.wal.filters import Filter
+from tools.wal.history import history
 from tools.wal.key import key
 from tools.wal.places import Place, place_of
 from tools.wal.times import time_text
@@ -37,6 +39,8 @@ app.command()(counters)
 app.command()(dump)
 app.command("key")(key)
 app.command("tx")(tx)
+app.command()(diff)
+app.command("history")(history)
 
 
 @app.command()
