@@ -11,6 +11,7 @@ continued, and it must undo it. Then the cheapest sound way is taken:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -36,18 +37,16 @@ class Joiner(msgspec.Struct, frozen=True):
     digests: list[tuple[int, int]]
     base: int
     loading: bool
-    suspects: bool
 
 
 class Supplier(msgspec.Struct, frozen=True):
-    """What the supplier has. `reach`: its log holds every write above this counter. `rows`: counted up to a limit."""
+    """What the supplier has. `reach`: its log holds every write above this counter."""
 
     lwm: int
     highest: int
     epochs: list[tuple[int, int]]
     digests: dict[int, int]
     reach: int
-    rows: int
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -77,8 +76,12 @@ def divergence(mine: list[tuple[int, int]], my_end: int, theirs: list[tuple[int,
     return min(my_last, their_last)
 
 
-def choose(joiner: Joiner, supplier: Supplier, *, prefer_history: bool = False) -> Choice:
-    """The way that `joiner` catches up with `supplier`. `prefer_history` ignores how many rows there are."""
+def choose(joiner: Joiner, supplier: Supplier, rows: Callable[[int], int] | None) -> Choice:
+    """The way that `joiner` catches up with `supplier`.
+
+    `rows` counts those of the supplier, up to a limit, and is asked only where history could do; None: history is
+    preferred, however few rows there are.
+    """
     if joiner.loading:
         return Choice(Kind.FULL, "the copy was emptied and not filled again")
     shared = divergence(joiner.epochs, joiner.highest, supplier.epochs, supplier.highest)
@@ -101,6 +104,7 @@ def choose(joiner: Joiner, supplier: Supplier, *, prefer_history: bool = False) 
         return Choice(Kind.NOTHING, f"{parted}same history up to {supplier.lwm}", cut)
     if lwm < supplier.reach:
         return Choice(Kind.FULL, f"the log reaches back to {supplier.reach} and {lwm} is needed", cut, missing)
-    if missing >= supplier.rows and not prefer_history and supplier.rows:
-        return Choice(Kind.FULL, f"{missing} updates are missing and there are {supplier.rows} rows", cut, missing)
+    there = rows(missing + 1) if rows is not None else 0
+    if there and missing >= there:
+        return Choice(Kind.FULL, f"{missing} updates are missing and there are {there} rows", cut, missing)
     return Choice(Kind.HISTORICAL, f"{parted}{missing} updates are missing above {lwm}", cut, missing)

@@ -48,8 +48,6 @@ class Progress(msgspec.Struct):
     expected: dict[Fragment, int] = {}
     updates: dict[str, int] = {}
     rows: dict[str, int] = {}
-    started_ms: int = 0
-    ended_ms: int = 0
 
 
 PART_HAVES = 500
@@ -141,8 +139,6 @@ class Demander:
         for supplier, session in list(self._sessions.items()):
             if not session.partitions:
                 del self._sessions[supplier]
-        if self.behind and not self.progress.started_ms:
-            self.progress.started_ms = core.now // MS
         self._demand()
 
     def _is_set_aside(self) -> bool:

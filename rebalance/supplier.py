@@ -33,6 +33,7 @@ from wal.want import Want
 
 ROWS_COUNTED_MAX = 4096
 """Rows are counted up to here to compare a full transfer with the missing updates; more than this is many."""
+MANY = 1 << 62
 
 
 PLAN_WORK = 500
@@ -200,10 +201,9 @@ class SupplySide:
                 have.digests,
                 have.base,
                 have.loading,
-                bool(have.suspects),
             )
             if have is not None
-            else Joiner(0, 0, [], [], [], 0, False, False)
+            else Joiner(0, 0, [], [], [], 0, False)
         )
         digests = {c: d for c, _ in joiner.digests if (d := fragment.digest_at(c)) is not None}
         no_history = have is not None and have.no_history
@@ -213,15 +213,15 @@ class SupplySide:
             list(fragment.epochs),
             digests,
             fragment.counter.highest_applied + 1 if no_history else fragment.history_from,
-            0,
         )
-        choice = choose(joiner, mine, prefer_history=True)
-        if choice.kind is Kind.HISTORICAL and not (core.settings.prefer_history and returning):
-            limit = min(choice.missing + 1, ROWS_COUNTED_MAX)
-            page = core.replica.store.page(name, b"", limit)
-            core.work += page.work
-            choice = choose(joiner, msgspec.structs.replace(mine, rows=len(page.rows) if page.next is None else 1 << 62))
-        return choice
+        as_rows = not (core.settings.prefer_history and returning)
+        return choose(joiner, mine, (lambda limit: self._count_rows(name, limit)) if as_rows else None)
+
+    def _count_rows(self, name: Fragment, limit: int) -> int:
+        """How many rows a fragment has; what is above the limit is many."""
+        page = self.core.replica.store.page(name, b"", min(limit, ROWS_COUNTED_MAX))
+        self.core.work += page.work
+        return len(page.rows) if page.next is None else MANY
 
     def _plan(self, session: _Session, name: Fragment, have: Have | None, choice: Choice) -> Way:
         """What the session owes for one fragment."""

@@ -281,6 +281,7 @@ class Log:
 
         The store holds everything up to `checkpoint_lsn`; the oldest transaction in doubt begins at `open_lsn`. Pins
         that stand in the way of the cap are dropped here, and listed in `gave_way`.
+        The engine's checkpoints carry what is in doubt along, so it passes None.
         """
         self._refuse()
         infos = self._segments.infos()

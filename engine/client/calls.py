@@ -52,7 +52,6 @@ class Call(ABC):
     anywhere = False  # any in-sync copy may answer it, not only the primary
     error: errors.Error | None = None
     finished = False
-    ever_sent = False
     unanswered = False  # a request was sent whose fate is unknown
     begun = False  # some of its items were done
     rest: Sequence[Item] = ()  # what the last answer did not reach

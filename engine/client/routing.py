@@ -147,7 +147,6 @@ class Router:
             self._listen_at = self.now + SILENCE_MS * MS
         state.flights += 1
         call = state.call
-        call.ever_sent = True
         if call.anywhere:
             self._elsewhere[request_id] = self._flights[request_id]
             self._elsewhere_at = min(self._elsewhere_at, self._patience_ends(self._flights[request_id]))

@@ -29,8 +29,8 @@ class ChoiceStory(Interpreter):
             if side.verb not in {"joiner", "supplier"}:
                 raise StoryError(f"expected joiner or supplier: {text}")
             self.sides[side.verb] = side
-        joiner, supplier = _joiner(self._side("joiner")), _supplier(self._side("supplier"))
-        choice = choose(joiner, supplier, prefer_history=prefer)
+        joiner, (supplier, rows) = _joiner(self._side("joiner")), _supplier(self._side("supplier"))
+        choice = choose(joiner, supplier, None if prefer else lambda _: rows)
         undo = f" undo-above={choice.cut}" if choice.cut >= 0 else ""
         missing = f" missing={choice.missing}" if choice.missing else ""
         return [f"{choice.kind}{undo}{missing}: {choice.reason}"]
@@ -58,13 +58,13 @@ def _joiner(side: Command) -> Joiner:
         [(counter, digest) for counter, digest in pairs(side.option("digests") or "", 16)],
         int(side.option("base") or 0),
         side.flag("loading"),
-        False,
     )
     side.done()
     return joiner
 
 
-def _supplier(side: Command) -> Supplier:
+def _supplier(side: Command) -> tuple[Supplier, int]:
+    """It, and how many rows it has."""
     lwm = int(side.option("lwm") or 0)
     supplier = Supplier(
         lwm,
@@ -72,10 +72,10 @@ def _supplier(side: Command) -> Supplier:
         pairs(side.option("epochs") or ""),
         dict(pairs(side.option("digests") or "", 16)),
         int(side.option("reach") or 0),
-        int(side.option("rows") or 0),
     )
+    rows = int(side.option("rows") or 0)
     side.done()
-    return supplier
+    return supplier, rows
 
 
 def pairs(text: str, base: int = 10) -> list[tuple[int, int]]:
