@@ -1,11 +1,8 @@
-"""How a primary brings MOVING copies up to date, and when it vouches for them.
+"""How a primary brings MOVING copies up to date; `rebalance.vouching` says when it vouches for them.
 
 A demand is answered by one session: the supplier chooses a way for every fragment (`rebalance.choice`), reads its log once
 for all that go historically, then scans what goes in full, fragment by fragment. Batches are bounded in bytes and leave
 only while the demander has credit, so neither side's memory grows with the data. Writes on the partition never wait.
-
-A copy that says it is settled is first waited for (its answers count from then on), and vouched for when it has everything
-that was reserved by then. The coordinator makes it in-sync with the next map, and only on this node's word.
 """
 
 from __future__ import annotations
@@ -18,13 +15,12 @@ from typing import assert_never
 import msgspec
 
 from rebalance.choice import Choice, Joiner, Kind, Supplier, choose
-from rebalance.comparing import Comparison
-from rebalance.fragment import FragmentState
 from rebalance.lives import INCARNATION_BITS
-from rebalance.messages import Demand, Have, More, Settle, Settled, Supply, ToSupplier, Way
+from rebalance.messages import Demand, Have, More, Settled, Supply, ToSupplier, Way
 from rebalance.partition import Hold
-from rebalance.ports import MS, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping
-from rebalance.table import CopyState, Member, Topology
+from rebalance.ports import CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping
+from rebalance.table import CopyState
+from rebalance.vouching import Awaited, Vouching, awaited
 from wal import records as r
 from wal.counters import PartitionCounter
 from wal.ids import Fragment, Namespace, NodeId, Version
@@ -41,16 +37,6 @@ PLAN_WORK = 500
 CHOICE_WORK = 2
 WRITES_MAX = 2_000
 """Keys of a batch of history; and fragments that it calls done, rows that it fetches."""
-PATIENCE = 10
-"""A question about contents that is not answered is asked anew after so many times `retransmit_ms`."""
-
-
-Awaited = tuple[str, int, int]
-"""One life of a member, and how often it was set aside: one that is set aside once more begins again."""
-
-
-def _awaited(topology: Topology, member: Member) -> Awaited:
-    return (member.allocation, member.incarnation, abs(topology.aside.get(member.node, 0)))
 
 
 class _Session:
@@ -91,14 +77,8 @@ class SupplySide:
     def __init__(self, core: Node, replication: Shipping, *, regroup: Callable[[Hold], None]) -> None:
         self.core = core
         self.replication = replication
-        self._regroup = regroup  # the hold's hardened copies changed
+        self.vouching = Vouching(core, replication, regroup=regroup)
         self._sessions: dict[NodeId, _Session] = {}
-        self._lives: dict[NodeId, Awaited] = {}  # which life of each member the map lists
-        self.hardened: dict[int, dict[NodeId, dict[str, int]]] = {}  # waited for since; the counters it must reach
-        self.vouched: dict[tuple[int, NodeId], None] = {}
-        self.differed: dict[tuple[Fragment, NodeId], int] = {}  # copies with other contents than this one, and how often
-        self._comparisons: dict[tuple[int, NodeId], Comparison] = {}
-        self._round = core.run << 32
         self.supplied: dict[NodeId, int] = {}
 
     # Sessions.
@@ -113,7 +93,7 @@ class SupplySide:
         member = core.topology.member(sender)
         if member is None or not 0 <= message.part < message.parts:
             return
-        life = _awaited(core.topology, member)
+        life = awaited(core.topology, member)
         session = self._sessions.get(sender)
         if session is not None and session.life == life and session.number > message.session:
             return
@@ -169,7 +149,7 @@ class SupplySide:
         if hold is None or not hold.active or hold.placement.state_of(sender) is not CopyState.MOVING:
             first.later.append(number)
             return 0
-        self._soften(hold, sender)
+        self.vouching.begin_anew(hold, sender)
         state = core.replica.partition(number)
         names = dict.fromkeys([*state.fragments, *haves])
         choices = {ns: self._choose((ns, number), haves.get(ns), returning=session.returning) for ns in names}
@@ -434,110 +414,12 @@ class SupplySide:
         session.sent[batch.batch] = batch
         self.core.send(session.node, batch)
 
-    # Vouching.
-
-    def on_settled(self, sender: NodeId, message: Settled) -> None:
-        """A MOVING copy has no gap: wait for it from now on; at its marks, vouch for it."""
-        core, number = self.core, message.partition
-        if message.version != core.version or core.frozen or not core.serving or number >= len(core.holds):
-            return
-        hold = core.holds[number]
-        if not hold.mine or not hold.active or hold.placement.state_of(sender) is not CopyState.MOVING:
-            return
-        state = core.replica.partition(number)
-        theirs = {namespace: (lwm, digests) for namespace, lwm, digests in message.fragments}
-        wrong = [
-            namespace
-            for namespace, fragment in state.fragments.items()
-            if namespace in theirs and _differs(fragment, theirs[namespace][1])
-        ]
-        wrong.extend(ns for ns in theirs if ns not in state.fragments and theirs[ns][0])
-        if wrong:
-            probe("supply.digest_differed")
-            self._soften(hold, sender)
-            core.send(sender, Settle(core.version, number, [], wrong, [], [], message.round))
-            return
-        core.work += len(state.fragments)
-        marks = self.hardened.get(number, {}).get(sender)
-        if marks is None:
-            marks = {namespace: f.counter.hwm for namespace, f in state.fragments.items()}
-            self.hardened.setdefault(number, {})[sender] = marks
-            self._regroup(hold)
-            self.replication.harden(sender, number)
-        ended = [tx for tx in message.readers if tx not in state.prepared]
-        lacking = [p for tx, p in state.prepared.items() if not p.writes and tx not in message.readers]
-        reached = all(theirs.get(ns, (0, []))[0] >= mark for ns, mark in marks.items())
-        if reached and not (ended or lacking or self.replication.outstanding(sender, number)):
-            self._compare(hold, sender, message)
-        else:
-            core.send(sender, Settle(core.version, number, list(marks.items()), [], ended, lacking, message.round))
-
-    def _compare(self, hold: Hold, node: NodeId, message: Settled) -> None:
-        """Everything that was promised is there: does it contain the same? If so, vouch for it."""
-        core, number = self.core, hold.number
-        if (number, node) in self.vouched:
-            return
-        asked = self._comparisons.get((number, node))
-        if asked is not None and not asked.void and message.compared == asked.round:
-            asked.answer(message.contents)
-        if asked is not None and not asked.void and core.now < asked.asked_at + PATIENCE * core.settings.retransmit_ms * MS:
-            return
-        if asked is not None:
-            probe("supply.compared_anew")
-        self._round += 1
-        asked = Comparison(core, number, hold.epoch, node, self._round, lambda it: self._compared(it, hold, node))
-        self._comparisons[(number, node)] = asked
-        core.log(asked.records[0])
-        self.replication.ship(asked, hold)
-
-    def _compared(self, asked: Comparison, hold: Hold, node: NodeId) -> None:
-        core, key = self.core, (hold.number, node)
-        if self._comparisons.get(key) is not asked or asked.void or node not in self.hardened.get(hold.number, {}):
-            return
-        wrong = asked.wrong()
-        if wrong is None:
-            asked.void = True
-            return
-        if not wrong:
-            self.vouched[key] = None
-            return
-        probe("supply.contents_differed")
-        for namespace in wrong:
-            name = (namespace, hold.number)
-            self.differed[name, node] = self.differed.get((name, node), 0) + 1
-            core.note(f"{node} has other contents of {namespace}/{hold.number} than this node: it is to take them in full")
-        self._soften(hold, node)
-        core.send(node, Settle(core.version, hold.number, [], wrong, [], [], 0))
-
-    def _soften(self, hold: Hold, node: NodeId) -> None:
-        """The copy begins again: do not wait for it."""
-        self._comparisons.pop((hold.number, node), None)
-        if self._forget(hold.number, node):
-            self._regroup(hold)
-        self.vouched.pop((hold.number, node), None)
-
-    def _forget(self, number: int, node: NodeId) -> bool:
-        """A copy is not hardened any more; whether it was."""
-        copies = self.hardened.get(number)
-        if copies is None or copies.pop(node, None) is None:
-            return False
-        if not copies:
-            del self.hardened[number]
-        return True
-
     def switch(self) -> None:
         """A new topology: sessions go on for what did not change, and with copies whose node did not start again."""
         core = self.core
         assert core.topology is not None
-        lives = {m.node: _awaited(core.topology, m) for m in core.topology.members}
-        for number, node in [(number, node) for number, copies in self.hardened.items() for node in copies]:
-            hold = core.holds[number]
-            awaited = hold.mine and node in hold.placement.owners and node not in hold.placement.in_sync
-            if not awaited or self._lives.get(node) != lives.get(node):
-                self._forget(number, node)
-                self.vouched.pop((number, node), None)
-                self._comparisons.pop((number, node), None)
-        self._lives = lives
+        lives = {m.node: awaited(core.topology, m) for m in core.topology.members}
+        self.vouching.switch(lives)
         for node, session in list(self._sessions.items()):
             gone = any(
                 not core.holds[p].mine or not core.holds[p].active or node not in core.holds[p].placement.owners
@@ -554,13 +436,9 @@ class SupplySide:
             case More():
                 self.on_more(sender, message)
             case Settled():
-                self.on_settled(sender, message)
+                self.vouching.on_settled(sender, message)
             case _:
                 assert_never(message)
-
-
-def _differs(fragment: FragmentState, digests: list[tuple[int, int]]) -> bool:
-    return any((mine := fragment.digest_at(counter)) is not None and mine != digest for counter, digest in digests)
 
 
 def _at(batch: Supply, version: Version) -> Supply:

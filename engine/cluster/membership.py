@@ -249,8 +249,8 @@ class Membership:
         self.leaving.say(leader)
         if leader is None:
             return
-        if self.supply.vouched and core.serving:
-            core.send(leader, CaughtUp(core.version, list(self.supply.vouched)))
+        if self.supply.vouching.vouched and core.serving:
+            core.send(leader, CaughtUp(core.version, list(self.supply.vouching.vouched)))
 
     def _heartbeat(self) -> Heartbeat:
         core, topology = self.core, self.core.topology

@@ -96,7 +96,7 @@ class Administration:
             "in_doubt": [tx.hex() for tx in node.participant.in_doubt()],
             "other_contents": [
                 {"fragment": fragment_name(name), "node": other, "times": often}
-                for (name, other), often in node.supply.differed.items()
+                for (name, other), often in node.supply.vouching.differed.items()
             ],
             "held_up_by": node.exchange.held_up,
             "split": [

@@ -94,7 +94,7 @@ class Machines:
             switch=self._switch,
             drained=self._held_up_by,
             break_locks=self._break_locks,
-            vouched=lambda: list(self.supply.vouched),
+            vouched=lambda: list(self.supply.vouching.vouched),
         )
         self.membership = Membership(
             core, self.detector, self.claims, self.names, self.exchange, self.supply, self.replication.stalled
@@ -147,7 +147,7 @@ class Machines:
         for hold in to_promote:
             hold.since = topology.version.number
         core.note(f"topology {topology.version}: {', '.join(m.node for m in topology.members)}")
-        hardened = list(self.supply.hardened)
+        hardened = list(self.supply.vouching.hardened)
         self.supply.switch()
         self._groups = {}
         for hold in (*moved, *(core.holds[number] for number in hardened)):
@@ -209,7 +209,7 @@ class Machines:
         if not hold.mine:
             hold.needed, hold.moving, hold.group = (), (), ((), ())
             return
-        hardened = self.supply.hardened.get(hold.number, {})
+        hardened = self.supply.vouching.hardened.get(hold.number, {})
         key = (placement.owners, placement.in_sync, tuple(hardened))
         known = self._groups.get(key)
         if known is None:

@@ -332,7 +332,7 @@ class Copy:
     def _group(self, hold: Hold) -> None:
         hold.needed, hold.moving = (), ()
         if hold.mine:
-            hardened = self.supply.hardened.get(hold.number, {})
+            hardened = self.supply.vouching.hardened.get(hold.number, {})
             others = [node for node in hold.placement.owners if node != self.node]
             hold.needed = tuple(n for n in others if n in hold.placement.in_sync or n in hardened)
             hold.moving = tuple(n for n in others if n not in hold.needed)
@@ -468,7 +468,7 @@ class Copies:
         placements: list[Placement] = []
         for number, p in enumerate(self.placements):
             assert p.primary is not None
-            vouched = self.copies[p.primary].supply.vouched
+            vouched = self.copies[p.primary].supply.vouching.vouched
             in_sync = tuple(n for n in p.owners if n in p.in_sync or (number, n) in vouched)
             placements.append(Placement(p.version + 1, p.epoch, p.owners, in_sync))
         self.placements = placements
@@ -540,7 +540,7 @@ class Copies:
         for _ in range(patience):
             self.run()
             if all(
-                (number, node) in self.copies[p.owners[0]].supply.vouched
+                (number, node) in self.copies[p.owners[0]].supply.vouching.vouched
                 for number, p in enumerate(self.placements)
                 for node in p.owners
                 if node not in p.in_sync

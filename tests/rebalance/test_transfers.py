@@ -214,7 +214,7 @@ def test_a_row_that_differs_is_found_before_it_is_vouched_for() -> None:
     copies["n3"].spoil(0, "k9", "rot")
     move(copies)
     end(copies)
-    assert copies["n1"].supply.differed == {(name_of(0), "n3"): 1}
+    assert copies["n1"].supply.vouching.differed == {(name_of(0), "n3"): 1}
     assert copies["n3"].demander.answers.differed == {name_of(0): 1}
 
 
@@ -319,7 +319,7 @@ def test_a_copy_is_not_vouched_for_while_it_lacks_what_was_promised() -> None:
     move(copies)
     copies["n1"].put(0, k1="live")
     copies.wait(20)
-    assert copies["n1"].supply.vouched == {}
+    assert copies["n1"].supply.vouching.vouched == {}
     end(copies)
 
 
@@ -345,7 +345,7 @@ def test_a_key_whose_tombstone_is_gone_is_gone_from_a_copy_that_still_had_it() -
     copies.whole()
     copies.judge()
     assert b"k2" not in copies["n3"].rows(0)
-    assert copies["n1"].supply.differed == {}, "and not because it was found to differ"
+    assert copies["n1"].supply.vouching.differed == {}, "and not because it was found to differ"
 
 
 def test_a_write_under_way_waits_for_a_copy_that_is_about_to_be_vouched_for() -> None:
@@ -362,7 +362,7 @@ def test_a_write_under_way_waits_for_a_copy_that_is_about_to_be_vouched_for() ->
     copies["n1"].put(0, k1="under way")
     counter = copies["n1"].replica.fragment(name_of(0)).counter
     copies.run()
-    assert "n3" in copies["n1"].supply.hardened[0], "it has settled"
+    assert "n3" in copies["n1"].supply.vouching.hardened[0], "it has settled"
     copies.trouble = lambda _sender, to, said: 0 if isinstance(said, Batch) and to == "n3" else 1
     copies.wait(4)
     assert counter.lwm < counter.hwm, "nobody was told that it counts while one that may be promoted lacks it"

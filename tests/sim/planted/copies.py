@@ -157,10 +157,10 @@ def vouched_for_on_its_own_word(machine: Machine) -> None:
 
     def on_settled(original: Callable[..., None], sender: NodeId, message: Settled) -> None:
         original(sender, message)
-        if sender in supply.hardened.get(message.partition, {}):
-            supply.vouched[(message.partition, sender)] = None
+        if sender in supply.vouching.hardened.get(message.partition, {}):
+            supply.vouching.vouched[(message.partition, sender)] = None
 
-    around(supply, "on_settled", on_settled)
+    around(supply.vouching, "on_settled", on_settled)
 
 
 @COPIES.fault("1, 4")
@@ -168,7 +168,7 @@ def vouched_for_without_waiting_for_it(machine: Machine) -> None:
     """A primary vouches for a MOVING copy that has reached its marks, but does not wait for its answers."""
     assert machine.node is not None
     supply, replication = machine.node.supply, machine.node.replication
-    replace(supply, "_regroup", lambda hold: None)
+    replace(supply.vouching, "_regroup", lambda hold: None)
     replace(replication, "harden", lambda node, partition: None)
     replace(replication, "outstanding", lambda node, partition: False)
 
@@ -191,7 +191,7 @@ def digests_not_compared(machine: Machine) -> None:
         original(sender, msgspec.structs.replace(message, fragments=fragments))
 
     around(node.supply, "_choose", choose)
-    around(node.supply, "on_settled", on_settled)
+    around(node.supply.vouching, "on_settled", on_settled)
 
 
 @COPIES.fault(

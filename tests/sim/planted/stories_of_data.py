@@ -89,7 +89,7 @@ def a_copy_is_vouched_for_and_misses_a_write(plant: Plant | None) -> None:
         stage.start("n2")
         node = stage["n1"].node
         assert node is not None
-        stage.until(lambda: (0, "n2") in node.supply.vouched, "n1 vouches for n2")
+        stage.until(lambda: (0, "n2") in node.supply.vouching.vouched, "n1 vouches for n2")
         lost = stage.lose("replicate", "n1", "n2")
         doing = stage.begin_put(key(0), b"third")
         stage.until(lambda: "n2" in node.core.holds[0].placement.in_sync, "n2 is in sync")
@@ -114,7 +114,7 @@ def a_copy_is_vouched_for_and_is_sent_a_write(plant: Plant | None) -> None:
         stage.start("n2")
         node = stage["n1"].node
         assert node is not None
-        stage.until(lambda: (0, "n2") in node.supply.vouched, "n1 vouches for n2", look_every=MS)
+        stage.until(lambda: (0, "n2") in node.supply.vouching.vouched, "n1 vouches for n2", look_every=MS)
         stage.put(key(0), b"third")
         stage.until(lambda: "n2" in node.core.holds[0].placement.in_sync, "n2 is in sync")
         stage.power_cut("n1")

@@ -48,9 +48,9 @@ def contents_not_compared(machine: Machine) -> None:
     supply = machine.node.supply
 
     def vouch(hold: Hold, node: NodeId, message: Settled) -> None:
-        supply.vouched[(hold.number, node)] = None
+        supply.vouching.vouched[(hold.number, node)] = None
 
-    replace(supply, "_compare", vouch)
+    replace(supply.vouching, "_compare", vouch)
 
 
 @TRANSFERS.fault("4")

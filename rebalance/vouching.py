@@ -1,0 +1,150 @@
+"""When a primary vouches for a MOVING copy.
+
+A copy that says it is settled is first waited for (its answers count from then on), and vouched for when it has everything
+that was reserved by then, and contains the same (`rebalance.comparing`). The coordinator makes it in-sync with the next
+map, and only on this node's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rebalance.comparing import Comparison
+from rebalance.fragment import FragmentState
+from rebalance.messages import Settle, Settled
+from rebalance.partition import Hold
+from rebalance.ports import MS, Node, Shipping
+from rebalance.table import CopyState, Member, Topology
+from wal.ids import Fragment, NodeId
+from wal.probe import probe
+
+PATIENCE = 10
+"""A question about contents that is not answered is asked anew after so many times `retransmit_ms`."""
+
+Awaited = tuple[str, int, int]
+"""One life of a member, and how often it was set aside: one that is set aside once more begins again."""
+
+
+def awaited(topology: Topology, member: Member) -> Awaited:
+    """The life of a member that the map lists."""
+    return (member.allocation, member.incarnation, abs(topology.aside.get(member.node, 0)))
+
+
+class Vouching:
+    """The MOVING copies that a primary waits for, and those that it vouches for."""
+
+    def __init__(self, core: Node, shipping: Shipping, *, regroup: Callable[[Hold], None]) -> None:
+        self.core = core
+        self._shipping = shipping
+        self._regroup = regroup  # the hold's hardened copies changed
+        self._lives: Mapping[NodeId, Awaited] = {}  # which life of each member the map lists
+        self.hardened: dict[int, dict[NodeId, dict[str, int]]] = {}  # waited for since; the counters it must reach
+        self.vouched: dict[tuple[int, NodeId], None] = {}
+        self.differed: dict[tuple[Fragment, NodeId], int] = {}  # copies with other contents than this one, and how often
+        self._comparisons: dict[tuple[int, NodeId], Comparison] = {}
+        self._round = core.run << 32
+
+    def on_settled(self, sender: NodeId, message: Settled) -> None:
+        """A MOVING copy has no gap: wait for it from now on; at its marks, vouch for it."""
+        core, number = self.core, message.partition
+        if message.version != core.version or core.frozen or not core.serving or number >= len(core.holds):
+            return
+        hold = core.holds[number]
+        if not hold.mine or not hold.active or hold.placement.state_of(sender) is not CopyState.MOVING:
+            return
+        state = core.replica.partition(number)
+        theirs = {namespace: (lwm, digests) for namespace, lwm, digests in message.fragments}
+        wrong = [
+            namespace
+            for namespace, fragment in state.fragments.items()
+            if namespace in theirs and _differs(fragment, theirs[namespace][1])
+        ]
+        wrong.extend(ns for ns in theirs if ns not in state.fragments and theirs[ns][0])
+        if wrong:
+            probe("supply.digest_differed")
+            self.begin_anew(hold, sender)
+            core.send(sender, Settle(core.version, number, [], wrong, [], [], message.round))
+            return
+        core.work += len(state.fragments)
+        marks = self.hardened.get(number, {}).get(sender)
+        if marks is None:
+            marks = {namespace: f.counter.hwm for namespace, f in state.fragments.items()}
+            self.hardened.setdefault(number, {})[sender] = marks
+            self._regroup(hold)
+            self._shipping.harden(sender, number)
+        ended = [tx for tx in message.readers if tx not in state.prepared]
+        lacking = [p for tx, p in state.prepared.items() if not p.writes and tx not in message.readers]
+        reached = all(theirs.get(ns, (0, []))[0] >= mark for ns, mark in marks.items())
+        if reached and not (ended or lacking or self._shipping.outstanding(sender, number)):
+            self._compare(hold, sender, message)
+        else:
+            core.send(sender, Settle(core.version, number, list(marks.items()), [], ended, lacking, message.round))
+
+    def _compare(self, hold: Hold, node: NodeId, message: Settled) -> None:
+        """Everything that was promised is there: does it contain the same? If so, vouch for it."""
+        core, number = self.core, hold.number
+        if (number, node) in self.vouched:
+            return
+        asked = self._comparisons.get((number, node))
+        if asked is not None and not asked.void and message.compared == asked.round:
+            asked.answer(message.contents)
+        if asked is not None and not asked.void and core.now < asked.asked_at + PATIENCE * core.settings.retransmit_ms * MS:
+            return
+        if asked is not None:
+            probe("supply.compared_anew")
+        self._round += 1
+        asked = Comparison(core, number, hold.epoch, node, self._round, lambda it: self._compared(it, hold, node))
+        self._comparisons[(number, node)] = asked
+        core.log(asked.records[0])
+        self._shipping.ship(asked, hold)
+
+    def _compared(self, asked: Comparison, hold: Hold, node: NodeId) -> None:
+        core, key = self.core, (hold.number, node)
+        if self._comparisons.get(key) is not asked or asked.void or node not in self.hardened.get(hold.number, {}):
+            return
+        wrong = asked.wrong()
+        if wrong is None:
+            asked.void = True
+            return
+        if not wrong:
+            self.vouched[key] = None
+            return
+        probe("supply.contents_differed")
+        for namespace in wrong:
+            name = (namespace, hold.number)
+            self.differed[name, node] = self.differed.get((name, node), 0) + 1
+            core.note(f"{node} has other contents of {namespace}/{hold.number} than this node: it is to take them in full")
+        self.begin_anew(hold, node)
+        core.send(node, Settle(core.version, hold.number, [], wrong, [], [], 0))
+
+    def begin_anew(self, hold: Hold, node: NodeId) -> None:
+        """The copy begins again: do not wait for it."""
+        self._comparisons.pop((hold.number, node), None)
+        if self._forget(hold.number, node):
+            self._regroup(hold)
+        self.vouched.pop((hold.number, node), None)
+
+    def _forget(self, number: int, node: NodeId) -> bool:
+        """A copy is not hardened any more; whether it was."""
+        copies = self.hardened.get(number)
+        if copies is None or copies.pop(node, None) is None:
+            return False
+        if not copies:
+            del self.hardened[number]
+        return True
+
+    def switch(self, lives: Mapping[NodeId, Awaited]) -> None:
+        """A new topology: a copy that started again, or is not awaited any more, is not waited for."""
+        core = self.core
+        for number, node in [(number, node) for number, copies in self.hardened.items() for node in copies]:
+            hold = core.holds[number]
+            awaited = hold.mine and node in hold.placement.owners and node not in hold.placement.in_sync
+            if not awaited or self._lives.get(node) != lives.get(node):
+                self._forget(number, node)
+                self.vouched.pop((number, node), None)
+                self._comparisons.pop((number, node), None)
+        self._lives = lives
+
+
+def _differs(fragment: FragmentState, digests: list[tuple[int, int]]) -> bool:
+    return any((mine := fragment.digest_at(counter)) is not None and mine != digest for counter, digest in digests)
