@@ -266,6 +266,7 @@ class Replication:
     def on_replicate(self, sender: NodeId, message: Replicate) -> None:
         """Log and apply a batch of the primary; answer when it is durable, or not at all."""
         core = self.core
+        core.work += 2 * len(message.records)
         if message.version != core.version:
             if message.version > core.version:
                 core.send(sender, AskMap(core.version))
@@ -274,7 +275,6 @@ class Replication:
             return
         if core.frozen or not core.serving:
             return
-        core.work += 2 * len(message.records)
         taken = self._taken(sender, message.records)
         if taken is None:
             return

@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 
 from engine.node.node import Node
 from engine.state.store import Entry, LayeredStore, Page
-from engine.turn.effects import Effects, Event
+from engine.turn.effects import Asked, Effects, Event
 from engine.turn.turns import TURN_MS_MAX, what
 from rebalance.ports import MS
 from tests.sim.violation import About, Violation
@@ -109,10 +109,15 @@ def taken(handed: Sequence[Event], untaken: Sequence[Event]) -> Sequence[Event]:
     """Of the events that a node was handed those that it took: what it leaves costs the turn that takes it."""
     left = 0
     for before, after in zip(reversed(handed), reversed(untaken), strict=False):
-        if before is not after:
+        if _said(before) is not _said(after):
             break  # asked again by the node itself
         left += 1
     return handed[: len(handed) - left]
+
+
+def _said(event: Event) -> object:
+    """What makes an event the same one, though the node notes since when it waits."""
+    return event.request if isinstance(event, Asked) else event
 
 
 def price(events: Iterable[Event], effects: Effects, rows: int, partitions: int) -> int:

@@ -9,7 +9,8 @@ import pytest
 from engine.client.calls import PutCall
 from engine.messages import Heartbeat, Life
 from engine.node.node import Node
-from engine.turn.effects import Effects, Event, Received
+from engine.protocol.requests import Get
+from engine.turn.effects import Asked, Effects, Event, Received
 from engine.turn.settings import Settings
 from rebalance.ports import MS
 from tests.sim.calibrate import calibrate
@@ -119,6 +120,9 @@ def test_what_a_turn_leaves_costs_the_turn_that_takes_it() -> None:
     assert taken([first, second], [second]) == [first]
     assert taken([first, second], [asked, second]) == [first], "the node itself asks for something once more"
     assert taken([first, first], [first]) == [first], "it came twice"
+    wanted = Asked(1, Get(1, "acc", [b"k"]))
+    waits = Asked(1, wanted.request, 7)
+    assert taken([first, wanted], [waits]) == [first], "the node notes since when it waits"
 
 
 def test_a_walk_that_nothing_asks_for_is_named() -> None:
