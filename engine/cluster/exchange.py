@@ -81,7 +81,7 @@ class Attempt:
         self.after = after
         self.ballot = ballot
         self.intent = intent
-        self.deadline = deadline
+        self.deadline = deadline  # in the time for which this node was there to take answers
         self.claims = claims  # made before the ballot was announced: by lives that came before any that answers it
         self.promises: dict[NodeId, Promise] = {}
         self.singles: dict[NodeId, SingleMap] = {}
@@ -300,7 +300,7 @@ class Exchange:
         assert core.topology is not None, "a cluster that is not formed has no exchange"
         self.highest_seen = max(self.highest_seen, self.promised.round) + 1
         ballot = Ballot(self.highest_seen, core.node)
-        deadline = core.now + (core.settings.exchange_drain_ms + core.settings.exchange_retry_ms) * MS
+        deadline = core.attentive + (core.settings.exchange_drain_ms + core.settings.exchange_retry_ms) * MS
         self.attempt = Attempt(core.version, ballot, intent, deadline, self.claims.known())
         core.note(f"exchange after {core.version} ballot {ballot}: {intent.reason}")
         self._announce()
@@ -328,7 +328,8 @@ class Exchange:
             attempt.singles[sender] = message
             self._try_propose()
 
-    def _try_propose(self) -> None:
+    def _try_propose(self, *, late: bool = False) -> None:
+        """Propose once enough is known. `late`: all that came was taken, and whoever has not answered is left out."""
         attempt, core = self.attempt, self.core
         if attempt is None or attempt.planning or attempt.proposed is not None or core.topology is None:
             return
@@ -339,7 +340,6 @@ class Exchange:
             for c in attempt.intent.candidates
             if c.node not in attempt.singles and not self.detector.suspected(c.node)
         ]
-        late = core.now >= attempt.deadline
         if waiting and not late:
             return
         highest = max((p.accepted_ballot for p in attempt.promises.values()), default=NO_BALLOT)
@@ -492,9 +492,9 @@ class Exchange:
             self.try_report()
         if attempt is None:
             return
-        if core.now >= attempt.deadline:
-            self._try_propose()
-            if self.attempt is attempt and core.now >= attempt.deadline + core.settings.exchange_retry_ms * MS:
+        if core.attentive >= attempt.deadline:
+            self._try_propose(late=True)
+            if self.attempt is attempt and core.attentive >= attempt.deadline + core.settings.exchange_retry_ms * MS:
                 probe("exchange.attempt_timed_out")
                 core.note(f"exchange after {attempt.after} ballot {attempt.ballot} found no majority")
                 self.give_up()

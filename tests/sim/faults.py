@@ -75,7 +75,7 @@ class Faults:
         self.over = False
         self._pause_ns = pause_ns
         self._draw = world.draws.of("faults")
-        self._images: dict[str, tuple[str, MemoryDisk, Vault]] = {}
+        self._images: dict[str, tuple[str, int, MemoryDisk, Vault]] = {}  # of a disk, and where its log ended
         self._ruined = Ruined()
         self._lull: Lull | None = None
         ways = Ways(world, self._draw)
@@ -191,7 +191,9 @@ class Faults:
             return
         machine.disk.repair()
         if self._draw.random() < 0.5 and machine.name not in self._images:
-            self._images[machine.name] = (machine.allocation, machine.disk.copy(), machine.vault.copy())
+            copied = machine.disk.copy(), machine.vault.copy()
+        else:
+            copied = None
         if "read-error" in self.rates and not self.over and self._draw.random() < 0.1:
             machine.disk.fail("read", self._draw.randrange(1, 10))
             if not machine.start():
@@ -200,6 +202,8 @@ class Faults:
             machine.disk.repair()
         elif not machine.start():
             raise Violation("recovery", f"{machine.name} does not start: {machine.why}", About(nodes=(machine.name,)))
+        if copied is not None and machine.node is not None and machine.up:
+            self._images[machine.name] = (machine.allocation, machine.node.core.boot_lsn, *copied)
 
     def _stop(self, machine: Machine) -> bool:
         if not machine.up or machine.paused:
@@ -233,8 +237,8 @@ class Faults:
     def _swap_disks(self, machine: Machine) -> bool:
         """Each of two machines has the other's disk, until somebody notices that they do not start."""
         other = self._draw.choice(list(self.world.machines.values()))
-        if other is machine or machine.gone or other.gone:
-            return False
+        if other is machine or machine.gone or other.gone or not (machine.disk.names() and other.disk.names()):
+            return False  # from an empty one a node starts
         for each in (machine, other):
             if each.up:
                 each.stop("its disk is taken out")
@@ -281,6 +285,26 @@ class Faults:
             for topology in (newest, *coming)
         )
 
+    def _is_remembered(self, machine: Machine, end: int) -> bool:
+        """Whether what a voter forgets whose log is set back to `end` is known to the others, as far as it could matter.
+
+        If it voted, and whoever else knows that is away, then it and those who do not are a majority that nobody can tell
+        from one which never decided: no protocol of so few nodes survives that, so it does not happen here.
+        """
+        node = machine.node
+        if node is None or node.core.topology is None or 0 < node.core.voted_lsn <= end:
+            return True
+        replica, topology = node.core.replica, node.core.topology
+        voted = max(replica.promised[0], replica.accepted[0])
+        disk, ignorant = (machine.name, machine.allocation), 0
+        for other in (self.world.machines.get(name) for name in topology.voters if name != machine.name):
+            if other is None or other.node is None:
+                ignorant += 1
+                continue
+            claimed = [c.durable_lsn for c in other.node.core.replica.claims if (c.node, c.allocation) == disk]
+            ignorant += other.node.core.version <= voted and max(claimed, default=0) <= end
+        return ignorant < topology.majority - 1
+
     def _destroyed(self, machine: Machine, how: str) -> None:
         self._ruined.add(machine)
         self.world.destroyed(machine, how)
@@ -299,18 +323,21 @@ class Faults:
 
     def _old_disk(self, machine: Machine) -> bool:
         image = self._images.pop(machine.name, None)
-        if image is None or image[0] != machine.allocation:
+        if image is None or image[0] != machine.allocation or not self._is_remembered(machine, image[1]):
             return False
         if machine.up:
             machine.stop("it is set back")
         machine.vault.close()
-        machine.disk, machine.vault = image[1].copy(), image[2].copy()
+        machine.disk, machine.vault = image[2].copy(), image[3].copy()
         self._destroyed(machine, "was set back to an old image of its disk")
         self._start_later(machine)
         return True
 
     def _damage(self, machine: Machine) -> bool:
         """It must refuse to start, unless what rotted is nothing that it needs, or looks like the end of its log."""
+        core = machine.node.core if machine.node is not None else None
+        if core is not None and not self._is_remembered(machine, (core.voted_lsn or core.durable_lsn) - 1):
+            return False
         if machine.up:
             machine.stop("its power fails and its disk rots")
         if machine.disk.names():
