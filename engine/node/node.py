@@ -164,6 +164,7 @@ class Node(Machines):
             self._booted = True
             core.log(r.Boot(core.incarnation, core.boot_lsn, core.lives_before))
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
+        self.detector.listen()  # before anything is judged by who was silent
         self._begin_checkpoint()
         said, core.to_self = deque(core.to_self), []
         while said and core.work < WORK_MAX:
@@ -254,8 +255,7 @@ class Node(Machines):
             self._on_request[type(request)](session, request)
 
     def _tick(self) -> None:
-        _core, now = self.core, self.core.now
-        self.detector.listen()
+        now = self.core.now
         self.membership.tick()
         for machine in self._machines:
             if machine.wake_at is not None and now >= machine.wake_at:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rebalance import table as topologies
-from tests.sim.lulls import DRAWN, Lull
+from tests.sim.lulls import TROUBLES, Lull
 from tests.sim.machine import Speed
 from tests.sim.network import MS, Weather
 from tests.sim.oracles.ruined import Ruined
@@ -448,7 +448,7 @@ class Faults:
         """Until it is over nothing else happens. It is long, so there is one of them."""
         if "lull" in self.happened:
             return False
-        trouble = self._draw.choice(DRAWN)
+        trouble = self._draw.choice(TROUBLES)
         self._lull = Lull(self.world, trouble, machine, self._draw)
         self.world.say(f"a lull: {trouble} for {self._lull}")
         self.world.network.weather = Weather(loss=self._draw.choice([0.0, 0.0, 0.01]), jitter=300_000)

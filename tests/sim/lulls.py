@@ -30,9 +30,6 @@ TROUBLES = ("nothing", "down", "away", "stopped", "slow-disk", "slow-node", "dea
 | pair, one-of-pair | two nodes do not hear each other, or one of them does not hear the other |
 | ring | each node hears only its two neighbours; of three nodes, the first and the last do not hear each other |
 """
-DRAWN = tuple(trouble for trouble in TROUBLES if trouble != "slow-disk")
-"""Whose disk is slow is set aside, but by an exchange. Where it leads that one itself, as the first of the map does, each
-step waits for its disk, and nobody is served for longer than `bound_ns`: this trouble is not drawn."""
 REST_NS = 6_000 * MS
 """What was wrong before has ended by then, by itself."""
 
