@@ -194,6 +194,7 @@ class Faults:
             copied = machine.disk.copy(), machine.vault.copy()
         else:
             copied = None
+        boots = machine.boot
         if "read-error" in self.rates and not self.over and self._draw.random() < 0.1:
             machine.disk.fail("read", self._draw.randrange(1, 10))
             if not machine.start():
@@ -202,7 +203,7 @@ class Faults:
             machine.disk.repair()
         elif not machine.start():
             raise Violation("recovery", f"{machine.name} does not start: {machine.why}", About(nodes=(machine.name,)))
-        if copied is not None and machine.node is not None and machine.up:
+        if copied is not None and machine.node is not None and machine.boot > boots:
             self._images[machine.name] = (machine.allocation, machine.node.core.boot_lsn, *copied)
 
     def _stop(self, machine: Machine) -> bool:
