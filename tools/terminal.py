@@ -33,6 +33,8 @@ Cell = str | int | float | bool | None | list[int] | list[str] | list[list[int]]
 Row = Mapping[str, Cell]
 """One line of an answer. A value of None, "" or [] says nothing and is left out of plain lines."""
 
+_WORD = bytes(byte for byte in range(0x21, 0x7F) if byte != ord("\\"))
+_json = msgspec.json.Encoder(enc_hook=str)
 LINES_AT_ONCE = 100
 _ESCAPE = re.compile(r"\\(\\|x[0-9A-Fa-f]{2})")
 
@@ -172,7 +174,7 @@ def plain(row: Row) -> str:
 
 def to_json(value: object) -> str:
     """A value as JSON in one line."""
-    return msgspec.json.encode(value, enc_hook=str).decode()
+    return _json.encode(value).decode()
 
 
 def word(data: bytes) -> str:
@@ -181,7 +183,7 @@ def word(data: bytes) -> str:
     >>> print(word(b"a key"), word(b"\x1b[2J"))
     a\x20key \x1b[2J
     """
-    return printable(data).replace(" ", r"\x20")
+    return printable(data).replace(" ", r"\x20") if data.translate(None, _WORD) else data.decode()
 
 
 def bytes_of(text: str) -> bytes:

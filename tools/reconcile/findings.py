@@ -136,8 +136,10 @@ def printable(data: bytes) -> str:
     >>> print(printable(b"k1"), printable(b"a\x00\\"))
     k1 a\x00\\
     """
-    return data.decode() if data.isalnum() else data.decode("latin-1").translate(_ESCAPED)
+    return data.decode("latin-1").translate(_ESCAPED) if data.translate(None, _PLAIN) else data.decode()
 
+
+_PLAIN = bytes(byte for byte in range(0x20, 0x7F) if byte != ord("\\"))
 
 _ESCAPED = {byte: f"\\x{byte:02x}" for byte in range(256) if not 0x20 <= byte < 0x7F} | {ord("\\"): "\\\\"}
 

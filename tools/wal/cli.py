@@ -7,8 +7,9 @@ everything that verifies is shown all the same; then the exit code says how bad 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,7 @@ from wal import Block, list_segments
 from wal import records as r
 from wal.records import kind_of
 
+TALLIED = ("writes", "updates", "deletes", "closed", "bytes")
 ASIDE = re.compile(r".*\.(?:torn|lost)(?:\.\d+)?")
 
 app = program("wal", "Look at a node's log, live or stopped; nothing is written.")
@@ -58,9 +60,9 @@ def stat(
     trouble = Trouble()
     rows: list[Row] = []
     for place in [place_of(text) for text in directories]:
-        counted = _Counted()
-        for block in trouble.aside(place, from_lsn, to_lsn):
-            counted.add(block, Filter(namespace=namespace, partition=partition))
+        counted, wanted = _Counted(), Filter(namespace=namespace, partition=partition)
+        for block in trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser()):
+            counted.add(block, wanted)
         files = list_segments(place.source)  # what is wrong was told
         rows.append(
             {
@@ -91,13 +93,13 @@ class _Counted:
         self.since_ms = self.until_ms = 0
         self._by_type: Counter[str] = Counter()
         self._bytes_by_type: Counter[str] = Counter()
-        self._by_namespace: dict[str, Counter[str]] = {}
-        self._by_partition: dict[int, Counter[str]] = {}
-        self._size: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
+        self._by_namespace: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(TALLIED))
+        self._by_partition: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(TALLIED))
+        self._encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 
     def add(self, block: Block, wanted: Filter) -> None:
         """Count what is wanted of a block."""
-        records = [kept for record in block.records if (kept := wanted.narrow(record)) is not None]
+        records = wanted.of(block.records)
         if not records:
             return
         self.first_lsn = self.first_lsn or block.first_lsn
@@ -107,25 +109,33 @@ class _Counted:
         self.blocks += 1
         self.bytes += block.bytes
         self.records += len(records)
-        for record in records:
-            kind = kind_of(record)
-            self._by_type[kind] += 1
-            self._bytes_by_type[kind] += len(self._size(record))
-            if isinstance(record, r.Update | r.Prepare | r.History):
-                for write in record.writes:
-                    self._add_write(write)
+        for kind, run in groupby(records, type):
+            alike = list(run)
+            name = kind_of(alike[0])
+            self._by_type[name] += len(alike)
+            self._bytes_by_type[name] += len(self._encode(alike)) - _array_header(len(alike))
+            if issubclass(kind, r.Update | r.Prepare | r.History):
+                self._add_writes(alike)
 
-    def _add_write(self, write: r.Write) -> None:
-        size = sum(map(len, write.keys)) + sum(len(value) for value in write.values if value is not None)
-        counted = {
-            "writes": 1,
-            "updates": write.delta,
-            "deletes": 0 if write.closed else write.values.count(None),
-            "closed": write.closed,
-            "bytes": size,
-        }
-        self._by_namespace.setdefault(write.namespace, Counter()).update(counted)
-        self._by_partition.setdefault(write.partition, Counter()).update(counted)
+    def _add_writes(self, records: Iterable[Any]) -> None:
+        """Count the writes of records: the innermost loop of all that is counted."""
+        by_namespace, by_partition = self._by_namespace, self._by_partition
+        for record in records:
+            for write in record.writes:
+                keys, values, closed = write.keys, write.values, write.closed
+                if len(keys) == 1:
+                    value = values[0]
+                    size, deletes = (len(keys[0]), 1) if value is None else (len(keys[0]) + len(value), 0)
+                else:
+                    size = sum(map(len, keys)) + sum(len(value) for value in values if value is not None)
+                    deletes = 0 if closed else values.count(None)
+                updates = closed or len(keys)
+                for tally in (by_namespace[write.namespace], by_partition[write.partition]):
+                    tally[0] += 1
+                    tally[1] += updates
+                    tally[2] += deletes
+                    tally[3] += closed
+                    tally[4] += size
 
     def rows(self, node: str, top: int) -> Iterator[Row]:
         """The figures, the largest first."""
@@ -133,11 +143,18 @@ class _Counted:
         for kind, size in self._bytes_by_type.most_common():
             share = f"{100 * size / whole:.1f}%"
             yield {"node": node, "type": kind, "records": self._by_type[kind], "bytes": size, "share": share}
-        for namespace, counted in sorted(self._by_namespace.items(), key=lambda at: -at[1]["updates"]):
-            yield {"node": node, "namespace": word(namespace.encode("utf-8", "surrogatepass")), **counted}
-        busiest = sorted(self._by_partition.items(), key=lambda at: (-at[1]["updates"], at[0]))
-        for partition, counted in busiest[:top]:
-            yield {"node": node, "partition": partition, **counted}
+        for namespace, tally in sorted(self._by_namespace.items(), key=lambda at: -at[1][1]):
+            head: dict[str, Any] = {"node": node, "namespace": word(namespace.encode("utf-8", "surrogatepass"))}
+            yield head | dict(zip(TALLIED, tally, strict=True))
+        busiest = sorted(self._by_partition.items(), key=lambda at: (-at[1][1], at[0]))
+        for partition, tally in busiest[:top]:
+            head = {"node": node, "partition": partition}
+            yield head | dict(zip(TALLIED, tally, strict=True))
+
+
+def _array_header(count: int) -> int:
+    """The bytes before the elements of a MessagePack array."""
+    return 1 if count < 16 else 3 if count < 1 << 16 else 5
 
 
 @app.command()

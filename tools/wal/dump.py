@@ -142,6 +142,10 @@ def _renderer(values: Values, keys: Keys, *, several: bool, as_json: bool) -> _R
 
     def lines(place: Place, block: Block, wanted: Filter) -> Iterator[str]:
         head = f"node={place.name} " if several else ""
+        if wanted.plain:  # and nothing is asked for
+            for lsn, record in enumerate(block.records, block.first_lsn):
+                yield head + line(lsn, block.time_ms, record, values)
+            return
         for lsn, record in enumerate(block.records, block.first_lsn):
             narrowed = wanted.narrow(record)
             if narrowed is not None:

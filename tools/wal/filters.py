@@ -60,6 +60,12 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a block may have a wanted record, if that can be told without decoding it."""
         return Chooser(self.needles, self.times) if self.needles or self.times is not None else None
 
+    def of(self, records: Sequence[r.Record]) -> Sequence[r.Record]:
+        """Of these records what is wanted."""
+        if self.plain:
+            return records
+        return [kept for record in records if (kept := self.narrow(record)) is not None]
+
     def narrow(self, record: r.Record) -> r.Record | None:
         """The record with the writes that are wanted, or None if it has nothing to do with what is asked for."""
         if self.plain:

@@ -34,20 +34,23 @@ class Told:
     """Makes objects of records, all in the same way: what is shown of `values`, and how bytes are written."""
 
     def __init__(self, values: Values = Values.NONE, keys: Keys = Keys.TEXT) -> None:
+        self._head: dict[str, Any] = {}
         self._values = values
         self._bytes = _WRITTEN[keys]
 
     def object(self, lsn: int, block: Block, record: r.Record, node: str = "") -> s.Object:
         """A record as it stands in a block."""
-        head: dict[str, Any] = {
-            "schema": s.SCHEMA,
-            "lsn": lsn,
-            "time": time_text(block.time_ms),
-            "time_ms": block.time_ms,
-            "segment": block.segment,
-            "offset": block.offset,
-            "node": node,
-        }
+        head = self._head
+        if head.get("offset") != block.offset or head["segment"] != block.segment or head["node"] != node:
+            head = self._head = {
+                "schema": s.SCHEMA,
+                "time": time_text(block.time_ms),
+                "time_ms": block.time_ms,
+                "segment": block.segment,
+                "offset": block.offset,
+                "node": node,
+            }
+        head["lsn"] = lsn
         match record:
             case r.Update(writes):
                 return s.Update(**head, writes=[self._write(write) for write in writes])

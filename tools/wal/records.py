@@ -23,6 +23,12 @@ from wal.records import kind_of
 
 def line(lsn: int, time_ms: int, record: r.Record, values: Values = Values.NONE) -> str:
     """A record in one line; the form of each kind does not change."""
+    if type(record) is r.Update and len(record.writes) == 1 and values is Values.NONE:  # nearly every record is one
+        (write,) = record.writes
+        if len(write.keys) == 1 and write.tx and not write.origin and write.namespace != DECISIONS:
+            said = "deleted" if write.values[0] is None else f"{len(write.values[0])}B"
+            at = f"{_name(write.namespace)}/{write.partition}({write.start},1)e{write.epoch} tx={write.tx.hex()}"
+            return f"lsn={lsn} time={time_text(time_ms)} update {at} {word(write.keys[0])}={said}"
     return f"lsn={lsn} time={time_text(time_ms)} {kind_of(record)} {about(record, values)}".rstrip()
 
 

@@ -12,8 +12,8 @@ from wal import Block, RawBlock
 from wal import records as r
 from wal.ids import DECISIONS, SESSION_BYTES, NodeId, TxId, fragment_name
 
-_EPOCH = b"\xa5epoch"
-"""The tag of a record that may end a prepare without naming it."""
+_EPOCH, _FORGET, _ORIGIN = b"\xa5epoch", b"\xa6forget", b"\xa6origin"
+"""Tags of records that may be about a transaction without naming it: they end its prepare, or speak of its session."""
 
 
 class End(StrEnum):
@@ -92,7 +92,10 @@ class TxReading:
 
     def choose(self, raw: RawBlock) -> bool:
         """Whether a block may speak of them."""
-        return _EPOCH in raw.data or any(session in raw.data for session in self._sessions)
+        data = raw.data
+        if _EPOCH in data or any(tx in data for tx in self._stories):
+            return True
+        return (_FORGET in data or _ORIGIN in data) and any(session in data for session in self._sessions)
 
     def take(self, block: Block) -> None:
         """Read on."""

@@ -252,7 +252,19 @@ def test_a_live_node_is_followed_and_not_disturbed(tmp_path: Path) -> None:
         last = objects("dump", node.data)[-1]["lsn"]
         assert isinstance(last, int)
         with subprocess.Popen(
-            [*FORESHORE, "wal", "dump", str(node.data), "--from-lsn", str(last + 1), "--follow", "--limit", "3"],
+            [
+                *FORESHORE,
+                "wal",
+                "dump",
+                str(node.data),
+                "--from-lsn",
+                str(last + 1),
+                "--type",
+                "update",
+                "--follow",
+                "--limit",
+                "3",
+            ],
             stdout=subprocess.PIPE,
             encoding="utf-8",
             env=environment(),
