@@ -6,9 +6,10 @@
 ```
 
 The **cut** of a fragment is the lowest LWM over its in-sync copies: up to there every one of them claims to have
-everything. A key whose newest entry lies above it on any copy cannot be compared, because what the others had at the cut
-is gone: it is counted as unsettled. So directories of a live cluster, read one after another, give no false alarm. Four
-rules make that sound:
+everything. A key whose newest entry lies above it on any copy cannot be compared there, because what the others had at the
+cut is gone. A log that tells of all later updates says what each copy must have at its own counter; where one has anything
+else, or no log tells, the key is counted as unsettled. So directories of a live cluster, read one after another, give no
+false alarm. Four rules make that sound:
 
 * A copy that is not in sync is compared as well, up to what it claims itself, its **reach**. One that reaches the cut is
   like the others; another one is held against what they have, and lowers nobody's cut. Where no copy is in sync, the one

@@ -7,7 +7,7 @@ the digests to say, and up to where they say so (`agreed`) what the log tells is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from engine.offline.rows import Alike
@@ -127,8 +127,7 @@ class _Rows:
     def _one(self, key: bytes, entry: Entry) -> None:
         """All copies have this row."""
         if entry.counter > self._compared.cut:
-            self._compared.unsettled_keys += 1
-            self._unseen.discard(key)
+            self._on_its_way(key, [(copy, entry) for copy in self._level])
             return
         if entry.value is not None:
             self._compared.keys += 1
@@ -202,8 +201,7 @@ class _Rows:
             else:
                 behind.append((copy, reach, entry))
         if any(entry is not None and entry.counter > cut for _, entry in level):
-            self._unseen.discard(key)
-            compared.unsettled_keys += 1
+            self._on_its_way(key, level)
             return
         known: list[tuple[NodeId, Entry | None]] = []
         for copy, entry in level:
@@ -228,6 +226,22 @@ class _Rows:
             tombstone = next((entry for _, entry in known if entry is not None), None)
             self._agreed(key, has if has is not None else tombstone)
         self._held_against(key, behind, right, level, judgement)
+
+    def _on_its_way(self, key: bytes, level: Sequence[tuple[Copy, Entry | None]]) -> None:
+        """A copy has something newer than the cut. A log that tells of all that came later says what each copy must have
+        at its own counter; where one has anything else, or the log does not reach, nobody can tell yet."""
+        self._unseen.discard(key)
+        witness = self._witness
+        if witness is not None and witness.said is not None and self._agreed_to >= 0:
+            said = witness.said
+            for copy, entry in level:
+                expected = said.at(key, _applied_by(copy), witness.view.history_from)
+                if key in copy.damaged or expected is None or share(key, entry) != expected.value:
+                    break
+            else:
+                self._compared.keys += any(_alive(entry) is not None for _, entry in level)
+                return
+        self._compared.unsettled_keys += 1
 
     def _as_said(self, key: bytes, said: Said, live: Sequence[Entry | None]) -> Entry | None:
         """The entry that the log says; where no copy has it, its version, with a value that nobody has."""
@@ -360,6 +374,12 @@ def _said_facts(said: Said) -> Facts:
         return {"absent": True}
     version: Facts = {"epoch": said.epoch, "counter": said.counter}
     return {"tombstone": True} | version if said.value == DELETED else version | {"share": f"{said.value:016x}"}
+
+
+def _applied_by(copy: Copy) -> Callable[[int], bool]:
+    """Whether a copy has applied a counter."""
+    counter = copy.view.counter
+    return lambda at: at <= counter.lwm or any(start < at <= start + delta for start, delta in counter.ranges)
 
 
 def _alive(entry: Entry | None) -> Entry | None:

@@ -15,7 +15,7 @@ from engine.errors import CorruptionError
 from engine.offline.directory import DoesNotFold, FragmentView, PartitionView, State, read_directory
 from engine.offline.rows import Reading, Tell, side_by_side
 from rebalance.table import CopyState, Placement, Topology
-from tools.reconcile.compare import compare, core_of
+from tools.reconcile.compare import compare, core_of, cut_of
 from tools.reconcile.copies import Copy, Level
 from tools.reconcile.evidence import attributed
 from tools.reconcile.findings import Finding, Kind
@@ -129,11 +129,16 @@ def _open(path: str, partitions: Sequence[int]) -> tuple[State | None, dict[int,
     return (read_directory(path, partitions=rest, tolerant=True) if rest else None), unread
 
 
-def _log_rows(state: State, wanted: Container[Fragment]) -> LogRows:
-    """What a log says of each key of some fragments, up to where the state was folded."""
-    rows = LogRows(wanted.__contains__)
-    for found in inspect(state.path / "wal", to_lsn=state.lsn or None):
+def _log_rows(state: State, wanted: Container[Fragment], above: Mapping[Fragment, int]) -> LogRows:
+    """What a log says of each key of some fragments, up to where the state was folded.
+
+    Of fragments of which some copy is `above` a counter, it keeps every later update, as far as the log goes by now.
+    """
+    rows = LogRows(wanted.__contains__, above)
+    until = None if above and state.damage is None else state.lsn or None
+    for found in inspect(state.path / "wal", to_lsn=until):
         if isinstance(found, Block):
+            rows.beyond = found.first_lsn > state.lsn
             rows.take(found.records)
     return rows
 
@@ -171,6 +176,7 @@ class _Task:
         if self._topology is None:
             return
         asked: dict[NodeId, dict[Fragment, None]] = {}
+        above: dict[Fragment, int] = {}
         for number, namespaces in sorted(self._names.items()):
             placement = self._topology.placements[number]
             for namespace in namespaces:
@@ -182,10 +188,13 @@ class _Task:
                 if heard:
                     witness = min(heard, key=lambda c: c.view.history_from).node
                     asked.setdefault(witness, {})[name] = None
+                    cut = cut_of(core_of(copies))
+                    if any(c.view.counter.highest_applied > cut for c in copies):
+                        above[name] = cut
         for state in self._states:
             node = state.identity.node
             if node in asked:
-                log = _log_rows(state, asked[node])
+                log = _log_rows(state, asked[node], {name: above[name] for name in asked[node] if name in above})
                 self._said |= {name: (node, log.fragments.get(name) or LogSaid()) for name in asked[node]}
 
     def partition(self, number: int, unread: Mapping[NodeId, str]) -> None:

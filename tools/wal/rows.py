@@ -9,7 +9,7 @@ about it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from engine.state.store import Entry
@@ -38,9 +38,12 @@ NOTHING = Said(0, 0, DELETED)
 class Rows:
     """One fragment's keys, as its node's log tells of them."""
 
-    __slots__ = ("highest", "live", "loading", "said", "unknown")
+    __slots__ = ("above", "before", "highest", "later", "live", "loading", "said", "unknown")
 
-    def __init__(self, *, loading: bool = False) -> None:
+    def __init__(self, *, loading: bool = False, above: int | None = None) -> None:
+        self.above = above
+        self.later: dict[bytes, list[Said]] = {}  # what was written above that, all of it
+        self.before: dict[bytes, Said] = {}  # and what `said` was before
         self.said: dict[bytes, Said] = {}
         self.unknown: set[bytes] = set()
         self.loading = loading
@@ -55,8 +58,33 @@ class Rows:
             self.highest = max(self.highest, said.counter)
         self.unknown.discard(key)
 
+    def write(self, key: bytes, said: Said, *, beyond: bool) -> None:
+        """An update of a fragment whose later ones are all kept; `beyond` what the store was folded with, only there."""
+        assert self.above is not None, "later updates are not kept"
+        if said.counter > self.above:
+            held = self.said.get(key)
+            if held is not None and held.counter <= self.above:
+                self.before[key] = held
+            self.later.setdefault(key, []).append(said)
+        if not beyond:
+            self.put(key, said)
+
+    def at(self, key: bytes, applied: Callable[[int], bool], history_from: int) -> Said | None:
+        """The newest that was said of a key among the counters that a copy has applied; None if that is not known."""
+        if key in self.unknown or self.above is None:
+            return None
+        found = max((said for said in self.later.get(key, ()) if applied(said.counter)), default=None)
+        if found is not None:
+            return found
+        said = self.before.get(key) or self.said.get(key)
+        if said is None:
+            return None if history_from else NOTHING
+        return said if said.counter <= self.above else None
+
     def cut(self, above: int) -> None:
         """What lies above is undone, and what was there before it is for the next transfer to say."""
+        for key, later in self.later.items():
+            self.later[key] = [said for said in later if said.counter <= above]
         if self.highest > above:
             for key in [key for key, said in self.said.items() if said.counter > above]:
                 del self.said[key]
@@ -99,8 +127,11 @@ class Rows:
 class LogRows:
     """All wanted fragments of one log, read from its first record on, in order."""
 
-    def __init__(self, wanted: Callable[[Fragment], bool]) -> None:
+    def __init__(self, wanted: Callable[[Fragment], bool], above: Mapping[Fragment, int] | None = None) -> None:
         self.fragments: dict[Fragment, Rows] = {}
+        self.beyond = False
+        """Set this where the log goes on beyond what the store was folded with: then only later updates are noted."""
+        self._above = above if above is not None else {}
         self._wanted = wanted
         self._prepared: dict[tuple[TxId, int], list[r.Write]] = {}
 
@@ -122,6 +153,8 @@ class LogRows:
                         self._cut((namespace, partition), first - 1)
                 case r.Undo(namespace, partition, above):
                     self._cut((namespace, partition), above)
+                case r.Preload() | r.FragmentClear() | r.FragmentReady() if self.beyond:
+                    self.fragments.pop((record.namespace, record.partition), None)
                 case r.Preload():
                     self._preload(record)
                 case r.FragmentClear(namespace, partition, _, gone):
@@ -136,13 +169,18 @@ class LogRows:
     def _rows(self, fragment: Fragment) -> Rows:
         found = self.fragments.get(fragment)
         if found is None:
-            found = self.fragments[fragment] = Rows()
+            found = self.fragments[fragment] = Rows(above=self._above.get(fragment))
         return found
 
     def _write(self, write: r.Write) -> None:
         if write.closed or not self._wanted(write.fragment):
             return
         rows, counter, epoch = self._rows(write.fragment), write.start, write.epoch
+        if self.beyond or (rows.above is not None and write.end > rows.above and not rows.loading):
+            for counter, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
+                if rows.above is not None:
+                    rows.write(key, Said(epoch, counter, share(key, Entry(epoch, counter, value))), beyond=self.beyond)
+            return
         said, unknown = rows.said, rows.unknown
         for key, value in zip(write.keys, write.values, strict=True):
             counter += 1
