@@ -25,6 +25,7 @@ suspected, in its own opinion; two of them are harmless, because ballots order t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import assert_never
 
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
@@ -34,12 +35,12 @@ from engine.messages import (
     AskMap,
     Commit,
     CopyReport,
-    Message,
     Promise,
     Propose,
     Refuse,
     SingleMap,
 )
+from engine.messages.cluster import ToExchange
 from engine.turn.core import Core
 from rebalance import table as topologies
 from rebalance.lives import disk_of, earlier, may_vote, set_back
@@ -507,7 +508,7 @@ class Exchange:
                 self._propose()
         self.wake_at = min(self._resend_at, self.wake_at) if self.wake_at is not None else self._resend_at
 
-    def handle(self, sender: NodeId, message: Message) -> None:
+    def handle(self, sender: NodeId, message: ToExchange) -> None:
         """Everything that is said about the exchange."""
         match message:
             case Announce():
@@ -528,4 +529,4 @@ class Exchange:
                 if version < self.core.version:
                     self.send_map(sender)
             case _:
-                raise AssertionError(f"not a message of the exchange: {message}")
+                assert_never(message)

@@ -13,11 +13,13 @@ chosen any more, because one of those whom it names has promised a later ballot 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeGuard, assert_never
 
 import msgspec
 
 from engine.cluster.exchange import Exchange
-from engine.messages import Accept, Announce, Commit, Message, Promise, Propose, Refuse
+from engine.messages import Accept, Announce, Commit, Promise, Propose, Refuse
+from engine.messages.cluster import ToExchange, ToFormation
 from engine.protocol.requests import Code, Report
 from engine.turn.core import Core
 from engine.turn.effects import Connect, SessionId
@@ -238,7 +240,7 @@ class Formation:
             core.vote(r.Accepted(NO_VERSION, message.ballot, message.topology))
         core.send(sender, Accept(NO_VERSION, message.ballot, core.life, core.claim_lsn, core.voted_lsn))
 
-    def handle(self, sender: NodeId, message: Message) -> None:
+    def handle(self, sender: NodeId, message: ToFormation) -> None:
         """What is said about the first map, on a node that has none."""
         match message:
             case Announce():
@@ -252,10 +254,10 @@ class Formation:
             case Refuse():
                 self.on_refuse(message)
             case _:
-                raise AssertionError(f"not a message about a first map: {message}")
+                assert_never(message)
 
 
-def about_first_map(message: Message) -> bool:
+def about_first_map(message: ToExchange) -> TypeGuard[ToFormation]:
     """Whether a message is about what follows version 0.0."""
     return isinstance(message, Announce | Propose | Promise | Accept | Refuse) and message.after == NO_VERSION
 

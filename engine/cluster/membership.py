@@ -8,6 +8,7 @@ operator changes the baseline, or when a member is held up by an exchange whose 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import assert_never
 
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
@@ -16,7 +17,8 @@ from engine.cluster.leaving import Leaving
 from engine.cluster.names import Names
 from engine.cluster.orders import Orders
 from engine.cluster.pace import Pace
-from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, Message, ResetLost, SetBaseline
+from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, ResetLost, SetBaseline
+from engine.messages.cluster import ToMembership
 from engine.turn.core import Core
 from engine.turn.effects import Connect, PeerSeen
 from rebalance.plan import Candidate, surplus, wanted_handover
@@ -377,7 +379,7 @@ class Membership:
             self._moves = (asked, handover, surplus(topology, present, affinity))
         return self._moves[1], self._moves[2]
 
-    def handle(self, sender: NodeId, message: Message) -> None:
+    def handle(self, sender: NodeId, message: ToMembership) -> None:
         """Everything that is said about membership."""
         match message:
             case Halt():
@@ -395,7 +397,7 @@ class Membership:
             case CaughtUp():
                 self.on_caught_up(message)
             case _:
-                raise AssertionError(f"not a message of membership: {message}")
+                assert_never(message)
 
 
 def _is_member(topology: Topology, candidate: Candidate) -> bool:

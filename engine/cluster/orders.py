@@ -8,10 +8,13 @@ person waits.
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
 from engine.cluster.detector import Detector
-from engine.messages import Message, ResetLost, SetBaseline
+from engine.messages import ResetLost, SetBaseline
+from engine.messages.cluster import Order
 from engine.turn.core import Core
 from rebalance.affinity import Affinity
 from rebalance.ports import MS
@@ -137,7 +140,7 @@ class Orders:
 
     # Passed on.
 
-    def handle(self, order: Message) -> None:
+    def handle(self, order: Order) -> None:
         """An order came, to be carried out by the next exchange that this node leads."""
         topology = self.core.topology
         self._until = self.core.now + ORDER_MS_MAX * MS
@@ -151,7 +154,7 @@ class Orders:
             case ResetLost():
                 self._reset = order
             case _:
-                raise AssertionError(f"not an order: {order}")
+                assert_never(order)
 
     def standing(self, topology: Topology) -> tuple[tuple[NodeId, ...] | None, list[int]]:
         """Who should hold the data, if that is to change; and the lost partitions that are to begin again."""

@@ -16,11 +16,14 @@ catch up if they came back after all; and it says in every log who did this, and
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
 from engine.cluster.claims import Claims
 from engine.cluster.exchange import Exchange
-from engine.messages import Commit, Message, SingleMap, Survey, Surveyed
+from engine.messages import Commit, SingleMap, Survey, Surveyed
+from engine.messages.cluster import ToRescue
 from engine.protocol.requests import Code, Report
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
@@ -100,7 +103,7 @@ class Rescue:
         else:
             self._ask()
 
-    def handle(self, sender: NodeId, message: Message) -> None:
+    def handle(self, sender: NodeId, message: ToRescue) -> None:
         """Everything that is said about it."""
         match message:
             case Survey(number):
@@ -112,7 +115,7 @@ class Rescue:
                     if len(asked.answers) == len(asked.nodes):
                         self._decide(asked)
             case _:
-                raise AssertionError(f"not a message of a rescue: {message}")
+                assert_never(message)
 
     def _survey(self, number: int) -> Surveyed:
         core = self.core

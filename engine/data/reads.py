@@ -15,13 +15,15 @@ cannot know whether it was acknowledged: the primary does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import assert_never
 
 from msgspec import structs
 
 from engine.data.locks import Key, LockTable
 from engine.data.scans import Scanning
 from engine.data.writes import Writes
-from engine.messages import AskMap, Confirm, Confirmed, Message
+from engine.messages import AskMap, Confirm, Confirmed
+from engine.messages.data import ToReads
 from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Rows, Scan, Values
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
@@ -301,7 +303,7 @@ class Reads:
             due = asked.asked_at + after
             self.wake_at = due if self.wake_at is None else min(self.wake_at, due)
 
-    def handle(self, sender: NodeId, message: Message) -> None:
+    def handle(self, sender: NodeId, message: ToReads) -> None:
         """Everything that is said about reads."""
         match message:
             case Confirm():
@@ -309,4 +311,4 @@ class Reads:
             case Confirmed():
                 self.on_confirmed(sender, message)
             case _:
-                raise AssertionError(f"not a message of reads: {message}")
+                assert_never(message)

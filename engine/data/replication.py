@@ -12,9 +12,11 @@ it as often as it likes. When the topology changes, what does not count yet is s
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from typing import assert_never
 
 from engine.cluster.claims import Claims
-from engine.messages import AskMap, Message, Replicate, Replicated
+from engine.messages import AskMap, Replicate, Replicated
+from engine.messages.data import ToReplication
 from engine.turn.core import Core
 from rebalance.partition import Group, Hold
 from rebalance.ports import MS, WORK_MAX, Operation
@@ -346,7 +348,7 @@ class Replication:
                 batch.patience = patience
             self.wake_at = batch.due if self.wake_at is None else min(self.wake_at, batch.due)
 
-    def handle(self, sender: NodeId, message: Message) -> None:
+    def handle(self, sender: NodeId, message: ToReplication) -> None:
         """Everything that is said about replication."""
         match message:
             case Replicate():
@@ -354,7 +356,7 @@ class Replication:
             case Replicated():
                 self.on_replicated(sender, message)
             case _:
-                raise AssertionError(f"not a message of replication: {message}")
+                assert_never(message)
 
 
 _HELD = (CopyState.OWNING, CopyState.MOVING)
@@ -376,8 +378,23 @@ def _claims(record: r.Record) -> list[tuple[int, int]]:
             | r.Origin(partition=partition, epoch=epoch)
         ):
             return [(partition, epoch)]
-        case _:
+        case (
+            r.Preload()
+            | r.Results()
+            | r.FragmentClear()
+            | r.FragmentReady()
+            | r.Undo()
+            | r.Promised()
+            | r.Accepted()
+            | r.Committed()
+            | r.Boot()
+            | r.Claimed()
+            | r.Checkpoint()
+            | r.Trimmed()
+        ):
             return []
+        case _:
+            assert_never(record)
 
 
 def _shares(operations: list[Operation]) -> list[list[Operation]]:

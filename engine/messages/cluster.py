@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from rebalance.lives import Life
-from rebalance.messages import CopyReport
+from rebalance.messages import CopyReport, SingleMap
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId, Version
 
@@ -170,3 +172,10 @@ class CaughtUp(msgspec.Struct, frozen=True, array_like=True, tag="caught-up", gc
 
     version: Version
     copies: list[tuple[int, NodeId]]
+
+
+ToExchange: TypeAlias = Announce | Promise | SingleMap | Propose | Accept | Refuse | Commit | AskMap
+ToFormation: TypeAlias = Announce | Promise | Propose | Accept | Refuse
+ToMembership: TypeAlias = Heartbeat | Join | Leave | Halt | SetBaseline | ResetLost | CaughtUp
+ToRescue: TypeAlias = Survey | Surveyed
+Order: TypeAlias = SetBaseline | ResetLost

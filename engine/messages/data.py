@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from wal import records as r
@@ -36,3 +38,7 @@ class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed", g
 
     version: Version
     sequence: int
+
+
+ToReplication: TypeAlias = Replicate | Replicated
+ToReads: TypeAlias = Confirm | Confirmed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from wal import records as r
@@ -93,3 +95,7 @@ class Inquired(msgspec.Struct, frozen=True, array_like=True, tag="inquired", gc=
     tx: TxId
     partition: int
     prepared: bool
+
+
+ToParticipant: TypeAlias = PrepareParts | Finish | Inquire
+ToCoordinator: TypeAlias = Vote | Finished | Resolve | Inquired

@@ -9,52 +9,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import assert_never, get_args
 
 from engine.cluster.formation import about_first_map
 from engine.messages import KINDS as MESSAGES
 from engine.messages import (
-    Accept,
-    Announce,
-    AskMap,
-    AskTail,
-    CaughtUp,
-    Commit,
-    Confirm,
-    Confirmed,
-    Demand,
     Finish,
     Finished,
-    Halt,
-    Heartbeat,
     Inquire,
     Inquired,
-    Join,
-    Leave,
     Message,
-    More,
     PrepareParts,
-    Promise,
-    Propose,
-    Refuse,
-    Replicate,
-    Replicated,
-    ResetLost,
     Resolve,
-    SetBaseline,
-    Settle,
-    Settled,
-    SingleMap,
-    Supply,
-    Survey,
-    Surveyed,
-    Tail,
     Vote,
 )
+from engine.messages.cluster import ToExchange, ToMembership, ToRescue
+from engine.messages.data import ToReads, ToReplication
+from engine.messages.transactions import ToCoordinator, ToParticipant
 from engine.node.admin import Administration
 from engine.node.machines import Machines
 from engine.protocol.limits import problem_with
 from engine.protocol.requests import (
+    REQUESTS,
     Admin,
     Check,
     Code,
@@ -93,6 +69,7 @@ from engine.turn.settings import Settings
 from rebalance import table as topologies
 from rebalance.affinity import Affinity, assign
 from rebalance.lives import lives_before
+from rebalance.messages import ToDemander, ToPromotion, ToSupplier
 from rebalance.partition import Hold
 from rebalance.ports import MS, WORK_MAX, HistoryRead
 from wal import records as r
@@ -297,30 +274,30 @@ class Node(Machines):
 
     # Who handles what.
 
-    def _message_handlers(self) -> dict[type[Message], Callable[[NodeId, Message], None]]:
-        handled: list[tuple[Callable[..., None], tuple[type[Message], ...]]] = [
-            (self._handle_exchange, (Announce, Promise, SingleMap, Propose, Accept, Refuse, Commit, AskMap)),
-            (self.membership.handle, (Heartbeat, Join, Leave, Halt, SetBaseline, ResetLost, CaughtUp)),
-            (self.rescue.handle, (Survey, Surveyed)),
-            (self.replication.handle, (Replicate, Replicated)),
-            (self.reads.handle, (Confirm, Confirmed)),
-            (self.promotion.handle, (AskTail, Tail)),
-            (self.supply.handle, (Demand, More, Settled)),
-            (self.demander.handle, (Supply, Settle)),
-            (self._handle_participant, (PrepareParts, Finish, Inquire)),
-            (self._handle_coordinator, (Vote, Finished, Resolve, Inquired)),
+    def _message_handlers(self) -> dict[type[Message], Callable[..., None]]:
+        handled: list[tuple[Callable[..., None], object]] = [
+            (self._handle_exchange, ToExchange),
+            (self.membership.handle, ToMembership),
+            (self.rescue.handle, ToRescue),
+            (self.replication.handle, ToReplication),
+            (self.reads.handle, ToReads),
+            (self.promotion.handle, ToPromotion),
+            (self.supply.handle, ToSupplier),
+            (self.demander.handle, ToDemander),
+            (self._handle_participant, ToParticipant),
+            (self._handle_coordinator, ToCoordinator),
         ]
-        handlers = {kind: handler for handler, kinds in handled for kind in kinds}
+        handlers = {kind: handler for handler, kinds in handled for kind in get_args(kinds)}
         assert set(handlers) == set(MESSAGES), "every message has its machine"
         return handlers
 
-    def _handle_exchange(self, sender: NodeId, message: Message) -> None:
+    def _handle_exchange(self, sender: NodeId, message: ToExchange) -> None:
         if self.core.topology is None and about_first_map(message):
             self.formation.handle(sender, message)
         else:
             self.exchange.handle(sender, message)
 
-    def _handle_participant(self, sender: NodeId, message: Message) -> None:
+    def _handle_participant(self, sender: NodeId, message: ToParticipant) -> None:
         match message:
             case PrepareParts():
                 self.participant.on_prepare(sender, message)
@@ -329,9 +306,9 @@ class Node(Machines):
             case Inquire():
                 self.participant.on_inquire(sender, message)
             case _:
-                raise AssertionError(f"not a message to a participant: {message}")
+                assert_never(message)
 
-    def _handle_coordinator(self, sender: NodeId, message: Message) -> None:
+    def _handle_coordinator(self, sender: NodeId, message: ToCoordinator) -> None:
         match message:
             case Vote():
                 self.coordinator.on_vote(sender, message)
@@ -342,7 +319,7 @@ class Node(Machines):
             case Inquired():
                 self.coordinator.on_inquired(sender, message)
             case _:
-                raise AssertionError(f"not a message to a coordinator: {message}")
+                assert_never(message)
 
     def _request_handlers(self) -> dict[type[Request], Callable[[SessionId, Request], None]]:
         handlers: dict[type[Request], Callable[..., None]] = {
@@ -358,4 +335,5 @@ class Node(Machines):
             GetStatus: self.coordinator.on_status,
             Scan: self.reads.on_scan,
         }
+        assert {*handlers, GetTable, Admin} == set(REQUESTS), "every request has its machine; two are for any node"
         return handlers

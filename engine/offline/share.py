@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Iterator
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
@@ -148,8 +149,25 @@ class Tail:
             case r.Outcome(partition=partition, ranges=gaps) | r.NoOp(partition=partition, gaps=gaps):
                 for namespace, _, _ in gaps:
                     self.touched_ms[namespace, partition] = time_ms
-            case _:
+            case (
+                None
+                | r.EpochStart()
+                | r.Results()
+                | r.Forget()
+                | r.Promised()
+                | r.Accepted()
+                | r.Committed()
+                | r.Boot()
+                | r.Claimed()
+                | r.Checkpoint()
+                | r.Trimmed()
+                | r.Stable()
+                | r.Compare()
+                | r.Origin()
+            ):
                 pass
+            case _:
+                assert_never(mine)
         return mine
 
 

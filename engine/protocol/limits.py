@@ -103,8 +103,10 @@ def weight_of(request: Request) -> int:
             return written + _bytes([key for _, key in locks]) + _bytes([key for _, key, _, _ in reads])
         case Get(_, _, keys) | Lock(_, _, _, keys):
             return _bytes(keys)
-        case _:
+        case Scan() | KeepLocks() | KeepSessions() | Unlock() | Check() | GetStatus() | GetTable() | Admin():
             return 0
+        case _:
+            assert_never(request)
 
 
 # Requests of several parts.
