@@ -12,7 +12,7 @@ except (AttributeError, ImportError):
 
     check_siblings(["wal", "rebalance"])
     raise
-from engine.client.codecs import Codec
+from engine.client.codecs import Codec, by_tuple
 from engine.client.timing import Aged
 from engine.client.transaction import Concurrency, Isolation
 from engine.errors import (
@@ -54,6 +54,7 @@ __all__ = [
     "TransactionTimeout",
     "Unavailable",
     "UsageError",
+    "by_tuple",
     "connect",
     "transactional",
 ]

@@ -24,7 +24,7 @@ from engine.client.timing import Aged, check_seconds, milliseconds, time_left
 from engine.client.transaction import Concurrency, Isolation, check_label, check_mode, entered
 from engine.client.transaction import Transaction as RawTransaction
 from engine.protocol.addresses import split_address
-from wal.ids import check_name, partition_of
+from wal.ids import CODECS, check_name, partition_of
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -49,6 +49,10 @@ class TransactionOptions(TypedDict, total=False):
 
 
 PAGE_ROWS = 1000
+FORMS_MAX = 10_000
+"""Of so many namespaces it is remembered that their codec is right."""
+Form = Literal["", "looked", "agreed"]
+"""That a namespace is kept in a codec: nobody looked; none is on record; it is that one."""
 RETRY_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 __all__ = ["Concurrency", "Database", "Isolation", "Namespace", "Transaction", "connect", "open"]
@@ -61,6 +65,42 @@ class Namespace(Generic[K, V]):
         self.database = database
         self.name = name
         self.codec = codec
+        self._known: Form = database.forms.get((name, codec.form), "")
+
+    async def _look(self, timeout: float | None) -> None:
+        """See that it is this codec in which the namespace is kept, if any is on record."""
+        read = await self._session.call(GetCall(CODECS, [self.name.encode()], stale=True), timeout=timeout)
+        self._compare(read.values[0][2])
+
+    async def _agree(self, timeout: float | None) -> None:
+        """The same, and put it on record before the first write. Bytes as they are have no codec."""
+        if self.codec.form == "bytes":
+            await self._look(timeout)
+            return
+        tx, ours = self._session.new_tx(), self.codec.form.encode()
+        try:
+            made = await self._session.call(SwapCall(tx, CODECS, self.name.encode(), "absent", None, ours), timeout=timeout)
+        except errors.CommitUnknown as error:
+            raise errors.Unavailable(f"the codec of namespace {self.name!r} could not be put on record: {error}") from error
+        self._compare(ours if made.applied else made.found)
+
+    async def _seen(self, *, writing: bool = False) -> None:
+        """What a transaction needs to know before it reads or writes here."""
+        if self._known != "agreed" and writing:
+            await self._agree(None)
+        elif not self._known:
+            await self._look(None)
+
+    def _compare(self, recorded: bytes | None) -> None:
+        form = self.codec.form
+        if recorded is not None and recorded != form.encode():
+            raise errors.UsageError(
+                f"namespace {self.name!r} is kept in {recorded.decode(errors='replace')!r}, and was asked for in {form!r}: "
+                "ask for it in that codec, or use another namespace"
+            )
+        self._known = "agreed" if recorded is not None or form == "bytes" else "looked"
+        if len(self.database.forms) < FORMS_MAX:
+            self.database.forms[(self.name, form)] = self._known
 
     @property
     def _session(self) -> Session:
@@ -97,6 +137,8 @@ class Namespace(Generic[K, V]):
         """The value of a key, or `default`. `stale`: as any in-sync copy has it, the nearest if it can be; with
         `max_age`, one that misses nothing that was acknowledged so many seconds ago."""
         call = _get_call(self.name, [key_of(self.codec, key)], stale, max_age)
+        if not self._known:
+            await self._look(timeout)
         value = (await self._session.call(call, timeout=timeout)).values[0][2]
         return default if value is None else self.codec.decode(value)
 
@@ -107,6 +149,8 @@ class Namespace(Generic[K, V]):
         wanted = keys_of(self.codec, keys)
         if not wanted:
             return {}
+        if not self._known:
+            await self._look(timeout)
         call = await self._session.call(_get_call(self.name, list(wanted), stale, max_age), timeout=timeout)
         decode = self.codec.decode
         found = zip(wanted.values(), call.values, strict=True)
@@ -115,6 +159,8 @@ class Namespace(Generic[K, V]):
     async def get_aged(self, key: K, *, max_age: float | None = None, timeout: float | None = None) -> Aged[V]:
         """The value of a key as any in-sync copy has it, and how old it is at most."""
         call = _get_call(self.name, [key_of(self.codec, key)], True, max_age)
+        if not self._known:
+            await self._look(timeout)
         await self._session.call(call, timeout=timeout)
         value, age_ms = call.values[0][2], call.answered_ms
         return Aged(None if value is None else self.codec.decode(value), age_ms / 1000 if age_ms >= 0 else None)
@@ -164,6 +210,8 @@ class Namespace(Generic[K, V]):
     async def pop(self, key: K, default: object = _MISSING, *, timeout: float | None = None) -> object:
         """Delete a key and return its value; KeyError, or `default`, if there is none."""
         encoded, left = key_of(self.codec, key), time_left(timeout)
+        if not self._known:
+            await self._look(timeout)
         while True:  # what is deleted is what was read: a delete that has to be asked for twice tells no value
             read = await self._session.call(GetCall(self.name, [encoded]), timeout=left())
             value = read.values[0][2]
@@ -181,6 +229,8 @@ class Namespace(Generic[K, V]):
 
     async def _write(self, call: _Writer, timeout: float | None) -> _Writer:
         """Do a write. If its answer is lost, the error names whom to ask, as far as that is one partition."""
+        if self._known != "agreed":
+            await self._agree(timeout)
         if inside := entered.get():
             self._check_own_locks(call.keys, inside)
         try:
@@ -228,6 +278,8 @@ class Namespace(Generic[K, V]):
     async def _pages(
         self, low: bytes, high: bytes | None, limit: int | None = None, timeout: float | None = None
     ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+        if not self._known:
+            await self._look(timeout)
         at: bytes | None = low
         while at is not None and (high is None or at < high):
             page = PAGE_ROWS if limit is None else max(1, min(PAGE_ROWS, limit))
@@ -266,6 +318,7 @@ class TransactionNamespace(Generic[K, V]):
     async def get(self, key: K, default: object = None) -> object:
         """The value of a key, or `default`; it stays what it is until the transaction ends."""
         encoded = key_of(self.codec, key)
+        await self._namespace._seen()
         found = await self._raw.get_many(self.name, [encoded])
         return self.codec.decode(found[encoded]) if encoded in found else default
 
@@ -282,20 +335,25 @@ class TransactionNamespace(Generic[K, V]):
     async def get_many(self, keys: Iterable[K]) -> dict[K, V]:
         """The values of the keys that exist."""
         wanted = keys_of(self.codec, keys)
+        await self._namespace._seen()
         found = await self._raw.get_many(self.name, wanted)
         return {wanted[key]: self.codec.decode(value) for key, value in found.items()}
 
     async def put(self, key: K, value: V) -> None:
         """Set a key when the transaction commits."""
-        await self._raw.put_many(self.name, {key_of(self.codec, key): value_of(self.codec, value)})
+        await self._put_many({key_of(self.codec, key): value_of(self.codec, value)})
 
     async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
         """Set keys when the transaction commits."""
-        await self._raw.put_many(self.name, pairs_of(self.codec, items))
+        await self._put_many(pairs_of(self.codec, items))
 
     async def delete(self, key: K) -> None:
         """Delete a key when the transaction commits."""
-        await self._raw.put_many(self.name, {key_of(self.codec, key): None})
+        await self._put_many({key_of(self.codec, key): None})
+
+    async def _put_many(self, writes: dict[bytes, bytes | None]) -> None:
+        await self._namespace._seen(writing=True)
+        await self._raw.put_many(self.name, writes)
 
     async def scan(
         self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
@@ -399,6 +457,7 @@ class Database:
         self.session = session
         self.where = where
         self._close = close
+        self.forms: dict[tuple[str, str], Form] = {}  # (namespace, form of its codec) -> what is known of it
 
     @property
     def embedded(self) -> bool:
@@ -601,7 +660,12 @@ async def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001
 
 async def open_embedded(path: Path, settings: dict[str, Any], **how: Any) -> Database:
     """`open`, where `how` may say on which disk the log is: for those who try out what happens when one fails."""
-    from engine.host.embedded import ADDRESS, open_node  # noqa: PLC0415  # a remote client needs neither LMDB nor the node
+    try:
+        from engine.host.embedded import ADDRESS, open_node  # noqa: PLC0415  # a remote client needs neither LMDB nor the node
+    except ModuleNotFoundError as error:
+        raise errors.UsageError(
+            f"a node in this process needs {error.name}, which is not installed: pip install 'foreshore[node]'"
+        ) from error
 
     node = await open_node(path, settings, **how)
     session = Session([ADDRESS], timeout=60.0)

@@ -28,6 +28,8 @@ SESSION_BYTES = 10
 SEQUENCE_MAX = (1 << 48) - 1
 DECISIONS: Namespace = "~tx"
 """The engine's namespace of two-phase commit decisions: transaction id -> outcome, counted like any other fragment."""
+CODECS: Namespace = "~codec"
+"""The engine's namespace of codecs: name of a namespace -> name of the codec that it is kept in."""
 CLIENTS: Fragment = ("~client", 0)
 """Not a fragment, but where a segment's index has the records that name clients."""
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from engine.client.tuples import pack, unpack
 from engine.errors import UsageError
 from wal.ids import KEY_BYTES_MAX, VALUE_BYTES_MAX
 
@@ -24,7 +25,7 @@ CodecName = Literal["bytes", "str", "json", "msgpack"]
 
 
 class Codec(Generic[K, V]):
-    """A pair of conversions for keys, and one for values."""
+    """A pair of conversions for keys, and one for values. `form` is what is on record with a namespace."""
 
     def __init__(
         self,
@@ -33,8 +34,11 @@ class Codec(Generic[K, V]):
         decode_key: Callable[[bytes], K],
         encode: Callable[[V], bytes],
         decode: Callable[[bytes], V],
+        *,
+        form: str = "",
     ) -> None:
         self.name = name
+        self.form = form or name
         self.encode_key = encode_key
         self.decode_key = decode_key
         self.encode = encode
@@ -118,8 +122,9 @@ def _encode_msgpack(value: object) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-def _codec(name: str, encode: Callable[[V], bytes], decode: Callable[[bytes], V]) -> Codec[str, V]:
-    return Codec(name, _encoding(_text), _decoding(name, bytes.decode), _encoding(encode), _decoding(name, decode))
+def _codec(name: str, encode: Callable[[V], bytes], decode: Callable[[bytes], V], form: str = "") -> Codec[str, V]:
+    keys = _encoding(_text), _decoding(name, bytes.decode)
+    return Codec(name, *keys, _encoding(encode), _decoding(name, decode), form=form)
 
 
 CODECS: dict[str, Codec[Any, Any]] = {
@@ -143,7 +148,18 @@ def of_type(kind: type[V]) -> Codec[str, V]:
         decoder.decode(encoded)
         return encoded
 
-    return _codec(name, encode, decoder.decode)
+    return _codec(name, encode, decoder.decode, form="json")  # whatever the type is called tomorrow
+
+
+def by_tuple(codec: CodecName | Codec[Any, Any] | type[Any]) -> Codec[tuple[Any, ...], Any]:
+    """The codec with keys that are tuples, and sort as tuples do: `by_tuple("json")`, `by_tuple(Account)`.
+
+    A scan with `prefix=("ann",)` finds all keys that begin so. Parts are text, bytes, whole numbers of up to 64 bits,
+    floats, True, False and None; in one position they are of one kind, as tuples that can be compared are.
+    """
+    values = codec_of(codec)
+    form = f"{values.form} by tuple"
+    return Codec(f"{values.name} by tuple", pack, _decoding(form, unpack), values.encode, values.decode, form=form)
 
 
 def codec_of(codec: str | Codec[Any, Any] | type[Any] | None) -> Codec[Any, Any]:

@@ -26,7 +26,7 @@ from rebalance.partition import Hold
 from rebalance.ports import MS
 from rebalance.results import ABORTED
 from wal import records as r
-from wal.ids import DECISIONS, NAME, Namespace, NodeId, TxId, partition_of, partitions_of
+from wal.ids import CODECS, DECISIONS, NAME, Namespace, NodeId, TxId, partition_of, partitions_of
 from wal.probe import probe
 
 PIECE_WORK = 1_000
@@ -124,7 +124,8 @@ class Writes:
     def crowded_out(self, namespace: Namespace) -> str:
         """Why there can be no such namespace, or nothing."""
         known, most = self.core.replica.namespaces, self.core.settings.namespaces_max
-        if namespace not in known and len(known) - (DECISIONS in known) >= most:
+        own = (DECISIONS in known) + (CODECS in known)
+        if namespace not in known and namespace != CODECS and len(known) - own >= most:
             return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
         return ""
 

@@ -28,6 +28,7 @@ from engine.protocol.requests import (
     Unlock,
 )
 from wal.ids import (
+    CODECS,
     KEY_BYTES_MAX,
     NAME,
     SEQUENCE_MAX,
@@ -46,6 +47,7 @@ COUNTER_MAX = 1 << 62
 NODES_MAX = 1_000
 SESSIONS_MAX = 1_000
 LABEL_MAX = 200
+CODEC_BYTES_MAX = 64
 CONDITIONS = ("absent", "present", "equals")
 
 
@@ -57,11 +59,12 @@ def problem_with(request: Request, partitions: int) -> str:
         case GetTable():
             return ""
         case Get(_, namespace, keys, _, age_ms):
-            return _namespace(namespace) or _keys(keys) or _age(age_ms)
+            return ("" if namespace == CODECS else _namespace(namespace)) or _keys(keys) or _age(age_ms)
         case Put(_, tx, namespace, keys, values):
             return _tx(tx) or _namespace(namespace) or _writes(keys, values)
         case Swap(_, tx, namespace, key, when, old, new):
-            return _tx(tx) or _namespace(namespace) or _keys([key]) or _condition(when) or _values([old, new])
+            known = _codec(key, when, new) if namespace == CODECS else _namespace(namespace)
+            return _tx(tx) or known or _keys([key]) or _condition(when) or _values([old, new])
         case Lock(_, owner, namespace, keys, timeout_ms):
             problem = _tx(owner) or _namespace(namespace) or _keys(keys) or _unique(keys) or _timeout(timeout_ms)
             return problem or label_problem(request.label)
@@ -194,6 +197,14 @@ def _sessions(sessions: list[tuple[bytes, int]]) -> str:
 
 def _namespace(namespace: Namespace) -> str:
     return "" if NAME.fullmatch(namespace) else f"namespace {namespace[:80]!r} is not a legal name: {_RULE}"
+
+
+def _codec(namespace: bytes, when: str, codec: bytes | None) -> str:
+    """What is wrong with the record of a codec, or nothing: it is made once, for a namespace that there can be."""
+    legal = NAME.fullmatch(namespace.decode("latin-1")) is not None
+    if legal and when == "absent" and codec is not None and len(codec) <= CODEC_BYTES_MAX:
+        return ""
+    return f"the codec of a namespace is set once, to a name of at most {CODEC_BYTES_MAX} bytes"
 
 
 def _keys(keys: list[bytes]) -> str:

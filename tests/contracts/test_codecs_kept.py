@@ -1,0 +1,118 @@
+"""A namespace keeps its codec, and keys that are tuples sort as tuples, behind each door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import engine
+from engine.client.tuples import pack, unpack
+
+PARTS = (
+    st.text(max_size=4)
+    | st.binary(max_size=4)
+    | st.integers(-(1 << 64) + 1, (1 << 64) - 1)
+    | st.floats(allow_nan=False)
+    | st.booleans()
+    | st.none()
+)
+
+
+@dataclass
+class Account:
+    """A value."""
+
+    balance: int
+
+
+def calls_of(db: engine.Database, name: str, codec: Any, key: Any, value: Any) -> list[Callable[[], object]]:
+    """Everything that reads or writes in a namespace."""
+    wrong = db.namespace(name, codec=codec)
+    return [
+        lambda: wrong.get(key),
+        lambda: wrong.get_many([key]),
+        lambda: wrong.get_aged(key),
+        lambda: wrong.pop(key, None),
+        lambda: list(wrong.scan()),
+        lambda: wrong.put(key, value),
+        lambda: wrong.delete(key),
+        lambda: db.run(lambda tx: tx.namespace(name, codec=codec).get(key)),
+        lambda: db.run(lambda tx: tx.namespace(name, codec=codec).delete(key)),
+    ]
+
+
+def test_another_codec_is_refused(db: engine.Database, fresh: Callable[[], str]) -> None:
+    name = fresh()
+    db.namespace(name, codec="json").put("k", 1)
+    others: list[tuple[Any, Any, Any]] = [
+        ("msgpack", "k", 1),
+        ("str", "k", "1"),
+        ("bytes", b"k", b"1"),
+        (engine.by_tuple("json"), ("k",), 1),
+    ]
+    for other, key, value in others:
+        for call in calls_of(db, name, other, key, value):
+            with pytest.raises(engine.UsageError, match=rf"namespace '{name}' is kept in 'json', and was asked for in"):
+                call()
+    assert db.namespace(name, codec="json").get("k") == 1
+    typed = db.namespace(fresh(), codec=Account)
+    typed.put("ann", Account(3))
+    assert db.namespace(typed.name, codec="json").get("ann") == {"balance": 3}, "a type is JSON, whatever it is called"
+
+
+def test_a_codec_outlives_its_clients(tmp_path: Path) -> None:
+    with engine.open(tmp_path / "node") as db:
+        db.namespace("a", codec="json")["k"] = 1
+        with db.transaction() as tx:
+            tx.namespace("b", codec="str").put("k", "v")
+    with engine.open(tmp_path / "node") as db:
+        for name, form in (("a", "json"), ("b", "str")):
+            with pytest.raises(engine.UsageError, match=f"is kept in '{form}', and was asked for in 'msgpack'"):
+                db.namespace(name, codec="msgpack").put("k", 1)
+        assert (db.namespace("a", codec="json")["k"], db.namespace("b", codec="str")["k"]) == (1, "v")
+
+
+def test_keys_that_are_tuples_sort_as_they_do(db: engine.Database, fresh: Callable[[], str]) -> None:
+    events = db.namespace(fresh(), codec=engine.by_tuple("json"))
+    keys = [("ann", 2), ("ann", 10), ("ann", -3), ("anna", 1), ("bob", 0), ("ann",)]
+    events.put_many({key: list(key) for key in keys})
+    assert [key for key, _ in events.scan()] == sorted(keys)
+    assert [key for key, _ in events.scan(prefix=("ann",))] == [("ann",), ("ann", -3), ("ann", 2), ("ann", 10)]
+    assert [key for key, _ in events.scan(start=("ann", 2), end=("anna",))] == [("ann", 2), ("ann", 10)]
+    assert events.get(("bob", 0)) == ["bob", 0]
+    wrong: list[Any] = ["ann", ("ann", 1 << 64), ("ann", ()), (float("nan"),), ()]
+    for key in wrong:
+        with pytest.raises(engine.UsageError):
+            events.put(key, 1)
+
+
+@given(st.lists(PARTS, max_size=4).map(tuple))
+def test_a_tuple_comes_back_as_it_was(key: tuple[Any, ...]) -> None:
+    back = unpack(pack(key))
+    assert back == key
+    assert list(map(type, back)) == list(map(type, key))
+
+
+KINDS = [st.text(), st.binary(), st.integers(-(1 << 64) + 1, (1 << 64) - 1), st.floats(allow_nan=False), st.booleans()]
+
+
+@given(st.lists(st.sampled_from(KINDS), max_size=3).flatmap(lambda kinds: st.tuples(st.tuples(*kinds), st.tuples(*kinds))))
+def test_two_tuples_sort_as_their_bytes_do(pair: tuple[tuple[Any, ...], tuple[Any, ...]]) -> None:
+    one, other = pair
+    by_text = [tuple(part.encode() if isinstance(part, str) else part for part in key) for key in pair]
+    assert (by_text[0] < by_text[1]) == (pack(one) < pack(other))
+    assert pack((*one, 1)).startswith(pack(one))
+
+
+@given(st.binary(max_size=40))
+def test_no_bytes_do_harm(data: bytes) -> None:
+    try:
+        pack(unpack(data))
+    except (ValueError, engine.UsageError):
+        return

@@ -1,0 +1,188 @@
+"""Many threads, several event loops, an end in the middle of things, and cancellation wherever there is an await."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import engine
+from engine import aio
+from tests.support.patience import PATIENCE_SECONDS
+
+
+def test_one_database_serves_many_threads(db: engine.Database, fresh: Callable[[], str]) -> None:
+    ns = db.namespace(fresh(), codec=int)
+
+    def add(_: int) -> None:
+        def once(tx: engine.Transaction) -> None:
+            inside = tx.namespace(ns)
+            inside.put("n", inside.get_for_update("n", 0) + 1)
+
+        db.run(once, attempts=50)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add, range(40)))
+        list(threads.map(lambda number: ns.put(f"k{number}", number), range(40)))
+    assert ns.get("n") == 40
+    assert len(list(ns.scan(prefix="k"))) == 40
+
+
+def test_several_loops_have_a_database_each(addresses: str) -> None:
+    shared = engine.connect(addresses)
+    ns = shared.namespace("loops", codec="json")
+
+    async def story(number: int) -> None:
+        async with await aio.connect(addresses) as mine:
+            await mine.namespace("loops", codec="json").put(f"own{number}", number)
+        await asyncio.to_thread(ns.put, f"shared{number}", number)  # the blocking form is for every thread
+
+    threads = [threading.Thread(target=asyncio.run, args=(story(number),)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(ns.scan())) == 8
+    shared.close()
+
+
+def test_a_database_of_another_loop_is_refused(addresses: str) -> None:
+    async def connect() -> aio.Database:
+        return await aio.connect(addresses)
+
+    async def use(database: aio.Database) -> None:
+        await database.namespace("loops").get(b"k")
+
+    loop, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+    database = loop.run_until_complete(connect())
+    try:
+        with pytest.raises(engine.UsageError, match="belongs to another event loop: connect to it in the one that uses it"):
+            other.run_until_complete(use(database))
+    finally:
+        loop.run_until_complete(database.close())
+        loop.close()
+        other.close()
+
+
+@pytest.mark.parametrize("where", ["embedded", "cluster"])
+def test_closing_ends_the_calls_that_run(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    db = engine.open(tmp_path / "node") if where == "embedded" else engine.connect(request.getfixturevalue("addresses"))
+    ns = db.namespace("closed", codec="json")
+    ns["k"] = 1
+    begun = threading.Barrier(5)
+    ends: list[BaseException] = []
+
+    def work(number: int) -> None:
+        begun.wait()
+        try:
+            while True:
+                ns[f"k{number}"] = number
+        except engine.Error as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    db.close()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert [type(end).__name__ for end in ends if not isinstance(end, engine.UsageError | engine.CommitUnknown)] == []
+    assert len(ends) == 4, "each thread was told, and none waits for ever"
+
+
+LEAVES = """
+import sys, threading
+import engine
+db = engine.open(sys.argv[1]) if sys.argv[2] == "open" else engine.connect(sys.argv[1])
+ns = db.namespace("left", codec="json")
+ns["k"] = "v"
+tx = db.transaction()
+tx.namespace(ns).put("k", "w")
+threading.Thread(target=lambda: [ns.get("k") for _ in range(10_000)], daemon=True).start()
+rows = ns.scan()
+next(rows)
+"""
+
+
+@pytest.mark.parametrize("how", ["open", "connect"])
+def test_a_program_may_end_without_closing(how: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    where = str(tmp_path / "node") if how == "open" else request.getfixturevalue("addresses")
+    ran = subprocess.run(
+        [sys.executable, "-c", LEAVES, where, how], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    with engine.open(where) if how == "open" else engine.connect(where) as db:
+        assert db.namespace("left", codec="json").get("k") == "v", "what was acknowledged is there, and nothing else"
+
+
+STEPS = 14
+"""So many passes of the loop an operation takes at most here before it is done; cancelled after each of them."""
+
+
+def _operations(db: aio.Database, ns: aio.Namespace[str, Any]) -> dict[str, Callable[[], Awaitable[object]]]:
+    async def scanned() -> None:
+        async for _ in ns.scan():
+            await asyncio.sleep(0)
+
+    async def transaction(concurrency: aio.Concurrency) -> None:
+        async with db.transaction(concurrency=concurrency) as tx:
+            inside = tx.namespace(ns)
+            await inside.put("a", (await inside.get("a", 0)) + 1)
+            await inside.put("b", 1)
+
+    async def run() -> None:
+        async def add(tx: aio.Transaction) -> None:
+            await tx.namespace(ns).put("a", 1)
+
+        await db.run(add)
+
+    return {
+        "get": lambda: ns.get("a"),
+        "get_many": lambda: ns.get_many(["a", "b"]),
+        "get_aged": lambda: ns.get_aged("a"),
+        "put": lambda: ns.put("a", 1),
+        "put_many": lambda: ns.put_many({f"k{n}": n for n in range(20)}),
+        "delete": lambda: ns.delete("b"),
+        "put_if_absent": lambda: ns.put_if_absent("a", 1),
+        "replace": lambda: ns.replace("a", 1, 2),
+        "pop": lambda: ns.pop("b", None),
+        "scan": scanned,
+        "pessimistic": lambda: transaction(aio.Concurrency.PESSIMISTIC),
+        "optimistic": lambda: transaction(aio.Concurrency.OPTIMISTIC),
+        "run": run,
+        "status": lambda: db.transaction_status("0" * 32 + "@0"),
+    }
+
+
+def test_every_await_may_be_cancelled(addresses: str, tmp_path: Path) -> None:
+    async def story(db: aio.Database) -> None:
+        ns = db.namespace("cancelled", codec="json")
+        await ns.put_many({"a": 0, "b": 0})
+        cancelled = 0
+        for name, operation in _operations(db, ns).items():
+            for steps in range(STEPS):
+                task = asyncio.ensure_future(operation())
+                for _ in range(steps):
+                    await asyncio.sleep(0.0005 if steps % 2 else 0)
+                task.cancel()
+                (end,) = await asyncio.gather(task, return_exceptions=True)
+                cancelled += isinstance(end, asyncio.CancelledError)
+                assert end is None or not isinstance(end, Exception), f"{name} after {steps}: {end!r}"
+            await ns.put_many({"a": 0, "b": 0}, timeout=PATIENCE_SECONDS)  # nobody holds a lock, nothing hangs
+        assert cancelled > STEPS, "most of them were cancelled in the middle"
+
+    async def both() -> None:
+        async with await aio.connect(addresses) as db:
+            await story(db)
+        async with await aio.open(tmp_path / "node") as db:
+            await story(db)
+
+    asyncio.run(both())

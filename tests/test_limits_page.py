@@ -1,0 +1,100 @@
+"""`docs/limits.md`: each row of its table is reached here, and says what the page says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import engine
+from engine.client.transaction import TRANSACTION_BYTES_MAX
+from engine.host.transport import CLIENTS_MAX
+from engine.protocol.limits import KEYS_MAX
+from engine.turn.core import PARKED_BYTES_MAX
+from engine.turn.settings import Settings
+from wal.ids import KEY_BYTES_MAX, VALUE_BYTES_MAX
+
+PAGE = Path(__file__).parent.parent / "docs" / "limits.md"
+ROWS = re.findall(r"^\| (?!what \||---)(.*?) \| (.*?) \| (.*?) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+MIB = 1 << 20
+Database = engine.Database
+
+
+def _many(db: Database, count: int, size: int = 0) -> None:
+    db.namespace("a").put_many({b"{t}%d" % number: bytes(size) for number in range(count)})
+
+
+def _transaction(db: Database) -> None:
+    with db.transaction() as tx:
+        tx.namespace("a").put_many({b"%d" % number: bytes(MIB) for number in range(33)})
+
+
+def _waits(db: Database) -> None:
+    holder = db.transaction()
+    holder.namespace("a").put(b"k", b"")
+    try:
+        with db.transaction(lock_timeout=0.05) as tx:
+            tx.namespace("a").get(b"k")
+    finally:
+        holder.rollback()
+
+
+def _lasts(db: Database) -> None:
+    with db.transaction(timeout=0.001) as tx:
+        for number in range(10_000):
+            tx.namespace("a").get(b"%d" % number)
+
+
+def _crowds(db: Database) -> None:
+    for number in range(300):
+        db.namespace(f"crowd{number}").put(b"k", b"")
+
+
+REACHED: dict[str, Callable[[Database], object]] = {
+    "a key": lambda db: db.namespace("a").put(bytes(KEY_BYTES_MAX + 1), b""),
+    "a value": lambda db: db.namespace("a").put(b"k", bytes(VALUE_BYTES_MAX + 1)),
+    "a batch (`put_many`, `delete_many`)": lambda db: _many(db, KEYS_MAX + 1),
+    "what one transaction writes": _transaction,
+    "the name of a namespace": lambda db: db.namespace("a/b"),
+    "namespaces in a cluster": _crowds,
+    "the label of a transaction": lambda db: db.transaction(label="x" * 201),
+    "a `timeout`": lambda db: db.namespace("a").get(b"k", timeout=0),
+    "a `max_age`": lambda db: db.namespace("a").get(b"k", max_age=3601),
+    "waiting for a lock": _waits,
+    "a transaction": _lasts,
+    "partitions": lambda db: engine.open("never-made", partitions=32_768),
+}
+TOLD_ELSEWHERE = {
+    "requests that wait for an exchange, in one node": (Settings().parked_max, PARKED_BYTES_MAX // MIB),
+    "clients of one node": (CLIENTS_MAX,),
+    "how long an answer is kept for a client that is silent": (Settings().result_retention_ms // 60_000,),
+}
+"""What takes many clients, or minutes, to reach: tests of the node do; here the page is looked at for the number."""
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Database:
+    """A node that is as every new one."""
+    made = engine.open(tmp_path_factory.mktemp("limits") / "node", durability="NONE")
+    made.namespace("a").put(b"k", b"")
+    return made
+
+
+@pytest.mark.parametrize(("what", "limit", "error"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_limit_is_what_the_page_says(db: Database, what: str, limit: str, error: str) -> None:
+    if what in TOLD_ELSEWHERE:
+        assert [f"{number:,}" for number in TOLD_ELSEWHERE[what] if f"{number:,}" not in limit] == []
+        return
+    with pytest.raises(getattr(engine, error.strip("`"))):
+        REACHED[what](db)
+
+
+def test_the_page_has_them_all() -> None:
+    assert [row[0] for row in ROWS] == [*REACHED, *TOLD_ELSEWHERE]
+    text = PAGE.read_text(encoding="utf-8")
+    assert TRANSACTION_BYTES_MAX == 32 * MIB
+    assert VALUE_BYTES_MAX == 16 * MIB
+    assert f"`namespaces_max`: {Settings().namespaces_max} " in text
+    assert f"1 to {KEY_BYTES_MAX} bytes" in text
