@@ -19,7 +19,8 @@ def main() -> None:
         print("foreshore: interrupted", file=sys.stderr)
         sys.exit(130)
     except ImportError as error:
-        print(f"foreshore: {error}", file=sys.stderr)
+        missing = f"the command needs {error.name}, which is not installed: pip install 'foreshore[node]'"
+        print(f"foreshore: {missing if isinstance(error, ModuleNotFoundError) else error}", file=sys.stderr)
         sys.exit(3)
 
 

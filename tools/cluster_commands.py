@@ -11,7 +11,7 @@ import typer
 
 from engine.errors import Unavailable
 from tools import cluster_orders
-from tools.asking import Refused, form, node_names, question, run, status_or_none, wait_for
+from tools.asking import STATUS_SECONDS, Refused, check_address, form, node_names, question, run, status_or_none, wait_for
 from tools.terminal import ExitCode, Row, emit, plain, program, show, to_json
 
 app = program("cluster", "Form a cluster, look at it, and say which nodes hold its data.")
@@ -80,6 +80,7 @@ class Whole(msgspec.Struct, frozen=True):
     asked: dict[str, Any]
     members: dict[str, dict[str, Any] | None]
     progress: dict[str, dict[str, Any] | None]
+    silent: list[str] = []  # addresses of no member that were asked and did not answer
 
     @property
     def problems(self) -> list[str]:
@@ -90,6 +91,7 @@ class Whole(msgspec.Struct, frozen=True):
         elif not asked["serving"]:
             found.append(f"{asked['node']} is not in the topology: it waits for an exchange")
         found += [f"{name} does not answer" for name, status in self.members.items() if status is None]
+        found += [f"no answer from {address}, which is no member's" for address in self.silent]
         found += [f"{m['node']} is suspected by {asked['node']}" for m in asked["members"] if m["suspected"]]
         found += [
             f"{m['node']} is too slow to be waited for and set aside, for the {m['aside']}. time: its log took "
@@ -184,21 +186,36 @@ class Whole(msgspec.Struct, frozen=True):
 
 
 @app.command()
-def status(address: Address, as_json: AsJson = False) -> None:
-    """The members, where the copies are, and what is not as it should be: then the exit code is 1."""
-    whole = run(_status(address))
+def status(
+    addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS...", help="host:port of nodes; one is enough.")],
+    as_json: AsJson = False,
+) -> None:
+    """What is not as it should be (then the exit code is 1), the members, and where the copies are.
+
+    Of several nodes, the one that has a majority and the newest map is believed, and who does not answer is named.
+    """
+    whole = run(_status([part for address in addresses for part in address.split(",") if part]))
     if as_json:
         emit([to_json(whole.as_object())])
     else:
+        emit(whole.problems)
         emit(whole.lines())
         show(whole.rows(), as_json=False)
-        emit(whole.problems or ["every copy is in sync"])
+        emit([] if whole.problems else ["every copy is in sync"])
     if whole.problems:
         raise typer.Exit(ExitCode.WRONG)
 
 
-async def _status(address: str) -> Whole:
-    asked = await question(address, "status")
+async def _status(given: list[str]) -> Whole:
+    for address in given:
+        check_address(address)
+    told = dict(zip(given, await asyncio.gather(*map(status_or_none, given)), strict=True))
+    silent = [address for address, answer in told.items() if answer is None]
+    answers = {address: answer for address, answer in told.items() if answer is not None}
+    if not answers:
+        raise Unavailable(f"no answer from {', '.join(silent)} within {STATUS_SECONDS:g} s: do nodes run there?")
+    address = max(answers, key=lambda at: (answers[at]["formed"], answers[at]["quorum"], _version(answers[at])))
+    asked = answers[address]
     if not asked["formed"]:
         raise Refused(
             f"{asked['node']} is in no cluster yet, and sees {', '.join(asked['seen']) or 'nobody'}: "
@@ -208,7 +225,12 @@ async def _status(address: str) -> Whole:
     addresses = [member["address"] for member in asked["members"]]
     statuses = await asyncio.gather(*map(status_or_none, addresses))
     progress = await asyncio.gather(*map(_progress, addresses))
-    return Whole(asked, dict(zip(names, statuses, strict=True)), dict(zip(names, progress, strict=True)))
+    strangers = [at for at in silent if at not in addresses]
+    return Whole(asked, dict(zip(names, statuses, strict=True)), dict(zip(names, progress, strict=True)), strangers)
+
+
+def _version(status: dict[str, Any]) -> list[int]:
+    return [int(part) for part in str(status["version"]).split(".")]
 
 
 async def _progress(address: str) -> dict[str, Any] | None:

