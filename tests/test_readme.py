@@ -95,4 +95,4 @@ def test_the_exit_codes_of_a_reconciliation_are_those_of_its_page() -> None:
 
 def test_the_kinds_of_findings_are_those_of_their_page() -> None:
     rows = re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "docs" / "reconcile.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert rows == list(Kind)
+    assert list(dict.fromkeys(rows)) == list(Kind), "the first table has each kind, and later ones may have them again"
