@@ -11,7 +11,7 @@ import typer
 
 from engine.errors import Unavailable
 from tools import cluster_orders
-from tools.asking import STATUS_SECONDS, Refused, check_address, form, node_names, question, run, status_or_none, wait_for
+from tools.asking import Refused, check_address, form, node_names, question, run, status_or_none, wait_for
 from tools.terminal import ExitCode, Row, emit, plain, program, show, to_json
 
 app = program("cluster", "Form a cluster, look at it, and say which nodes hold its data.")
@@ -209,11 +209,14 @@ def status(
 async def _status(given: list[str]) -> Whole:
     for address in given:
         check_address(address)
-    told = dict(zip(given, await asyncio.gather(*map(status_or_none, given)), strict=True))
-    silent = [address for address, answer in told.items() if answer is None]
-    answers = {address: answer for address, answer in told.items() if answer is not None}
+    told = await asyncio.gather(*(question(at, "status") for at in given), return_exceptions=True)
+    refusals = {at: error for at, error in zip(given, told, strict=True) if isinstance(error, BaseException)}
+    answers = {at: answer for at, answer in zip(given, told, strict=True) if not isinstance(answer, BaseException)}
+    for error in refusals.values():
+        if not isinstance(error, Unavailable):
+            raise error
     if not answers:
-        raise Unavailable(f"no answer from {', '.join(silent)} within {STATUS_SECONDS:g} s: do nodes run there?")
+        raise Unavailable("; ".join(map(str, refusals.values())))
     address = max(answers, key=lambda at: (answers[at]["formed"], answers[at]["quorum"], _version(answers[at])))
     asked = answers[address]
     if not asked["formed"]:
@@ -225,7 +228,7 @@ async def _status(given: list[str]) -> Whole:
     addresses = [member["address"] for member in asked["members"]]
     statuses = await asyncio.gather(*map(status_or_none, addresses))
     progress = await asyncio.gather(*map(_progress, addresses))
-    strangers = [at for at in silent if at not in addresses]
+    strangers = [at for at in refusals if at not in addresses]
     return Whole(asked, dict(zip(names, statuses, strict=True)), dict(zip(names, progress, strict=True)), strangers)
 
 
