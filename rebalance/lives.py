@@ -5,10 +5,9 @@ than an earlier one on the same disk had claimed was set back to an old image, a
 a wiped disk, which betrays itself by another name. Neither may vote, nor pass for in sync, before a committed map lists
 it: that map was decided without its word.
 
-A life tells of the lives that came before it on its disk, and where the log of each ended. So a claim is never outgrown: a
-disk that was set back and went on writing, or that started once more, still says where it parted from the life that
-claimed more. It tells of those before the one that the map lists, too: whoever missed the map that settled what they had
-claimed asks for it.
+A life tells of the lives that came before it on its disk, back to the one that the map lists, and where the log of each
+ended. So a claim is never outgrown: a disk that was set back and went on writing, or that started once more, still says
+where it parted from the life that claimed more.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from wal.ids import NodeId
 from wal.records import Claim
 
 LIVES_KEPT = 64
-"""Of so many lives before it a life tells: a node that starts more often without being let in, or while somebody is away
-who has heard of it, has to catch up."""
+"""Of so many lives before it a life tells: a node that starts more often without being let in has to catch up."""
 
 INCARNATION_BITS = 20
 """An incarnation is a count of starts and, below it, bits drawn at random: a disk that was set back counts again."""
@@ -38,7 +36,7 @@ def next_incarnation(last: int, draw: int) -> int:
 class Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One run of one node on one disk, and where its log ended when it began.
 
-    `before` are the lives before it on this disk, oldest first, in the same words.
+    `before` are the lives before it, oldest first, in the same words: from the one that the map lists on.
     """
 
     allocation: str
@@ -84,13 +82,10 @@ def keeps(life: Life, claim: Claim) -> bool:
 
 
 def lives_before(lives: Sequence[tuple[int, int]], listed: int | None) -> list[tuple[int, int]]:
-    """Of all lives of a disk, (incarnation, LSN at which it began), those that its next one tells of.
-
-    If they are too many, these are the last ones, and that which the map lists.
-    """
-    older, told = lives[:-LIVES_KEPT], list(lives[-LIVES_KEPT:])
-    rests_on = [life for life in older if life[0] == listed]
-    return [*rests_on, *told[len(rests_on) :]]
+    """Of all lives of a disk, (incarnation, LSN at which it began), those that its next one tells of."""
+    at = next((n for n, (incarnation, _) in enumerate(lives) if incarnation == listed), 0)
+    told = list(lives[at:])
+    return told if len(told) <= LIVES_KEPT else [told[0], *told[1 - LIVES_KEPT :]]
 
 
 def earlier(life: Life, known: Iterable[Claim], heard: Iterable[Claim]) -> list[Claim]:

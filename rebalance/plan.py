@@ -180,6 +180,7 @@ def planning(old: Topology, change: Change, affinity: Affinity = assign) -> Gene
         baselined=version if baseline != old.baseline else old.baselined,
         interventions=interventions,
         aside={n: times for n, times in aside.items() if n in baseline},
+        listed=_listed(old, members, allocations, placements),
     )
     topology.check()
     return Plan(topology, notes)
@@ -195,6 +196,16 @@ def _claims(
     lost = lost_disks(placements)
     awaited = [c for c in change.claims if disk_name(c.node, c.allocation) in lost]
     return (*(c for c in here if c.durable_lsn), *away, *awaited)
+
+
+def _listed(
+    old: Topology, members: Sequence[Member], allocations: Mapping[NodeId, str], placements: Sequence[Placement]
+) -> dict[str, tuple[int, Version]]:
+    """Of the disks that are away and counted on, the life that was listed last, and by which map."""
+    known = old.listed | {disk_name(m.node, m.allocation): (m.incarnation, old.version) for m in old.members}
+    counted_on = dict.fromkeys(disk_name(node, disk) for node, disk in allocations.items()) | lost_disks(placements)
+    here = {disk_name(m.node, m.allocation) for m in members}
+    return {name: life for name, life in known.items() if name in counted_on and name not in here}
 
 
 def _aside(old: Topology, change: Change, vouched: Mapping[int, Sequence[NodeId]]) -> dict[NodeId, int]:

@@ -105,6 +105,9 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
 
     `interventions` are the last orders of the operator that gave something up. `aside` are members that were too slow to be
     waited for, and how often they were set aside: they are in no in-sync set; negative, once they were let back in.
+
+    `listed`, of the disks that are away and counted on: the life that a map listed last, and which map. It settled what
+    other lives on that disk had claimed before, also for whoever missed it.
     """
 
     version: Version
@@ -124,6 +127,7 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     baselined: Version = NO_VERSION
     interventions: tuple[Intervention, ...] = ()
     aside: dict[NodeId, int] = {}  # msgspec copies it
+    listed: dict[str, tuple[int, Version]] = {}
 
     def member(self, node: NodeId) -> Member | None:
         """The member entry of `node`, if it is one."""

@@ -216,7 +216,7 @@ class Committed(msgspec.Struct, frozen=True, array_like=True, tag="committed", g
 class Boot(msgspec.Struct, frozen=True, array_like=True, tag="boot", gc=False):
     """The node started; `incarnation` is how often it has. `at` is where its log ended.
 
-    `before` are earlier lives on this disk, as (incarnation, at), oldest first.
+    `before` are earlier lives on this disk, as (incarnation, at): from the one that the map lists on.
     """
 
     incarnation: int

@@ -12,7 +12,7 @@ from engine.turn.core import Core
 from engine.turn.settings import Durability
 from rebalance.lives import Life, disk_of, keeps
 from rebalance.table import Topology, disk_name, lost_disks
-from wal.ids import NodeId
+from wal.ids import NO_VERSION, NodeId, Version
 from wal.probe import probe
 from wal.records import Claim, Claimed
 
@@ -36,12 +36,15 @@ class Claims:
         self._logged: dict[Key, int] = {}
         self._listed: dict[NodeId, Key] = {}
         self._awaited: dict[str, None] = {}  # disks that lost partitions wait for
+        self._settled_by = NO_VERSION  # the last map that was seen here
+        self._ahead: dict[Key, Version] = {}  # heard under a map that is not here yet
 
     def boot(self) -> None:
         """Begin with what the log and the map remember."""
         replica = self.core.replica
         self._sure = {_key(claim): claim.durable_lsn for claim in replica.claims}
         self._heard, self._logged = dict(self._sure), dict(self._sure)
+        self._settled_by = replica.claimed_at
         if self.core.topology is not None:
             self._settle(self.core.topology, every_life=replica.claimed_at == self.core.version)
 
@@ -55,6 +58,9 @@ class Claims:
         self._awaited = lost_disks(topology.placements)
 
         def counts(key: Key) -> bool:
+            life, version = topology.listed.get(disk_name(key[0], key[1]), (key[2], NO_VERSION))
+            if life != key[2] and version > max(self._settled_by, self._ahead.get(key, NO_VERSION)):
+                return False  # it was settled by a map that was missed here
             if disk_name(key[0], key[1]) in self._awaited:
                 return True
             return disk_of(topology, key[0]) == key[1] and (every_life or listed.get(key[0], key) == key)
@@ -65,13 +71,21 @@ class Claims:
             self._raise(_key(claim), claim.durable_lsn, claim.durable_lsn)
             self._logged[_key(claim)] = claim.durable_lsn
         self._logged = {key: lsn for key, lsn in self._logged.items() if key in self._sure}
+        self._settled_by, self._ahead = topology.version, {}
 
     # Hearing.
 
-    def note(self, node: NodeId, life: Life, durable_lsn: int, voted_lsn: int) -> None:
-        """A life of a node claims that its log is durable up to here, and all that it voted up to there."""
+    def note(
+        self, node: NodeId, life: Life, durable_lsn: int, voted_lsn: int, *, version: Version = NO_VERSION
+    ) -> None:
+        """A life of a node claims that its log is durable up to here, and all that it voted up to there.
+
+        `version` is the map that it has, if that may be newer than ours.
+        """
         if node == self.core.node or not self._known(node, life.allocation):
             return
+        if version > self.core.version:
+            self._ahead[(node, life.allocation, life.incarnation)] = version
         for claim in self.known():
             if claim.node == node and claim.incarnation != life.incarnation and keeps(life, claim):
                 self._heard.pop(_key(claim), None)  # whoever keeps this life's keeps that one

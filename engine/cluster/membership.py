@@ -87,7 +87,8 @@ class Membership:
         if not self._goes_with_ours(sender, message):
             return
         if message.version >= self.core.version:
-            self.claims.note(sender, message.life, message.durable_lsn, message.voted_lsn)
+            said = message.durable_lsn, message.voted_lsn
+            self.claims.note(sender, message.life, *said, version=message.version)
         if message.version < self.core.version:
             self.exchange.send_map(sender)
             return
