@@ -18,7 +18,7 @@ from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace, swapped
 from tests.sim.planted.words import promise_not_logged
 from wal import records as r
-from wal.ids import NO_BALLOT, Ballot, NodeId
+from wal.ids import NO_BALLOT, Ballot, NodeId, Version
 
 ELECTIONS = Faults()
 
@@ -62,6 +62,19 @@ def claims_forgotten_in_a_restart(machine: Machine) -> None:
     assert machine.node is not None
     held = machine.node.claims
     held._heard, held._sure, held._logged = {}, {}, {}
+
+
+@ELECTIONS.fault("10")
+def claims_outlive_the_map_that_settled_them(machine: Machine) -> None:
+    """Whoever missed the map that let a node in again holds against it what an earlier life of it had claimed."""
+    assert machine.node is not None
+    held = machine.node.claims
+
+    def settle(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        held._settled_by = Version(1 << 30, 0)
+        original(*args, **kwargs)
+
+    around(held, "_settle", settle)
 
 
 @ELECTIONS.fault("2")

@@ -60,6 +60,28 @@ def two_accepted_maps_and_the_higher_ballot(plant: Plant | None) -> None:
 
 
 @story
+def a_voter_misses_the_map_that_settled_a_claim(plant: Plant | None) -> None:
+    """n5 is cut off while n1 starts again, is let in and dies; it takes a map without n1, which comes back with all it had."""
+    with Stage(plant, nodes=5, settings=msgspec.structs.replace(SETTINGS, backups=0)) as stage:
+        stage.put(key(0), b"n1 alone has it")
+        stage.wait(2_000)
+        others = [pair for other in ("n1", "n2", "n3", "n4") for pair in (("n5", other), (other, "n5"))]
+        stage.world.network.cut("n5 is alone", others)
+        stage.left_out("n5")
+        stage.power_cut("n1")
+        stage.left_out("n1")
+        stage.start("n1")
+        stage.until(lambda: stage.primary(0, "n1"), "n1 serves again")
+        stage.power_cut("n1")
+        stage.left_out("n1")
+        stage.world.network.heal()
+        stage.until(
+            lambda: (newest := stage.world.newest()) is not None and newest.member("n5") is not None, "n5 is let in"
+        )
+        stage.curtain()
+
+
+@story
 def a_voter_is_wiped_between_two_ballots(plant: Plant | None) -> None:
     """n2 promised n1, and then decides with n3; its new disk, which promised nothing, gets n1's old proposal."""
     with Stage(plant, settings=msgspec.structs.replace(SETTINGS, exchange_retry_ms=5_000)) as stage:
