@@ -75,9 +75,7 @@ class Claims:
 
     # Hearing.
 
-    def note(
-        self, node: NodeId, life: Life, durable_lsn: int, voted_lsn: int, *, version: Version = NO_VERSION
-    ) -> None:
+    def note(self, node: NodeId, life: Life, durable_lsn: int, voted_lsn: int, *, version: Version = NO_VERSION) -> None:
         """A life of a node claims that its log is durable up to here, and all that it voted up to there.
 
         `version` is the map that it has, if that may be newer than ours.

@@ -61,7 +61,7 @@ def two_accepted_maps_and_the_higher_ballot(plant: Plant | None) -> None:
 
 @story
 def a_voter_misses_the_map_that_settled_a_claim(plant: Plant | None) -> None:
-    """n5 is cut off while n1 starts again, is let in and dies; it takes a map without n1, which comes back with all it had."""
+    """n5 is cut off while n1 starts again, is let in and dies; it takes a map without n1, which is back with all it had."""
     with Stage(plant, nodes=5, settings=msgspec.structs.replace(SETTINGS, backups=0)) as stage:
         stage.put(key(0), b"n1 alone has it")
         stage.wait(2_000)
