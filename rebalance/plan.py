@@ -204,7 +204,7 @@ def _listed(
     """Of the disks that are away and counted on, the life that was listed last, and by which map."""
     known = old.listed | {disk_name(m.node, m.allocation): (m.incarnation, old.version) for m in old.members}
     counted_on = dict.fromkeys(disk_name(node, disk) for node, disk in allocations.items()) | lost_disks(placements)
-    here = {disk_name(m.node, m.allocation) for m in members}
+    here = dict.fromkeys(disk_name(m.node, m.allocation) for m in members)
     return {name: life for name, life in known.items() if name in counted_on and name not in here}
 
 
