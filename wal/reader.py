@@ -82,18 +82,19 @@ def inspect(
     With `choose` only the blocks that it says yes to are decoded. With `fragments` only those are read that speak of
     them, as far as footers tell; others may come too, and what was not read is not verified.
     """
-    for found in Walk(_disk_of(source), from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments):
-        match found:
-            case Finding():
-                yield found
-            case Block(first_lsn):
-                if to_lsn is not None and first_lsn > to_lsn:
-                    return
-                if found.last_lsn >= from_lsn:
-                    block = after(found, from_lsn)
-                    yield block if to_lsn is None else before(block, to_lsn + 1)
-            case SegmentInfo():
-                pass
+    with _disk_of(source) as disk:
+        for found in Walk(disk, from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments):
+            match found:
+                case Finding():
+                    yield found
+                case Block(first_lsn):
+                    if to_lsn is not None and first_lsn > to_lsn:
+                        return
+                    if found.last_lsn >= from_lsn:
+                        block = after(found, from_lsn)
+                        yield block if to_lsn is None else before(block, to_lsn + 1)
+                case SegmentInfo():
+                    pass
 
 
 def backwards(
@@ -108,7 +109,6 @@ def backwards(
 
     What is kept in between is the place of each block that is to be read.
     """
-    disk = _disk_of(source)
     places: list[tuple[int, array[int]]] = []  # (a segment's first LSN, where its blocks are)
 
     def note(raw: RawBlock) -> bool:
@@ -118,13 +118,14 @@ def backwards(
             places[-1][1].append(raw.offset)
         return False
 
-    for found in Walk(disk, from_lsn=from_lsn, owner=owner, choose=note):
-        if isinstance(found, Finding):
-            yield found
-    for segment, offsets in reversed(places):
-        for block in _blocks_at(disk, segment, reversed(offsets)):
-            part = after(block, from_lsn)
-            yield part if to_lsn is None else before(part, to_lsn + 1)
+    with _disk_of(source) as disk:
+        for found in Walk(disk, from_lsn=from_lsn, owner=owner, choose=note):
+            if isinstance(found, Finding):
+                yield found
+        for segment, offsets in reversed(places):
+            for block in _blocks_at(disk, segment, reversed(offsets)):
+                part = after(block, from_lsn)
+                yield part if to_lsn is None else before(part, to_lsn + 1)
 
 
 def _blocks_at(disk: ReadableDisk, segment: int, offsets: Iterable[int]) -> Iterator[Block]:
@@ -152,23 +153,24 @@ def verify(
     """
     report = Report(segments=[], findings=[])
     checksum = reference_crc32c if reference else crc32c
-    walk = Walk(_disk_of(source), checksum=checksum, everything=True, owner=owner)
-    trimmed = 1
-    for found in walk:
-        match found:
-            case Finding():
-                report.findings.append(found)
-            case SegmentInfo():
-                report.segments.append(found)
-            case Block(first_lsn, _, records):
-                if not report.blocks:
-                    report.first_lsn, report.last_lsn = first_lsn, first_lsn - 1
-                report.blocks += 1
-                report.records += len(records)
-                report.bytes += found.bytes
-                report.last_lsn = found.last_lsn
-                trimmed = max(trimmed, *(record.first_lsn for record in records if isinstance(record, Trimmed)), 1)
-                look(found)
+    with _disk_of(source) as disk:
+        walk = Walk(disk, checksum=checksum, everything=True, owner=owner)
+        trimmed = 1
+        for found in walk:
+            match found:
+                case Finding():
+                    report.findings.append(found)
+                case SegmentInfo():
+                    report.segments.append(found)
+                case Block(first_lsn, _, records):
+                    if not report.blocks:
+                        report.first_lsn, report.last_lsn = first_lsn, first_lsn - 1
+                    report.blocks += 1
+                    report.records += len(records)
+                    report.bytes += found.bytes
+                    report.last_lsn = found.last_lsn
+                    trimmed = max(trimmed, *(record.first_lsn for record in records if isinstance(record, Trimmed)), 1)
+                    look(found)
     if isinstance(source, str) or not isinstance(source, Sequence):  # files that were picked out prove nothing missing
         report.findings += _ends(walk.first, trimmed, report.segments)
     return report
@@ -195,11 +197,12 @@ def list_segments(source: Source, *, owner: Owner | None = None, tell: Tell = la
     Reads the blocks of the last one only.
     """
     infos: list[SegmentInfo] = []
-    for found in Walk(_disk_of(source), from_lsn=2**63, owner=owner):
-        if isinstance(found, SegmentInfo):
-            infos.append(found)
-        elif isinstance(found, Finding):
-            tell(found)
+    with _disk_of(source) as disk:
+        for found in Walk(disk, from_lsn=2**63, owner=owner):
+            if isinstance(found, SegmentInfo):
+                infos.append(found)
+            elif isinstance(found, Finding):
+                tell(found)
     return infos
 
 
@@ -213,20 +216,21 @@ class Indexed(msgspec.Struct, frozen=True):
 
 def indexes(source: Source) -> Iterator[Indexed]:
     """The index of each segment, the oldest first: from its footer, or from its blocks up to the first that is broken."""
-    disk = _disk_of(source)
-    for lsn in sorted(lsn for lsn in map(segment_lsn, disk.list()) if lsn is not None):
-        with _opened(disk, lsn) as (file, header):
-            try:
-                sealed = Sealed(header, read_trailer(file, header), whole=True)
-                yield Indexed(sealed.name, load_index(file, sealed), sealed.trailer.end)
-            except FormatError:
-                builder, scan = rebuild(file, header, min(file.size(), header.capacity))
-                yield Indexed(builder.name, builder.index, scan.offset)
+    with _disk_of(source) as disk:
+        for lsn in sorted(lsn for lsn in map(segment_lsn, disk.list()) if lsn is not None):
+            with _opened(disk, lsn) as (file, header):
+                try:
+                    sealed = Sealed(header, read_trailer(file, header), whole=True)
+                    yield Indexed(sealed.name, load_index(file, sealed), sealed.trailer.end)
+                except FormatError:
+                    builder, scan = rebuild(file, header, min(file.size(), header.capacity))
+                    yield Indexed(builder.name, builder.index, scan.offset)
 
 
 def begins(source: Source) -> int:
     """The LSN that the log begins with, by its files' names; 1 if there are none."""
-    return min((lsn for lsn in map(segment_lsn, _disk_of(source).list()) if lsn is not None), default=1)
+    with _disk_of(source) as disk:
+        return min((lsn for lsn in map(segment_lsn, disk.list()) if lsn is not None), default=1)
 
 
 def follow(source: Source, from_lsn: int = 1, *, wait: Callable[[], bool]) -> Iterator[Block]:
@@ -235,31 +239,31 @@ def follow(source: Source, from_lsn: int = 1, *, wait: Callable[[], bool]) -> It
     At the end of the log `wait` is called: it sleeps as long as it likes, and returns False to stop. Raises LogDamaged
     where the log was trimmed under it, or does not go on where it was.
     """
-    disk = _disk_of(source)
-    segment = 0
-    place: tuple[int, int, int] | None = None  # where the last scan stood: offset, LSN, crc
-    while True:
-        lsns = sorted(lsn for lsn in map(segment_lsn, disk.list()) if lsn is not None)
-        segment = segment or max((lsn for lsn in lsns if lsn <= from_lsn), default=min(lsns, default=0))
-        if segment:
-            successor = next((lsn for lsn in lsns if lsn > segment), None)  # listed first: then this one is complete
-            with _opened(disk, segment) as (file, header):
-                if place is not None and place[0] == HEADER_BYTES:
-                    place = None  # nothing was in it yet, and it may have been replaced by a larger one
-                scan = Scan(file, header, limit=min(file.size(), header.capacity), place=place)
-                for raw in scan:
-                    if raw.header.records and raw.header.last_lsn >= from_lsn:
-                        yield after(decode(raw, segment_name(segment)), from_lsn)
-                place = scan.offset, scan.lsn, scan.crc
-            if successor is not None:
-                with _opened(disk, successor) as (_, header):
-                    known = header.previous_end, header.previous_lsn + 1, header.previous_crc
-                if known != place:
-                    raise LogDamaged(_lost(successor, place[1], f"the segment follows {known}: expected {place}"))
-                segment, place = successor, None
-                continue
-        if not wait():
-            return
+    with _disk_of(source) as disk:
+        segment = 0
+        place: tuple[int, int, int] | None = None  # where the last scan stood: offset, LSN, crc
+        while True:
+            lsns = sorted(lsn for lsn in map(segment_lsn, disk.list()) if lsn is not None)
+            segment = segment or max((lsn for lsn in lsns if lsn <= from_lsn), default=min(lsns, default=0))
+            if segment:
+                successor = next((lsn for lsn in lsns if lsn > segment), None)  # listed first: then this one is complete
+                with _opened(disk, segment) as (file, header):
+                    if place is not None and place[0] == HEADER_BYTES:
+                        place = None  # nothing was in it yet, and it may have been replaced by a larger one
+                    scan = Scan(file, header, limit=min(file.size(), header.capacity), place=place)
+                    for raw in scan:
+                        if raw.header.records and raw.header.last_lsn >= from_lsn:
+                            yield after(decode(raw, segment_name(segment)), from_lsn)
+                    place = scan.offset, scan.lsn, scan.crc
+                if successor is not None:
+                    with _opened(disk, successor) as (_, header):
+                        known = header.previous_end, header.previous_lsn + 1, header.previous_crc
+                    if known != place:
+                        raise LogDamaged(_lost(successor, place[1], f"the segment follows {known}: expected {place}"))
+                    segment, place = successor, None
+                    continue
+            if not wait():
+                return
 
 
 @contextmanager
@@ -298,9 +302,13 @@ class _Files:
             return disk.open(path.name)
 
 
-def _disk_of(source: Source) -> ReadableDisk:
+@contextmanager
+def _disk_of(source: Source) -> Iterator[ReadableDisk]:
+    """A source as a disk; what is opened for that is closed again."""
     if isinstance(source, str | os.PathLike):
-        return DirectoryDisk(source, read_only=True)
-    if isinstance(source, Sequence):
-        return _Files(source)
-    return source
+        with DirectoryDisk(source, read_only=True) as disk:
+            yield disk
+    elif isinstance(source, Sequence):
+        yield _Files(source)
+    else:
+        yield source

@@ -34,6 +34,7 @@ from tools.bench.reconcile import reconciled
 from tools.bench.store import store_parts
 from tools.bench.sustained import sustained
 from tools.bench.turns import node_returns, turns_at_limits
+from tools.bench.wal import readings
 from tools.terminal import emit, program, show, to_json
 
 app = program("bench")
@@ -53,6 +54,7 @@ FIGURES: dict[str, Measure] = {
     "history": partial(history, goal=150_000),
     "replay": partial(replay, goal=200_000),
     "log": log_parts,
+    "wal": readings,
     "store": store_parts,
     "reconcile": reconciled,
     "turns": turns_at_limits,

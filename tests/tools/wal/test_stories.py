@@ -207,3 +207,15 @@ def test_stories_write_nothing_and_say_what_is_damaged(verb: list[str], left: li
     result = wal(*verb, directory)
     assert result.exit_code == 5
     assert "damaged segment=" in result.stderr
+
+
+def test_readers_give_back_what_they_open(left: list[Path]) -> None:
+    descriptors = Path("/proc/self/fd")
+    verbs = (["dump"], ["dump", "--last", 1], ["dump", "--limit", 1], ["stat"], ["segments"], ["verify"], ["history"])
+    stories = (["key", "acc", "k1"], ["tx", "--last", 1], ["diff", left[1]])
+    for verb in (*verbs, *stories):
+        wal(*verb, left[0])  # what is opened once is opened now
+        before = len(list(descriptors.iterdir()))
+        for _ in range(3):
+            assert wal(*verb, left[0]).exit_code == 0
+        assert len(list(descriptors.iterdir())) == before, verb
