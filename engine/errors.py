@@ -31,6 +31,10 @@ class LockTimeout(Error):
     retryable = True
 
 
+class Deadlock(LockTimeout):
+    """Transactions waited for each other in a circle, and this one gave way. It was not locked for it; run it again."""
+
+
 class TransactionTimeout(Error):
     """The transaction took longer than its timeout and was rolled back."""
 

@@ -8,6 +8,7 @@ from engine.protocol.requests import Code
 ERRORS: dict[str, type[errors.Error]] = {
     Code.CONFLICT: errors.Conflict,
     Code.LOCK_TIMEOUT: errors.LockTimeout,
+    Code.DEADLOCK: errors.Deadlock,
     Code.NO_QUORUM: errors.NoQuorum,
     Code.LOST: errors.PartitionLost,
     Code.USAGE: errors.UsageError,

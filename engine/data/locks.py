@@ -29,13 +29,14 @@ RELEASED_MAX = 1_000
 class Waiter:
     """Someone who waits for a set of keys; `granted` is called once all of them are its own.
 
-    `taken` are those that it has got so far: it gives them back if it does not get all.
+    `taken` are those that it has got so far: it gives them back if it does not get all. `expired` is told what stood in the
+    way, and whether it was in a circle, of which it breaks the ring.
     """
 
     __slots__ = ("deadline", "done", "expired", "granted", "keys", "missing", "owner", "taken")
 
     def __init__(
-        self, owner: TxId, keys: list[Key], deadline: int, granted: Callable[[], None], expired: Callable[[str], None]
+        self, owner: TxId, keys: list[Key], deadline: int, granted: Callable[[], None], expired: Callable[[str, bool], None]
     ) -> None:
         self.owner = owner
         self.keys = keys
@@ -144,9 +145,9 @@ class LockTable:
         keys: list[Key],
         deadline: int,
         granted: Callable[[], None],
-        expired: Callable[[str], None],
+        expired: Callable[[str, bool], None],
     ) -> None:
-        """Take all keys, waiting in line for each; then `granted`. After `deadline` (ns): `expired`, with the reason.
+        """Take all keys, waiting in line for each; then `granted`. After `deadline` (ns), or told to give way: `expired`.
 
         Who gives up has none of them: a timeout is no grant, not even of a part.
         """
@@ -324,11 +325,34 @@ class LockTable:
         if not mine:
             del self._waiters_of[waiter.owner]
 
-    def _give_up(self, waiter: Waiter, held: str) -> None:
+    def _give_up(self, waiter: Waiter, held: str, *, in_circle: bool = False) -> None:
         """A waiter that is marked as done gets nothing any more: it gives back what it took, and is told."""
         self._no_longer_waits(waiter)
         self.give_up(waiter.owner, waiter.taken)
-        waiter.expired(held)
+        waiter.expired(held, in_circle)
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether anybody waits for anything."""
+        return bool(self._waiters)
+
+    def waits(self) -> Iterator[tuple[TxId, TxId]]:
+        """Who waits, and for whom: the one before it in the line, or the one that holds the key."""
+        for key, queue in self._waiting.items():
+            before = self._owner.get(key)
+            for waiter in queue:
+                if waiter.done:
+                    continue
+                if before is not None and before != waiter.owner:
+                    yield waiter.owner, before
+                before = waiter.owner
+
+    def give_way(self, owner: TxId, because: str, now: int) -> None:
+        """A transaction is not to wait here any more: it stands in a circle of such that wait for each other."""
+        for waiter in list(self._waiters_of.get(owner, ())):
+            held = self._in_the_way(waiter, now)
+            waiter.done = True
+            self._give_up(waiter, f"{held}, {because}", in_circle=True)
 
     def next_expiry(self) -> int | None:
         """When to `expire`; a lease that was renewed is looked at too early, and put off."""

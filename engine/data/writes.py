@@ -293,14 +293,9 @@ class Writes:
             else:
                 self.on_swap(session, request, granted=True)
 
-        def expired(held: str) -> None:
-            core.refuse(
-                session,
-                request.id,
-                Code.LOCK_TIMEOUT,
-                f"waited {wait_ms} ms for a lock on {core.node}: {held or 'the primary changed'}",
-                retryable=True,
-            )
+        def expired(held: str, in_circle: bool) -> None:
+            code, said = refused_lock(core.node, wait_ms, held, in_circle=in_circle)
+            core.refuse(session, request.id, code, said, retryable=True)
 
         probe("write.waited_for_transaction")
         self.locks.wait_all(request.tx, keys, core.now + wait_ms * MS, granted, expired)
@@ -423,3 +418,11 @@ class Writes:
 
 
 assert not NAME.fullmatch(DECISIONS), "no client can name the engine's own namespace"
+
+
+def refused_lock(node: NodeId, waited_ms: int, held: str, *, in_circle: bool) -> tuple[str, str]:
+    """The code and the words for who did not get its locks."""
+    if in_circle:
+        said = f"gave way in a deadlock, so that the others go on: it waited on {node} for {held}; run it again"
+        return Code.DEADLOCK, said
+    return Code.LOCK_TIMEOUT, f"waited {waited_ms} ms for a lock on {node}: {held or 'the primary changed'}"

@@ -31,7 +31,18 @@ from engine.messages.cluster import (
     Surveyed,
 )
 from engine.messages.data import Confirm, Confirmed, Replicate, Replicated
-from engine.messages.transactions import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
+from engine.messages.transactions import (
+    Finish,
+    Finished,
+    GiveWay,
+    Inquire,
+    Inquired,
+    Part,
+    PrepareParts,
+    Resolve,
+    Vote,
+    Waits,
+)
 from rebalance.lives import Life
 from rebalance.messages import (
     AskTail,
@@ -81,6 +92,8 @@ Message: TypeAlias = (
     | Resolve
     | Inquire
     | Inquired
+    | Waits
+    | GiveWay
     | Demand
     | More
     | Supply
@@ -112,6 +125,7 @@ __all__ = [
     "Demand",
     "Finish",
     "Finished",
+    "GiveWay",
     "Halt",
     "Have",
     "Heartbeat",
@@ -141,6 +155,7 @@ __all__ = [
     "Tail",
     "TailReport",
     "Vote",
+    "Waits",
     "Way",
     "kind_of",
 ]

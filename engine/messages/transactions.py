@@ -97,5 +97,21 @@ class Inquired(msgspec.Struct, frozen=True, array_like=True, tag="inquired", gc=
     prepared: bool
 
 
+class Waits(msgspec.Struct, frozen=True, array_like=True, tag="waits", gc=False):
+    """Who waits here for a lock, for a while already, and for whom: (waiter, holder)."""
+
+    version: Version
+    waits: list[tuple[TxId, TxId]]
+
+
+class GiveWay(msgspec.Struct, frozen=True, array_like=True, tag="give-way", gc=False):
+    """This transaction is not to wait any more: it stands in `circle`, each of which waits for the next one."""
+
+    version: Version
+    victim: TxId
+    circle: list[TxId]
+
+
 ToParticipant: TypeAlias = PrepareParts | Finish | Inquire
 ToCoordinator: TypeAlias = Vote | Finished | Resolve | Inquired
+ToDeadlocks: TypeAlias = Waits | GiveWay

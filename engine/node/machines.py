@@ -23,6 +23,7 @@ from engine.protocol.requests import (
 )
 from engine.state.replica import Replica
 from engine.transactions.coordinator import Coordinator
+from engine.transactions.deadlocks import Deadlocks
 from engine.transactions.participant import Participant
 from engine.turn.core import Core
 from engine.turn.effects import (
@@ -85,6 +86,7 @@ class Machines:
         self.reads = Reads(core, self.locks, self.writes)
         self.participant = Participant(core, self.replication, self.locks, self.writes, self.reads)
         self.coordinator = Coordinator(core, self.replication, self.writes, self.participant)
+        self.deadlocks = Deadlocks(core, self.detector, self.locks)
         self.settling = Settling(core, self.replication)
         self.promotion = Promotion(core, self.replication, activated=self._activated)
         self.exchange = Exchange(
@@ -113,6 +115,7 @@ class Machines:
             self.demander,
             self.rescue,
             self.settling,
+            self.deadlocks,
         )
         self._assigned: tuple[object, int] = (None, 0)  # who holds data, and for how many partitions it is known where
         self._draining: list[int] = []  # partitions that an exchange hands over
@@ -157,6 +160,7 @@ class Machines:
         self.sessions.switch()
         self.participant.switch()
         self.coordinator.switch()
+        self.deadlocks.switch()
         for hold in to_promote:  # one that was lost may begin again where a transfer had not ended
             for namespace, fragment in list(core.replica.partition(hold.number).fragments.items()):
                 if fragment.loading:

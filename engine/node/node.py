@@ -25,7 +25,7 @@ from engine.messages import (
 )
 from engine.messages.cluster import ToExchange, ToMembership, ToRescue
 from engine.messages.data import ToReads, ToReplication
-from engine.messages.transactions import ToCoordinator, ToParticipant
+from engine.messages.transactions import ToCoordinator, ToDeadlocks, ToParticipant
 from engine.node.admin import Administration
 from engine.node.machines import Machines
 from engine.protocol.limits import problem_with
@@ -286,6 +286,7 @@ class Node(Machines):
             (self.demander.handle, ToDemander),
             (self._handle_participant, ToParticipant),
             (self._handle_coordinator, ToCoordinator),
+            (self.deadlocks.handle, ToDeadlocks),
         ]
         handlers = {kind: handler for handler, kinds in handled for kind in get_args(kinds)}
         assert set(handlers) == set(MESSAGES), "every message has its machine"

@@ -261,6 +261,7 @@ class Code:
 
     CONFLICT = "Conflict"
     LOCK_TIMEOUT = "LockTimeout"
+    DEADLOCK = "Deadlock"
     NO_QUORUM = "NoQuorum"
     LOST = "PartitionLost"
     USAGE = "UsageError"

@@ -15,7 +15,7 @@ from msgspec import structs
 from engine.data.locks import Key, LockTable
 from engine.data.reads import Reads, values_of
 from engine.data.replication import Replication
-from engine.data.writes import Writes
+from engine.data.writes import Writes, refused_lock
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.protocol.requests import KEYS_AT_ONCE, Check, Code, Done, KeepLocks, Lock, Unlock
 from engine.turn.core import Core
@@ -120,15 +120,10 @@ class Participant:
             self.locks.introduce(request.owner, request.label, core.now)
             self.reads.confirm(needed, session, request, lambda: core.reply(session, values_of(core, request)))
 
-        def expired(held: str) -> None:
+        def expired(held: str, in_circle: bool) -> None:
             probe("lock.timed_out")
-            core.refuse(
-                session,
-                request.id,
-                Code.LOCK_TIMEOUT,
-                f"waited {timeout} ms for a lock on {core.node}: {held or 'the primary changed'}",
-                retryable=True,
-            )
+            code, said = refused_lock(core.node, timeout, held, in_circle=in_circle)
+            core.refuse(session, request.id, code, said, retryable=True)
 
         self.locks.wait_all(request.owner, keys, core.now + timeout * MS, granted, expired)
 

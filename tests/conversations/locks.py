@@ -67,7 +67,9 @@ class LockStory(Interpreter):
             keys,
             deadline,
             lambda: self.told.append(f"{name} is granted {' '.join(map(_name, keys))}"),
-            lambda held: self.told.append(f"{name} gives up: {held or 'the primary changed'}"),
+            lambda held, in_circle: self.told.append(
+                f"{name} gives {'way' if in_circle else 'up'}: {held or 'the primary changed'}"
+            ),
         )
         return "" if len(self.told) > before else f"{name} waits"
 
@@ -97,6 +99,13 @@ class LockStory(Interpreter):
 
     def on_busy(self, command: Command) -> list[str]:
         return [f"{_name(key)} {'busy' if self.table.busy(key) else 'free'}" for key in self._keys(command)]
+
+    def on_waits(self, _: Command) -> list[str]:
+        """Who waits for whom."""
+        return [f"{self.names.tx_name(one)} for {self.names.tx_name(other)}" for one, other in self.table.waits()]
+
+    def on_give_way(self, command: Command) -> None:
+        self.table.give_way(self._owner(command), "and so on, in a circle", self.now)
 
     def on_tick(self, command: Command) -> str:
         self.now += duration(command.word("how long"))

@@ -13,7 +13,9 @@ def test_a_place_in_the_line_is_given_up_with_everything_else() -> None:
     told: list[str] = []
 
     def wait(owner: bytes, *keys: tuple[str, bytes]) -> None:
-        locks.wait_all(owner, list(keys), 10, lambda: told.append(f"{owner[-1:]!r} granted"), told.append)
+        locks.wait_all(
+            owner, list(keys), 10, lambda: told.append(f"{owner[-1:]!r} granted"), lambda held, _: told.append(held)
+        )
 
     wait(ANN, A)
     wait(BOB, B, A)

@@ -1,0 +1,77 @@
+"""A circle is found if there is one; and over the whole engine one of two transactions that cross gives way."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import networkx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import engine
+from engine.transactions.deadlocks import circle_in
+
+TX = st.integers(0, 9).map(lambda number: number.to_bytes(16, "big"))
+
+
+@given(st.dictionaries(TX, st.lists(TX, max_size=4)))
+def test_a_circle_is_found_if_there_is_one(blockers: dict[bytes, list[bytes]]) -> None:
+    found = circle_in(blockers)
+    graph: networkx.DiGraph[bytes] = networkx.DiGraph(
+        [(waiter, holder) for waiter, holders in blockers.items() for holder in holders]
+    )
+    if networkx.is_directed_acyclic_graph(graph):
+        assert not found
+    else:
+        assert len(dict.fromkeys(found)) == len(found)
+        following = [*found[1:], found[0]]
+        assert all(holder in blockers[waiter] for waiter, holder in zip(found, following, strict=True))
+
+
+def test_a_long_line_is_no_circle() -> None:
+    line = [number.to_bytes(16, "big") for number in range(20_000)]
+    blockers = {one: [following] for one, following in pairwise(line)}
+    assert circle_in(blockers) == []
+    blockers[line[-1]] = [line[0]]
+    assert sorted(circle_in(blockers)) == line
+
+
+def test_of_two_transactions_that_cross_one_gives_way_and_is_run_again(tmp_path: Path) -> None:
+    with engine.open(tmp_path / "data") as db:
+        accounts = db.namespace("accounts", codec=int)
+        accounts.put_many({"ann": 100, "bob": 100})
+        both, refused = threading.Barrier(2), list[engine.Error]()
+
+        def transfer(source: str, target: str) -> None:
+            first = True
+
+            def once(tx: engine.Transaction) -> None:
+                nonlocal first
+                inside = tx.namespace(accounts)
+                left = inside.get_for_update(source, 0)
+                if first:
+                    first = False
+                    both.wait(30)
+                try:
+                    other = inside.get_for_update(target, 0)
+                except engine.LockTimeout as error:
+                    refused.append(error)
+                    raise
+                inside.put_many({source: left - 10, target: other + 10})
+
+            db.run(once, lock_timeout=60)
+
+        threads = [threading.Thread(target=transfer, args=names) for names in (("ann", "bob"), ("bob", "ann"))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert [type(error) for error in refused] == [engine.Deadlock]
+        assert refused[0].retryable
+        assert not refused[0].maybe_committed
+        with pytest.raises(engine.LockTimeout, match="gave way in a deadlock"):
+            raise refused[0]
+        assert dict(accounts) == {"ann": 100, "bob": 100}
