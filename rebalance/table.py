@@ -226,6 +226,27 @@ def decode(data: bytes) -> Topology:
     return topology
 
 
+def what_changed(before: Topology | None, after: Topology) -> str:
+    """In which way one map differs from the one before it, for the operator; nothing if it is the first one."""
+    if before is None:
+        return ""
+    old = {m.node: (m.allocation, m.incarnation) for m in before.members}
+    new = {m.node: (m.allocation, m.incarnation) for m in after.members}
+    said = [f"{node} is out" for node in old if node not in new]
+    said += [f"{node} is in" for node in new if node not in old]
+    said += [f"{node} is another life" for node in new if node in old and old[node] != new[node]]
+    if before.baseline != after.baseline:
+        said.append(f"baseline {','.join(after.baseline)}")
+    pairs = list(zip(before.placements, after.placements, strict=False))
+    if primaries := sum(p.primary != q.primary for p, q in pairs):
+        said.append(f"primaries moved: {primaries}")
+    if in_sync := sum(p.in_sync != q.in_sync for p, q in pairs):
+        said.append(f"in-sync sets changed: {in_sync}")
+    if lost := sum(q.lost for q in after.placements):
+        said.append(f"LOST: {lost}")
+    return "; ".join(said)
+
+
 def version_of(topology: Topology | None) -> Version:
     """A topology's version, or 0.0 for none."""
     return topology.version if topology else NO_VERSION

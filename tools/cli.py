@@ -21,14 +21,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from engine.errors import Error
-from tools.terminal import ExitCode, Unreadable, complain, exit_code_of, program
+from engine.errors import Error, UsageError
+from tools.terminal import ExitCode, Unreadable, complain, emit, exit_code_of, program
 from wal import DiskError, LogClosed, LogError
 
 PROGRAMS = {
@@ -98,13 +98,48 @@ def help_command(words: Annotated[list[str] | None, typer.Argument(metavar="[COM
     app(args=[*(words or []), "--help"], prog_name="foreshore")
 
 
+@app.command("completion", help="What a shell completes: put it into ~/.bashrc, or source it.")
+def completion_command(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash or zsh.")] = "bash") -> None:
+    """A script for the shell."""
+    if shell not in {"bash", "zsh"}:
+        raise UsageError(f"completion for {shell!r} is not there: expected bash or zsh")
+    emit(completion(shell))
+
+
+def completion(shell: str) -> Iterator[str]:
+    """The script: the commands of all programs, as they are now; files are completed behind them."""
+    if shell == "zsh":
+        yield "autoload -U +X bashcompinit && bashcompinit"
+    yield "_foreshore() {"
+    yield "  local words"
+    yield '  case "$COMP_CWORD:${COMP_WORDS[1]}" in'
+    yield f'    1:*) words="{" ".join([*PROGRAMS, "help", "version", "completion"])}" ;;'
+    for name in PROGRAMS:
+        if verbs := verbs_of(name):
+            yield f'    2:{name}) words="{" ".join(verbs)}" ;;'
+    yield f'    2:help) words="{" ".join(PROGRAMS)}" ;;'
+    yield '    *) words="" ;;'
+    yield "  esac"
+    yield '  COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))'
+    yield "}"
+    yield "complete -o default -F _foreshore foreshore"
+
+
+def verbs_of(name: str) -> list[str]:
+    """The commands of a program; none if it is one itself."""
+    module, _ = PROGRAMS[name]
+    if importlib.util.find_spec(module) is None:
+        return []
+    started = importlib.import_module(module).app
+    verbs = [verb.name or verb.callback.__name__ for verb in started.registered_commands]
+    return verbs if started.registered_callback or len(verbs) > 1 else []
+
+
 def elsewhere(word: str) -> list[str]:
     """The programs that have a command of this name: who types `foreshore status` means one of them."""
     found: list[str] = []
-    for name, (module, _) in PROGRAMS.items():
-        if importlib.util.find_spec(module) is not None:
-            verbs = importlib.import_module(module).app.registered_commands
-            found += [f"foreshore {name} {word}" for verb in verbs if word == (verb.name or verb.callback.__name__)]
+    for name in PROGRAMS:
+        found += [f"foreshore {name} {word}" for verb in verbs_of(name) if word == verb]
     return found
 
 
@@ -128,12 +163,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (
             words
             and words[0].isalpha()
-            and words[0] not in {*PROGRAMS, "help", "version"}
+            and words[0] not in {*PROGRAMS, "help", "version", "completion"}
             and (meant := elsewhere(words[0]))
         ):
             complain(f"{words[0]!r} is no command by itself: did you mean `{'`, or `'.join(meant)}`?")
             sys.exit(ExitCode.USAGE)
         app(args=words, prog_name="foreshore")
+    except UsageError as error:
+        complain(error)
+        sys.exit(ExitCode.USAGE)
     except KeyboardInterrupt:
         complain("interrupted")
         sys.exit(ExitCode.INTERRUPTED)

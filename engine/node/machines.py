@@ -39,7 +39,7 @@ from rebalance.lives import next_incarnation
 from rebalance.partition import Group, Hold
 from rebalance.promotion import Promotion
 from rebalance.supplier import SupplySide
-from rebalance.table import CopyState, Placement, Topology
+from rebalance.table import CopyState, Placement, Topology, what_changed
 from wal import records as r
 from wal.ids import NodeId
 
@@ -129,6 +129,7 @@ class Machines:
 
     def _switch(self, topology: Topology) -> None:
         core = self.core
+        changes = what_changed(core.topology, topology)
         core.topology = topology
         core.version_number = topology.version.number
         served, member = core.serving, topology.member(core.node)
@@ -149,7 +150,8 @@ class Machines:
         to_promote = [hold for hold in core.holds if hold.mine and not hold.active]
         for hold in to_promote:
             hold.since = topology.version.number
-        core.note(f"topology {topology.version}: {', '.join(m.node for m in topology.members)}")
+        members = ", ".join(m.node for m in topology.members)
+        core.note(f"topology {topology.version}: {members}{f' ({changes})' if changes else ''}")
         hardened = list(self.supply.vouching.hardened)
         self.supply.switch()
         self._groups = {}

@@ -267,3 +267,27 @@ def again(root: Path, *names: str) -> Iterator[list[Node]]:
     finally:
         for node in started:
             node.kill()
+
+
+def test_a_shell_completes_commands(tmp_path: Path) -> None:
+    script = foreshore("completion", "bash")
+    assert script.returncode == 0
+    (tmp_path / "complete.bash").write_text(script.stdout)
+    for typed, expected in (
+        (["foreshore", "do"], ["doctor"]),
+        (["foreshore", "cluster", "re"], ["remove", "reset-lost", "recover"]),
+        (["foreshore", "wal", "du"], ["dump"]),
+        (["foreshore", "help", "n"], ["node"]),
+    ):
+        words = " ".join(f"'{word}'" for word in typed)
+        asked = (
+            f"source complete.bash; COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}; _foreshore; echo ${{COMPREPLY[*]}}"
+        )
+        told = subprocess.run(["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert (told.stdout.split(), told.stderr) == (expected, "")
+    assert foreshore("completion", "zsh").stdout.startswith("autoload -U +X bashcompinit && bashcompinit\n")
+    refused = foreshore("completion", "fish")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "foreshore: completion for 'fish' is not there: expected bash or zsh\n",
+    )
