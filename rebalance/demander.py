@@ -29,7 +29,7 @@ from rebalance.choice import Kind
 from rebalance.comparing import Answers
 from rebalance.messages import Demand, Have, More, Settle, Settled, Supply, ToDemander, Way
 from rebalance.partition import Hold
-from rebalance.ports import MS, WORK_MAX, Node
+from rebalance.ports import MS, WORK_MAX, Node, may_act
 from rebalance.table import CopyState, back_off_ms
 from wal import records as r
 from wal.ids import Fragment, NodeId, TxId
@@ -245,7 +245,7 @@ class Demander:
         """Take batches in their order; one that comes early waits, one that comes twice is answered again."""
         core = self.core
         session = self._sessions.get(sender)
-        if session is None or message.session != session.number or core.frozen or message.version != core.version:
+        if session is None or message.session != session.number or not may_act(core, message.version):
             return
         session.heard_at = core.now
         if message.batch <= session.batch:

@@ -244,6 +244,45 @@ class Node(Protocol):
         ...
 
 
+class Fence(Protocol):
+    """What the fence is made of."""
+
+    @property
+    def version(self) -> Version:
+        """Of the committed map."""
+        ...
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is being left."""
+        ...
+
+    @property
+    def serving(self) -> bool:
+        """Whether it lists this life."""
+        ...
+
+    @property
+    def holds(self) -> list[Hold]:
+        """What this node is to each partition under it."""
+        ...
+
+
+def may_act(node: Fence, version: Version) -> bool:
+    """The fence, said once: whether this node may act on what was said under `version`.
+
+    Not if its own map is another one; not after it has reported to an exchange, which rests on what it said then; and not
+    while the map lists another life of it. What was said is said again under the map that comes of it.
+    """
+    return version == node.version and not node.frozen and node.serving
+
+
+def leads(node: Fence, number: int) -> Hold | None:
+    """A partition, if this node is its primary and has done what a new one owes; None, too, if there is no such one."""
+    hold = node.holds[number] if number < len(node.holds) else None
+    return hold if hold is not None and hold.mine and hold.active else None
+
+
 class Operation(Protocol):
     """Something a primary decided: a record that counts once every in-sync copy has it."""
 

@@ -20,7 +20,7 @@ from typing import assert_never
 from rebalance.fragment import FragmentState
 from rebalance.messages import AskTail, CopyTail, Tail, TailReport, ToPromotion
 from rebalance.partition import Hold, PartitionState
-from rebalance.ports import MS, Node, Shipping
+from rebalance.ports import MS, Node, Shipping, may_act
 from wal import records as r
 from wal.counters import PartitionCounter
 from wal.ids import Namespace, NodeId
@@ -130,7 +130,7 @@ class Promotion:
     def on_ask_tail(self, sender: NodeId, message: AskTail) -> None:
         """A survivor answers: this is what I have, and what of it you lack."""
         core = self.core
-        if message.version != core.version or core.frozen or not core.serving:
+        if not may_act(core, message.version):
             return
         answers: list[CopyTail] = []
         core.work += sum(1 + len(theirs.fragments) for theirs in message.copies)

@@ -18,7 +18,7 @@ from rebalance.choice import Choice, Joiner, Kind, Supplier, choose
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import Demand, Have, More, Settled, Supply, ToSupplier, Way
 from rebalance.partition import Hold
-from rebalance.ports import CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping
+from rebalance.ports import CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.table import CopyState
 from rebalance.vouching import Awaited, Vouching, awaited
 from wal import records as r
@@ -87,7 +87,7 @@ class SupplySide:
         """Choose the ways, piece by piece, and begin."""
         core = self.core
         core.work += len(message.haves)
-        if message.version != core.version or core.frozen or not core.serving:
+        if not may_act(core, message.version):
             return
         assert core.topology is not None
         member = core.topology.member(sender)

@@ -13,7 +13,7 @@ from rebalance.comparing import Comparison
 from rebalance.fragment import FragmentState
 from rebalance.messages import Settle, Settled
 from rebalance.partition import Hold
-from rebalance.ports import MS, Node, Shipping
+from rebalance.ports import MS, Node, Shipping, leads, may_act
 from rebalance.table import CopyState, Member, Topology
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
@@ -47,10 +47,10 @@ class Vouching:
     def on_settled(self, sender: NodeId, message: Settled) -> None:
         """A MOVING copy has no gap: wait for it from now on; at its marks, vouch for it."""
         core, number = self.core, message.partition
-        if message.version != core.version or core.frozen or not core.serving or number >= len(core.holds):
+        if not may_act(core, message.version):
             return
-        hold = core.holds[number]
-        if not hold.mine or not hold.active or hold.placement.state_of(sender) is not CopyState.MOVING:
+        hold = leads(core, number)
+        if hold is None or hold.placement.state_of(sender) is not CopyState.MOVING:
             return
         state = core.replica.partition(number)
         theirs = {namespace: (lwm, digests) for namespace, lwm, digests in message.fragments}

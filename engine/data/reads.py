@@ -27,7 +27,7 @@ from engine.messages.data import ToReads
 from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Rows, Scan, Values
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
-from rebalance.ports import MS, WORK_MAX
+from rebalance.ports import MS, WORK_MAX, may_act
 from rebalance.table import CopyState
 from wal.ids import NodeId, partition_of
 from wal.probe import probe
@@ -264,7 +264,7 @@ class Reads:
         core = self.core
         if message.version > core.version:
             core.send(sender, AskMap(core.version))
-        elif message.version == core.version and not core.frozen and core.serving:
+        elif may_act(core, message.version):
             core.send(sender, Confirmed(message.version, message.sequence))
 
     def on_confirmed(self, sender: NodeId, message: Confirmed) -> None:

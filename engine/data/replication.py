@@ -19,7 +19,7 @@ from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.turn.core import Core
 from rebalance.partition import Group, Hold
-from rebalance.ports import MS, WORK_MAX, Operation
+from rebalance.ports import MS, WORK_MAX, Operation, may_act
 from rebalance.table import CopyState
 from wal import records as r
 from wal.counters import CounterError
@@ -275,7 +275,7 @@ class Replication:
             else:
                 probe("replicate.refused_old_version")
             return
-        if core.frozen or not core.serving:
+        if not may_act(core, message.version):
             return
         taken = self._taken(sender, message.records)
         if taken is None:

@@ -31,7 +31,7 @@ from engine.protocol.requests import Done, KeepSessions
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
-from rebalance.ports import MS
+from rebalance.ports import MS, leads, may_act
 from wal import records as r
 from wal.ids import SESSION_BYTES, TxId, sequence_of, tx_of
 from wal.probe import probe
@@ -147,8 +147,8 @@ class Sessions:
         for number in due:
             del self._again[number]
         for number in dict.fromkeys([*self._crowded, *due]):
-            hold = core.holds[number] if number < len(core.holds) else None
-            if hold is not None and hold.active and not core.frozen and number not in self.under_way:
+            hold = leads(core, number)
+            if hold is not None and may_act(core, core.version) and number not in self.under_way:
                 self._look(hold)
         self._crowded = {}
         self.wake_at = min(self._again.values(), default=None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from engine.data.replication import Replication
 from engine.turn.core import Core
 from rebalance.partition import Hold
-from rebalance.ports import MS
+from rebalance.ports import MS, leads, may_act
 from wal import records as r
 from wal.ids import Fragment, Namespace
 
@@ -85,5 +85,5 @@ class Settling:
     def _hold(self, name: Fragment) -> Hold | None:
         """The partition, if this node speaks for it."""
         core = self.core
-        hold = core.holds[name[1]] if name[1] < len(core.holds) else None
-        return hold if hold is not None and hold.mine and hold.active and not hold.draining and not core.frozen else None
+        hold = leads(core, name[1])
+        return hold if hold is not None and not hold.draining and may_act(core, core.version) else None

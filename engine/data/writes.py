@@ -23,7 +23,7 @@ from engine.protocol.requests import Code, CommitTx, Done, Put, Request, Swap
 from engine.turn.core import PARKED_BYTES_MAX, Core
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
-from rebalance.ports import MS
+from rebalance.ports import MS, leads, may_act
 from rebalance.results import ABORTED
 from wal import records as r
 from wal.ids import CODECS, DECISIONS, NAME, Namespace, NodeId, TxId, partition_of, partitions_of
@@ -216,8 +216,8 @@ class Writes:
 
     def _still_free(self, request: Put, number: int, keys: list[bytes], *, granted: bool) -> bool:
         """Whether a share may be issued as it could when its request was looked at, some turns ago."""
-        core, locks, hold = self.core, self.locks, self.core.holds[number]
-        if core.frozen or not core.quorum or not hold.mine or not hold.active or hold.draining:
+        core, locks, hold = self.core, self.locks, leads(self.core, number)
+        if hold is None or hold.draining or not core.quorum or not may_act(core, core.version):
             return False
         if not self._is_new(request.tx, number):
             return False
@@ -351,6 +351,7 @@ class Writes:
                 retryable=True,
             )
             return False
+        # The fence, without asking for it: each request comes through here, and was let in because this node serves.
         if not hold.active or core.frozen or (hold.draining and new):
             if len(core.parked.get(hold.number, ())) >= core.settings.parked_max or core.parked_bytes >= PARKED_BYTES_MAX:
                 core.refuse(session, request.id, Code.BUSY, "too many requests wait for the exchange", retryable=True)

@@ -32,7 +32,7 @@ from engine.transactions.participant import Participant
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
-from rebalance.ports import MS
+from rebalance.ports import MS, leads, may_act
 from rebalance.results import ABORTED, COMMITTED, Results
 from wal import records as r
 from wal.ids import DECISIONS, NodeId, TxId, partition_of
@@ -123,7 +123,7 @@ class Coordinator:
             yield work
             if active.get(transaction.tx) is not transaction or transaction.phase is not Phase.SPLITTING:
                 return
-        if core.version != version or core.frozen:
+        if not may_act(core, version):
             probe("tx.split_in_vain")  # an exchange came in between, and nothing of it has begun
             self._turn_away(transaction, begun=False)
             return
@@ -408,10 +408,8 @@ class Coordinator:
     def on_resolve(self, sender: NodeId, message: Resolve) -> None:
         """A participant is in doubt."""
         core = self.core
-        if message.version != core.version or core.frozen or message.decision >= len(core.holds):
-            return
-        hold = core.holds[message.decision]
-        if not hold.mine or not hold.active:
+        hold = leads(core, message.decision)
+        if hold is None or not may_act(core, message.version):
             return
         running = self.active.get(message.tx)
         if running is not None:

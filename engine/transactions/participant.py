@@ -21,7 +21,7 @@ from engine.protocol.requests import KEYS_AT_ONCE, Check, Code, Done, KeepLocks,
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
-from rebalance.ports import MS
+from rebalance.ports import MS, leads, may_act
 from wal import records as r
 from wal.ids import NodeId, TxId, partition_of
 from wal.probe import probe
@@ -208,11 +208,11 @@ class Participant:
     def on_prepare(self, sender: NodeId, message: PrepareParts) -> None:
         """Vote on the parts of a transaction whose primary this node is."""
         core = self.core
-        if message.version != core.version or core.frozen or not core.serving:
+        if not may_act(core, message.version):
             return  # the coordinator asks again, under the version that will be
         for part in message.parts:
-            hold = core.holds[part.partition] if part.partition < len(core.holds) else None
-            if hold is None or not hold.mine or not hold.active:
+            hold = leads(core, part.partition)
+            if hold is None:
                 continue
             reason = self._vote(sender, message, part, hold)
             if reason:
@@ -289,10 +289,10 @@ class Participant:
         core = self.core
         done: list[int] = []
         for number in message.partitions:
-            if message.version != core.version or core.frozen or not core.serving:
+            if not may_act(core, message.version):
                 return  # the coordinator says it again
-            hold = core.holds[number] if number < len(core.holds) else None
-            if hold is None or not hold.mine or not hold.active:
+            hold = leads(core, number)
+            if hold is None:
                 continue
             prepare = core.replica.partition(number).prepared.get(message.tx)
             if self.finish(hold, message.tx, message.commit, sender):
@@ -343,10 +343,10 @@ class Participant:
     def on_inquire(self, sender: NodeId, message: Inquire) -> None:
         """Recovery asks whether a transaction is prepared here. A no holds for good: older versions are rejected."""
         core = self.core
-        if message.version != core.version or core.frozen or not core.serving:
+        if not may_act(core, message.version):
             return
-        hold = core.holds[message.partition] if message.partition < len(core.holds) else None
-        if hold is None or not hold.mine or not hold.active or (message.tx, message.partition) in self.voting:
+        hold = leads(core, message.partition)
+        if hold is None or (message.tx, message.partition) in self.voting:
             return
         state = core.replica.partition(message.partition)
         prepared = message.tx in state.prepared or state.results.get(message.tx) == 1

@@ -32,7 +32,7 @@ def line(lsn: int, time_ms: int, record: r.Record, values: Values = Values.NONE)
     return f"lsn={lsn} time={time_text(time_ms)} {kind_of(record)} {about(record, values)}".rstrip()
 
 
-def about(record: r.Record, values: Values) -> str:
+def about(record: r.Record, values: Values) -> str:  # noqa: C901  # one case for each record, flat
     """What a record says, but for its kind."""
     match record:
         case r.Update(writes) | r.History(writes):
