@@ -18,7 +18,7 @@ from rebalance.lives import set_back
 from rebalance.messages import CopyReport, SingleMap
 from rebalance.salvage import INTERVENTIONS_KEPT, best_copy
 from rebalance.table import BEFORE_KEPT, Intervention, Member, Placement, Taken, Topology, disk_name, lost_disks, node_of
-from wal.ids import NodeId, Version
+from wal.ids import NO_VERSION, NodeId, Version
 from wal.records import Claim
 
 PLACED_AT_ONCE = 500
@@ -306,13 +306,26 @@ def _trusted(
         known = old.allocations.get(node)
         if known is not None and known != candidate.allocation:
             notes.append(f"{node} came with another disk ({candidate.allocation}, known {known}): its copies are new")
-        elif node not in steady and set_back(node, singles[node].life, claims):
+        elif node not in steady and set_back(node, singles[node].life, _that_count(old, candidate, claims)):
             notes.append(
                 f"{node} began with less than its disk had claimed before: it was set back, its copies must catch up"
             )
         else:
             trusted[node] = None
     return trusted
+
+
+def _that_count(old: Topology, candidate: Candidate, claims: Sequence[Claim]) -> Sequence[Claim]:
+    """What copies on a disk are held to: what was claimed by the life that a map listed last.
+
+    That map settled what lives before it had claimed, and none after it was given anything to acknowledge.
+    """
+    member = old.member(candidate.node)
+    if member is not None and member.allocation == candidate.allocation:
+        life = member.incarnation
+    else:
+        life, _ = old.listed.get(disk_name(candidate.node, candidate.allocation), (0, NO_VERSION))
+    return [claim for claim in claims if claim.incarnation == life] if life else claims
 
 
 def _returned(alive: Mapping[NodeId, Candidate], singles: Mapping[NodeId, SingleMap]) -> dict[str, None]:

@@ -66,7 +66,7 @@ def claims_forgotten_in_a_restart(machine: Machine) -> None:
 
 @ELECTIONS.fault("10")
 def claims_outlive_the_map_that_settled_them(machine: Machine) -> None:
-    """Whoever missed the map that let a node in again holds against it what an earlier life of it had claimed."""
+    """What a map settled when it let a node in again is held against its copies by whoever missed it."""
     assert machine.node is not None
     held = machine.node.claims
 
@@ -75,6 +75,7 @@ def claims_outlive_the_map_that_settled_them(machine: Machine) -> None:
         original(*args, **kwargs)
 
     around(held, "_settle", settle)
+    during(machine, _exchange(machine), "_try_propose", assignment, "_that_count", lambda _, __, heard: heard)
 
 
 @ELECTIONS.fault("2")
