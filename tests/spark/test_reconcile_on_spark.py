@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +18,12 @@ from tests.support.reconciled import DAMAGES, PARTITIONS, story
 from tools.reconcile import Report, Values, check
 from tools.reconcile import spark_job as job
 from tools.reconcile.cli import app
+from tools.reconcile.export import export_by_spark
 from tools.reconcile.session import find_java, session
+from tools.reconcile.tables import SCHEMAS, Table, batches, pieces
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SPARK_JOB = Path(job.__file__)
 
@@ -70,8 +76,33 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
         local = CliRunner().invoke(app, ["check", *several, "--json"])
         remote = CliRunner().invoke(app, ["check", *several, "--json", "--engine", "spark"])
         assert (remote.exit_code, remote.stdout) == (1, local.stdout), remote.stderr
+
+        _the_tables_of_the_data_source(spark, several, tmp_path / "exported")
     finally:
         spark.stop()
+
+
+def _the_tables_of_the_data_source(spark: SparkSession, directories: list[str], to: Path) -> None:
+    """The data source says what the tables say in one process, and its findings are those of the report."""
+    reader = spark.read.format("foreshore").option("values", "full")
+    for table in Table:
+        found = reader.option("kind", table).load(",".join(directories))
+        here = [row for piece in pieces(table, directories, Values.FULL) for b in batches(piece) for row in b.to_pylist()]
+        assert found.columns == SCHEMAS[table].names
+        columns = [name for name in found.columns if name != "time"]  # Spark gives it in the session's time zone
+        assert sorted(([row[c] for c in columns] for row in found.collect()), key=repr) == sorted(
+            ([row[c] for c in columns] for row in here), key=repr
+        )
+    export_by_spark(spark, directories, f"file://{to}", "state", Values.NONE)
+    exported = spark.read.parquet(f"file://{to}")
+    assert exported.count() == reader.option("kind", "state").load(",".join(directories)).count()
+    assert {row["node"] for row in exported.select("node").distinct().collect()} == {"n1", "n2", "n3"}
+    report = check(directories, values=Values.FULL)
+    diff = reader.option("kind", "diff").load(",".join(directories))
+    assert sorted(row["finding"] for row in diff.collect()) == sorted(line.decode() for line in report.findings)
+    diff.createOrReplaceTempView("diff")
+    ((count,),) = spark.sql("SELECT count(*) FROM diff WHERE array_contains(on, 'n2') AND proof = 'log'").collect()
+    assert count == sum("n2" in f.on and f.proof == "log" for f in report.decoded())
 
 
 @pytest.mark.spark

@@ -45,7 +45,9 @@ def _files(*patterns: str) -> set[str]:
 def test_the_wheel_has_all_that_runs(shipped: Path) -> None:
     (wheel,) = shipped.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == _files("foreshore.py", "engine/**/*", "wal/**/*", "rebalance/**/*", "tools/**/*")
+    assert names == _files(
+        "foreshore.py", "pyspark_foreshore.py", "engine/**/*", "wal/**/*", "rebalance/**/*", "tools/**/*"
+    )
 
 
 def test_the_source_distribution_has_all_that_make_needs(shipped: Path) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from engine.errors import UsageError
 from tools.reconcile.apply import Audit, Limits, Note, Outcome, apply_plan, homes_of
+from tools.reconcile.export import export_command
 from tools.reconcile.findings import Finding, facts_text
 from tools.reconcile.plans import Act, Action, Header, Rules, Strategy, make_plan, plan_bytes, read_plan
 from tools.reconcile.report import ExitCode, lines_of, read_report
@@ -170,5 +171,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "apply": apply_command,
     "rerun": rerun_command,
     "status": status_command,
+    "export": export_command,
 }
 """The commands by name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -372,7 +373,7 @@ def test_the_page_has_every_kind_with_every_strategy() -> None:
     """The table in the documentation is what the code does."""
     page = (Path(__file__).parents[3] / "docs" / "reconcile.md").read_text()
     _, _, table = page.partition("| kind | proven | not proven, by strategy |\n")
-    shown = [line.split("|")[1:4] for line in table.splitlines()[1:] if line.startswith("|")]
+    shown = [line.split("|")[1:4] for line in table.partition("\n\n")[0].splitlines()[1:]]
     said = {kind.strip(" `"): (proven.strip(), rest.strip()) for kind, proven, rest in shown}
     assert list(said) == [str(kind) for kind in Kind]
     for kind in Kind:
@@ -408,3 +409,17 @@ def test_what_the_log_tells_later_hides_no_damage_below(running: list[Path], tmp
         append(directory, [r.Update([r.Write(*name, epoch, lwm, [b"k346"], [b"new"])])], now_ms=NOW_MS)
     replace(directories[1], name, {b"k346": Entry(1, 1, b"below")})
     assert run("check", *directories, "--grace", 0).exit_code == 0
+
+
+def test_the_commands_of_the_page_lead_from_a_damage_to_copies_that_agree(stopped: list[Path], tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reconcile.md").read_text()
+    _, _, told = page.partition("## What is done about it\n\n```sh\n")
+    copies(stopped, tmp_path / "data")
+    DAMAGES["several rows"].do(tmp_path / "data")
+    codes: dict[str, int] = {}
+    for line in told.partition("```")[0].splitlines():
+        program, group, command, *words = shlex.split(line, comments=True)
+        assert (program, group) == ("foreshore", "reconcile")
+        here = [str(tmp_path / w) if w.startswith(("data/", "report", "plan.jsonl")) else w for w in words]
+        codes[command] = run(command, *here).exit_code
+    assert codes == {"check": 1, "diff": 0, "plan": 0, "apply": 0, "rerun": 0}

@@ -1,0 +1,90 @@
+"""`foreshore reconcile export DIR... -o OUT`: what nodes have, or what their logs say, as Parquet, a folder for each node.
+
+To a path it is written here, by pyarrow. To a URL (`hdfs://`, `s3a://`, `file://`) it is written by Spark, whose executors
+read the directories; what those URLs need beyond Spark itself is for its configuration to give.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from engine.errors import UsageError
+from engine.state.identity import read_identity
+from tools.reconcile.findings import Values
+from tools.reconcile.session import session
+from tools.terminal import emit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+KINDS = ("state", "wal", "diff")
+
+
+def export_command(
+    directories: Annotated[list[str], typer.Argument(metavar="DIR...", help="Data directories, one per node.")],
+    out: Annotated[str, typer.Option("-o", "--out", help="A new directory, or a URL that Spark can write to.")],
+    kind: Annotated[str, typer.Option(help="state, wal or diff: the table.")] = "state",
+    values: Annotated[Values, typer.Option(help="Values: none of them, their hashes, or themselves.")] = Values.HASH,
+    master: Annotated[str | None, typer.Option(help="Spark's master, for a URL.")] = None,
+) -> None:
+    """Write what nodes have, what their logs say, or what differs, as Parquet.
+
+    Exit codes: 0 written; 2 usage; 3 a directory cannot be read.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"--kind is {kind!r}: expected {', '.join(KINDS)}")
+    if "://" in out:
+        spark = session(master, name="foreshore export")
+        try:
+            export_by_spark(spark, directories, out, kind, values)
+        finally:
+            spark.stop()
+        emit([f"written to {out}"])
+        return
+    emit([f"{written} rows in {out}" for written in [export_here(directories, Path(out), kind, values)]])
+
+
+def export_by_spark(spark: SparkSession, directories: Sequence[str], url: str, kind: str, values: Values) -> None:
+    """Write a table to a URL, which must not exist."""
+    reader = spark.read.format("foreshore").option("kind", kind).option("values", values.value)
+    writer = reader.load(",".join(directories)).write
+    (writer if kind == "diff" else writer.partitionBy("node")).parquet(url)
+
+
+def export_here(directories: Sequence[str], out: Path, kind: str, values: Values) -> int:
+    """Write a table into a new directory; how many rows. A file that is there is whole."""
+    try:
+        import pyarrow.parquet as pq  # noqa: PLC0415  # not every user has it
+
+        from tools.reconcile.tables import SCHEMAS, Table, batches, pieces  # noqa: PLC0415  # it needs pyarrow
+    except ImportError:
+        raise UsageError("pyarrow is not installed: run `pip install 'foreshore[spark]'`") from None
+    table, rows = Table(kind), 0
+    try:
+        out.mkdir(parents=True)
+        for at, piece in enumerate(pieces(table, directories, values)):
+            folder = out if table is Table.DIFF else out / f"node={_node(piece.path)}"
+            folder.mkdir(exist_ok=True)
+            file = folder / f"part-{at:05}.parquet"
+            with pq.ParquetWriter(f"{file}.tmp", SCHEMAS[table]) as writer:
+                for batch in batches(piece):
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+            os.replace(f"{file}.tmp", file)
+    except FileExistsError:
+        raise UsageError(f"{out} is there already: name a new directory") from None
+    except OSError as error:
+        raise UsageError(f"cannot write to {out}: {error.strerror}; name another --out") from error
+    return rows
+
+
+def _node(path: str) -> str:
+    identity = read_identity(Path(path))
+    assert identity is not None, "it was read a moment ago"
+    return identity.node

@@ -1,0 +1,216 @@
+"""Data directories as tables: what a log says, what a copy has, what differs. Rows as Arrow batches, for Spark and Parquet.
+
+| kind | one row is | read in tasks of |
+| --- | --- | --- |
+| `wal` | one update in one node's log: a put, a delete, or a counter that was closed | a segment |
+| `state` | the newest entry of a key on one node, tombstones included: checkpoint folded with log | a directory |
+| `diff` | one finding of a check | a share of the partitions, of all directories |
+
+Values stay where they are unless they are asked for: `values` is `none`, `hash` or `full`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from engine.errors import UsageError
+from engine.offline.directory import read_directory
+from tools.reconcile.children import InChildren
+from tools.reconcile.copies import Rules
+from tools.reconcile.findings import HASH_BYTES, Finding, Values
+from tools.reconcile.share import check_share
+from tools.reconcile.survey import Look, Share, local_path, plan, survey
+from wal import Block, inspect, list_segments
+from wal import records as r
+from wal.ids import fragment_name, tx_name
+
+ROWS_AT_ONCE = 10_000
+SHARES = 8
+
+
+class Table(StrEnum):
+    """Which table."""
+
+    WAL = "wal"
+    STATE = "state"
+    DIFF = "diff"
+
+
+SCHEMAS: dict[Table, Any] = {
+    Table.WAL: pa.schema(
+        [
+            ("node", pa.string()),
+            ("segment", pa.string()),
+            ("lsn", pa.int64()),
+            ("time", pa.timestamp("us", tz="UTC")),
+            ("record", pa.string()),
+            ("tx", pa.string()),
+            ("namespace", pa.string()),
+            ("partition", pa.int32()),
+            ("epoch", pa.int64()),
+            ("counter", pa.int64()),
+            ("op", pa.string()),
+            ("key", pa.binary()),
+            ("size", pa.int64()),
+            ("hash", pa.string()),
+            ("value", pa.binary()),
+        ]
+    ),
+    Table.STATE: pa.schema(
+        [
+            ("node", pa.string()),
+            ("namespace", pa.string()),
+            ("partition", pa.int32()),
+            ("key", pa.binary()),
+            ("epoch", pa.int64()),
+            ("counter", pa.int64()),
+            ("tombstone", pa.bool_()),
+            ("size", pa.int64()),
+            ("hash", pa.string()),
+            ("value", pa.binary()),
+        ]
+    ),
+    Table.DIFF: pa.schema(
+        [
+            ("kind", pa.string()),
+            ("fragment", pa.string()),
+            ("namespace", pa.string()),
+            ("partition", pa.int32()),
+            ("key", pa.string()),
+            ("on", pa.list_(pa.string())),
+            ("counters", pa.list_(pa.int64())),
+            ("tx", pa.string()),
+            ("proof", pa.string()),
+            ("history", pa.string()),
+            ("detail", pa.string()),
+            ("finding", pa.string()),
+        ]
+    ),
+}
+"""The columns. `hash` and `value` are null unless `values` asks for them; `finding` is the line of a report."""
+
+
+class Piece(NamedTuple):
+    """What one task reads."""
+
+    table: Table
+    path: str = ""
+    segment: str = ""
+    share: Share | None = None
+    values: Values = Values.HASH
+
+
+Cells: TypeAlias = tuple[Any, ...]
+
+
+def pieces(table: Table, directories: Sequence[str], values: Values, shares: int = SHARES) -> list[Piece]:
+    """The tasks that a table is read in. Raises UsageError."""
+    paths = [local_path(given) for given in directories]
+    if not paths:
+        raise UsageError("no directory was given: expected the data directories of nodes")
+    match table:
+        case Table.STATE:
+            return [Piece(table, path, values=values) for path in paths]
+        case Table.WAL:
+            return [
+                Piece(table, path, info.name, values=values) for path in paths for info in list_segments(Path(path) / "wal")
+            ]
+        case Table.DIFF:
+            surveys = InChildren()(survey, [Look(path) for path in paths])
+            planned = plan(surveys, shares=shares, rules=Rules(grace_ms=-1, values=values), limit=0)
+            broken = next((s for s in surveys if s.problem), None)
+            if broken is not None:
+                raise UsageError(f"{broken.path}: {broken.problem}: `foreshore reconcile check` compares without it")
+            return [Piece(table, share=share, values=values) for share in planned.shares]
+
+
+def batches(piece: Piece) -> Iterator[Any]:
+    """What one task reads, as Arrow batches."""
+    schema, held = SCHEMAS[piece.table], list[Cells]()
+    for cells in _rows(piece):
+        held.append(cells)
+        if len(held) == ROWS_AT_ONCE:
+            yield _batch(held, schema)
+            held = []
+    if held:
+        yield _batch(held, schema)
+
+
+def _batch(held: Sequence[Cells], schema: Any) -> Any:
+    columns = zip(*held, strict=True)
+    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _rows(piece: Piece) -> Iterator[Cells]:
+    match piece.table:
+        case Table.STATE:
+            return _state(piece)
+        case Table.WAL:
+            return _wal(piece)
+        case Table.DIFF:
+            assert piece.share is not None, "a piece of a comparison has a share"
+            return (_found(line) for line in check_share(piece.share).findings)
+
+
+def _state(piece: Piece) -> Iterator[Cells]:
+    with read_directory(piece.path, tolerant=True) as state:
+        node = state.identity.node
+        for name in sorted(state.fragments):
+            for key, entry in state.rows(name, lambda _key, _what: None):
+                head = (node, *name, key, entry.epoch, entry.counter, entry.value is None)
+                yield (*head, *_value(entry.value, piece.values))
+
+
+def _wal(piece: Piece) -> Iterator[Cells]:
+    with read_directory(piece.path, partitions=(), tolerant=True) as state:
+        node = state.identity.node
+    for block in inspect([Path(piece.path) / "wal" / piece.segment]):
+        if isinstance(block, Block):
+            for lsn, record in enumerate(block.records, block.first_lsn):
+                head = (node, piece.segment, lsn, block.time_ms * 1000, r.kind_of(record))
+                for write in _writes(record):
+                    yield from _updates(head, write, piece.values)
+
+
+def _writes(record: r.Record) -> Iterable[r.Write]:
+    """The updates of a record; a rollback and a closed gap are counters that nothing was written with."""
+    match record:
+        case r.Update(writes) | r.History(writes) | r.Prepare(writes=writes):
+            return writes
+        case r.Outcome(tx, partition, epoch, False, ranges):
+            return [r.Write(n, partition, epoch, start, [], [], 0, tx, delta) for n, start, delta in ranges]
+        case r.NoOp(partition, epoch, ranges):
+            return [r.Write(n, partition, epoch, start, [], [], 0, b"", delta) for n, start, delta in ranges]
+        case _:
+            return ()
+
+
+def _updates(head: Cells, write: r.Write, values: Values) -> Iterator[Cells]:
+    told = (*head, tx_name(write.tx) if write.tx else None, write.namespace, write.partition, write.epoch)
+    for counter in range(write.start + 1, write.start + 1 + write.closed):
+        yield (*told, counter, "none", None, None, None, None)
+    for counter, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
+        yield (*told, counter, "delete" if value is None else "put", key, *_value(value, values))
+
+
+def _value(value: bytes | None, values: Values) -> Cells:
+    """Size, hash and value, as far as they are asked for."""
+    if value is None:
+        return None, None, None
+    hashed = hashlib.blake2b(value, digest_size=HASH_BYTES).hexdigest() if values is Values.HASH else None
+    return len(value), hashed, value if values is Values.FULL else None
+
+
+def _found(line: bytes) -> Cells:
+    f = msgspec.json.decode(line, type=Finding)
+    name = fragment_name((f.namespace, f.partition)) if f.namespace else None
+    head = (str(f.kind), name, f.namespace or None, f.partition, f.key, f.on, f.counters, f.tx or None)
+    return (*head, str(f.proof) if f.proof else None, f.history or None, f.detail or None, line.decode())
