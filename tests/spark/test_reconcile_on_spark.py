@@ -73,11 +73,11 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
         with pytest.raises(job.JobFailed, match=r"Spark gave up: .*ZeroDivisionError"):
             on_spark(fails_on_two, [1, 2, 3])
 
+        _the_tables_of_the_data_source(spark, several, tmp_path / "exported")
+
         local = CliRunner().invoke(app, ["check", *several, "--json"])
         remote = CliRunner().invoke(app, ["check", *several, "--json", "--engine", "spark"])
         assert (remote.exit_code, remote.stdout) == (1, local.stdout), remote.stderr
-
-        _the_tables_of_the_data_source(spark, several, tmp_path / "exported")
     finally:
         spark.stop()
 
