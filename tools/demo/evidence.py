@@ -37,6 +37,8 @@ def equal(name: str, expected: object, found: object) -> Check:
         held = expected == found
         wrong = {k: None for k in (*expected, *found) if expected.get(k) != found.get(k)} if not held else {}
         return Check(name, held, _some(expected, wrong), _some(found, wrong))
+    if isinstance(expected, set) and isinstance(found, set):
+        return equal(name, sorted(expected), sorted(found))
     if isinstance(expected, list) and isinstance(found, list):
         missing, more = _without(expected, found), _without(found, expected)
         return Check(name, expected == found, _few(expected, missing), _few(found, more))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -156,6 +156,10 @@ class Load:
         return max(b - a for a, b in pairwise(times))
 
 
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARK_SECONDS = 0.1
+
+
 class Heart:
     """Single puts, one after another, into partitions of one primary: how long is a write held up when it dies?"""
 
@@ -178,3 +182,27 @@ class Heart:
                 self.longest = max(self.longest, time.monotonic() - began)
                 self.beats += 1
                 await asyncio.sleep(BEAT_SECONDS)
+
+    async def sparks(self, line: list[int]) -> None:
+        """Beat until cancelled, and note how many beats each piece of a second had."""
+        beating = asyncio.create_task(self.beat())
+        try:
+            while not beating.done():
+                before = self.beats
+                await asyncio.sleep(SPARK_SECONDS)
+                line.append(self.beats - before)
+            await beating
+        finally:
+            beating.cancel()
+
+
+def spark_line(counts: Sequence[int], *, width: int = 60) -> str:
+    """Counts as a line of sparks, of so many columns at most: each is the least of what it stands for.
+
+    >>> spark_line([0, 4, 8, 8], width=4), spark_line([8, 0, 8, 8], width=2)
+    ('▁▄██', '▁█')
+    """
+    share = -(-len(counts) // width) or 1
+    least = [min(counts[at : at + share]) for at in range(0, len(counts), share)]
+    most = max(counts, default=0) or 1
+    return "".join(SPARKS[count * (len(SPARKS) - 1) // most] for count in least)

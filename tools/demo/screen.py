@@ -118,6 +118,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, str, str]]:
         rows.append((f"{back.node} came back after {back.away_seconds:.1f} s", moved, "no fragment in full"))
     if (replaced := summary.replacement) is not None:
         found = f"{_ways(replaced.fragments)}; {replaced.rows.get('full', 0):,} rows in {replaced.seconds:.1f} s"
+        found += f"; writes blocked for {replaced.blocked_seconds:.2f} s at most"
         rows.append((f"{replaced.node} replaced {replaced.gone}", found, "full"))
     if (reconciled := summary.reconciliation) is not None:
         named = "; ".join(f"{key} on {', '.join(on)}" for key, on in reconciled.found)

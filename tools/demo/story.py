@@ -26,7 +26,7 @@ from engine.errors import Error, UsageError
 from engine.turn.settings import Settings
 from tools.demo import flights as data
 from tools.demo.evidence import Check, check_return, damage, equal, lost_hours, read_return, same_counters
-from tools.demo.load import Heart, Load
+from tools.demo.load import Heart, Load, spark_line
 from tools.demo.screen import Screen
 from tools.demo.summary import Killed, Loaded, Reconciled, Replaced, Returned, Summary
 from tools.local_cluster import LocalCluster, NodeProcess, spawn, until
@@ -77,7 +77,7 @@ class Story:
                 async with self._act("what the load left"):
                     await self._after_load(load)
                 async with self._act(f"{NEW_NODE}, empty, replaces a node that is stopped for good"):
-                    await self._replace()
+                    await self._replace(database)
                 async with self._act("totals, contents and counters"):
                     await self._compare(load)
             for node in self.cluster.running:
@@ -256,10 +256,12 @@ class Story:
 
     # Act 6.
 
-    async def _replace(self) -> None:
+    async def _replace(self, database: aio.Database) -> None:
         coordinator = (await self.cluster.status())["coordinator"]
         gone = next(n for n in reversed(self.cluster.running) if n.name not in {self._victim, coordinator})
         began = time.monotonic()
+        heart, line = Heart(database, gone.name), list[int]()
+        beating = asyncio.create_task(heart.sparks(line))
         await ask(gone.address, "stop")
         if not await gone.ended(PATIENCE_SECONDS):
             raise Error(f"{gone.name} was asked to leave and did not; its log says:\n{gone.last_words()}")
@@ -270,6 +272,11 @@ class Story:
         names = [n.name for n in self.cluster.running]
         await ask(self.cluster.running[0].address, "baseline", nodes=names)
         await until(lambda: self._holds_all(node), PATIENCE_SECONDS, f"{NEW_NODE} did not take over")
+        if beating.done():
+            await beating
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        self.screen.say(f"writes went on meanwhile: {spark_line(line)} {heart.beats:,}, the slowest {heart.longest:.2f} s")
         await self._quiet()
         progress = await ask(node.address, "progress")
         self.summary.replacement = Replaced(
@@ -279,8 +286,11 @@ class Story:
             fragments=progress["fragments"],
             updates=progress["updates"],
             rows=progress["rows"],
+            writes=heart.beats,
+            blocked_seconds=round(heart.longest, 3),
         )
         self.screen.say(f"{NEW_NODE} has everything: {_ways(progress)}")
+        self._check([equal("writes went on while a node was replaced", True, heart.beats > 0)])
         self._check([equal("what the new node got, it got in full", {"full"}, set(progress["fragments"]))])
 
     async def _is_member(self, name: str) -> bool:

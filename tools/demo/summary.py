@@ -55,6 +55,8 @@ class Replaced(msgspec.Struct):
     fragments: dict[str, int]
     updates: dict[str, int]
     rows: dict[str, int]
+    writes: int = 0  # single ones, one after the other, that were acknowledged meanwhile
+    blocked_seconds: float = 0.0  # the longest that one of them took
 
 
 class Reconciled(msgspec.Struct):

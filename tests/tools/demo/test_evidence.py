@@ -187,3 +187,11 @@ def test_what_did_not_hold_is_in_the_summary() -> None:
     assert ("checks", "1 of 2 held", "all") in rows
     assert ("FAILED: other", "2", "1") in rows
     assert rows[0] == ("kill -9 of n2, primary of 9, the coordinator", "writes blocked for 1.00 s", "< 2 s")
+
+
+def test_many_things_are_told_by_their_number() -> None:
+    hours = {f"2013-01-01T{number:05d}" for number in range(5_000)}
+    same = equal("every hour was acknowledged", hours, set(hours))
+    assert (same.held, same.expected, same.found) == (True, "5000 entries", "5000 entries")
+    missing = equal("every hour was acknowledged", hours, hours - {"2013-01-01T00007"})
+    assert (missing.held, missing.expected) == (False, "5000 entries, among them 2013-01-01T00007")
