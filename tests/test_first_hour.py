@@ -39,7 +39,7 @@ def environment_of(folder: Path) -> Path:
     subprocess.run(make, cwd=folder / "tree", check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True, timeout=PATIENCE_SECONDS)
     (wheel,) = folder.glob("*.whl")
-    pip = [folder / "venv/bin/python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
+    pip = [str(folder / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
     subprocess.run(pip, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     site = next((folder / "venv").glob("lib/python*/site-packages"))
     (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
