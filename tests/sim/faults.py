@@ -279,7 +279,7 @@ class Faults:
             return False
         newest = max(maps, key=lambda topology: topology.version)
         accepted = [node.core.replica.accepted for node in nodes]
-        coming = [topologies.decode(encoded) for version, _, encoded in accepted if encoded and version > newest.version]
+        coming = [topologies.decode(encoded) for after, _, encoded in accepted if encoded and after >= newest.version]
         whole = frozenset(m.name for m in machines if m is not machine and self._ruined.forgive(m, newest))
         return all(
             topology.carried_by(whole) and all(any(node in whole for node in p.in_sync) for p in topology.placements)
