@@ -58,11 +58,12 @@ class Claims:
         self._awaited = lost_disks(topology.placements)
 
         def counts(key: Key) -> bool:
-            life, version = topology.listed.get(disk_name(key[0], key[1]), (key[2], NO_VERSION))
+            disk = disk_name(key[0], key[1])
+            if disk in self._awaited:
+                return True
+            life, version = topology.listed.get(disk, (key[2], NO_VERSION))
             if life != key[2] and version > max(self._settled_by, self._ahead.get(key, NO_VERSION)):
                 return False  # it was settled by a map that was missed here
-            if disk_name(key[0], key[1]) in self._awaited:
-                return True
             return disk_of(topology, key[0]) == key[1] and (every_life or listed.get(key[0], key) == key)
 
         self._heard = {key: lsn for key, lsn in self._heard.items() if counts(key)}
