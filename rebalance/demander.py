@@ -19,17 +19,16 @@ simply followed by a demand for what is still missing. Until a copy has taken pa
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from itertools import islice
 from typing import assert_never
 
 import msgspec
 
 from rebalance.choice import Kind
-from rebalance.comparing import Answers
-from rebalance.messages import Demand, Have, More, Settle, Settled, Supply, ToDemander, Way
+from rebalance.messages import Demand, Have, More, Settle, Supply, ToDemander, Way
 from rebalance.partition import Hold
 from rebalance.ports import MS, WORK_MAX, Node, may_act
+from rebalance.settling import STUCK_AFTER, Settling
 from rebalance.table import CopyState, back_off_ms
 from wal import records as r
 from wal.ids import Fragment, NodeId, TxId
@@ -52,8 +51,6 @@ class Progress(msgspec.Struct):
 
 PART_HAVES = 500
 """What one part of a demand says of fragments, about, and of partitions."""
-STUCK_AFTER = 5
-"""Times `retransmit_ms` without progress: a session has broken off, and a copy below its mark lacks something."""
 AGAIN_PARTS = 4
 """Parts of a demand that are said again at a time, when nobody answers."""
 END_WORK = 500
@@ -90,15 +87,9 @@ class Demander:
         self._queue: dict[NodeId, dict[int, None]] = {}  # supplier -> partitions that must catch up
         self._deferred: dict[NodeId, dict[int, None]] = {}  # the same, which it supplies in full, a few at a time
         self._sessions: dict[NodeId, _Session] = {}
-        self._settling: dict[int, int] = {}  # partition -> when to say Settled again
-        self._due: list[tuple[int, int, int]] = []  # a heap of (when, order, partition); one that is not so is passed over
-        self._order = 0
-        self._marks: dict[int, dict[str, int]] = {}
-        self._rounds: dict[int, int] = {}  # partition -> how often it was said to be settled
-        self._stuck: dict[Fragment, tuple[int, int]] = {}  # short of its mark -> (where it stands, since when)
         self._no_history: dict[Fragment, None] = {}
         self._put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
-        self.answers = Answers(core)
+        self.settling = Settling(core, again=self._again, differs=self._put_off_or_again, planned=self._plan_wake)
         self._aside = 0  # how often this node was set aside for being slow
         self._held_until = 0  # it asks for nothing before
         self._number = core.run << 32
@@ -109,7 +100,7 @@ class Demander:
         """How many partitions are not caught up."""
         demanded = sum(len(s.partitions) for s in self._sessions.values())
         waiting = sum(map(len, self._queue.values())) + sum(map(len, self._deferred.values()))
-        return demanded + waiting + len(self._settling) + len(self._put_off)
+        return demanded + waiting + len(self.settling) + len(self._put_off)
 
     def demanded(self, number: int) -> bool:
         """Whether a partition was demanded and nothing of it has been supplied yet."""
@@ -129,10 +120,9 @@ class Demander:
             for session in self._sessions.values():
                 session.partitions.pop(number, None)
                 session.awaited.pop(number, None)
-            self._settling.pop(number, None)
-            self._marks.pop(number, None)
+            self.settling.forget(number)
             self._put_off.pop(number, None)
-            self.answers.forget(number)
+            self.settling.answers.forget(number)
             primary = hold.placement.primary
             if hold.state is CopyState.MOVING and primary is not None:
                 self._queue.setdefault(primary, {})[number] = None
@@ -371,7 +361,7 @@ class Demander:
             del session.partitions[number]
             work += 1 + len(core.replica.partition(number).fragments)
             if self._whole(number, session):
-                self._settle_at(number, core.now)
+                self.settling.begin(number, core.now)
             elif number in session.later and session.in_full:
                 self._deferred.setdefault(supplier, {})[number] = None
             else:
@@ -382,7 +372,7 @@ class Demander:
             return
         del self._sessions[supplier]
         self._demand()
-        self._settle()
+        self.settling.go_on()
 
     def _whole(self, number: int, session: _Session) -> bool:
         core = self.core
@@ -394,115 +384,12 @@ class Demander:
             for namespace, f in fragments.items()
         )
 
-    # Settling.
-
-    def _settle_at(self, number: int, when: int) -> None:
-        """Say that a partition is settled, then."""
-        self._settling[number] = when
-        self._order += 1
-        heappush(self._due, (when, self._order, number))
-
-    def _settle(self) -> None:
-        """Say what is due, as much as the turn has room for; a copy that cannot reach its marks asks for what it lacks."""
-        core = self.core
-        while self._due and self._due[0][0] <= core.now and core.work < WORK_MAX:
-            when, _, number = heappop(self._due)
-            if self._settling.get(number) != when:
-                continue
-            core.work += 1 + len(core.replica.partition(number).fragments)
-            primary = core.holds[number].placement.primary
-            if primary is not None and self._is_stuck(number, STUCK_AFTER * core.settings.retransmit_ms * MS):
-                probe("demand.gap_after_settling")
-                self._again(primary, number)
-                continue
-            self._settle_at(number, core.now + core.settings.retransmit_ms * MS)
-            if primary is not None:
-                self._say_settled(primary, number)
-        self._plan_wake()
-
-    def _say_settled(self, primary: NodeId, number: int) -> None:
-        core = self.core
-        if not self._at_its_marks(number):
-            return
-        state = core.replica.partition(number)
-        self._rounds[number] = self._rounds.get(number, 0) + 1
-        core.send(
-            primary,
-            Settled(
-                core.version,
-                number,
-                [(ns, f.counter.lwm, f.recent_digests()) for ns, f in state.fragments.items()],
-                [tx for tx, prepare in state.prepared.items() if not prepare.writes],
-                self._rounds[number],
-                *self.answers.of(number),
-            ),
-        )
-
-    def _at_its_marks(self, number: int) -> bool:
-        fragment = self.core.replica.fragment
-        return all(fragment((ns, number)).counter.lwm >= mark for ns, mark in self._marks.get(number, {}).items())
-
-    def on_compare(self, asked: r.Compare) -> None:
-        """The primary is about to vouch for a copy of this node, and asks what it contains."""
-        if self.core.holds[asked.partition].state is CopyState.MOVING:
-            self.answers.on_compare(asked, self._summed_up)
-
-    def _summed_up(self, number: int) -> None:
-        if number in self._settling:
-            self._settle_at(number, self.core.now)
-            self._settle()
-
-    def on_settle(self, sender: NodeId, message: Settle) -> None:
-        """The primary waits for this copy now; say Settled again at these counters."""
-        core, number = self.core, message.partition
-        if number not in self._settling or core.holds[number].placement.primary != sender:
-            return
-        if message.wrong:
-            probe("demand.digest_differed")
-            often = 0
-            for namespace in message.wrong:
-                name = (namespace, number)
-                often = max(often, self.answers.differed.get(name, 0) + 1)
-                self.answers.differed[name] = often
-                core.note(f"{namespace}/{number} has another digest than its primary's: taking it in full (time {often})")
-                core.log(r.FragmentClear(namespace, number, "the digest differs from the primary's"))
-            self._put_off_or_again(sender, number, often)
-            return
-        taken = self._take_readers(message)
-        marks = dict(message.marks)
-        known, self._marks[number] = self._marks.get(number), marks
-        if known == marks and not taken:
-            return  # it waits for something that is on its way: ask again in time, not at once
-        core.work += len(marks)
-        if self._at_its_marks(number):
-            self._settle_at(number, core.now)
-            self._settle()
-
-    def _take_readers(self, message: Settle) -> bool:
-        """Transactions that only read here leave no counter by which their end, or their beginning, could be missed.
-
-        Only the answer to what was said last counts: what an older one tells may have changed since. True if there was
-        something to take.
-        """
-        core, number = self.core, message.partition
-        if message.round != self._rounds.get(number):
-            return False
-        state = core.replica.partition(number)
-        ended = [tx for tx in message.ended if tx in state.prepared and not state.prepared[tx].writes]
-        if ended:
-            probe("demand.readers_had_ended")
-            core.log(r.EpochStart(number, state.epoch, [], ended))
-        for prepare in message.prepares:
-            if prepare.partition == number and not prepare.writes and prepare.tx not in state.prepared:
-                probe("demand.reader_was_lacking")
-                core.log(prepare)
-        return bool(message.ended or message.prepares)
+    # What is not whole yet.
 
     def _put_off_or_again(self, supplier: NodeId, number: int, often: int) -> None:
         """What differs again and again is not whole at its primary: it is asked for less and less often, and counted."""
-        self._settling.pop(number, None)
-        self._marks.pop(number, None)
-        self.answers.forget(number)
+        self.settling.forget(number)
+        self.settling.answers.forget(number)
         if often < DIFFERS_MAX:
             self._again(supplier, number)
         else:
@@ -512,8 +399,7 @@ class Demander:
             self._plan_wake()
 
     def _again(self, supplier: NodeId, number: int) -> None:
-        self._settling.pop(number, None)
-        self._marks.pop(number, None)
+        self.settling.forget(number)
         self._queue.setdefault(supplier, {})[number] = None
         self._demand()
 
@@ -521,11 +407,9 @@ class Demander:
 
     def _plan_wake(self) -> None:
         core = self.core
-        while self._due and self._settling.get(self._due[0][2]) != self._due[0][0]:
-            heappop(self._due)
         times = [s.asked_at + core.settings.retransmit_ms * MS for s in self._sessions.values()]
-        if self._due:
-            times.append(self._due[0][0])
+        if (due := self.settling.due()) is not None:
+            times.append(due)
         times.extend(self._put_off.values())
         if self._held_until:
             times.append(self._held_until)
@@ -551,25 +435,8 @@ class Demander:
             primary = core.holds[number].placement.primary
             if primary is not None:
                 self._again(primary, number)
-        self._settle()
+        self.settling.go_on()
         self._demand()
-
-    def _is_stuck(self, number: int, patience: int) -> bool:
-        """Whether a fragment has stood still for too long below its mark, whatever the others do."""
-        core, stuck = self.core, False
-        for namespace, mark in self._marks.get(number, {}).items():
-            name = (namespace, number)
-            stands = core.replica.fragment(name).counter.lwm
-            before = self._stuck.pop(name, None)
-            if stands >= mark:
-                continue
-            if before is None or before[0] != stands:
-                self._stuck[name] = (stands, core.now)
-            elif core.now < before[1] + patience:
-                self._stuck[name] = before
-            else:
-                stuck = True
-        return stuck
 
     def handle(self, sender: NodeId, message: ToDemander) -> None:
         """Everything that a supplier says."""
@@ -577,6 +444,6 @@ class Demander:
             case Supply():
                 self.on_supply(sender, message)
             case Settle():
-                self.on_settle(sender, message)
+                self.settling.on_settle(sender, message)
             case _:
                 assert_never(message)

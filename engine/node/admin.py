@@ -184,7 +184,7 @@ class Administration:
             "rows": progress.rows,
             "supplied": self.node.supply.supplied,
             "fetched": self.node.promotion.fetched,
-            "differed": {fragment_name(n): often for n, often in self.node.demander.answers.differed.items()},
+            "differed": {fragment_name(n): often for n, often in self.node.demander.settling.answers.differed.items()},
             "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.ways[n] == "full"},
         }
 

@@ -79,7 +79,9 @@ class Machines:
         self.detector = Detector(core)
         self.claims = Claims(core)
         self.names = Names(core, self.detector)
-        self.replication = Replication(core, self.claims, demanded=self.demander.demanded, compare=self.demander.on_compare)
+        self.replication = Replication(
+            core, self.claims, demanded=self.demander.demanded, compare=self.demander.settling.on_compare
+        )
         self.supply = SupplySide(core, self.replication, regroup=self._group)
         self.sessions = Sessions(core, self.replication)
         self.writes = Writes(core, self.replication, self.locks, self.sessions)

@@ -303,7 +303,7 @@ class Copy:
                 if self.replica.apply(record):
                     self.records.append(record)
                 if isinstance(record, r.Compare):
-                    self.demander.on_compare(record)
+                    self.demander.settling.on_compare(record)
                 break
         self.world.say(self.node, sender, Taken(batch.number))
 

@@ -215,7 +215,7 @@ def test_a_row_that_differs_is_found_before_it_is_vouched_for() -> None:
     move(copies)
     end(copies)
     assert copies["n1"].supply.vouching.differed == {(name_of(0), "n3"): 1}
-    assert copies["n3"].demander.answers.differed == {name_of(0): 1}
+    assert copies["n3"].demander.settling.answers.differed == {name_of(0): 1}
 
 
 def test_what_differs_at_its_primary_is_asked_for_less_and_less_often() -> None:
@@ -231,7 +231,7 @@ def test_what_differs_at_its_primary_is_asked_for_less_and_less_often() -> None:
     copies.trouble = rotting
     move(copies)
     copies.wait(40)
-    often = copies["n3"].demander.answers.differed[name_of(0)]
+    often = copies["n3"].demander.settling.answers.differed[name_of(0)]
     assert 3 <= often < 10, "it is put off"
     end(copies)
 
