@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.wal.logs import no_op, outcome, prepare, update
+from wal.codec import SegmentHeader, decode_header, decode_index, encode_body, encode_header
 from wal.index import MARK_EVERY, SegmentIndex, touched_by
 from wal.records import (
     Checkpoint,
@@ -20,6 +21,7 @@ from wal.records import (
     Write,
     spans,
 )
+from wal.segment import SegmentBuilder
 
 
 def test_touched_by_agrees_with_spans_for_every_kind_of_record() -> None:
@@ -105,3 +107,16 @@ def test_blocks_that_only_mention_a_fragment_are_found_and_never_supplied_from()
     assert index.speaking_of([("acc", 9)]) == []
     assert index.holding({("acc", 0): (0, 99)}) == [0, 3]
     assert index.without_mentions().speaking_of([("acc", 0)]) is None
+
+
+def test_a_footer_leaves_mentions_out_where_an_older_version_left_no_room() -> None:
+    cleared: list[Record] = [FragmentClear("acc", 1, "behind"), update(1)]
+    builder = SegmentBuilder(decode_header(encode_header(SegmentHeader("c", "n1", 1, 1024))))
+    header, _ = builder.encode(encode_body(cleared), len(cleared), time_ms=1)
+    builder.add(header, touched_by(cleared))
+    trailer, _, footer = builder.footer()
+    assert decode_index(footer[: trailer.index_bytes], trailer).speaking_of([("acc", 1)]) == [0]
+    _, builder.end, _ = builder.footer(mentions=False)
+    trailer, at, footer = builder.footer()
+    assert at == builder.end
+    assert decode_index(footer[: trailer.index_bytes], trailer).speaking_of([("acc", 1)]) is None
