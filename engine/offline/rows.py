@@ -27,6 +27,8 @@ Tell: TypeAlias = Callable[[bytes | None, str], None]
 """Told of damage: the key, where it is known, and what is wrong."""
 
 ROWS_AT_ONCE = 1_000
+ROWS_OPENED = 32
+"""So few rows are opened for each copy, and not halved again, where something of them differs."""
 _key: Callable[[Raw], bytes] = itemgetter(0)
 
 
@@ -166,19 +168,32 @@ def side_by_side(copies: Sequence[Reading]) -> Iterator[Alike | list[list[Row]]]
             count = len(run) if upper is None else bisect_right(run, upper, key=_key)
             parts.append(run[:count])
             held[at] = run[count:]
-        alike = parts.count(parts[0]) == len(parts) and not any(copy.changes_until(upper) for copy in copies)
-        found = copies[0].alike(parts[0]) if alike and parts[0] else None
-        if found is not None:
-            added = sum(found.shares)
-            for copy in copies:
-                copy.take(added)
-            yield found
-        elif not alike or parts[0]:
-            yield [copy.opened(part, upper) for part, copy in zip(parts, copies, strict=True)]
+        yield from _halved(copies, parts, upper)
         if upper is None:
             break
     for copy in copies:
         copy.finish()
+
+
+def _halved(copies: Sequence[Reading], parts: list[list[Raw]], upper: bytes | None) -> Iterator[Alike | list[list[Row]]]:
+    """The runs of keys up to `upper`: what differs is halved, so that few rows are opened for each copy."""
+    alike = parts.count(parts[0]) == len(parts) and not any(copy.changes_until(upper) for copy in copies)
+    if alike and not parts[0]:
+        return
+    found = copies[0].alike(parts[0]) if alike else None
+    longest = max(parts, key=len)
+    if found is not None:
+        added = sum(found.shares)
+        for copy in copies:
+            copy.take(added)
+        yield found
+    elif len(longest) > ROWS_OPENED:
+        middle = longest[len(longest) // 2][0]
+        counts = [bisect_right(part, middle, key=_key) for part in parts]
+        yield from _halved(copies, [part[:count] for part, count in zip(parts, counts, strict=True)], middle)
+        yield from _halved(copies, [part[count:] for part, count in zip(parts, counts, strict=True)], upper)
+    else:
+        yield [copy.opened(part, upper) for part, copy in zip(parts, copies, strict=True)]
 
 
 def _overlaid(stored: Sequence[Row], changes: Mapping[bytes, Entry]) -> Iterator[Row]:
