@@ -76,7 +76,7 @@ db.close()
 def run(story: str, argument: str) -> list[str]:
     """What a program prints; it has to end by itself."""
     ended = subprocess.run(
-        [sys.executable, "-u", "-c", STORY + story, argument],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-u", "-c", STORY + story, argument],
         capture_output=True,
         text=True,
         timeout=240,

@@ -23,7 +23,7 @@ PAIRS = [
 SHARED_WITH_THE_FACE = {"did_commit", "inside", "pause"}
 """What `engine.api` needs of `engine.aio` to do the same; not for applications."""
 
-RETRYABLE = {"Conflict", "LockTimeout", "TransactionTimeout", "NoQuorum", "Unavailable", "PartitionLost"}
+RETRYABLE = {"Conflict", "Deadlock", "LockTimeout", "TransactionTimeout", "NoQuorum", "Unavailable", "PartitionLost"}
 FINAL = {
     "AlreadyAnswered",
     "CommitUnknown",
