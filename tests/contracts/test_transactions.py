@@ -62,7 +62,7 @@ def test_a_namespace_inside_is_named_or_given(db: engine.Database, fresh: Name) 
     with db.transaction() as tx:
         tx.namespace(accounts).put("ann", [1])
         tx.namespace(accounts.name, codec="json").put("bob", [2])
-        assert tx.namespace(accounts.name).get(b"bob") == b"[2]"
+        assert tx.namespace(accounts.name, codec="json").get("bob") == [2]
         assert (tx.namespace(accounts).name, tx.namespace(accounts).codec) == (accounts.name, accounts.codec)
     assert dict(accounts.scan()) == {"ann": [1], "bob": [2]}
 
@@ -421,7 +421,7 @@ def test_run_does_not_try_again_what_cannot_succeed(db: engine.Database, ns: eng
 
 
 def test_run_refuses_what_it_cannot_do(db: engine.Database) -> None:
-    with pytest.raises(engine.UsageError, match="attempts is 0: expected at least 1"):
+    with pytest.raises(engine.UsageError, match="attempts is 0: expected a whole number, at least 1"):
         db.run(lambda tx: None, attempts=0)
     with pytest.raises(engine.UsageError, match="comes later"):
         db.run(lambda tx: None, isolation="READ_COMMITTED")
