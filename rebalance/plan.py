@@ -179,7 +179,7 @@ def planning(old: Topology, change: Change, affinity: Affinity = assign) -> Gene
         before=(*old.before, (old.version, change.map_hash))[-BEFORE_KEPT:] if change.map_hash else (),
         baselined=version if baseline != old.baseline else old.baselined,
         interventions=interventions,
-        aside={n: times for n, times in aside.items() if n in baseline},
+        aside={n: times for n, times in aside.items() if n in baseline or n in alive},
         listed=_listed(old, members, allocations, placements),
     )
     topology.check()

@@ -34,3 +34,15 @@ def test_a_plan_for_many_partitions_is_made_in_pieces() -> None:
     assert len(work) >= PARTITIONS // PLACED_AT_ONCE
     assert plan == next_topology(first, change)
     assert all("n3" not in placement.owners[:1] for placement in plan.topology.placements)
+
+
+def test_who_leaves_the_baseline_while_it_is_slow_is_still_said_to_be_slow() -> None:
+    candidates = [Candidate(name, f"disk-{name}", 1, f"{name}:1", "") for name in ("n1", "n2", "n3")]
+    first = first_topology("id", "c", 4, 2, candidates)
+    singles = {c.node: _single(c) for c in candidates}
+    change = Change(candidates=candidates, singles=singles, handover=[], baseline=["n1", "n2"], aside={"n3": 1})
+    following = next_topology(first, change).topology
+    assert following.aside == {"n3": 1}, "else nobody could tell why its copies are not in sync any more"
+    assert all("n3" not in placement.in_sync for placement in following.placements)
+    gone = Change(candidates=candidates[:2], singles=singles, handover=[], baseline=["n1", "n2"])
+    assert next_topology(following, gone).topology.aside == {}
