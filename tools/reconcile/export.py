@@ -16,6 +16,7 @@ from engine.errors import UsageError
 from engine.state.identity import read_identity
 from tools.reconcile.findings import Values
 from tools.reconcile.session import session
+from tools.reconcile.survey import local_path
 from tools.terminal import emit
 
 if TYPE_CHECKING:
@@ -66,10 +67,11 @@ def export_here(directories: Sequence[str], out: Path, kind: str, values: Values
     except ImportError:
         raise UsageError("pyarrow is not installed: run `pip install 'foreshore[spark]'`") from None
     table, rows = Table(kind), 0
+    names = {path: _node(path) for path in map(local_path, directories)}
     try:
         out.mkdir(parents=True)
         for at, piece in enumerate(pieces(table, directories, values)):
-            folder = out if table is Table.DIFF else out / f"node={_node(piece.path)}"
+            folder = out if table is Table.DIFF else out / f"node={names[piece.path]}"
             folder.mkdir(exist_ok=True)
             file = folder / f"part-{at:05}.parquet"
             with pq.ParquetWriter(f"{file}.tmp", SCHEMAS[table]) as writer:
@@ -85,6 +87,11 @@ def export_here(directories: Sequence[str], out: Path, kind: str, values: Values
 
 
 def _node(path: str) -> str:
-    identity = read_identity(Path(path))
-    assert identity is not None, "it was read a moment ago"
+    try:
+        identity = read_identity(Path(path))
+    except OSError as error:
+        raise UsageError(f"{path} is not a data directory that can be read: {error.strerror}") from error
+    if identity is None:
+        found = "a directory without identity.json" if Path(path).is_dir() else "no directory"
+        raise UsageError(f"{path} is not a data directory: expected identity.json, store and wal, found {found}")
     return identity.node

@@ -337,3 +337,37 @@ def test_a_page_ends_where_the_first_node_has_more() -> None:
     scan.take([1], Rows(2, [b"b", b"z"], [b"", b""], True))
     assert [key for key, _ in scan.rows] == [b"a", b"b", b"c"]
     assert scan.next_start == b"c\0"
+
+
+def test_a_stale_read_asks_the_nearest_copy_and_another_one_when_that_is_silent() -> None:
+    router, now = Router([A, B], draw=1, domain="here"), SECOND
+    router.connects.clear()
+    for address in (A, B):
+        router.on_connected(address, now)
+    everywhere = Topology(
+        Version(1, 0),
+        "c1",
+        "foreshore",
+        PARTITIONS,
+        1,
+        (Member("a", "x", 1, A, 1, "there"), Member("b", "y", 1, B, 2, "here")),
+        ("a", "b"),
+        (Placement(1, 1, ("a", "b"), ("a", "b")),) * PARTITIONS,
+        {},
+        {"a": "there", "b": "here"},
+        3,
+    )
+    router.on_reply(A, Table(0, Version(1, 0), topology.encode(everywhere)), now)
+    router.sends.clear()
+    for partition in range(PARTITIONS):
+        router.begin(GetCall("acc", [KEYS[partition]], stale=True), now, now + 10 * SECOND)
+    assert [to for to, request in router.sends if isinstance(request, Get)] == [B] * PARTITIONS
+    router.sends.clear()
+    router.begin(GetCall("acc", [KEYS[0]]), now, now + 10 * SECOND)
+    assert [to for to, request in router.sends if isinstance(request, Get)] == [A], "only the primary knows the newest"
+    router.sends.clear()
+    while now < SECOND + SILENCE_MS * MS:
+        now += 10 * MS
+        router.tick(now)
+    asked = [to for to, request in router.sends if isinstance(request, Get) and request.stale]
+    assert asked.count(A) >= PARTITIONS, "who is near and does not answer is not waited for"
