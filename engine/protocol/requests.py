@@ -17,7 +17,7 @@ from wal.ids import Namespace, TxId, Version
 
 # Requests.
 
-KEYS_AT_ONCE = 2_500
+KEYS_AT_ONCE = 2_000
 """So many keys one Get or Lock is answered for."""
 
 

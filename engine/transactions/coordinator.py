@@ -28,7 +28,7 @@ from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.protocol.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
 from engine.transactions.commits import Decision, OnePhase, Phase, Transaction, split
-from engine.transactions.participant import Participant
+from engine.transactions.participant import NAMED_PER_WORK, Participant
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
@@ -264,7 +264,8 @@ class Coordinator:
                 return
             by_primary.setdefault(primary, []).append(transaction.parts[number])
         core.work += len(transaction.awaited) // 2
-        shares = [(primary, share) for primary, parts in by_primary.items() for share in _shares(parts)]
+        named = len(transaction.participants) // NAMED_PER_WORK
+        shares = [(primary, share) for primary, parts in by_primary.items() for share in _shares(parts, named)]
         for primary, parts in shares:
             core.send(
                 primary,
@@ -544,8 +545,8 @@ class Coordinator:
                 self._wake(transaction.sent_at + after)
 
 
-def _shares(parts: list[Part]) -> list[list[Part]]:
-    """Parts of a transaction for one primary, in shares that a turn can vote on."""
+def _shares(parts: list[Part], named: int) -> list[list[Part]]:
+    """Parts of a transaction for one primary, in shares that a turn can vote on; `named`: what naming all costs each."""
     shares: list[list[Part]] = []
     size = PREPARE_WORK
     for part in parts:
@@ -553,5 +554,5 @@ def _shares(parts: list[Part]) -> list[list[Part]]:
             shares.append([])
             size = 0
         shares[-1].append(part)
-        size += 1 + sum(len(keys) for _, keys, _ in part.writes) + len(part.locks) + len(part.reads)
+        size += 1 + named + sum(len(keys) for _, keys, _ in part.writes) + len(part.locks) + len(part.reads)
     return shares

@@ -28,6 +28,8 @@ from wal.probe import probe
 
 _Read = tuple[str, bytes, int, int]
 
+NAMED_PER_WORK = 300
+"""So many participants named in a record are as much work as a key."""
 CHECKED_AT_ONCE = 1_000
 """So many locks, and so many reads, are looked at before a turn may end."""
 
@@ -240,7 +242,7 @@ class Participant:
             self.writes.sessions.crowd(number)
         owner = message.owner
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
-        core.work += 3 + len(keys) + len(part.locks) + len(part.reads)
+        core.work += 3 + len(message.participants) // NAMED_PER_WORK + len(keys) + len(part.locks) + len(part.reads)
         if message.optimistic:
             wanted = [*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
             blocked = self.locks.try_all(owner, list(dict.fromkeys(wanted)))
