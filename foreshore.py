@@ -12,7 +12,7 @@ def main() -> None:
         from engine.siblings import check_siblings  # noqa: PLC0415  # inside, so that an interrupt is met
 
         check_siblings(["wal", "rebalance", "tools"])
-        from tools.__main__ import main as run  # noqa: PLC0415
+        from tools.cli import main as run  # noqa: PLC0415
 
         run()
     except KeyboardInterrupt:

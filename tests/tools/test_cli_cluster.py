@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import engine
 from engine import errors
+from foreshore import main as begin
 from tests.support.commands import Node, foreshore, free_port, nodes
-from tools.__main__ import main as begin
 from tools.cli import PROGRAMS, app, main, run
 from tools.terminal import ExitCode, Row, exit_code_of, show, width_of
 from wal import DiskError, Finding, LogDamaged, LogTooNew
@@ -75,7 +75,7 @@ def test_a_word_of_a_program_leads_there(word: str, meant: str, capsys: pytest.C
 def test_an_answer_that_cannot_be_written_is_told() -> None:
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
-            [sys.executable, "-m", "tools", "node", "config"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-m", "foreshore", "node", "config"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert result.returncode == ExitCode.UNREADABLE
     assert result.stderr == (
