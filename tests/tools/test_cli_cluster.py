@@ -75,7 +75,11 @@ def test_a_word_of_a_program_leads_there(word: str, meant: str, capsys: pytest.C
 def test_an_answer_that_cannot_be_written_is_told() -> None:
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
-            [sys.executable, "-m", "foreshore", "node", "config"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-m", "foreshore", "node", "config"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     assert result.returncode == ExitCode.UNREADABLE
     assert result.stderr == (
