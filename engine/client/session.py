@@ -222,7 +222,7 @@ class Session:
 
 
 class _Connection(asyncio.Protocol):
-    """A socket to one node."""
+    """A socket to one node. `met` is over as soon as the node answered the greeting, or the socket is gone."""
 
     def __init__(self, links: SocketLinks, address: Address) -> None:
         self.links = links
@@ -230,6 +230,7 @@ class _Connection(asyncio.Protocol):
         self.reader = FrameReader()
         self.socket: asyncio.Transport | None = None
         self.greeted = False
+        self.met: asyncio.Future[None] = links.session.loop.create_future()
         self.reason = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -248,18 +249,23 @@ class _Connection(asyncio.Protocol):
                     raise ProtocolError(hello.refused)
                 self.greeted = True
                 self.reader.limit = FRAME_BYTES_MAX
-                self.links.open[self.address] = self
-                self.links.attempts.pop(self.address, None)
-                self.links.session.on_connected(self.address)
+                self._met()
+                self.links.greeted(self)
         except ProtocolError as error:
             self.reason = str(error)
             if self.socket is not None:
                 self.socket.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.links.open.get(self.address) is self:
+        self.reason = self.reason or (str(exc) if exc else "")
+        self._met()
+        if self.greeted:  # else whoever dialed tells
             del self.links.open[self.address]
-        self.links.session.on_disconnected(self.address, self.reason or (str(exc) if exc else ""))
+            self.links.session.on_disconnected(self.address, self.reason)
+
+    def _met(self) -> None:
+        if not self.met.done():
+            self.met.set_result(None)
 
 
 class SocketLinks:
@@ -272,23 +278,40 @@ class SocketLinks:
         self._dialing: dict[Address, asyncio.Task[None]] = {}
 
     def connect(self, address: Address) -> None:
-        """Dial, after a pause that grows with every failure."""
+        """Dial, after a pause that grows with every failure. There is one connection to an address, or none."""
         if address not in self._dialing and address not in self.open:
             self._dialing[address] = self.session.loop.create_task(self._dial(address))
 
     async def _dial(self, address: Address) -> None:
+        """Connect and be greeted; a node that takes the connection and says nothing is hung up on."""
         tries = self.attempts.get(address, 0)
         self.attempts[address] = tries + 1
+        connection: _Connection | None = None
         try:
             if tries:
                 await asyncio.sleep(REDIAL_SECONDS[min(tries - 1, len(REDIAL_SECONDS) - 1)])
             host, port = split_address(address)
-            connecting = self.session.loop.create_connection(lambda: _Connection(self, address), host, port)
-            await asyncio.wait_for(connecting, HELLO_SECONDS)
+            async with asyncio.timeout(HELLO_SECONDS):
+                _, connection = await self.session.loop.create_connection(lambda: _Connection(self, address), host, port)
+                await connection.met
+            problem = connection.reason or "it hung up before it greeted"
         except (OSError, TimeoutError, ValueError) as error:
-            self.session.on_disconnected(address, str(error) or type(error).__name__)
+            problem = str(error) or f"no answer within {HELLO_SECONDS:g} s"
         finally:
-            self._dialing.pop(address, None)
+            if self._dialing.get(address) is asyncio.current_task():
+                del self._dialing[address]
+            if connection is not None and not connection.greeted and connection.socket is not None:
+                connection.socket.abort()
+        if connection is None or not connection.greeted:
+            self.session.on_disconnected(address, problem)
+
+    def greeted(self, connection: _Connection) -> None:
+        """A node answered: from now on it can be asked."""
+        address = connection.address
+        self.open[address] = connection
+        self._dialing.pop(address, None)
+        self.attempts.pop(address, None)
+        self.session.on_connected(address)
 
     def send(self, address: Address, requests: list[Request]) -> None:
         """Write a frame, or several if they are too large together; the session hears of one that is too large alone."""
@@ -302,10 +325,15 @@ class SocketLinks:
             self.session.on_unsendable(request)
 
     async def close(self) -> None:
-        """Hang up."""
-        for task in self._dialing.values():
+        """Hang up: no socket is left, also none to a node that greets or reads no more."""
+        dialing, connections = list(self._dialing.values()), list(self.open.values())
+        for task in dialing:
             task.cancel()
-        for connection in list(self.open.values()):
-            if connection.socket is not None:
-                connection.socket.close()
+        await asyncio.gather(*dialing, return_exceptions=True)
+        sockets = [connection.socket for connection in connections if connection.socket is not None]
+        for socket in sockets:
+            socket.close()
+        await asyncio.sleep(0)
+        for socket in sockets:
+            socket.abort()  # what was written and is not read is not waited for
         await asyncio.sleep(0)

@@ -125,6 +125,7 @@ class _Outgoing(asyncio.Protocol):
         self.link = link
         self.reader = FrameReader()
         self.socket: asyncio.Transport | None = None
+        self.met: asyncio.Future[None] = link.owner.loop.create_future()  # over when it was answered, or is gone
         self.ready = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -137,13 +138,19 @@ class _Outgoing(asyncio.Protocol):
         try:
             for payload in self.reader.feed(data):
                 self.link.greeted(self, decode_hello(payload))
+                self._met()
         except ProtocolError as error:
             self.link.refused(str(error))
             if self.socket is not None:
                 self.socket.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._met()
         self.link.lost(self)
+
+    def _met(self) -> None:
+        if not self.met.done():
+            self.met.set_result(None)
 
 
 class _Link:
@@ -167,14 +174,21 @@ class _Link:
             self._task = self.owner.loop.create_task(self._dial())
 
     async def _dial(self) -> None:
+        """Connect and be greeted; who takes the connection and says nothing is hung up on, and dialed again."""
         host, port = split_address(self.address)
+        connection: _Outgoing | None = None
         try:
-            await asyncio.wait_for(self.owner.loop.create_connection(lambda: _Outgoing(self), host, port), HELLO_SECONDS)
+            async with asyncio.timeout(HELLO_SECONDS):
+                _, connection = await self.owner.loop.create_connection(lambda: _Outgoing(self), host, port)
+                await connection.met
         except (OSError, TimeoutError) as error:
-            self.refused(f"cannot connect: {error}")
-            self._redial()
+            self.refused(f"cannot connect: {str(error) or f'no answer within {HELLO_SECONDS:g} s'}")
+            if connection is None:
+                self._redial()
         finally:
             self._task = None
+            if connection is not None and not connection.ready and connection.socket is not None:
+                connection.socket.abort()
 
     def _redial(self) -> None:
         if not self.closed:

@@ -1,0 +1,113 @@
+"""A client's sockets to nodes that take a connection and say nothing: one each, for so long, and none when it closes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+import engine
+from engine.client import session as links_module
+from engine.client.session import Session, SocketLinks
+from engine.protocol.wire import MAGIC, PROTOCOL, Hello, frame
+
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Where the kernel takes connections for a process that does not look: a node that was stopped where it stood."""
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        yield f"127.0.0.1:{listens.getsockname()[1]}"
+
+
+class Host:
+    """Takes connections, and greets or says nothing."""
+
+    def __init__(self, *, greets: bool) -> None:
+        self.greets = greets
+        self.came = 0
+        self.here = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, until the other side hangs up."""
+        self.came += 1
+        self.here += 1
+        if self.greets:
+            writer.write(frame(Hello(MAGIC, PROTOCOL, "node")))
+        try:
+            while await reader.read(1 << 16):
+                pass
+        except OSError:  # it was cut off
+            pass
+        finally:
+            self.here -= 1
+            writer.close()
+
+
+def session() -> tuple[Session, SocketLinks]:
+    """A client without an address to begin with."""
+    made = Session([], timeout=1.0)
+    made.links = links = SocketLinks(made)
+    return made, links
+
+
+async def until_gone(host: Host) -> None:
+    """Wait until nobody is connected."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while host.here:
+            await asyncio.sleep(0.005)
+
+
+def test_connecting_to_a_node_that_says_nothing_ends(silent: str) -> None:
+    with pytest.raises(engine.Unavailable):
+        engine.connect(silent, timeout=0.3)
+
+
+@pytest.mark.parametrize("greets", [True, False])
+def test_there_is_one_connection_to_an_address_and_none_after_the_end(*, greets: bool) -> None:
+    async def story() -> None:
+        host = Host(greets=greets)
+        server = await asyncio.start_server(host.serve, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client, links = session()
+        for _ in range(20):
+            links.connect(address)
+            await asyncio.sleep(0.005)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not host.came or (greets and address not in links.open):
+                await asyncio.sleep(0.005)
+        links.connect(address)
+        assert (host.came, host.here) == (1, 1)
+        await client.close()
+        await until_gone(host)
+        server.close()
+
+    asyncio.run(story())
+
+
+def test_who_does_not_greet_is_hung_up_on_and_the_router_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links_module, "HELLO_SECONDS", 0.05)
+
+    async def story() -> None:
+        host = Host(greets=False)
+        server = await asyncio.start_server(host.serve, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client, links = session()
+        links.connect(address)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while address not in client.refusals:
+                await asyncio.sleep(0.005)
+        assert client.refusals[address] == "no answer within 0.05 s"
+        await until_gone(host)
+        links.connect(address)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while host.came < 2:
+                await asyncio.sleep(0.005)
+        await client.close()
+        await until_gone(host)
+        server.close()
+
+    asyncio.run(story())

@@ -1,0 +1,81 @@
+"""A node's connections to peers that take a connection and say nothing: they are dialed again, and none stays."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.host import transport as transport_module
+from engine.turn.effects import Event, PeerSeen
+from tests.engine.host.test_pulse import transport_of, until
+
+
+class _Silent:
+    """Takes connections and says nothing."""
+
+    def __init__(self) -> None:
+        self.came = 0
+        self.here = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.came += 1
+        self.here += 1
+        try:
+            while await reader.read(1 << 16):
+                pass
+        except OSError:  # it was cut off
+            pass
+        finally:
+            self.here -= 1
+            writer.close()
+
+
+def test_a_peer_that_does_not_greet_is_dialed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "HELLO_SECONDS", 0.05)
+
+    async def story() -> None:
+        silent, events, told = _Silent(), list[Event](), list[str]()
+        server = await asyncio.start_server(silent.serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        transport = transport_of("n1", events)
+        transport.note = told.append
+        transport.connect(f"127.0.0.1:{port}")
+        await until(lambda: silent.came >= 3)
+        assert told == [f"127.0.0.1:{port}: cannot connect: no answer within 0.05 s"], "once, and not each time"
+        server.close()
+        await until(lambda: silent.here == 0)
+        peer = transport_of("n2", [])
+        await peer.listen(f"127.0.0.1:{port}")
+        await until(lambda: bool(events))
+        assert isinstance(events[0], PeerSeen)
+        assert events[0].node == "n2", "what listens there now is met"
+        await transport.close()
+        await peer.close()
+
+    asyncio.run(story())
+
+
+def test_nothing_is_left_of_a_connection_that_was_not_greeted_yet() -> None:
+    async def story() -> None:
+        silent = _Silent()
+        server = await asyncio.start_server(silent.serve, "127.0.0.1", 0)
+        transport = transport_of("n1", [])
+        transport.connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await until(lambda: silent.here == 1)
+        await transport.close()
+        await until(lambda: silent.here == 0)
+        server.close()
+
+    asyncio.run(story())
+
+
+def test_a_node_that_dials_itself_hangs_up() -> None:
+    async def story() -> None:
+        transport = transport_of("n1", [])
+        address = await transport.listen("127.0.0.1:0")
+        transport.connect(address)
+        await until(lambda: transport.links[address].closed and not transport.incoming)
+        await transport.close()
+
+    asyncio.run(story())
