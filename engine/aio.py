@@ -6,56 +6,38 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from engine import errors
-from engine.client.batches import batches_of
-from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall, SwapCall
+from engine.client.calls import GetCall, PutCall, StatusCall
 from engine.client.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
-from engine.client.session import Session, SocketLinks
-from engine.client.timing import Aged, check_seconds, milliseconds, time_left
-from engine.client.transaction import Concurrency, Isolation, check_label, check_mode, entered
+from engine.client.inside import TransactionNamespace
+from engine.client.namespace import Access, get_call
+from engine.client.namespace import Namespace as RawNamespace
+from engine.client.running import Level, Mode, TransactionOptions, check_run, pause_seconds, to_await
+from engine.client.session import Session, reached
+from engine.client.timing import Aged, check_seconds, time_left
+from engine.client.transaction import Concurrency, Isolation, check_label, check_mode, entered, place_of
 from engine.client.transaction import Transaction as RawTransaction
-from engine.protocol.addresses import split_address
-from wal.ids import CODECS, check_name, partition_of
+from engine.protocol.addresses import addresses_of
+from wal.ids import check_name
 
 T = TypeVar("T")
 D = TypeVar("D")
 K = TypeVar("K")
 V = TypeVar("V")
-_Writer = TypeVar("_Writer", PutCall, SwapCall)
 _MISSING = object()
 
-Mode = Concurrency | Literal["PESSIMISTIC", "OPTIMISTIC"]
-Level = Isolation | Literal["READ_COMMITTED", "REPEATABLE_READ", "SERIALIZABLE"]
 Setting = str | int | bool
 
 
-class TransactionOptions(TypedDict, total=False):
-    """What `transaction` takes, and `run` for each transaction that it begins."""
-
-    concurrency: Mode
-    isolation: Level | None
-    timeout: float
-    label: str
-    lock_timeout: float
-
-
-PAGE_ROWS = 1000
-FORMS_MAX = 10_000
-"""Of so many namespaces it is remembered that their codec is right."""
-Form = Literal["", "looked", "agreed"]
-"""That a namespace is kept in a codec: nobody looked; none is on record; it is that one."""
-RETRY_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-
-__all__ = ["Concurrency", "Database", "Isolation", "Namespace", "Transaction", "connect", "open"]
+__all__ = ["Concurrency", "Database", "Isolation", "Level", "Mode", "Namespace", "Transaction", "connect", "open"]
+__all__ += ["TransactionNamespace"]
 
 
 class Namespace(Generic[K, V]):
@@ -65,46 +47,7 @@ class Namespace(Generic[K, V]):
         self.database = database
         self.name = name
         self.codec = codec
-        self._known: Form = database.forms.get((name, codec.form), "")
-
-    async def _look(self, timeout: float | None) -> None:
-        """See that it is this codec in which the namespace is kept, if any is on record."""
-        read = await self._session.call(GetCall(CODECS, [self.name.encode()], stale=True), timeout=timeout)
-        self._compare(read.values[0][2])
-
-    async def _agree(self, timeout: float | None) -> None:
-        """The same, and put it on record before the first write. Bytes as they are have no codec."""
-        if self.codec.form == "bytes":
-            await self._look(timeout)
-            return
-        tx, ours = self._session.new_tx(), self.codec.form.encode()
-        try:
-            made = await self._session.call(SwapCall(tx, CODECS, self.name.encode(), "absent", None, ours), timeout=timeout)
-        except errors.CommitUnknown as error:
-            raise errors.Unavailable(f"the codec of namespace {self.name!r} could not be put on record: {error}") from error
-        self._compare(ours if made.applied else made.found)
-
-    async def _seen(self, *, writing: bool = False) -> None:
-        """What a transaction needs to know before it reads or writes here."""
-        if self._known != "agreed" and writing:
-            await self._agree(None)
-        elif not self._known:
-            await self._look(None)
-
-    def _compare(self, recorded: bytes | None) -> None:
-        form = self.codec.form
-        if recorded is not None and recorded != form.encode():
-            raise errors.UsageError(
-                f"namespace {self.name!r} is kept in {recorded.decode(errors='replace')!r}, and was asked for in {form!r}: "
-                "ask for it in that codec, or use another namespace"
-            )
-        self._known = "agreed" if recorded is not None or form == "bytes" else "looked"
-        if len(self.database.forms) < FORMS_MAX:
-            self.database.forms[(self.name, form)] = self._known
-
-    @property
-    def _session(self) -> Session:
-        return self.database.session  # another one in the child of a fork
+        self._raw = RawNamespace(database, name, codec.form)
 
     def __repr__(self) -> str:
         return f"<Namespace {self.name} codec={self.codec.name}>"
@@ -136,10 +79,10 @@ class Namespace(Generic[K, V]):
     ) -> object:
         """The value of a key, or `default`. `stale`: as any in-sync copy has it, the nearest if it can be; with
         `max_age`, one that misses nothing that was acknowledged so many seconds ago."""
-        call = _get_call(self.name, [key_of(self.codec, key)], stale, max_age)
-        if not self._known:
-            await self._look(timeout)
-        value = (await self._session.call(call, timeout=timeout)).values[0][2]
+        call = get_call(self.name, [key_of(self.codec, key)], stale, max_age)
+        if not self._raw.known:
+            await self._raw.look(timeout)
+        value = (await self._raw.session.call(call, timeout=timeout)).values[0][2]
         return default if value is None else self.codec.decode(value)
 
     async def get_many(
@@ -149,19 +92,19 @@ class Namespace(Generic[K, V]):
         wanted = keys_of(self.codec, keys)
         if not wanted:
             return {}
-        if not self._known:
-            await self._look(timeout)
-        call = await self._session.call(_get_call(self.name, list(wanted), stale, max_age), timeout=timeout)
+        if not self._raw.known:
+            await self._raw.look(timeout)
+        call = await self._raw.session.call(get_call(self.name, list(wanted), stale, max_age), timeout=timeout)
         decode = self.codec.decode
         found = zip(wanted.values(), call.values, strict=True)
         return {key: decode(value) for key, (_, _, value) in found if value is not None}
 
     async def get_aged(self, key: K, *, max_age: float | None = None, timeout: float | None = None) -> Aged[V]:
         """The value of a key as any in-sync copy has it, and how old it is at most."""
-        call = _get_call(self.name, [key_of(self.codec, key)], True, max_age)
-        if not self._known:
-            await self._look(timeout)
-        await self._session.call(call, timeout=timeout)
+        call = get_call(self.name, [key_of(self.codec, key)], True, max_age)
+        if not self._raw.known:
+            await self._raw.look(timeout)
+        await self._raw.session.call(call, timeout=timeout)
         value, age_ms = call.values[0][2], call.answered_ms
         return Aged(None if value is None else self.codec.decode(value), age_ms / 1000 if age_ms >= 0 else None)
 
@@ -169,37 +112,31 @@ class Namespace(Generic[K, V]):
         """Set a key; durable on every in-sync copy when it returns."""
         keys: list[bytes] = [key_of(self.codec, key)]
         values: list[bytes | None] = [value_of(self.codec, value)]
-        await self._write(PutCall(self._session.new_tx(), self.name, keys, values), timeout)
+        await self._raw.write(PutCall(self._raw.session.new_tx(), self.name, keys, values), timeout)
 
     async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, timeout: float | None = None) -> None:
         """Set keys; atomic within each partition only (use a transaction for more).
 
         A batch with more than 100,000 keys or 32 MiB in one partition is refused as a whole.
         """
-        await self._write_many(pairs_of(self.codec, items), timeout)
+        await self._raw.write_many(pairs_of(self.codec, items), timeout)
 
     async def delete_many(self, keys: Iterable[K], *, timeout: float | None = None) -> None:
         """Delete keys, whether or not they exist."""
-        await self._write_many(dict.fromkeys(keys_of(self.codec, keys)), timeout)
-
-    async def _write_many(self, writes: Mapping[bytes, bytes | None], timeout: float | None) -> None:
-        topology = self._session.router.topology
-        assert topology is not None, "a database is open when its client has a table"
-        left = time_left(timeout)
-        for keys in batches_of(writes, topology.partitions):
-            await self._write(PutCall(self._session.new_tx(), self.name, keys, [writes[key] for key in keys]), left())
+        await self._raw.write_many(dict.fromkeys(keys_of(self.codec, keys)), timeout)
 
     async def delete(self, key: K, *, timeout: float | None = None) -> bool:
         """Delete a key; whether it existed."""
-        return (await self._swap(key, "present", None, None, timeout)).applied
+        return (await self._raw.swap(key_of(self.codec, key), "present", timeout)).applied
 
     async def put_if_absent(self, key: K, value: V, *, timeout: float | None = None) -> bool:
         """Set a key that has no value; whether it was set."""
-        return (await self._swap(key, "absent", None, value_of(self.codec, value), timeout)).applied
+        return (await self._raw.swap(key_of(self.codec, key), "absent", timeout, new=value_of(self.codec, value))).applied
 
     async def replace(self, key: K, old: V, new: V, *, timeout: float | None = None) -> bool:
         """Set a key to `new` if its value is `old`; whether it was. Values are equal if their bytes are."""
-        return (await self._swap(key, "equals", value_of(self.codec, old), value_of(self.codec, new), timeout)).applied
+        was, will = value_of(self.codec, old), value_of(self.codec, new)
+        return (await self._raw.swap(key_of(self.codec, key), "equals", timeout, old=was, new=will)).applied
 
     @overload
     async def pop(self, key: K, *, timeout: float | None = None) -> V: ...
@@ -210,48 +147,18 @@ class Namespace(Generic[K, V]):
     async def pop(self, key: K, default: object = _MISSING, *, timeout: float | None = None) -> object:
         """Delete a key and return its value; KeyError, or `default`, if there is none."""
         encoded, left = key_of(self.codec, key), time_left(timeout)
-        if not self._known:
-            await self._look(timeout)
+        if not self._raw.known:
+            await self._raw.look(timeout)
         while True:  # what is deleted is what was read: a delete that has to be asked for twice tells no value
-            read = await self._session.call(GetCall(self.name, [encoded]), timeout=left())
+            read = await self._raw.session.call(GetCall(self.name, [encoded]), timeout=left())
             value = read.values[0][2]
             if value is None:
                 break
-            if (await self._swap(key, "equals", value, None, left())).applied:
+            if (await self._raw.swap(encoded, "equals", left(), old=value)).applied:
                 return self.codec.decode(value)
         if default is _MISSING:
             raise KeyError(key)
         return default
-
-    async def _swap(self, key: Any, when: str, old: bytes | None, new: bytes | None, timeout: float | None) -> SwapCall:
-        encoded = key_of(self.codec, key)
-        return await self._write(SwapCall(self._session.new_tx(), self.name, encoded, when, old, new), timeout)
-
-    async def _write(self, call: _Writer, timeout: float | None) -> _Writer:
-        """Do a write. If its answer is lost, the error names whom to ask, as far as that is one partition."""
-        if self._known != "agreed":
-            await self._agree(timeout)
-        if inside := entered.get():
-            self._check_own_locks(call.keys, inside)
-        try:
-            return await self._session.call(call, timeout=timeout)
-        except errors.CommitUnknown as error:
-            topology = self._session.router.topology
-            assert topology is not None, "a write was sent by it"
-            numbers = {partition_of(key, topology.partitions) for key in call.keys}
-            if len(numbers) == 1:
-                error.tx_id = f"{call.tx.hex()}@{numbers.pop()}"
-            raise
-
-    def _check_own_locks(self, keys: Iterable[bytes], inside: tuple[tuple[RawTransaction, object], ...]) -> None:
-        """Refuse a write that would wait for a transaction which waits for it."""
-        for raw, task in inside:
-            mine = raw.session is self._session and (task is None or task is asyncio.current_task())
-            if mine and (key := raw.holds(self.name, keys)) is not None:
-                raise errors.UsageError(
-                    f"{self.name}:{key!r} is locked by transaction {raw.name}, in whose `with` this is: a write "
-                    "outside it would wait for its end, in vain; write with tx.namespace(...), or after it"
-                )
 
     async def scan(
         self,
@@ -267,107 +174,13 @@ class Namespace(Generic[K, V]):
         low, high = range_of(self.codec, prefix, start, end)
         left = limit_of(limit)
         decode_key, decode = self.codec.decode_key, self.codec.decode
-        async for page in self._pages(low, high, limit, timeout):
+        async for page in self._raw.pages(low, high, limit, timeout):
             for key, value in page:
                 if left is not None:
                     if left <= 0:
                         return
                     left -= 1
                 yield decode_key(key), decode(value)
-
-    async def _pages(
-        self, low: bytes, high: bytes | None, limit: int | None = None, timeout: float | None = None
-    ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
-        if not self._known:
-            await self._look(timeout)
-        at: bytes | None = low
-        while at is not None and (high is None or at < high):
-            page = PAGE_ROWS if limit is None else max(1, min(PAGE_ROWS, limit))
-            call = await self._session.call(ScanCall(self.name, at, high, page), timeout=timeout)
-            yield call.rows
-            at = call.next_start
-
-
-def _get_call(name: str, keys: list[bytes], stale: bool, max_age: float | None) -> GetCall:
-    if not isinstance(stale, bool):
-        raise errors.UsageError(f"stale is {stale!r}: expected True or False")
-    if max_age is None:
-        return GetCall(name, keys, stale=stale)
-    age_ms = milliseconds("max_age", max_age)
-    return GetCall(name, keys, stale=True, age_ms=age_ms)
-
-
-class TransactionNamespace(Generic[K, V]):
-    """A namespace inside a transaction."""
-
-    def __init__(self, raw: RawTransaction, namespace: Namespace[K, V]) -> None:
-        self._raw = raw
-        self._namespace = namespace
-        self.name = namespace.name
-        self.codec = namespace.codec
-
-    def __repr__(self) -> str:
-        return f"<Namespace {self.name} codec={self.codec.name} in {self._raw.description}>"
-
-    @overload
-    async def get(self, key: K, default: None = None) -> V | None: ...
-
-    @overload
-    async def get(self, key: K, default: D) -> V | D: ...
-
-    async def get(self, key: K, default: object = None) -> object:
-        """The value of a key, or `default`; it stays what it is until the transaction ends."""
-        encoded = key_of(self.codec, key)
-        await self._namespace._seen()
-        found = await self._raw.get_many(self.name, [encoded])
-        return self.codec.decode(found[encoded]) if encoded in found else default
-
-    @overload
-    async def get_for_update(self, key: K, default: None = None) -> V | None: ...
-
-    @overload
-    async def get_for_update(self, key: K, default: D) -> V | D: ...
-
-    async def get_for_update(self, key: K, default: object = None) -> object:
-        """The same, saying that it will be written: nobody else can from now on (or the commit will tell)."""
-        return await self.get(key, default)
-
-    async def get_many(self, keys: Iterable[K]) -> dict[K, V]:
-        """The values of the keys that exist."""
-        wanted = keys_of(self.codec, keys)
-        await self._namespace._seen()
-        found = await self._raw.get_many(self.name, wanted)
-        return {wanted[key]: self.codec.decode(value) for key, value in found.items()}
-
-    async def put(self, key: K, value: V) -> None:
-        """Set a key when the transaction commits."""
-        await self._put_many({key_of(self.codec, key): value_of(self.codec, value)})
-
-    async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
-        """Set keys when the transaction commits."""
-        await self._put_many(pairs_of(self.codec, items))
-
-    async def delete(self, key: K) -> None:
-        """Delete a key when the transaction commits."""
-        await self._put_many({key_of(self.codec, key): None})
-
-    async def _put_many(self, writes: dict[bytes, bytes | None]) -> None:
-        await self._namespace._seen(writing=True)
-        await self._raw.put_many(self.name, writes)
-
-    async def scan(
-        self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
-    ) -> AsyncIterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes."""
-        low, high = range_of(self.codec, prefix, start, end)
-        last = limit_of(limit)
-        rows = await self._raw.scan(
-            self.name,
-            self._namespace._pages(low, high),
-            lambda key: low <= key and (high is None or key < high),
-        )
-        for key, value in rows[:last]:
-            yield self.codec.decode_key(key), self.codec.decode(value)
 
 
 class Transaction:
@@ -415,7 +228,8 @@ class Transaction:
     ) -> TransactionNamespace[Any, Any]:
         """`namespace`, for whoever knows no more of its types than that."""
         if isinstance(namespace, str):
-            return TransactionNamespace(self._raw, self.database.namespace(namespace, codec=codec))
+            named = self.database.namespace(namespace, codec=codec)
+            return TransactionNamespace(self._raw, named._raw, named.codec)
         if not isinstance(namespace, Namespace):
             raise errors.UsageError(f"expected a namespace of engine.aio, or its name, found {type(namespace).__name__}")
         if namespace.database is not self.database:
@@ -424,7 +238,7 @@ class Transaction:
             )
         if codec is not None:
             raise errors.UsageError(f"namespace {namespace.name!r} has its codec: name one with a namespace's name only")
-        return TransactionNamespace(self._raw, namespace)
+        return TransactionNamespace(self._raw, namespace._raw, namespace.codec)
 
     async def commit(self) -> None:
         """Commit now; the end of `async with` then does nothing."""
@@ -450,14 +264,13 @@ class Transaction:
         await self._raw.__aexit__(kind, error, traceback)
 
 
-class Database:
+class Database(Access):
     """A cluster, or an embedded node, as an application sees it."""
 
     def __init__(self, session: Session, where: str, close: Callable[[], Awaitable[None]] | None = None) -> None:
-        self.session = session
+        super().__init__(session)
         self.where = where
         self._close = close
-        self.forms: dict[tuple[str, str], Form] = {}  # (namespace, form of its codec) -> what is known of it
 
     @property
     def embedded(self) -> bool:
@@ -533,13 +346,7 @@ class Database:
             transaction, returned = self.transaction(**options), False
             try:
                 async with transaction:
-                    began = function(transaction)
-                    if not inspect.isawaitable(began):
-                        raise errors.UsageError(
-                            f"{name_of(function)} gave a {type(began).__name__}: expected an `async def` that returns what "
-                            "it found; a plain function belongs to the blocking form, and rows are returned as a list"
-                        )
-                    result = await began
+                    result = await to_await(function, function(transaction))
                     returned = True
             except errors.Error as error:
                 if not await self.did_commit(error, transaction, returned=returned, last=attempt >= attempts):
@@ -565,18 +372,11 @@ class Database:
 
     async def pause(self, attempt: int) -> None:
         """The pause after a failed attempt: longer after later ones, and never the same for two that met."""
-        pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS)) - 1]
-        await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  # spreads retries, hides no secret
+        await asyncio.sleep(pause_seconds(attempt))
 
     async def transaction_status(self, tx_id: str, *, timeout: float | None = None) -> Literal["committed", "aborted"]:
         """How a transaction ended: `committed` or `aborted`. One that has not begun to end is aborted."""
-        name, at, partition = str(tx_id).partition("@")
-        try:
-            tx, number = bytes.fromhex(name), int(partition)
-        except ValueError:
-            at = ""
-        if not at or len(tx) != 16:
-            raise errors.UsageError(f"{tx_id!r} is not a transaction id: expected 32 hex digits, '@' and a partition")
+        tx, number = place_of(tx_id)
         if self.session.router.identity.gave_up(tx):
             return "aborted"
         outcome = (await self.session.call(StatusCall(tx, number), timeout=timeout)).outcome
@@ -596,19 +396,6 @@ class Database:
         await self.close()
 
 
-def check_run(function: object, attempts: int) -> None:
-    """Raise UsageError for what cannot be run."""
-    if not callable(function):
-        raise errors.UsageError(f"expected a function of a transaction, found {type(function).__name__}")
-    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise errors.UsageError(f"attempts is {attempts!r}: expected a whole number, at least 1")
-
-
-def name_of(function: Callable[..., object]) -> str:
-    """A function as a message names it."""
-    return str(getattr(function, "__qualname__", repr(function)))
-
-
 async def connect(
     addresses: str | Iterable[str], *, timeout: float = 10.0, domain: str = "", client_name: str = ""
 ) -> Database:
@@ -624,27 +411,11 @@ async def connect(
         raise errors.UsageError(
             f"expected texts of the form host:port, found {addresses!r}, and a domain, found {domain!r}"
         )
-    given = [addresses] if isinstance(addresses, str) else list(addresses)
-    wrong = [address for address in given if not isinstance(address, str)]
-    if wrong:
-        raise errors.UsageError(f"an address is {wrong[0]!r}: expected texts of the form host:port")
-    seeds = [part.strip() for address in given for part in address.split(",") if part.strip()]
-    if not seeds:
-        raise errors.UsageError("no address was given: expected host:port,host:port,...")
-    for address in seeds:
-        try:
-            split_address(address)
-        except ValueError as error:
-            raise errors.UsageError(str(error)) from None
-    session = Session(seeds, timeout=timeout, domain=domain, name=client_name)
-    session.links = SocketLinks(session)
-    session.begin()
-    database = Database(session, ",".join(seeds))
-    if not await session.wait_for_table(timeout):
-        await database.close()
-        why = "; ".join(f"{address}: {reason}" for address, reason in session.refusals.items())
-        raise errors.Unavailable(f"no node of a formed cluster answered within {timeout} s ({why or ','.join(seeds)})")
-    return database
+    try:
+        seeds = addresses_of(addresses)
+    except ValueError as error:
+        raise errors.UsageError(str(error)) from None
+    return Database(await reached(seeds, timeout, domain=domain, name=client_name), ",".join(seeds))
 
 
 async def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`

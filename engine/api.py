@@ -15,27 +15,26 @@ with engine.open("/tmp/accounts") as db:
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
 from collections.abc import (
     Callable,
     Coroutine,
-    ItemsView,
     Iterable,
     Iterator,
     Mapping,
-    MutableMapping,
-    ValuesView,
 )
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from engine import aio, errors
-from engine.aio import Level, Mode, Setting, TransactionOptions
+from engine.aio import Setting
+from engine.client.blocking import Rows, TransactionNamespace
 from engine.client.codecs import Codec, CodecName
 from engine.client.loop import Loop, immortal, iterate
+from engine.client.namespace import PAGE_ROWS
+from engine.client.running import Level, Mode, TransactionOptions, at_once, check_run, joined
 from engine.client.timing import Aged
 from engine.client.transaction import Concurrency, entered
 
@@ -46,8 +45,10 @@ V = TypeVar("V")
 P = ParamSpec("P")
 _MISSING = object()
 
+__all__ = ["Database", "Namespace", "Transaction", "TransactionNamespace", "connect", "open", "transactional"]
 
-class Namespace(MutableMapping[K, V]):
+
+class Namespace(Rows[K, V]):
     """A named map, as a dict: with any codec but `bytes`, keys are text."""
 
     def __init__(self, database: Database, native: aio.Namespace[K, V]) -> None:
@@ -72,23 +73,6 @@ class Namespace(MutableMapping[K, V]):
 
     def __contains__(self, key: object) -> bool:
         return self._run(self._native.get(cast("K", key), _MISSING)) is not _MISSING
-
-    def __iter__(self) -> Iterator[K]:
-        """The keys, ascending."""
-        for key, _ in self.scan():
-            yield key
-
-    def __len__(self) -> int:
-        """How many keys there are. O(n): they are counted."""
-        return sum(1 for _ in self.scan())
-
-    def items(self) -> ItemsView[K, V]:
-        """(key, value) pairs, ascending, read in pages."""
-        return _Items(self)
-
-    def values(self) -> ValuesView[V]:
-        """The values in the order of their keys, read in pages."""
-        return _Values(self)
 
     @overload
     def get(
@@ -190,7 +174,7 @@ class Namespace(MutableMapping[K, V]):
     def clear(self) -> None:
         """Delete all keys there are, page by page."""
         rows = self.scan()
-        while page := [key for key, _ in itertools.islice(rows, aio.PAGE_ROWS)]:
+        while page := [key for key, _ in itertools.islice(rows, PAGE_ROWS)]:
             self.delete_many(page)
 
     def scan(
@@ -208,83 +192,6 @@ class Namespace(MutableMapping[K, V]):
 
     def __repr__(self) -> str:
         return repr(self._native)
-
-
-class _Items(ItemsView[K, V]):
-    """`dict.items` of a namespace: a scan, and not a question for each key."""
-
-    _mapping: Namespace[K, V]
-
-    def __iter__(self) -> Iterator[tuple[K, V]]:
-        return self._mapping.scan()
-
-
-class _Values(ValuesView[V]):
-    """`dict.values` of a namespace."""
-
-    _mapping: Namespace[Any, V]
-
-    def __iter__(self) -> Iterator[V]:
-        return (value for _, value in self._mapping.scan())
-
-    def __contains__(self, value: object) -> bool:
-        return any(value == found for found in self)
-
-
-class TransactionNamespace(Generic[K, V]):
-    """A namespace inside a transaction."""
-
-    def __init__(self, run: Callable[[Coroutine[Any, Any, Any]], Any], native: aio.TransactionNamespace[K, V]) -> None:
-        self._run = run
-        self._native = native
-        self.name = native.name
-        self.codec = native.codec
-
-    def __repr__(self) -> str:
-        return repr(self._native)
-
-    @overload
-    def get(self, key: K, default: None = None) -> V | None: ...
-
-    @overload
-    def get(self, key: K, default: D) -> V | D: ...
-
-    def get(self, key: K, default: object = None) -> object:
-        """The value of a key, or `default`; it stays what it is until the transaction ends."""
-        return self._run(self._native.get(key, default))
-
-    @overload
-    def get_for_update(self, key: K, default: None = None) -> V | None: ...
-
-    @overload
-    def get_for_update(self, key: K, default: D) -> V | D: ...
-
-    def get_for_update(self, key: K, default: object = None) -> object:
-        """The same, saying that it will be written."""
-        return self._run(self._native.get_for_update(key, default))
-
-    def get_many(self, keys: Iterable[K]) -> dict[K, V]:
-        """The values of the keys that exist."""
-        found: dict[Any, Any] = self._run(self._native.get_many(keys))
-        return found
-
-    def put(self, key: K, value: V) -> None:
-        """Set a key when the transaction commits."""
-        self._run(self._native.put(key, value))
-
-    def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
-        """Set keys when the transaction commits."""
-        self._run(self._native.put_many(items))
-
-    def delete(self, key: K) -> None:
-        """Delete a key when the transaction commits."""
-        self._run(self._native.delete(key))
-
-    def scan(
-        self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
-    ) -> Iterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes."""
-        return iterate(self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit))
 
 
 class Transaction:
@@ -430,12 +337,12 @@ class Database:
         It runs in the caller's thread. A commit whose answer was lost is asked about before anything is done again, so
         it is never done twice.
         """
-        aio.check_run(function, attempts)
+        check_run(function, attempts)
         for attempt in itertools.count(1):
             transaction, returned = self.transaction(**options), False
             try:
                 with transaction:
-                    result = _at_once(function, function(transaction))
+                    result = at_once(function, function(transaction))
                     returned = True
             except errors.Error as error:
                 asked = self._native.did_commit(error, transaction._native, returned=returned, last=attempt >= attempts)
@@ -463,18 +370,6 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _at_once(function: Callable[..., object], result: T) -> T:
-    """What a function returned; refused if it has yet to be run, when its transaction would be over."""
-    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        if not inspect.isasyncgen(result) and hasattr(result, "close"):
-            result.close()
-        raise errors.UsageError(
-            f"{aio.name_of(function)} gave a {type(result).__name__}, which would run after its transaction: expected a "
-            "plain function that returns what it found (rows as a list); for `async def` use engine.aio"
-        )
-    return result
 
 
 def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, domain: str = "", client_name: str = "") -> Database:
@@ -525,7 +420,7 @@ def transactional(function: Callable[..., Any]) -> Callable[..., Any]:
         async def native(first: Any, *args: Any, **kwargs: Any) -> Any:
             if isinstance(first, aio.Database):
                 return await first.run(lambda tx: function(tx, *args, **kwargs))
-            return await function(_transaction(first, aio.Transaction, aio.Database), *args, **kwargs)
+            return await function(joined(first, aio.Transaction, aio.Database), *args, **kwargs)
 
         return native
 
@@ -533,15 +428,6 @@ def transactional(function: Callable[..., Any]) -> Callable[..., Any]:
     def blocking(first: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(first, Database):
             return first.run(lambda tx: function(tx, *args, **kwargs))
-        return function(_transaction(first, Transaction, Database), *args, **kwargs)
+        return function(joined(first, Transaction, Database), *args, **kwargs)
 
     return blocking
-
-
-def _transaction(first: Any, transaction: type, database: type) -> Any:
-    if not isinstance(first, transaction):
-        raise errors.UsageError(
-            f"expected a {database.__name__} or a {transaction.__name__} of {database.__module__}, "
-            f"found {type(first).__name__}"
-        )
-    return first

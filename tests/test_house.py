@@ -23,7 +23,8 @@ DOING = {
     "wal": {"checksum", "disk", "errors", "history", "index", "log", "probe", "reader", "recovery", "repair"}
     | {"scan", "segment_file", "segments", "walk"},
     "engine": {"aio", "api", "errors", "siblings"},
-    "engine.client": {"admin", "codecs", "loop", "session", "timing", "transaction"},
+    "engine.client": {"admin", "blocking", "codecs", "inside", "loop", "namespace", "running", "session", "timing"}
+    | {"transaction"},
     "engine.host": {"driver", "duties", "embedded", "home", "pulse", "server", "transport"},
     "engine.offline": {"directory", "repair", "rows", "share"},
     "engine.state": {"identity", "recover", "store_apply", "store_errors", "store_file", "store_lmdb", "store_sums"}

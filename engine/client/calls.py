@@ -185,7 +185,16 @@ class SwapCall(KeysCall):
 
     writes = True
 
-    def __init__(self, tx: TxId, namespace: Namespace, key: bytes, when: str, old: bytes | None, new: bytes | None) -> None:
+    def __init__(
+        self,
+        tx: TxId,
+        namespace: Namespace,
+        key: bytes,
+        when: str,
+        *,
+        old: bytes | None = None,
+        new: bytes | None = None,
+    ) -> None:
         super().__init__(namespace, [key])
         self.tx = tx
         self.when = when

@@ -337,3 +337,15 @@ class SocketLinks:
         for socket in sockets:
             socket.abort()  # what was written and is not read is not waited for
         await asyncio.sleep(0)
+
+
+async def reached(seeds: list[Address], timeout: float, *, domain: str, name: str) -> Session:
+    """A session over sockets that has a cluster's table; Unavailable if no node gives one within `timeout` seconds."""
+    session = Session(seeds, timeout=timeout, domain=domain, name=name)
+    session.links = SocketLinks(session)
+    session.begin()
+    if not await session.wait_for_table(timeout):
+        await session.close()
+        why = "; ".join(f"{address}: {reason}" for address, reason in session.refusals.items())
+        raise errors.Unavailable(f"no node of a formed cluster answered within {timeout} s ({why or ','.join(seeds)})")
+    return session

@@ -21,7 +21,7 @@ from engine.client.calls import CheckCall, CommitCall, GetCall, KeepLocksCall, L
 from engine.client.session import Session
 from engine.protocol.limits import label_problem
 from wal.ids import Namespace as NamespaceName
-from wal.ids import partition_of
+from wal.ids import TxId, partition_of
 
 
 class Concurrency(StrEnum):
@@ -51,6 +51,18 @@ TRANSACTION_BYTES_MAX = 32 << 20
 """Of keys and values that one transaction writes: they are one message, and in each partition one record."""
 KEEP_SECONDS = 2.0
 """Between two renewals of a transaction's locks; a small part of their lease."""
+
+
+def place_of(tx_id: str) -> tuple[TxId, int]:
+    """Of a transaction's id as it is told: the id proper, and the partition where it is decided. Raises UsageError."""
+    name, at, partition = str(tx_id).partition("@")
+    try:
+        tx, number = bytes.fromhex(name), int(partition)
+    except ValueError:
+        at = ""
+    if not at or len(tx) != 16:
+        raise errors.UsageError(f"{tx_id!r} is not a transaction id: expected 32 hex digits, '@' and a partition")
+    return tx, number
 
 
 def check_mode(concurrency: str, isolation: str | None) -> tuple[Concurrency, Isolation]:

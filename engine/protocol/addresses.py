@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 Address = str
 
 HELLO_SECONDS = 5.0
@@ -16,3 +18,17 @@ def split_address(address: Address) -> tuple[str, int]:
     if not colon or not host or not port.isdigit() or not 0 <= int(port) < 65536:
         raise ValueError(f"{address!r} is not an address: expected host:port, such as 127.0.0.1:7400")
     return host.strip("[]"), int(port)
+
+
+def addresses_of(given: str | Iterable[str]) -> list[Address]:
+    """The addresses in one text with commas, or in several. Raises ValueError with what was expected."""
+    texts = [given] if isinstance(given, str) else list(given)
+    wrong = [text for text in texts if not isinstance(text, str)]
+    if wrong:
+        raise ValueError(f"an address is {wrong[0]!r}: expected texts of the form host:port")
+    found = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    if not found:
+        raise ValueError("no address was given: expected host:port,host:port,...")
+    for address in found:
+        split_address(address)
+    return found

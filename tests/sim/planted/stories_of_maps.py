@@ -308,7 +308,7 @@ def a_deposed_primary_is_asked_to_write_on_a_condition(plant: Plant | None) -> N
     """The same with a put_if_absent, which does not apply, and so tells what n1 believes to stand there."""
 
     def write(name: bytes) -> Call:
-        return SwapCall(bytes(15) + b"s", NAMESPACE, name, "absent", None, b"mine")
+        return SwapCall(bytes(15) + b"s", NAMESPACE, name, "absent", new=b"mine")
 
     _ask_a_deposed_primary(plant, write, lambda call: isinstance(call, SwapCall) and call.found)
 

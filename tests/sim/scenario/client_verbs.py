@@ -112,7 +112,7 @@ def swap(stage: Stage, statement: Statement) -> None:
     namespace, _ = stage.place(statement)
     key = stage.new_keys(statement, "k")[0]
     old = statement.option("old").encode() if when == "equals" else None
-    call = SwapCall(op.tx, namespace, key, when, old, _value(statement.option("value"), op, 0, 0))
+    call = SwapCall(op.tx, namespace, key, when, old=old, new=_value(statement.option("value"), op, 0, 0))
     stage.perform(statement, op, do.swap(op, stage.ledger, call, _timeout(statement)))
 
 

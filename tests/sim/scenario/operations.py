@@ -234,7 +234,7 @@ async def again(op: Operation, timeout_ns: int) -> None:
         if isinstance(call, PutCall):
             await op.client.call(PutCall(op.tx, call.namespace, call.keys, call.values), timeout_ns=timeout_ns)
         else:
-            repeated = SwapCall(op.tx, call.namespace, call.keys[0], call.when, call.old, call.new)
+            repeated = SwapCall(op.tx, call.namespace, call.keys[0], call.when, old=call.old, new=call.new)
             await op.client.call(repeated, timeout_ns=timeout_ns)
             if not repeated.applied:
                 op.answer = "not-applied"

@@ -93,7 +93,7 @@ class _Lists:
             return PutCall(asked.tx, "retry", [self.key], [asked.after])
         if asked.how == "swap":
             when, old = ("equals", asked.before) if asked.before else ("absent", None)
-            return SwapCall(asked.tx, "retry", self.key, when, old, asked.after)
+            return SwapCall(asked.tx, "retry", self.key, when, old=old, new=asked.after)
         writes: list[tuple[str, list[bytes], list[bytes | None]]]
         writes = [("retry", [self.key, b"mirror of " + self.key], [asked.after, asked.after])]
         return CommitCall(asked.tx, asked.tx, optimistic=True, writes=writes, locks=[], reads=[])

@@ -47,7 +47,7 @@ def registers_of(load: Load, client: Client, rng: Random) -> Step:
                 expected, new = last_seen.get(key), load.element()
                 recorder.begin("registers", process, CompareAndSet(key, expected, new))
                 when, old = ("absent", None) if expected is None else ("equals", str(expected).encode())
-                swap = SwapCall(client.new_tx(), "registers", key.encode(), when, old, str(new).encode())
+                swap = SwapCall(client.new_tx(), "registers", key.encode(), when, old=old, new=str(new).encode())
                 await client.call(swap, timeout_ns=TIMEOUT_NS)
                 if swap.applied:
                     recorder.end(process, "ok", CompareAndSet(key, expected, new))

@@ -1,0 +1,87 @@
+"""A namespace inside a transaction, in its codec: what `engine.aio` gives out as `tx.namespace(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Generic, TypeVar, overload
+
+from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
+from engine.client.namespace import Namespace
+from engine.client.transaction import Transaction
+
+D = TypeVar("D")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class TransactionNamespace(Generic[K, V]):
+    """A namespace inside a transaction."""
+
+    def __init__(self, raw: Transaction, namespace: Namespace, codec: Codec[K, V]) -> None:
+        self._raw = raw
+        self._namespace = namespace
+        self.name = namespace.name
+        self.codec = codec
+
+    def __repr__(self) -> str:
+        return f"<Namespace {self.name} codec={self.codec.name} in {self._raw.description}>"
+
+    @overload
+    async def get(self, key: K, default: None = None) -> V | None: ...
+
+    @overload
+    async def get(self, key: K, default: D) -> V | D: ...
+
+    async def get(self, key: K, default: object = None) -> object:
+        """The value of a key, or `default`; it stays what it is until the transaction ends."""
+        encoded = key_of(self.codec, key)
+        await self._namespace.seen()
+        found = await self._raw.get_many(self.name, [encoded])
+        return self.codec.decode(found[encoded]) if encoded in found else default
+
+    @overload
+    async def get_for_update(self, key: K, default: None = None) -> V | None: ...
+
+    @overload
+    async def get_for_update(self, key: K, default: D) -> V | D: ...
+
+    async def get_for_update(self, key: K, default: object = None) -> object:
+        """The same, saying that it will be written: nobody else can from now on (or the commit will tell)."""
+        return await self.get(key, default)
+
+    async def get_many(self, keys: Iterable[K]) -> dict[K, V]:
+        """The values of the keys that exist."""
+        wanted = keys_of(self.codec, keys)
+        await self._namespace.seen()
+        found = await self._raw.get_many(self.name, wanted)
+        return {wanted[key]: self.codec.decode(value) for key, value in found.items()}
+
+    async def put(self, key: K, value: V) -> None:
+        """Set a key when the transaction commits."""
+        await self._put_many({key_of(self.codec, key): value_of(self.codec, value)})
+
+    async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
+        """Set keys when the transaction commits."""
+        await self._put_many(pairs_of(self.codec, items))
+
+    async def delete(self, key: K) -> None:
+        """Delete a key when the transaction commits."""
+        await self._put_many({key_of(self.codec, key): None})
+
+    async def _put_many(self, writes: dict[bytes, bytes | None]) -> None:
+        await self._namespace.seen(writing=True)
+        await self._raw.put_many(self.name, writes)
+
+    async def scan(
+        self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
+    ) -> AsyncIterator[tuple[K, V]]:
+        """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes."""
+        low, high = range_of(self.codec, prefix, start, end)
+        last = limit_of(limit)
+        rows = await self._raw.scan(
+            self.name,
+            self._namespace.pages(low, high),
+            lambda key: low <= key and (high is None or key < high),
+        )
+        for key, value in rows[:last]:
+            yield self.codec.decode_key(key), self.codec.decode(value)

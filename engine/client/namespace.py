@@ -1,0 +1,149 @@
+"""A named map of a cluster as its client sees it: keys and values are bytes. `engine.aio.Namespace` is this in a codec.
+
+Before the first read or write it is seen to that the namespace is kept in the codec that was asked for, and before the
+first write that this is on record: of two programs that disagree the second is told so, and has written nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Literal, TypeVar
+
+from engine import errors
+from engine.client.batches import batches_of
+from engine.client.calls import GetCall, PutCall, ScanCall, SwapCall
+from engine.client.session import Session
+from engine.client.timing import milliseconds, time_left
+from engine.client.transaction import Transaction, entered
+from wal.ids import CODECS, partition_of
+from wal.ids import Namespace as NamespaceName
+
+Writer = TypeVar("Writer", PutCall, SwapCall)
+
+PAGE_ROWS = 1000
+FORMS_MAX = 10_000
+"""Of so many namespaces it is remembered that their codec is right."""
+Form = Literal["", "looked", "agreed"]
+"""That a namespace is kept in a codec: nobody looked; none is on record; it is that one."""
+
+
+class Access:
+    """What the namespaces of one database share. `session` is another one in the child of a fork."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.forms: dict[tuple[NamespaceName, str], Form] = {}  # (namespace, form of its codec) -> what is known of it
+
+
+class Namespace:
+    """One namespace. `form` is that of the codec in which it was asked for; `known`: what is known of that."""
+
+    def __init__(self, access: Access, name: NamespaceName, form: str) -> None:
+        self._access = access
+        self.name = name
+        self.form = form
+        self.known: Form = access.forms.get((name, form), "")
+
+    @property
+    def session(self) -> Session:
+        """Whoever makes its calls."""
+        return self._access.session
+
+    async def look(self, timeout: float | None) -> None:
+        """See that it is this codec in which the namespace is kept, if any is on record."""
+        read = await self.session.call(GetCall(CODECS, [self.name.encode()], stale=True), timeout=timeout)
+        self._compare(read.values[0][2])
+
+    async def agree(self, timeout: float | None) -> None:
+        """The same, and put it on record before the first write. Bytes as they are have no codec."""
+        if self.form == "bytes":
+            await self.look(timeout)
+            return
+        tx, ours = self.session.new_tx(), self.form.encode()
+        try:
+            made = await self.session.call(SwapCall(tx, CODECS, self.name.encode(), "absent", new=ours), timeout=timeout)
+        except errors.CommitUnknown as error:
+            raise errors.Unavailable(f"the codec of namespace {self.name!r} could not be put on record: {error}") from error
+        self._compare(ours if made.applied else made.found)
+
+    async def seen(self, *, writing: bool = False) -> None:
+        """What a transaction needs to know before it reads or writes here."""
+        if self.known != "agreed" and writing:
+            await self.agree(None)
+        elif not self.known:
+            await self.look(None)
+
+    def _compare(self, recorded: bytes | None) -> None:
+        form = self.form
+        if recorded is not None and recorded != form.encode():
+            raise errors.UsageError(
+                f"namespace {self.name!r} is kept in {recorded.decode(errors='replace')!r}, and was asked for in {form!r}: "
+                "ask for it in that codec, or use another namespace"
+            )
+        self.known = "agreed" if recorded is not None or form == "bytes" else "looked"
+        if len(self._access.forms) < FORMS_MAX:
+            self._access.forms[(self.name, form)] = self.known
+
+    async def write_many(self, writes: Mapping[bytes, bytes | None], timeout: float | None) -> None:
+        """Set or delete keys, in batches that are not too large for a partition."""
+        topology = self.session.router.topology
+        assert topology is not None, "a database is open when its client has a table"
+        left = time_left(timeout)
+        for keys in batches_of(writes, topology.partitions):
+            await self.write(PutCall(self.session.new_tx(), self.name, keys, [writes[key] for key in keys]), left())
+
+    async def swap(
+        self, key: bytes, when: str, timeout: float | None, *, old: bytes | None = None, new: bytes | None = None
+    ) -> SwapCall:
+        """Set one key under a condition."""
+        return await self.write(SwapCall(self.session.new_tx(), self.name, key, when, old=old, new=new), timeout)
+
+    async def write(self, call: Writer, timeout: float | None) -> Writer:
+        """Do a write. If its answer is lost, the error names whom to ask, as far as that is one partition."""
+        if self.known != "agreed":
+            await self.agree(timeout)
+        if inside := entered.get():
+            self._check_own_locks(call.keys, inside)
+        try:
+            return await self.session.call(call, timeout=timeout)
+        except errors.CommitUnknown as error:
+            topology = self.session.router.topology
+            assert topology is not None, "a write was sent by it"
+            numbers = {partition_of(key, topology.partitions) for key in call.keys}
+            if len(numbers) == 1:
+                error.tx_id = f"{call.tx.hex()}@{numbers.pop()}"
+            raise
+
+    def _check_own_locks(self, keys: Iterable[bytes], inside: tuple[tuple[Transaction, object], ...]) -> None:
+        """Refuse a write that would wait for a transaction which waits for it."""
+        for raw, task in inside:
+            mine = raw.session is self.session and (task is None or task is asyncio.current_task())
+            if mine and (key := raw.holds(self.name, keys)) is not None:
+                raise errors.UsageError(
+                    f"{self.name}:{key!r} is locked by transaction {raw.name}, in whose `with` this is: a write "
+                    "outside it would wait for its end, in vain; write with tx.namespace(...), or after it"
+                )
+
+    async def pages(
+        self, low: bytes, high: bytes | None, limit: int | None = None, timeout: float | None = None
+    ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+        """The rows with low <= key < high, a page at a time."""
+        if not self.known:
+            await self.look(timeout)
+        at: bytes | None = low
+        while at is not None and (high is None or at < high):
+            page = PAGE_ROWS if limit is None else max(1, min(PAGE_ROWS, limit))
+            call = await self.session.call(ScanCall(self.name, at, high, page), timeout=timeout)
+            yield call.rows
+            at = call.next_start
+
+
+def get_call(name: str, keys: list[bytes], stale: bool, max_age: float | None) -> GetCall:
+    """The values of keys, as old as they may be."""
+    if not isinstance(stale, bool):
+        raise errors.UsageError(f"stale is {stale!r}: expected True or False")
+    if max_age is None:
+        return GetCall(name, keys, stale=stale)
+    age_ms = milliseconds("max_age", max_age)
+    return GetCall(name, keys, stale=True, age_ms=age_ms)

@@ -1,0 +1,81 @@
+"""What it takes to run a function in a transaction, again if need be: the options, the checks, the pauses."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypedDict, TypeVar
+
+from engine import errors
+from engine.client.transaction import Concurrency, Isolation
+
+T = TypeVar("T")
+
+Mode = Concurrency | Literal["PESSIMISTIC", "OPTIMISTIC"]
+Level = Isolation | Literal["READ_COMMITTED", "REPEATABLE_READ", "SERIALIZABLE"]
+
+
+class TransactionOptions(TypedDict, total=False):
+    """What `transaction` takes, and `run` for each transaction that it begins."""
+
+    concurrency: Mode
+    isolation: Level | None
+    timeout: float
+    label: str
+    lock_timeout: float
+
+
+RETRY_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""Between two attempts, about."""
+
+
+def pause_seconds(attempt: int) -> float:
+    """The pause after a failed attempt: longer after later ones, and never the same for two that met."""
+    pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS)) - 1]
+    return pause * random.uniform(0.5, 1.5)  # noqa: S311  # spreads retries, hides no secret
+
+
+def check_run(function: object, attempts: int) -> None:
+    """Raise UsageError for what cannot be run."""
+    if not callable(function):
+        raise errors.UsageError(f"expected a function of a transaction, found {type(function).__name__}")
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+        raise errors.UsageError(f"attempts is {attempts!r}: expected a whole number, at least 1")
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    """A function as a message names it."""
+    return str(getattr(function, "__qualname__", repr(function)))
+
+
+def to_await(function: Callable[..., object], began: Awaitable[T]) -> Awaitable[T]:
+    """What an `async def` gave when it was called; refused if it is none."""
+    if not inspect.isawaitable(began):
+        raise errors.UsageError(
+            f"{_name_of(function)} gave a {type(began).__name__}: expected an `async def` that returns what "
+            "it found; a plain function belongs to the blocking form, and rows are returned as a list"
+        )
+    return began
+
+
+def at_once(function: Callable[..., object], result: T) -> T:
+    """What a plain function returned; refused if it has yet to be run, when its transaction would be over."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if not inspect.isasyncgen(result) and hasattr(result, "close"):
+            result.close()
+        raise errors.UsageError(
+            f"{_name_of(function)} gave a {type(result).__name__}, which would run after its transaction: expected a "
+            "plain function that returns what it found (rows as a list); for `async def` use engine.aio"
+        )
+    return result
+
+
+def joined(first: Any, transaction: type, database: type) -> Any:
+    """The transaction that a `transactional` function is to join."""
+    if not isinstance(first, transaction):
+        raise errors.UsageError(
+            f"expected a {database.__name__} or a {transaction.__name__} of {database.__module__}, "
+            f"found {type(first).__name__}"
+        )
+    return first
