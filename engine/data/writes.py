@@ -313,7 +313,7 @@ class Writes:
         found: bytes | None = None,
     ) -> None:
         core = self.core
-        counter = core.replica.fragment((namespace, hold.number)).counter
+        counter = core.replica.ensure_fragment((namespace, hold.number)).counter
         write = r.Write(namespace, hold.number, hold.epoch, counter.reserve(len(keys)), keys, values, counter.lwm, tx)
         share = self.under_way[(tx, hold.number)] = _Share(self, write, locked=locked, found=found)
         share.jobs.append(job)

@@ -77,7 +77,11 @@ class Replica:
         return state
 
     def fragment(self, name: Fragment) -> FragmentState:
-        """The fragment's state; empty if nothing of it was ever here."""
+        """The fragment's state, to be looked at; an empty one, which is nobody's, if nothing of it was ever here."""
+        return self.fragments.get(name) or FragmentState(name)
+
+    def ensure_fragment(self, name: Fragment) -> FragmentState:
+        """The fragment's state, to be changed; from now on this copy has it."""
         state = self.fragments.get(name)
         if state is None:
             state = self.fragments[name] = FragmentState(name)
@@ -122,7 +126,7 @@ class Replica:
             case r.FragmentClear(namespace, partition, _, gone):
                 self._clear((namespace, partition), gone=gone)
             case r.FragmentReady(namespace, partition, lwm, digest, epochs, full):
-                fragment = self.fragment((namespace, partition))
+                fragment = self.ensure_fragment((namespace, partition))
                 fragment.ready(lwm, digest, epochs, full=full)
                 if full:
                     self.emptied.pop(fragment.name, None)
@@ -130,7 +134,7 @@ class Replica:
                 self._touch(fragment)
                 self._drop_ended(partition)
             case r.Undo(namespace, partition, above):
-                self._undo(self.fragment((namespace, partition)), above)
+                self._undo(self.ensure_fragment((namespace, partition)), above)
             case r.Promised(after, ballot):
                 self.promised = (after, ballot)
             case r.Accepted(after, ballot, topology):
@@ -146,7 +150,7 @@ class Replica:
             case r.Trimmed(first_lsn, dropped):
                 self.trimmed = max(first_lsn, self.trimmed)
                 for namespace, partition, counter in dropped:
-                    fragment = self.fragment((namespace, partition))
+                    fragment = self.ensure_fragment((namespace, partition))
                     fragment.history_from = max(fragment.history_from, counter)
                     self._touch(fragment)
             case r.Checkpoint() | r.Compare() | r.Origin():
@@ -182,7 +186,7 @@ class Replica:
         name = (write.namespace, write.partition)
         fragment = self.fragments.get(name)
         if fragment is None:
-            fragment = self.fragment(name)
+            fragment = self.ensure_fragment(name)
         how = fragment.apply(write)
         if how == KNOWN:
             return False
@@ -241,7 +245,7 @@ class Replica:
             return False
         state.prepared[record.tx] = record
         for write in record.writes:
-            fragment = self.fragment(write.fragment)
+            fragment = self.ensure_fragment(write.fragment)
             fragment.counter.promise(write.end)
             self._touch(fragment)
         self._dirty_partitions[record.partition] = None
@@ -289,7 +293,7 @@ class Replica:
         state.prepared = {tx: p for tx, p in state.prepared.items() if p.epoch >= record.epoch}
         self._dirty_partitions[record.partition] = None
         for namespace, first in record.firsts:
-            fragment = self.fragment((namespace, record.partition))
+            fragment = self.ensure_fragment((namespace, record.partition))
             self._touch(fragment)
             try:
                 self._forget_results(fragment.begin_epoch(record.epoch, first))
@@ -305,7 +309,7 @@ class Replica:
         """What prepared transactions hold stays promised, whatever became of the counters."""
         for prepare in self.partition(number).prepared.values():
             for write in prepare.writes:
-                self.fragment(write.fragment).counter.promise(write.end)
+                self.ensure_fragment(write.fragment).counter.promise(write.end)
 
     def _undo(self, fragment: FragmentState, above: int) -> None:
         self._touch(fragment)
@@ -329,7 +333,7 @@ class Replica:
 
     def _preload(self, record: r.Preload) -> None:
         name = (record.namespace, record.partition)
-        fragment = self.fragment(name)
+        fragment = self.ensure_fragment(name)
         self._touch(fragment)
         rows = self.store.layer_of(name)
         weight = 0
@@ -376,7 +380,7 @@ class Replica:
             for tx in [tx for tx, p in state.prepared.items() if any(w.fragment == name for w in p.writes)]:
                 del state.prepared[tx]  # it is in doubt elsewhere
         else:
-            fragment = self.fragment(name)
+            fragment = self.ensure_fragment(name)
             fragment.clear(loading=True)
             self._touch(fragment)
             self._promise_again(name[1])

@@ -168,7 +168,7 @@ class Coordinator:
         participant.locks.pin(owner, held, in_doubt=False)
         writes: list[r.Write] = []
         for namespace, written, values in part.writes:
-            counter = core.replica.fragment((namespace, hold.number)).counter
+            counter = core.replica.ensure_fragment((namespace, hold.number)).counter
             start = counter.reserve(len(written))
             writes.append(r.Write(namespace, hold.number, hold.epoch, start, written, values, counter.lwm, tx))
         operation = OnePhase(
@@ -327,7 +327,7 @@ class Coordinator:
             outcome + b"".join(p.to_bytes(2, "big") for p in transaction.participants),
             *(None for _ in over),
         ]
-        counter = core.replica.fragment((DECISIONS, hold.number)).counter
+        counter = core.replica.ensure_fragment((DECISIONS, hold.number)).counter
         start = counter.reserve(len(keys))
         write = r.Write(DECISIONS, hold.number, hold.epoch, start, keys, values, counter.lwm, transaction.tx)
         operation = Decision(write, counted=lambda written: self._decision_counted(transaction, written))

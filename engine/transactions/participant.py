@@ -258,7 +258,7 @@ class Participant:
             return stale
         writes: list[r.Write] = []
         for namespace, written, values in part.writes:
-            counter = core.replica.fragment((namespace, number)).counter
+            counter = core.replica.ensure_fragment((namespace, number)).counter
             start = counter.reserve(len(written))
             writes.append(r.Write(namespace, number, hold.epoch, start, written, values, counter.lwm, tx))
         locked = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]

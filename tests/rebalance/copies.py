@@ -346,7 +346,7 @@ class Copy:
         """Write rows, None to delete; they count when every in-sync copy has them."""
         hold = self.holds[partition]
         assert hold.active, f"{self.node} is not the primary of partition {partition}, or not yet"
-        counter = self.replica.fragment((NAMESPACE, partition)).counter
+        counter = self.replica.ensure_fragment((NAMESPACE, partition)).counter
         start = counter.reserve(len(rows))
         keys = [key.encode() for key in rows]
         values = [value.encode() if value is not None else None for value in rows.values()]

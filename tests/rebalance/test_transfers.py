@@ -367,3 +367,14 @@ def test_a_write_under_way_waits_for_a_copy_that_is_about_to_be_vouched_for() ->
     copies.wait(4)
     assert counter.lwm < counter.hwm, "nobody was told that it counts while one that may be promoted lacks it"
     end(copies)
+
+
+def test_a_supplier_does_not_come_to_have_what_only_its_demander_had() -> None:
+    copies = three()
+    stray = r.Write("stray", 0, 1, 0, [b"k"], [b"v"], 0)
+    copies["n3"].log(r.Update([stray]))
+    move(copies)
+    copies.whole()
+    copies.judge()
+    assert [name for name in copies["n1"].replica.fragments if name[0] == "stray"] == []
+    assert copies["n3"].replica.fragment(("stray", 0)).counter.highest_applied == 0, "it was undone"

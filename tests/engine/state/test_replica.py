@@ -179,3 +179,12 @@ def test_the_quick_way_is_taken_by_single_puts_that_follow_each_other() -> None:
     assert replica.fragments[name].base == 4
     assert replica.store.get(name, b"k4") is not None
     assert len(replica.partition(3).results.items()) == 5
+
+
+def test_looking_up_a_fragment_creates_nothing() -> None:
+    replica = Replica(LayeredStore(MemoryStore()))
+    assert replica.fragment(("acc", 3)).counter.lwm == 0
+    assert (replica.fragments, replica.namespaces, replica.partitions) == ({}, {}, {})
+    copy = replica.ensure_fragment(("acc", 3))
+    assert replica.fragment(("acc", 3)) is copy
+    assert replica.partition(3).fragments == {"acc": copy}
