@@ -26,10 +26,10 @@ import msgspec
 
 from rebalance.choice import Kind
 from rebalance.messages import Demand, Have, More, Settle, Supply, ToDemander, Way
-from rebalance.partition import Hold
+from rebalance.partition import Hold, Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
 from rebalance.settling import STUCK_AFTER, Settling
-from rebalance.table import CopyState, back_off_ms
+from rebalance.table import back_off_ms
 from wal import records as r
 from wal.ids import Fragment, NodeId, TxId
 from wal.probe import probe
@@ -107,12 +107,10 @@ class Demander:
         return any(number in s.awaited for s in self._sessions.values())
 
     def switch(self, changed: list[Hold]) -> None:
-        """A new topology; `changed` are the holds whose primary, epoch or state is another now."""
+        """A new topology; `changed` are the holds whose primary, epoch or role is another now."""
         core = self.core
         if self._is_set_aside():
-            changed = list(
-                {h.number: h for h in (*changed, *(h for h in core.holds if h.state is CopyState.MOVING))}.values()
-            )
+            changed = list({h.number: h for h in (*changed, *(h for h in core.holds if h.role is Role.MOVING))}.values())
         for hold in changed:
             number = hold.number
             for queue in (*self._queue.values(), *self._deferred.values()):
@@ -124,7 +122,7 @@ class Demander:
             self._put_off.pop(number, None)
             self.settling.answers.forget(number)
             primary = hold.placement.primary
-            if hold.state is CopyState.MOVING and primary is not None:
+            if hold.role is Role.MOVING and primary is not None:
                 self._queue.setdefault(primary, {})[number] = None
         for supplier, session in list(self._sessions.items()):
             if not session.partitions:

@@ -1,7 +1,17 @@
-"""One partition on one node: what the committed map makes this node to it, and what it has of it."""
+"""One partition on one node: its role there, by the committed map and by what this node has done since, and what it has.
+
+```
+                    it is named primary            its promotion is done
+ NONE  LOST  -------------------------> PROMOTING -----------------------> PRIMARY <--- the next map leaves it here
+ MOVING  BACKUP <---------------------------------------------------------    |                    |
+        any of these, by any map: another is primary, the epoch is another,   `--> DRAINING -------'
+        this life is not listed                       an exchange hands it over
+```
+"""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TypeAlias
 
 import msgspec
@@ -16,41 +26,96 @@ Group: TypeAlias = tuple[tuple[NodeId, ...], tuple[NodeId, ...]]
 """(copies that are waited for, copies that are not)"""
 
 
+class Role(Enum):
+    """What one node is to one partition."""
+
+    NONE = "-"  # it has no copy, or the map does not list this life
+    LOST = "LOST"  # nobody has one in sync; this node was to
+    MOVING = "MOVING"  # its copy is loading
+    BACKUP = "OWNING"  # its copy is in sync, and another is primary
+    PROMOTING = "PROMOTING"  # it is named primary, and owes a promotion before it serves
+    PRIMARY = "PRIMARY"  # it serves
+    DRAINING = "DRAINING"  # it serves what has begun; what is new must wait for the next primary
+
+
+_BY_STATE = {
+    CopyState.NONE: Role.NONE,
+    CopyState.LOST: Role.LOST,
+    CopyState.MOVING: Role.MOVING,
+    CopyState.OWNING: Role.BACKUP,
+}
+_LEADING = (Role.PRIMARY, Role.DRAINING, Role.PROMOTING)
+
+
 class Hold:
-    """What this node is to one partition under the committed map.
+    """What this node is to one partition under the committed map: its role, and whom it leads.
 
     `needed` are the other in-sync copies, whose disks an acknowledgement waits for; `moving` the copies that get every
-    write and are not waited for. `active`: this node is primary and may serve; a new primary is not until its promotion
-    is done. `draining`: the exchange hands the partition over, and what is new must wait for the next primary. `since` is
-    the map (`Version.number`) by which it became primary for the last time.
+    write and are not waited for. `since` is the map (`Version.number`) by which it became primary for the last time.
     """
 
     __slots__ = (
-        "active",
-        "draining",
         "epoch",
         "group",
-        "mine",
         "moving",
         "needed",
         "number",
         "placement",
+        "role",
         "since",
-        "state",
     )
 
     def __init__(self, number: int, placement: Placement) -> None:
         self.number = number
         self.placement = placement
         self.epoch = placement.epoch
-        self.mine = False
-        self.active = False
-        self.draining = False
+        self.role = Role.NONE
         self.since = 0
-        self.state = CopyState.NONE
         self.needed: tuple[NodeId, ...] = ()
         self.moving: tuple[NodeId, ...] = ()
         self.group: Group = ((), ())
+
+    @property
+    def mine(self) -> bool:
+        """Whether this node is the primary, serving or not."""
+        return self.role in _LEADING
+
+    @property
+    def active(self) -> bool:
+        """Whether this node is the primary, and serves."""
+        return self.role is Role.PRIMARY or self.role is Role.DRAINING
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether the map lists this node's copy among those that have everything."""
+        return self.role is Role.BACKUP or self.role in _LEADING
+
+    def place(self, placement: Placement, node: NodeId | None) -> bool:
+        """A map takes effect on `node`; None: it does not list this life. Whether it, the primary or the epoch is new.
+
+        A primary that stays in its epoch goes on serving; one that was about to hand over keeps the partition after all.
+        """
+        before = (self.mine or self.role, self.epoch, self.placement.primary)
+        role = _BY_STATE[placement.state_of(node)] if node is not None else Role.NONE
+        if role is Role.BACKUP and placement.primary == node:
+            role = Role.PRIMARY if self.active and self.epoch == placement.epoch else Role.PROMOTING
+        self.role, self.placement, self.epoch = role, placement, placement.epoch
+        return before != (self.mine or self.role, self.epoch, self.placement.primary)
+
+    def activate(self) -> None:
+        """Its promotion is done: the partition serves."""
+        assert self.role is Role.PROMOTING, f"partition {self.number} is {self.role.value}: no promotion of it was due"
+        self.role = Role.PRIMARY
+
+    def hand_over(self) -> None:
+        """An exchange is about to give a partition that serves to another primary."""
+        if self.role is Role.PRIMARY:
+            self.role = Role.DRAINING
+
+    def keep(self) -> None:
+        """... and did not."""
+        if self.role is Role.DRAINING:
+            self.role = Role.PRIMARY
 
 
 class PartitionImage(msgspec.Struct, frozen=True, array_like=True):

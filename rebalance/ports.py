@@ -280,7 +280,7 @@ def may_act(node: Fence, version: Version) -> bool:
 def leads(node: Fence, number: int) -> Hold | None:
     """A partition, if this node is its primary and has done what a new one owes; None, too, if there is no such one."""
     hold = node.holds[number] if number < len(node.holds) else None
-    return hold if hold is not None and hold.mine and hold.active else None
+    return hold if hold is not None and hold.active else None
 
 
 class Operation(Protocol):

@@ -11,8 +11,8 @@ from heapq import heappop, heappush
 
 from rebalance.comparing import Answers
 from rebalance.messages import Settle, Settled
+from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, Node
-from rebalance.table import CopyState
 from wal import records as r
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
@@ -106,7 +106,7 @@ class Settling:
 
     def on_compare(self, asked: r.Compare) -> None:
         """The primary is about to vouch for a copy of this node, and asks what it contains."""
-        if self.core.holds[asked.partition].state is CopyState.MOVING:
+        if self.core.holds[asked.partition].role is Role.MOVING:
             self.answers.on_compare(asked, self._summed_up)
 
     def _summed_up(self, number: int) -> None:

@@ -421,10 +421,7 @@ class SupplySide:
         lives = {m.node: awaited(core.topology, m) for m in core.topology.members}
         self.vouching.switch(lives)
         for node, session in list(self._sessions.items()):
-            gone = any(
-                not core.holds[p].mine or not core.holds[p].active or node not in core.holds[p].placement.owners
-                for p in session.partitions
-            )
+            gone = any(not core.holds[p].active or node not in core.holds[p].placement.owners for p in session.partitions)
             if gone or lives.get(node) != session.life:
                 self._close(session)
 

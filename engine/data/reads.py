@@ -28,7 +28,6 @@ from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Rows, Sca
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.ports import MS, WORK_MAX, may_act
-from rebalance.table import CopyState
 from wal.ids import NodeId, partition_of
 from wal.probe import probe
 
@@ -105,7 +104,7 @@ class Reads:
         core.work += len(numbers) // 2
         if request.stale:
             doubt = any(core.replica.partition(n).prepared for n in numbers)
-            if not core.serving or any(core.holds[n].state is not CopyState.OWNING for n in numbers):
+            if not core.serving or not all(core.holds[n].in_sync for n in numbers):
                 core.remap(session, request.id)
             elif not doubt or request.age_ms < 0:
                 self._answer_stale(session, request, numbers, doubt=doubt)

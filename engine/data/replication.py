@@ -18,9 +18,8 @@ from engine.cluster.claims import Claims
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.turn.core import Core
-from rebalance.partition import Group, Hold
+from rebalance.partition import Group, Hold, Role
 from rebalance.ports import MS, WORK_MAX, Operation, may_act
-from rebalance.table import CopyState
 from wal import records as r
 from wal.counters import CounterError
 from wal.ids import NodeId
@@ -308,13 +307,13 @@ class Replication:
             passed = False
             for partition, epoch in claims:
                 hold = core.holds[partition] if partition < len(core.holds) else None
-                if hold is None or hold.placement.primary != sender or hold.state not in _HELD:
+                if hold is None or hold.placement.primary != sender or hold.role not in _HELD:
                     probe("replicate.refused_not_primary")
                     return None
                 known = started.get(partition)
                 if known is None:
                     known = core.replica.partition(partition).epoch
-                if hold.state is CopyState.MOVING:
+                if hold.role is Role.MOVING:
                     if self._demanded(partition):
                         return None  # it may begin with a clearing, which would wipe what comes now
                     if known != hold.epoch:
@@ -359,7 +358,7 @@ class Replication:
                 assert_never(message)
 
 
-_HELD = (CopyState.OWNING, CopyState.MOVING)
+_HELD = (Role.BACKUP, Role.MOVING)
 
 
 def _claims(record: r.Record) -> list[tuple[int, int]]:

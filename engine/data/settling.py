@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from engine.data.replication import Replication
 from engine.turn.core import Core
-from rebalance.partition import Hold
+from rebalance.partition import Hold, Role
 from rebalance.ports import MS, leads, may_act
 from wal import records as r
 from wal.ids import Fragment, Namespace
@@ -86,4 +86,4 @@ class Settling:
         """The partition, if this node speaks for it."""
         core = self.core
         hold = leads(core, name[1])
-        return hold if hold is not None and not hold.draining and may_act(core, core.version) else None
+        return hold if hold is not None and hold.role is not Role.DRAINING and may_act(core, core.version) else None

@@ -22,7 +22,7 @@ from engine.data.sessions import AHEAD_MAX, Sessions
 from engine.protocol.requests import Code, CommitTx, Done, Put, Request, Swap
 from engine.turn.core import PARKED_BYTES_MAX, Core
 from engine.turn.effects import SessionId
-from rebalance.partition import Hold
+from rebalance.partition import Hold, Role
 from rebalance.ports import MS, leads, may_act
 from rebalance.results import ABORTED
 from wal import records as r
@@ -152,7 +152,7 @@ class Writes:
         steady = core.quorum and not core.frozen and awaited
         for number in by_partition:
             hold = core.holds[number]
-            serves = steady and hold.mine and hold.active and not hold.draining
+            serves = steady and hold.role is Role.PRIMARY
             if serves and (not version or version >= hold.since) and self._is_new(request.tx, number):
                 continue  # how it nearly always is
             if not self.may_serve(session, request, hold, request.tx):
@@ -217,7 +217,7 @@ class Writes:
     def _still_free(self, request: Put, number: int, keys: list[bytes], *, granted: bool) -> bool:
         """Whether a share may be issued as it could when its request was looked at, some turns ago."""
         core, locks, hold = self.core, self.locks, leads(self.core, number)
-        if hold is None or hold.draining or not core.quorum or not may_act(core, core.version):
+        if hold is None or hold.role is Role.DRAINING or not core.quorum or not may_act(core, core.version):
             return False
         if not self._is_new(request.tx, number):
             return False
@@ -352,7 +352,7 @@ class Writes:
             )
             return False
         # The fence, without asking for it: each request comes through here, and was let in because this node serves.
-        if not hold.active or core.frozen or (hold.draining and new):
+        if not hold.active or core.frozen or (new and hold.role is Role.DRAINING):
             if len(core.parked.get(hold.number, ())) >= core.settings.parked_max or core.parked_bytes >= PARKED_BYTES_MAX:
                 core.refuse(session, request.id, Code.BUSY, "too many requests wait for the exchange", retryable=True)
             else:

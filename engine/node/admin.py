@@ -75,7 +75,7 @@ class Administration:
         topology = core.topology
         states: dict[str, int] = {}
         for hold in core.holds:
-            state = "PRIMARY" if hold.active else "PROMOTING" if hold.mine else str(hold.state)
+            state = "PRIMARY" if hold.active else "PROMOTING" if hold.mine else hold.role.value
             states[state] = states.get(state, 0) + 1
         status: dict[str, Any] = {
             "node": core.node,

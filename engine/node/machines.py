@@ -36,10 +36,10 @@ from engine.turn.turns import Turns
 from rebalance.affinity import Affinity, assign, assign_some
 from rebalance.demander import Demander
 from rebalance.lives import next_incarnation
-from rebalance.partition import Group, Hold
+from rebalance.partition import Group, Hold, Role
 from rebalance.promotion import Promotion
 from rebalance.supplier import SupplySide
-from rebalance.table import CopyState, Placement, Topology, what_changed
+from rebalance.table import Topology, what_changed
 from wal import records as r
 from wal.ids import NodeId
 
@@ -120,7 +120,7 @@ class Machines:
             self.deadlocks,
         )
         self._assigned: tuple[object, int] = (None, 0)  # who holds data, and for how many partitions it is known where
-        self._draining: list[int] = []  # partitions that an exchange hands over
+        self._draining: dict[int, None] = {}  # partitions that an exchange hands over
         self._groups: dict[tuple[object, ...], tuple[tuple[NodeId, ...], tuple[NodeId, ...], Group]] = {}
         self._waiting: deque[Event] = deque()  # there was too much to do to take them
         self.turns = Turns()  # noted by whoever pays them
@@ -145,11 +145,12 @@ class Machines:
             moved = core.holds
         else:
             moved = [h for h, p in zip(core.holds, topology.placements, strict=True) if h.placement != p]
-        changed = [hold for hold in moved if self._place(hold, topology.placements[hold.number])]
+        node = core.node if core.serving else None
+        changed = [hold for hold in moved if hold.place(topology.placements[hold.number], node)]
         for number in self._draining:
-            core.holds[number].draining = False
-        self._draining = []
-        to_promote = [hold for hold in core.holds if hold.mine and not hold.active]
+            core.holds[number].keep()
+        self._draining = {}
+        to_promote = [hold for hold in core.holds if hold.role is Role.PROMOTING]
         for hold in to_promote:
             hold.since = topology.version.number
         members = ", ".join(m.node for m in topology.members)
@@ -177,7 +178,7 @@ class Machines:
         self._ask_again(self.reads.switch())
         for number in sorted(core.parked):
             hold = core.holds[number]
-            if hold.active or not hold.mine:
+            if hold.role is not Role.PROMOTING:
                 self._ask_again(core.unpark(hold))
 
     def _prepare_affinity(self) -> None:
@@ -195,17 +196,6 @@ class Machines:
         if not core.affinity_known:
             core.work += AFFINITY_WORK
             core.resume(self._prepare_affinity)
-
-    def _place(self, hold: Hold, placement: Placement) -> bool:
-        """A partition is placed anew; whether that changes what this node is to it."""
-        core = self.core
-        before = (hold.state, hold.epoch, hold.placement.primary, hold.mine)
-        hold.placement = placement
-        hold.state = placement.state_of(core.node) if core.serving else CopyState.NONE
-        mine = core.serving and placement.primary == core.node
-        hold.active = mine and hold.mine and hold.active and hold.epoch == placement.epoch
-        hold.mine, hold.epoch = mine, placement.epoch
-        return before != (hold.state, hold.epoch, placement.primary, mine)
 
     def _ask_again(self, asked: Sequence[tuple[SessionId, Request]]) -> None:
         """Requests that waited are taken like new ones, before those that came later."""
@@ -235,7 +225,7 @@ class Machines:
         core, work = self.core, 0
         while moved and work < EVICT_WORK and core.serving:
             hold = moved.popleft()
-            if hold.state is CopyState.NONE and not hold.placement.lost and hold.number in core.replica.partitions:
+            if hold.role is Role.NONE and not hold.placement.lost and hold.number in core.replica.partitions:
                 for namespace in list(core.replica.partition(hold.number).fragments):
                     work += 1
                     core.log(r.FragmentClear(namespace, hold.number, "the copy moved away", True))
@@ -245,7 +235,9 @@ class Machines:
 
     def _activated(self, hold: Hold) -> None:
         """A promotion is done: the partition serves."""
-        hold.active = True
+        hold.activate()
+        if hold.number in self._draining:
+            hold.hand_over()
         self.participant.activated(hold)
         self.coordinator.activated(hold)
         self._ask_again(self.core.unpark(hold))
@@ -259,9 +251,8 @@ class Machines:
             return []
         moving = frozenset(handover)
         for number in handover:
-            if not core.holds[number].draining:
-                core.holds[number].draining = True
-                self._draining.append(number)
+            core.holds[number].hand_over()
+            self._draining[number] = None
         holding = dict.fromkeys(tx.hex() for tx in self.coordinator.holding(moving))
         for number in handover:
             holding |= dict.fromkeys(owner.hex() for owner in self.locks.owners_in(number))

@@ -487,7 +487,7 @@ class Coordinator:
         self._over = {p: txs for p, txs in self._over.items() if core.holds[p].mine}
         for transaction in list(self.active.values()):
             hold = core.holds[transaction.decision]
-            if not hold.mine or not hold.active:
+            if not hold.active:
                 probe("tx.coordinator_moved")
                 self._turn_away(transaction, begun=True)
             elif transaction.held_back:

@@ -40,7 +40,7 @@ from engine.node.node import Node
 from engine.protocol.requests import Admin, CommitTx, Get, GetStatus, Lock, Put, Request, Swap, Unlock
 from engine.state.store import Entry
 from engine.turn.settings import Settings
-from rebalance.partition import Hold
+from rebalance.partition import Hold, Role
 from tests.conversations.cluster import Cluster, Host, Letter
 from tests.conversations.fragment import state_of
 from tests.conversations.names import Names, duration, key_in, key_name
@@ -411,9 +411,7 @@ class NodesStory(Interpreter):
 
 
 def _role(hold: Hold) -> str:
-    if hold.mine:
-        return "primary" if hold.active else "promoting"
-    return {"OWNING": "backup", "-": "no copy"}.get(str(hold.state), str(hold.state).lower())
+    return "primary" if hold.active else "no copy" if hold.role is Role.NONE else hold.role.name.lower()
 
 
 def _matching(command: Command) -> Callable[[Letter], bool]:

@@ -17,11 +17,11 @@ from engine.state.store import Entry, LayeredStore, MemoryStore
 from rebalance.demander import Demander
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import AskTail, CopyMessage, Demand, More, Settle, Settled, Supply, Tail
-from rebalance.partition import Hold
+from rebalance.partition import Hold, Role
 from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory
 from rebalance.promotion import Promotion
 from rebalance.supplier import SupplySide
-from rebalance.table import CopyState, Member, Placement, Topology
+from rebalance.table import Member, Placement, Topology
 from wal import records as r
 from wal.errors import Finding
 from wal.history import HistoryCursor, Wanted
@@ -291,14 +291,14 @@ class Copy:
         for record in batch.records:
             for partition, epoch in _concerns(record):
                 hold, known = self.holds[partition], self.replica.partition(partition).epoch
-                if hold.placement.primary != sender or hold.state not in (CopyState.OWNING, CopyState.MOVING):
+                if hold.placement.primary != sender or hold.role not in (Role.BACKUP, Role.MOVING):
                     return
-                if hold.state is CopyState.MOVING and self.demander.demanded(partition):
+                if hold.role is Role.MOVING and self.demander.demanded(partition):
                     return
                 history = isinstance(record, r.History | r.EpochStart)
-                if hold.state is CopyState.MOVING and (known != hold.epoch or (epoch != known and not history)):
+                if hold.role is Role.MOVING and (known != hold.epoch or (epoch != known and not history)):
                     continue
-                if hold.state is CopyState.OWNING and epoch != known and not history:
+                if hold.role is Role.BACKUP and epoch != known and not history:
                     return
                 if self.replica.apply(record):
                     self.records.append(record)
@@ -310,23 +310,14 @@ class Copy:
     def switch(self, topology: Topology) -> None:
         """A new map, in the order in which a node lets it take effect."""
         self.topology = topology
-        before = [(h.state, h.epoch, h.placement.primary, h.mine) for h in self.holds]
         if not self.holds:
             self.holds = [Hold(n, p) for n, p in enumerate(topology.placements)]
-            before = [(CopyState.NONE, 0, None, False) for _ in self.holds]
-        changed: list[Hold] = []
-        for hold, placement, was in zip(self.holds, topology.placements, before, strict=True):
-            mine = placement.primary == self.node
-            hold.active = mine and hold.mine and hold.active and hold.epoch == placement.epoch
-            hold.placement, hold.mine, hold.epoch = placement, mine, placement.epoch
-            hold.state = placement.state_of(self.node)
-            if was != (hold.state, hold.epoch, placement.primary, mine):
-                changed.append(hold)
+        changed = [h for h, p in zip(self.holds, topology.placements, strict=True) if h.place(p, self.node)]
         self.supply.switch()
         for hold in self.holds:
             self._group(hold)
         self.shipping.switch()
-        self.promotion.begin([hold for hold in self.holds if hold.mine and not hold.active])
+        self.promotion.begin([hold for hold in self.holds if hold.role is Role.PROMOTING])
         self.demander.switch(changed)
 
     def _group(self, hold: Hold) -> None:
@@ -338,7 +329,7 @@ class Copy:
             hold.moving = tuple(n for n in others if n not in hold.needed)
 
     def _activate(self, hold: Hold) -> None:
-        hold.active = True
+        hold.activate()
 
     # What a client wants of a primary.
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rebalance.choice import Kind
-from rebalance.table import CopyState
+from rebalance.partition import Role
 from tests.rebalance.copies import NAMESPACE, Copies, Said, Settings
 from wal import records as r
 from wal.counters import PartitionCounter
@@ -117,7 +117,7 @@ def test_exactly_what_a_copy_lacks_is_supplied(deeds: list[str], seed: int, extr
     begins = len(copy.records)
     copies.map((*owners, back), owners)
     story.heal()
-    assert copy.holds[0].state is CopyState.OWNING
+    assert copy.holds[0].role is Role.BACKUP
     new = copy.records[begins:]
     if copy.demander.progress.ways.get(name) == Kind.FULL:
         return

@@ -13,7 +13,7 @@ import pytest
 
 from engine.client.calls import GetCall, PutCall
 from engine.messages import AskTail
-from rebalance.table import CopyState
+from rebalance.partition import Hold, Role
 from tests.conversations.in_turn import in_turn
 from tests.sim.clients import Client
 from tests.sim.draws import Draws
@@ -64,11 +64,11 @@ def put(world: World, client: Client, value: bytes) -> None:
     assert task.failure is None
 
 
-def copy_state(world: World, name: NodeId) -> CopyState:
-    """What the node takes its copy of partition 0 for."""
+def hold_of(world: World, name: NodeId) -> Hold:
+    """What the node is to partition 0."""
     node = world.machines[name].node
     assert node is not None
-    return node.core.holds[0].state
+    return node.core.holds[0]
 
 
 def loading(world: World, name: NodeId) -> bool:
@@ -87,7 +87,7 @@ def empty(world: World, name: NodeId) -> None:
     assert fragment.base
     node.core.log(r.Undo(NAMESPACE, 0, 0, []))
     assert loading(world, name)
-    assert copy_state(world, name) is CopyState.OWNING
+    assert hold_of(world, name).in_sync
 
 
 def until(world: World, holds: Callable[[], bool]) -> None:
@@ -99,8 +99,8 @@ def until(world: World, holds: Callable[[], bool]) -> None:
 def test_a_copy_that_emptied_itself_leaves_the_in_sync_set_and_catches_up(world: World, name: NodeId) -> None:
     """It says so, an exchange takes it out, it demands, and is vouched for: all without a restart, and nobody is lost."""
     empty(world, name)
-    until(world, lambda: copy_state(world, name) is CopyState.MOVING)
-    until(world, lambda: copy_state(world, name) is CopyState.OWNING)
+    until(world, lambda: hold_of(world, name).role is Role.MOVING)
+    until(world, lambda: hold_of(world, name).in_sync)
     until(world, lambda: not unsettled(world))
     assert not loading(world, name)
     compare_copies(world)

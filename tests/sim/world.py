@@ -17,6 +17,7 @@ from engine.protocol.requests import Admin, Failed, Reply
 from engine.turn.effects import Asked
 from engine.turn.settings import Settings
 from rebalance.affinity import Affinity, assign
+from rebalance.partition import Role
 from rebalance.table import Topology
 from tests.sim.clients import Client
 from tests.sim.costs import Costs, Free
@@ -203,7 +204,7 @@ class World:
             node = self.machines[name].node
             if node is None or not self.machines[name].up or not node.core.serving:
                 return False
-            if any(hold.mine and not hold.active for hold in node.core.holds):
+            if any(hold.role is Role.PROMOTING for hold in node.core.holds):
                 return False
         return True
 

@@ -20,6 +20,7 @@ from engine.state.store import CheckpointImage, Entry
 from engine.state.store_envelope import ROWS, fragment_key
 from engine.state.store_lmdb import LmdbStore
 from engine.turn.settings import Settings
+from rebalance.partition import Role
 from tests.support.patience import PATIENCE_SECONDS
 from wal import DirectoryDisk, Log, LogSettings, list_segments, read
 from wal.ids import Fragment
@@ -63,7 +64,7 @@ class Nodes:
             core.serving
             and core.topology is not None
             and len(core.topology.members) == len(self.servers)
-            and all(hold.active or not hold.mine for hold in core.holds)
+            and all(hold.role is not Role.PROMOTING for hold in core.holds)
         )
 
     async def settle(self) -> None:

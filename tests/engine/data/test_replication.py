@@ -12,9 +12,9 @@ from engine.state.store import LayeredStore, MemoryStore
 from engine.turn.core import Core
 from engine.turn.effects import Effects
 from engine.turn.settings import Settings
-from rebalance.partition import Hold
+from rebalance.partition import Hold, Role
 from rebalance.ports import MS
-from rebalance.table import CopyState, Member, Placement, Topology
+from rebalance.table import Member, Placement, Topology
 from wal import records as r
 from wal.ids import NodeId, Version
 
@@ -55,8 +55,7 @@ class Primary:
         )
         self.core.topology = topology
         self.hold = Hold(0, placement)
-        self.hold.mine = self.hold.active = True
-        self.hold.state = CopyState.OWNING
+        self.hold.role = Role.PRIMARY
         self.hold.needed, self.hold.moving = ("n2",), ("n3",)
         self.hold.group = (("n2",), ("n3",))
         self.core.holds = [self.hold]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rebalance.table import CopyState, Topology
+from rebalance.table import Topology
 from tests.sim.oracles.ledger import Ledger, version_before
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
@@ -29,7 +29,7 @@ class Copies(Oracle):
             assert machine.node is not None
             core = machine.node.core
             for name, copy in core.replica.fragments.items():
-                if copy.loading and core.holds and core.holds[name[1]].state is CopyState.OWNING:
+                if copy.loading and core.holds and core.holds[name[1]].in_sync:
                     raise Violation(
                         "copies", f"{machine.name} is in sync, and its copy {copy} is not whole", About(fragments=(name,))
                     )

@@ -80,7 +80,7 @@ class OnePrimary(Oracle):
         if len(machine.node.core.holds) > FEW and not any(isinstance(r, EpochStart | Committed) for r in effects.log):
             return
         for hold in machine.node.core.holds:
-            if hold.mine and hold.active:
+            if hold.active:
                 first = self._served.setdefault((hold.number, hold.epoch), machine.name)
                 if first != machine.name:
                     raise Violation(

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from engine.state.replica import Replica
 from rebalance.contents import share
-from rebalance.table import CopyState
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
@@ -91,7 +90,7 @@ def _whole(machine: Machine, name: Fragment) -> bool:
     assert machine.node is not None
     core = machine.node.core
     copy = core.replica.fragments[name]
-    serves = core.serving and core.holds[name[1]].state is CopyState.OWNING
+    serves = core.serving and core.holds[name[1]].in_sync
     return serves and not copy.counter.ranges and not copy.suspects
 
 

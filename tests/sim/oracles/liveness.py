@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rebalance.partition import Role
 from tests.sim.world import World
 
 
@@ -22,7 +23,7 @@ def out_of_sync(world: World) -> str:
         for what in ("under_replicated", "lost", "behind", "frozen"):
             if status[what]:
                 return f"{machine.name}: {what} is {status[what]}"
-        if any(hold.mine and not hold.active for hold in node.core.holds):
+        if any(hold.role is Role.PROMOTING for hold in node.core.holds):
             return f"{machine.name} has not promoted everything it is primary of"
     return ""
 

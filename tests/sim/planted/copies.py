@@ -12,6 +12,7 @@ from engine.node.node import Node
 from engine.state.recover import Replays, recover
 from engine.state.store import LayeredStore
 from rebalance.fragment import FragmentState
+from rebalance.partition import Role
 from rebalance.ports import HistoryRead
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace, swapped
@@ -226,7 +227,7 @@ def live_writes_not_taken_while_moving(machine: Machine) -> None:
 
 
 def _moves(core: Any, record: r.Record) -> bool:
-    return isinstance(record, r.Update) and any(core.holds[w.partition].state == "MOVING" for w in record.writes)
+    return isinstance(record, r.Update) and any(core.holds[w.partition].role is Role.MOVING for w in record.writes)
 
 
 # Checkpoints and recovery.

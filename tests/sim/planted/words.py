@@ -9,7 +9,7 @@ from engine.data.replication import Batch, _claims
 from engine.messages import PrepareParts, Propose, Replicate, Replicated, Vote
 from engine.protocol.requests import Get, Lock, Request
 from engine.turn.effects import SessionId
-from rebalance.table import CopyState
+from rebalance.partition import Role
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace, swapped
 from wal import records as r
@@ -102,7 +102,7 @@ def no_epoch_check_on_replicate(machine: Machine) -> None:
         for record in records:
             for partition, _ in _claims(record):
                 hold = core.holds[partition]
-                if hold.placement.primary != sender or hold.state not in (CopyState.OWNING, CopyState.MOVING):
+                if hold.placement.primary != sender or hold.role not in (Role.BACKUP, Role.MOVING):
                     return None
         return records
 

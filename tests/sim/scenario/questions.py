@@ -365,7 +365,7 @@ def serving(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     if len(words) == 1:
         return True
     hold = node.core.holds[stage.partition(statement, words[1].rpartition("/")[2])]
-    return hold.mine and hold.active and node.core.quorum and not node.core.frozen
+    return hold.active and node.core.quorum and not node.core.frozen
 
 
 @expects("quorum", "NODE", least=1)

@@ -1,0 +1,90 @@
+"""What a node is to a partition: each map, promotion and handover leads from one role to one other."""
+
+from __future__ import annotations
+
+import pytest
+
+from rebalance.partition import Hold, Role
+from rebalance.table import Placement
+
+LEADING = Placement(1, 1, ("n1", "n2"), ("n1", "n2"))
+AGAIN = Placement(2, 2, ("n1", "n2"), ("n1", "n2"))
+SMALLER = Placement(3, 1, ("n1",), ("n1",))
+FOLLOWING = Placement(4, 2, ("n2", "n1"), ("n1", "n2"))
+LOADING = Placement(5, 1, ("n2", "n1"), ("n2",))
+GONE = Placement(6, 1, ("n2", "n3"), ("n2", "n3"))
+LOST = Placement(7, 1, ("n1",), ("n1",), lost=True)
+
+
+def held(role: Role) -> Hold:
+    """A hold of n1 that came to a role by what leads there."""
+    placement = {Role.MOVING: LOADING, Role.BACKUP: FOLLOWING, Role.NONE: GONE, Role.LOST: LOST}.get(role, LEADING)
+    hold = Hold(0, placement)
+    hold.place(placement, "n1")
+    if role in (Role.PRIMARY, Role.DRAINING):
+        hold.activate()
+    if role is Role.DRAINING:
+        hold.hand_over()
+    assert hold.role is role
+    return hold
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(
+    ("placement", "becomes"),
+    [
+        (AGAIN, Role.PROMOTING),
+        (FOLLOWING, Role.BACKUP),
+        (LOADING, Role.MOVING),
+        (GONE, Role.NONE),
+        (LOST, Role.LOST),
+    ],
+    ids=lambda it: it.name if isinstance(it, Role) else "",
+)
+def test_a_map_makes_of_any_role_what_it_says(role: Role, placement: Placement, becomes: Role) -> None:
+    hold = held(role)
+    before = (hold.mine, hold.epoch, hold.placement.primary, role)
+    is_new = hold.place(placement, "n1")
+    assert hold.role is becomes
+    assert is_new == (before != (hold.mine, hold.epoch, hold.placement.primary, becomes))
+
+
+@pytest.mark.parametrize("role", Role)
+def test_whom_the_map_does_not_list_is_nothing_to_it(role: Role) -> None:
+    hold = held(role)
+    hold.place(LEADING, None)
+    assert (hold.role, hold.mine, hold.active, hold.in_sync) == (Role.NONE, False, False, False)
+
+
+def test_who_stays_primary_in_its_epoch_goes_on_as_it_was() -> None:
+    for role, then in (
+        (Role.PROMOTING, Role.PROMOTING),
+        (Role.PRIMARY, Role.PRIMARY),
+        (Role.DRAINING, Role.PRIMARY),
+        (Role.BACKUP, Role.PROMOTING),
+        (Role.MOVING, Role.PROMOTING),
+    ):
+        hold = held(role)
+        assert hold.place(SMALLER, "n1") == (not held(role).mine), "it is new to those who were not"
+        assert hold.role is then
+
+
+def test_only_a_primary_that_serves_is_drained_and_it_may_keep_the_partition() -> None:
+    for role in Role:
+        hold = held(role)
+        hold.hand_over()
+        assert (hold.role is Role.DRAINING) == (role in (Role.PRIMARY, Role.DRAINING))
+        hold.keep()
+        assert hold.role is (Role.PRIMARY if role is Role.DRAINING else role)
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.PROMOTING])
+def test_only_a_promotion_makes_a_partition_serve(role: Role) -> None:
+    with pytest.raises(AssertionError, match="no promotion of it was due"):
+        held(role).activate()
+
+
+def test_a_role_says_whether_this_node_leads_serves_and_is_in_sync() -> None:
+    assert [role for role in Role if held(role).mine] == [Role.PROMOTING, Role.PRIMARY, Role.DRAINING]
+    assert [role for role in Role if held(role).active] == [Role.PRIMARY, Role.DRAINING]
+    assert [role for role in Role if held(role).in_sync] == [Role.BACKUP, Role.PROMOTING, Role.PRIMARY, Role.DRAINING]
