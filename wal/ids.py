@@ -40,7 +40,8 @@ KEY_BYTES_MAX = 400
 VALUE_BYTES_MAX = 16 << 20
 SLOTS = 16384
 PARTITIONS_MAX = SLOTS
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+NAME_MAX = 64
+NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 
 
 MINOR_BITS = 24

@@ -124,8 +124,9 @@ class Writes:
     def crowded_out(self, namespace: Namespace) -> str:
         """Why there can be no such namespace, or nothing."""
         known, most = self.core.replica.namespaces, self.core.settings.namespaces_max
-        own = (DECISIONS in known) + (CODECS in known)
-        if namespace not in known and namespace != CODECS and len(known) - own >= most:
+        if namespace in known or namespace == CODECS:
+            return ""
+        if len(known) - (DECISIONS in known) - (CODECS in known) >= most:
             return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
         return ""
 

@@ -9,6 +9,7 @@ how many namespaces there are) is not decided here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import assert_never
 
 from engine.protocol.requests import (
@@ -31,6 +32,7 @@ from wal.ids import (
     CODECS,
     KEY_BYTES_MAX,
     NAME,
+    NAME_MAX,
     SEQUENCE_MAX,
     SESSION_BYTES,
     TX_ID_BYTES,
@@ -56,12 +58,13 @@ def problem_with(request: Request, partitions: int) -> str:
     if not 0 <= within_of(request) <= TIMEOUT_MS_MAX:
         return f"an answer is waited for {within_of(request)} ms: expected 0 to {TIMEOUT_MS_MAX}"
     match request:
+        case Put():  # what is asked most comes first, and takes out only what it needs
+            return _tx(request.tx) or _namespace(request.namespace) or _writes(request.keys, request.values)
+        case Get():
+            known = "" if request.namespace == CODECS else _namespace(request.namespace)
+            return known or _keys(request.keys) or _age(request.age_ms)
         case GetTable():
             return ""
-        case Get(_, namespace, keys, _, age_ms):
-            return ("" if namespace == CODECS else _namespace(namespace)) or _keys(keys) or _age(age_ms)
-        case Put(_, tx, namespace, keys, values):
-            return _tx(tx) or _namespace(namespace) or _writes(keys, values)
         case Swap(_, tx, namespace, key, when, old, new):
             known = _codec(key, when, new) if namespace == CODECS else _namespace(namespace)
             return _tx(tx) or known or _keys([key]) or _condition(when) or _values([old, new])
@@ -97,15 +100,18 @@ def within_of(request: Request) -> int:
 def weight_of(request: Request) -> int:
     """About how many bytes a request holds."""
     match request:
-        case Put(_, _, _, keys, values):
+        case Put():
+            keys, values = request.keys, request.values
+            if len(keys) == 1 == len(values):
+                return len(keys[0]) + len(values[0] or b"")
             return _bytes(keys) + _bytes(values)
         case Swap(_, _, _, key, _, old, new):
             return _bytes([key, old, new])
         case CommitTx(_, _, _, _, writes, locks, reads):
             written = sum(_bytes(keys) + _bytes(values) for _, keys, values in writes)
             return written + _bytes([key for _, key in locks]) + _bytes([key for _, key, _, _ in reads])
-        case Get(_, _, keys) | Lock(_, _, _, keys):
-            return _bytes(keys)
+        case Get() | Lock():
+            return _bytes(request.keys)
         case Scan() | KeepLocks() | KeepSessions() | Unlock() | Check() | GetStatus() | GetTable() | Admin():
             return 0
         case _:
@@ -196,7 +202,14 @@ def _sessions(sessions: list[tuple[bytes, int]]) -> str:
 
 
 def _namespace(namespace: Namespace) -> str:
-    return "" if NAME.fullmatch(namespace) else f"namespace {namespace[:80]!r} is not a legal name: {_RULE}"
+    if len(namespace) <= NAME_MAX and _legal(namespace):  # what is kept for the next time is short
+        return ""
+    return f"namespace {namespace[:80]!r} is not a legal name: {_RULE}"
+
+
+@lru_cache(maxsize=1024)
+def _legal(namespace: Namespace) -> bool:
+    return NAME.fullmatch(namespace) is not None
 
 
 def _codec(namespace: bytes, when: str, codec: bytes | None) -> str:
@@ -236,8 +249,10 @@ def _values(values: Iterable[bytes | None]) -> str:
 def _writes(keys: list[bytes], values: list[bytes | None]) -> str:
     if len(keys) != len(values):
         return f"{len(keys)} keys came with {len(values)} values"
+    if len(keys) == 1:
+        return _sizes(keys) or _values(values)
     problem = _keys(keys) or _unique(keys) or _values(values)
-    if not problem and len(keys) > 1 and (size := _bytes(keys) + _bytes(values)) > REQUEST_BYTES_MAX:
+    if not problem and (size := _bytes(keys) + _bytes(values)) > REQUEST_BYTES_MAX:
         return f"a batch has {size} bytes: expected at most {REQUEST_BYTES_MAX}"
     return problem
 
@@ -286,4 +301,4 @@ def _first(problems: Iterable[str]) -> str:
 
 
 def _bytes(strings: Iterable[bytes | None]) -> int:
-    return sum(len(text) for text in strings if text is not None)
+    return sum(map(len, filter(None, strings)))
