@@ -105,6 +105,7 @@ class FragmentState:
         "digest",
         "digests",
         "dirty",
+        "dropped",
         "epochs",
         "history_from",
         "loading",
@@ -129,6 +130,7 @@ class FragmentState:
         self.suspects: dict[bytes, None] = {}  # rows that may be wrong: undone, or live while loading; not yet fetched
         self.dirty = False  # changed since the last checkpoint began
         self.tombstones: dict[bytes, int] = {}  # deletes in the store that may go when base has passed them
+        self.dropped = 0  # no delete above this counter has gone from the store
 
     # The life of a copy.
 
@@ -387,6 +389,7 @@ class FragmentState:
         state.history_from = image.history_from
         state.suspects = dict.fromkeys(image.suspects)
         state.tombstones = dict(image.tombstones)
+        state.dropped = image.base
         return state
 
     def check(self) -> None:

@@ -314,25 +314,30 @@ class CheckCall(Call):
         owner: TxId,
         locks: list[tuple[Namespace, bytes]],
         reads: list[tuple[Namespace, bytes, int, int]],
+        absent: list[tuple[Namespace, bytes, int, int]],
     ) -> None:
         self.owner = owner
         self.locks = locks
         self.reads = reads
+        self.absent = absent
 
     def partitions(self, count: int) -> list[int]:
-        """The partition of each lock, then of each read."""
-        keys = [*(key for _, key in self.locks), *(key for _, key, _, _ in self.reads)]
+        """The partition of each lock, then of each read, then of each of those that found nothing."""
+        keys = [key for _, key in self.locks]
+        keys += [key for _, key, _, _ in (*self.reads, *self.absent)]
         return [partition_of(key, count) for key in keys]
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Check what lies at one node."""
         first_read = len(self.locks)
+        first_absent = first_read + len(self.reads)
         return Check(
             request_id,
             self.owner,
             [self.locks[i] for i in items if i < first_read],
-            [self.reads[i - first_read] for i in items if i >= first_read],
+            [self.reads[i - first_read] for i in items if first_read <= i < first_absent],
             self.within_ms,
+            [self.absent[i - first_absent] for i in items if i >= first_absent],
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:

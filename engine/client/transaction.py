@@ -282,8 +282,10 @@ class Transaction:
         optimistic = self.concurrency is Concurrency.OPTIMISTIC
         locks: list[tuple[NamespaceName, bytes]] = []
         reads: list[tuple[NamespaceName, bytes, int, int]] = []
+        absent: list[tuple[NamespaceName, bytes, int, int]] = []
         for namespace, read in self._read.items():
             if optimistic:
+                absent.extend((namespace, key, epoch, at) for key, (epoch, at, v) in read.items() if v is None)
                 reads.extend(
                     (namespace, key, *((epoch, at) if v is not None else (0, 0))) for key, (epoch, at, v) in read.items()
                 )
@@ -299,7 +301,7 @@ class Transaction:
             else:
                 self._unused()
                 if locks or reads:
-                    await self.session.call(CheckCall(self._owner, locks, reads))
+                    await self.session.call(CheckCall(self._owner, locks, reads, absent))
             await self._release(self._astray)
         except errors.Error as error:
             self._state = "rolled back"

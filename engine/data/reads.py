@@ -57,11 +57,13 @@ def values_of(core: Core, request: Get | Lock, age_ms: int = 0) -> Values:
     values: list[tuple[int, int, bytes | None]] = []
     size = 0
     for key in request.keys[:KEYS_AT_ONCE]:
-        held = get((namespace, partition_of(key, partitions)), key)
-        if held is None:
-            values.append((0, 0, None))
+        number = partition_of(key, partitions)
+        held = get((namespace, number), key)
+        if held is None or held.value is None:
+            fragment = core.replica.fragments.get((namespace, number))
+            values.append((core.holds[number].epoch, fragment.counter.lwm if fragment is not None else 0, None))
             continue
-        size += len(held.value or b"")
+        size += len(held.value)
         if size > VALUES_BYTES_MAX and values:
             probe("read.answered_in_part")
             break

@@ -80,7 +80,7 @@ def problem_with(request: Request, partitions: int) -> str:
         case KeepSessions(_, sessions):
             return _sessions(sessions)
         case Check(_, owner, locks, reads):
-            return _tx(owner) or _touched(locks, reads)
+            return _tx(owner) or _touched(locks, reads) or _touched([], request.absent)
         case GetStatus(_, tx, partition):
             return _tx(tx) or _partitions([partition], partitions)
         case Scan(_, namespace, numbers, start, end, limit):

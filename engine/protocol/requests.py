@@ -130,13 +130,17 @@ class KeepSessions(msgspec.Struct, frozen=True, array_like=True, tag="keep-sessi
 
 
 class Check(msgspec.Struct, frozen=True, array_like=True, tag="check", gc=False):
-    """End a transaction that wrote nothing: are its locks still held, and its optimistic reads still current?"""
+    """End a transaction that wrote nothing: are its locks still held, and its optimistic reads still current?
+
+    `absent`: which of the reads found nothing, at which (epoch, counter) of the fragment; nothing was there since, either.
+    """
 
     id: int
     owner: TxId
     locks: list[tuple[Namespace, bytes]]
     reads: list[tuple[Namespace, bytes, int, int]]
     within_ms: int = 0
+    absent: list[tuple[Namespace, bytes, int, int]] = []
 
 
 class GetStatus(msgspec.Struct, frozen=True, array_like=True, tag="get-status", gc=False):
@@ -187,7 +191,8 @@ class Table(msgspec.Struct, frozen=True, array_like=True, tag="table", gc=False)
 
 
 class Values(msgspec.Struct, frozen=True, array_like=True, tag="values", gc=False):
-    """For each key asked: (epoch, counter, value); value None: there is no such key. Answers Get and Lock.
+    """For each key asked: (epoch, counter, value). Answers Get and Lock. Value None: there was no such key in this epoch of
+    its partition, when its fragment was at this counter.
 
     Values that do not fit into one answer are cut off at the end, never all of them: they are asked for again. `age_ms`:
     they have all that was acknowledged so long ago; 0: all that there is, -1: nobody knows.

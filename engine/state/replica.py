@@ -434,6 +434,7 @@ class Replica:
         rows = self.store.layer_of(fragment.name)
         for key in [k for k, counter in fragment.tombstones.items() if counter <= fragment.base]:
             counter = fragment.tombstones.pop(key)
+            fragment.dropped = max(fragment.dropped, counter)
             held = self.store.get(fragment.name, key)
             if held is not None and held.counter == counter and held.value is None:
                 rows[key] = GONE

@@ -153,7 +153,8 @@ class Participant:
         core, version = self.core, self.core.version
         assert core.topology is not None
         partitions = core.topology.partitions
-        keys = [*(key for _, key in request.locks), *(key for _, key, _, _ in request.reads)]
+        keys = [key for _, key in request.locks]
+        keys += [key for _, key, _, _ in (*request.reads, *request.absent)]
         needed: dict[NodeId, None] = {}
         for at in range(0, len(keys), CHECKED_AT_ONCE):
             for key in keys[at : at + CHECKED_AT_ONCE]:
@@ -182,6 +183,12 @@ class Participant:
             if core.version != version:
                 self.on_check(session, request)
                 return
+        for at in range(0, 0 if stale else len(request.absent), CHECKED_AT_ONCE):
+            stale = stale or self._came_and_went(request.absent[at : at + CHECKED_AT_ONCE])
+            yield CHECKED_AT_ONCE // 2
+            if core.version != version:
+                self.on_check(session, request)
+                return
         yield from self.locks.giving_up(request.owner)
         if stale:
             core.refuse(session, request.id, Code.CONFLICT, stale, retryable=True)
@@ -203,6 +210,24 @@ class Participant:
             other = self.locks.owned((namespace, key))
             if other is not None and other != owner:
                 return f"{namespace}:{key!r} is locked by transaction {other.hex()}"
+        return ""
+
+    def _came_and_went(self, absent: list[_Read]) -> str:
+        """Which of these keys, that are absent, may have been there since they were read; or nothing.
+
+        Its tombstone would tell; where that is gone, nothing was dropped above the counter at which it was read. A
+        transaction that writes need not ask: it holds what it read until its end, and so sees all of it in one moment.
+        """
+        core = self.core
+        assert core.topology is not None
+        for namespace, key, epoch, counter in absent:
+            number = partition_of(key, core.topology.partitions)
+            held = core.replica.store.get((namespace, number), key)
+            fragment = core.replica.fragments.get((namespace, number))
+            last = held.counter if held is not None else fragment.dropped if fragment is not None else 0
+            if core.holds[number].epoch != epoch or last > counter:
+                probe("tx.came_and_went")
+                return f"{namespace}:{key!r} may have come and gone since it was read, at {epoch}.{counter}"
         return ""
 
     # Prepare.

@@ -112,8 +112,9 @@ class SimTransaction:
                 for (ns, key), v in self.read.items()
                 if self.optimistic
             ]
+            absent = [(ns, key, *v[:2]) for (ns, key), v in self.read.items() if self.optimistic and v[2] is None]
             if locks or reads:
-                await self.client.call(CheckCall(self.tx, locks, reads), timeout_ns=self.timeout_ns)
+                await self.client.call(CheckCall(self.tx, locks, reads, absent), timeout_ns=self.timeout_ns)
             return
         self.commit_call = self.request()
         await self.client.call(self.commit_call, timeout_ns=self.timeout_ns)

@@ -78,7 +78,7 @@ KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
         READ,
         odd(st.just(value=False), st.booleans()),
     ),
-    Check: st.builds(Check, ID, TX, LOCKED, READ),
+    Check: st.builds(Check, ID, TX, LOCKED, READ, NUMBER, READ),
     GetStatus: st.builds(GetStatus, ID, TX, NUMBER),
     Scan: st.builds(Scan, ID, NAME, st.lists(NUMBER, max_size=9), KEY, st.none() | KEY, COUNT),
     Admin: st.builds(Admin, ID, ADMIN, ARGUMENTS),

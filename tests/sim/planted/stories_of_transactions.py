@@ -6,8 +6,9 @@ import msgspec
 
 from engine.client.calls import PutCall
 from engine.errors import Conflict
-from engine.protocol.requests import Request
+from engine.protocol.requests import Check, Request
 from engine.transactions.coordinator import PREPARE_SECONDS_MAX
+from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
 from tests.sim.world import SECOND, Plant
@@ -52,6 +53,32 @@ def a_status_is_asked_before_the_commit_arrives(plant: Plant | None) -> None:
         stage.until(lambda: committing.done, "the commit is answered")
         again = stage.do(tx.status())
         stage.must(answer == again, f"the outcome was told as {answer}, and then as {again}")
+        stage.curtain()
+
+
+@story
+def one_of_two_keys_is_there_and_a_reader_finds_neither(plant: Plant | None) -> None:
+    """A reader looks at x and y, and what is in one of them moves to the other and back while it reads and ends."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(y, b"here")
+        tx = stage.transaction(optimistic=True)
+        found = stage.do(tx.get(NAMESPACE, [x]))
+        stage.put(x, b"here")
+        stage.put(y, None)
+        found |= stage.do(tx.get(NAMESPACE, [y]))
+        stage.put(y, b"here")
+        stage.put(x, None)
+        late = Rule("the check of y", lambda _, to, said: to == "n2" and isinstance(said, Check), drop=False)
+        stage.world.network.rules.append(late)
+        ending = stage.begin(tx.commit())
+        stage.wait(50)
+        stage.put(x, b"here")
+        stage.put(y, None)
+        stage.world.network.release([late], stage.world.network.held)
+        stage.until(lambda: ending.done, "the reader ends")
+        neither = list(found.values()) == [None, None] and told(ending)
+        stage.must(not neither, "a reader was told that it saw neither, and one was always there")
         stage.curtain()
 
 

@@ -319,3 +319,10 @@ def results_not_moved_with_a_partition(machine: Machine) -> None:
         return original(session, **{**parts, "results": []})
 
     around(machine.node.supply, "_batch", batch)
+
+
+@TRANSACTIONS.fault("5")
+def absent_is_absent(machine: Machine) -> None:
+    """A transaction that wrote nothing may end if what it found absent is absent now, whatever came and went meanwhile."""
+    assert machine.node is not None
+    replace(machine.node.participant, "_came_and_went", lambda absent: "")
