@@ -78,6 +78,7 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
         local = CliRunner().invoke(app, ["check", *several, "--json"])
         remote = CliRunner().invoke(app, ["check", *several, "--json", "--engine", "spark"])
         assert (remote.exit_code, remote.stdout) == (1, local.stdout), remote.stderr
+        assert on_spark(abs, [-4]) == [4], "a session that somebody else began goes on"
     finally:
         spark.stop()
 

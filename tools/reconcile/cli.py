@@ -24,7 +24,7 @@ from tools.reconcile.findings import Values
 from tools.reconcile.repair_cli import COMMANDS
 from tools.reconcile.report import ExitCode, Report, lines_of, show
 from tools.reconcile.run import FINDINGS_KEPT, check
-from tools.reconcile.session import session
+from tools.reconcile.session import borrowed
 from tools.reconcile.spark_job import OnSpark
 from tools.terminal import complain, emit, emit_bytes, program
 from wal import LogError
@@ -113,12 +113,9 @@ def _run(
         if master is not None:
             raise UsageError("--master is Spark's: add --engine spark, or leave it out")
         return checked(engine=InChildren(parallelism), shares=parallelism or 1)
-    spark = session(master)
-    try:
+    with borrowed(master) as spark:
         on_spark = OnSpark(spark)
         return checked(engine=on_spark, shares=parallelism or on_spark.processors)
-    finally:
-        spark.stop()
 
 
 def _print(report: Report, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ import typer
 from engine.errors import UsageError
 from engine.state.identity import read_identity
 from tools.reconcile.findings import Values
-from tools.reconcile.session import session
+from tools.reconcile.session import borrowed
 from tools.reconcile.survey import local_path
 from tools.terminal import emit
 
@@ -41,11 +41,8 @@ def export_command(
     if kind not in KINDS:
         raise UsageError(f"--kind is {kind!r}: expected {', '.join(KINDS)}")
     if "://" in out:
-        spark = session(master, name="foreshore export")
-        try:
+        with borrowed(master, name="foreshore export") as spark:
             export_by_spark(spark, directories, out, kind, values)
-        finally:
-            spark.stop()
         emit([f"written to {out}"])
         return
     emit([f"{written} rows in {out}" for written in [export_here(directories, Path(out), kind, values)]])

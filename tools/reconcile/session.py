@@ -109,6 +109,27 @@ def session(master: str | None = None, *, name: str = "foreshore reconcile") -> 
 
 
 @contextmanager
+def borrowed(master: str | None = None, *, name: str = "foreshore reconcile") -> Iterator[SparkSession]:
+    """A session for as long as it takes: one that ran before goes on, one that began for this ends with it."""
+    ran = _runs()
+    spark = session(master, name=name)
+    try:
+        yield spark
+    finally:
+        if not ran:
+            spark.stop()
+
+
+def _runs() -> bool:
+    """Whether this process has a Spark context; the active session is told to the thread that began it only."""
+    try:
+        from pyspark import SparkContext  # noqa: PLC0415  # as above
+    except ImportError:
+        return False
+    return SparkContext._active_spark_context is not None
+
+
+@contextmanager
 def _hushed() -> Iterator[Callable[[], str]]:
     """Keep what a Java virtual machine says on its start, and later, to itself; what it said, if it is asked for.
 
