@@ -18,7 +18,10 @@ from wal.ids import Ballot, Namespace, NodeId, TxId, Version
 
 
 class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one node's copy of one fragment has: a line of its single map. `loading`: it is not whole."""
+    """What one node's copy of one fragment has: a line of its single map.
+
+    `loading`: it is not whole. `doubted`: its operator wants it taken anew, so another one goes before it.
+    """
 
     namespace: Namespace
     partition: int
@@ -28,6 +31,7 @@ class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     digest: int
     epoch: int = 0
     loading: bool = False
+    doubted: bool = False
 
 
 class SingleMap(msgspec.Struct, frozen=True, array_like=True, tag="single-map", gc=False):

@@ -19,6 +19,7 @@ from rebalance.messages import CopyReport, SingleMap
 from rebalance.salvage import INTERVENTIONS_KEPT, best_copy
 from rebalance.table import BEFORE_KEPT, Intervention, Member, Placement, Taken, Topology, disk_name, lost_disks, node_of
 from wal.ids import NO_VERSION, NodeId, Version
+from wal.probe import probe
 from wal.records import Claim
 
 PLACED_AT_ONCE = 500
@@ -377,6 +378,12 @@ def _survivors(
             notes.append(f"{node} lacks acknowledged updates of {namespace}/{number}: its copy must catch up")
             survivors.remove(node)
         survivors = _agreeing(survivors, placement, namespace, by_node, steady, number, notes)
+    doubted = {n: None for by_node in reports.values() for n, report in by_node.items() if report.doubted}
+    sound = [n for n in survivors if n not in doubted]
+    if sound and len(sound) < len(survivors):
+        probe("plan.doubted_copy")
+        notes.extend(f"{n}'s copy of partition {number} is taken anew" for n in survivors if n in doubted)
+        survivors = sound
     return survivors + [n for n in vouched if n not in survivors and n not in emptied]
 
 

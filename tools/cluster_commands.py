@@ -271,5 +271,6 @@ def _some(things: list[Any]) -> str:
 app.command()(cluster_orders.baseline)
 app.command()(cluster_orders.remove)
 app.command()(cluster_orders.stop)
+app.command()(cluster_orders.refetch)
 app.command("reset-lost")(cluster_orders.reset_lost)
 app.command()(cluster_orders.recover)

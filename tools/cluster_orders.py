@@ -1,8 +1,9 @@
-"""What an operator orders a cluster to do, and means: other nodes for its data, a stop of all, and the ways out."""
+"""What an operator orders a cluster to do, and means: other nodes for its data, a stop of all, copies anew, and the ways
+out."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of an
 Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it although it costs what it says.")]
 ANSWER_SECONDS = 15.0
+FRAGMENTS_AT_ONCE = 256
 
 
 async def _order(address: str, command: str, *, sure: bool, nodes: Sequence[str] = ()) -> dict[str, Any]:
@@ -138,6 +140,56 @@ async def _until_not_refused(order: Callable[[], Awaitable[dict[str, Any]]], sec
     if answer is None:
         raise refusal
     return answer
+
+
+# Copies that are not what they should be.
+
+
+def refetch(
+    address: Address,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Whose copies.")],
+    fragments: Annotated[list[str], typer.Argument(metavar="FRAGMENT...", help="As accounts/7: namespace and partition.")],
+    timeout: Timeout = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Take copies of a node that runs anew, in full, from their peers: their rows are wrong, and nothing is missing.
+
+    Each leaves the in-sync set first, a primary hands over, and is in sync again when it is whole. Refused where no other
+    copy is in sync. Exit code 1: refused, or not done in time.
+    """
+    run(_refetch(address, node, fragments, timeout, as_json=as_json))
+
+
+async def _refetch(address: str, node: str, fragments: Sequence[str], seconds: float, *, as_json: bool) -> None:
+    await taken_anew(address, {node: list(fragments)}, seconds)
+    emit([to_json({"node": node, "refetched": fragments})] if as_json else [f"refetched {node} {','.join(fragments)}"])
+
+
+async def taken_anew(address: str, wanted: Mapping[str, Sequence[str]], seconds: float) -> None:
+    """Order fragments of nodes anew, all before any is waited for, and wait until they are whole. Raises Refused."""
+    members = {m["node"]: m["address"] for m in (await _formed(address))["members"]}
+    away = [node for node in wanted if node not in members]
+    if away:
+        raise Refused(f"{', '.join(away)} is no member that runs: members are {', '.join(members)}")
+    for node, fragments in wanted.items():
+        for at in range(0, len(fragments), FRAGMENTS_AT_ONCE):
+            part = list(fragments[at : at + FRAGMENTS_AT_ONCE])
+            await question(members[node], "refetch", timeout=ANSWER_SECONDS, fragments=part)
+    stands: dict[str, dict[str, list[str]]] = {}
+
+    async def whole() -> bool | None:
+        for node in wanted:
+            stands[node] = await question(members[node], "refetch", timeout=ANSWER_SECONDS)
+        return None if any(stand["wanted"] or stand["loading"] for stand in stands.values()) else True
+
+    if not await wait_for(whole, seconds):
+        left = [f"{node} {name}" for node, stand in stands.items() for name in (*stand["wanted"], *stand["loading"])]
+        raise Refused(
+            f"{', '.join(left[:8])}: not whole after {seconds:g} s; `foreshore cluster status {address}` says more"
+        )
+    kept = [f"{node} {name}" for node, names in wanted.items() for name in names if name in stands[node]["kept"]]
+    if kept:
+        raise Refused(f"{', '.join(kept[:8])}: kept as it is, because no other copy was in sync when it came to that")
 
 
 # Ways out.

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import assert_never
 
+from engine.cluster.anew import Anew
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.messages import (
@@ -104,8 +105,10 @@ class Exchange:
         drained: Callable[[Sequence[int]], list[str]],
         break_locks: Callable[[Sequence[int]], None],
         vouched: Callable[[], list[tuple[int, NodeId]]],
+        anew: Anew,
     ) -> None:
         self.core = core
+        self._anew = anew
         self.detector = detector
         self.claims = claims
         self._switch = switch
@@ -217,7 +220,8 @@ class Exchange:
         core.send(self._coordinator, self.single)
 
     def copies(self) -> list[CopyReport]:
-        """What every copy here has; one that is loading has nothing that counts, and says so."""
+        """What every copy here has; one that is loading has nothing that counts, and says so, and so one that is doubted."""
+        self._anew.told()
         return [
             CopyReport(ns, p, 0, 0, 0, 0, 0, True)
             if f.loading
@@ -229,6 +233,7 @@ class Exchange:
                 f.base,
                 f.digest,
                 f.epochs[-1][0] if f.epochs else 0,
+                doubted=(ns, p) in self._anew.wanted,
             )
             for (ns, p), f in self.core.replica.fragments.items()
             if f.loading or f.counter.hwm or f.base

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from engine.cluster.anew import Anew
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.exchange import Exchange, Intent
@@ -39,6 +40,7 @@ class Membership:
         names: Names,
         exchange: Exchange,
         supply: SupplySide,
+        anew: Anew,
         stalled: Callable[[], list[NodeId]],
     ) -> None:
         self._stalled = stalled  # the copies that do not answer this node
@@ -48,6 +50,7 @@ class Membership:
         self.names = names
         self.exchange = exchange
         self.supply = supply
+        self.anew = anew
         self._frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
         self.seen: dict[NodeId, Candidate] = {}  # everyone a connection was made to, or who asked to join
         self._joins: dict[NodeId, int] = {}  # who asks to join -> when it last did
@@ -273,8 +276,10 @@ class Membership:
         )
 
     def _emptied_here(self) -> bool:
-        """Whether the map relies on a copy of this node that is not whole."""
+        """Whether the map relies on a copy of this node that is not whole, or is to be taken anew."""
         core = self.core
+        if self.anew.wanted:
+            return True
         placements = [core.holds[p].placement for _, p in core.replica.emptied if core.serving and p < len(core.holds)]
         return any(core.node in placement.in_sync and not placement.lost for placement in placements)
 

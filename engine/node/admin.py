@@ -14,8 +14,9 @@ from engine.turn.turns import TURN_MS_MAX
 from rebalance.ports import MS
 from rebalance.salvage import as_object
 from rebalance.table import CopyState, stamp
-from wal.ids import fragment_name
+from wal.ids import Fragment, fragment_name
 
+DIGITS_MAX = 5
 CONTENTS_MAX = 4_096
 """Each digest of contents is a read of the store."""
 
@@ -58,6 +59,10 @@ class Administration:
             case "reset-lost":
                 lost = self.node.membership.orders.reset_lost(sure=sure)
                 problem, body = (lost, {}) if isinstance(lost, str) else ("", {"lost": lost})
+            case "refetch":
+                problem, names = _fragments(arguments.get("fragments", []))
+                problem = problem or self.node.anew.order(names)
+                body = self.node.anew.as_object()
             case "checkpoint":
                 self.node.checkpoint_wanted = True
             case "stop":
@@ -187,6 +192,17 @@ class Administration:
             "differed": {fragment_name(n): often for n, often in self.node.demander.settling.answers.differed.items()},
             "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.ways[n] == "full"},
         }
+
+
+def _fragments(words: list[str]) -> tuple[str, list[Fragment]]:
+    """What is wrong with these words, and the fragments that they name."""
+    found: list[Fragment] = []
+    for word in words:
+        namespace, _, number = word.rpartition("/")
+        if not namespace or not number.isascii() or not number.isdigit() or len(number) > DIGITS_MAX:
+            return f"{word[:80]!r} is no fragment: expected a namespace and a partition, such as accounts/7", []
+        found.append((namespace, int(number)))
+    return "", found
 
 
 def _cost(cost: Cost | str) -> tuple[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from engine.cluster.anew import Anew
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.exchange import Exchange
@@ -91,6 +92,7 @@ class Machines:
         self.deadlocks = Deadlocks(core, self.detector, self.locks)
         self.settling = Settling(core, self.replication)
         self.promotion = Promotion(core, self.replication, activated=self._activated)
+        self.anew = Anew(core)
         self.exchange = Exchange(
             core,
             self.detector,
@@ -99,9 +101,10 @@ class Machines:
             drained=self._held_up_by,
             break_locks=self._break_locks,
             vouched=lambda: list(self.supply.vouching.vouched),
+            anew=self.anew,
         )
         self.membership = Membership(
-            core, self.detector, self.claims, self.names, self.exchange, self.supply, self.replication.stalled
+            core, self.detector, self.claims, self.names, self.exchange, self.supply, self.anew, self.replication.stalled
         )
         self.formation = Formation(core, self.exchange, candidates=self.membership.candidates)
         self.rescue = Rescue(core, self.claims, self.exchange)
@@ -171,6 +174,7 @@ class Machines:
                 if fragment.loading:
                     core.log(r.FragmentClear(namespace, hold.number, "the partition begins again with nothing", True))
         self.promotion.begin(to_promote)
+        self.anew.switch()
         self.demander.switch(changed)
         self._evict(deque(moved))
         self._prepare_affinity()

@@ -30,7 +30,7 @@ def set_right(path: Path, fragment: Fragment, rows: Mapping[bytes, Entry | None]
     damaged than these rows; CorruptionError if the store cannot be read.
     """
     if is_live(path):
-        raise Unrepaired(f"a node runs in {path}: stop it, and apply again")
+        raise Unrepaired(f"a node runs in {path}: stop it, and apply again, or name the cluster with --at")
     try:
         store = LmdbStore(path / "store")
     except StoreError as error:

@@ -66,6 +66,9 @@ class World:
         self.network = Network(self)
         self.events = 0
         self.console: list[Reply] = []  # answers to the operator
+        self.ordered_anew: set[tuple[NodeId, int]] = (
+            set()
+        )  # copies that an operator wants taken anew, by node and partition
         self._console_sessions: dict[NodeId, int] = {}
         self._machine_class = machine_class
         self._plant = plant
@@ -171,6 +174,9 @@ class World:
     def command(self, machine: Machine, command: str, arguments: dict[str, list[str]] | None = None) -> None:
         """An operator's command to a node that runs; its answer goes to `console`."""
         session = machine.new_session(self._console)
+        if command == "refetch":
+            numbers = [word.rpartition("/")[2] for word in (arguments or {}).get("fragments", [])]
+            self.ordered_anew |= {(machine.name, int(number)) for number in numbers if number.isdigit()}
         machine.receive(Asked(session, Admin(len(self.console) + 1, command, arguments or {})))
 
     def _console(self, reply: object) -> None:

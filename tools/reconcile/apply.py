@@ -2,7 +2,8 @@
 
 ```
  refetch      the rows are written into the data directories of stopped nodes, all of one fragment at once, at the version
-              that the log says; the row is read from the copy, or the record, that the plan names
+              that the log says; the row is read from the copy, or the record, that the plan names. A node that runs is
+              ordered to take the fragment in full from its peers
  put, delete  through the API, in a transaction that locks the key and looks whether the primary still has what was seen
 ```
 
@@ -11,6 +12,7 @@ Whoever is interrupted begins again: what is noted as done is passed over, what 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import time
@@ -22,16 +24,21 @@ import msgspec
 
 import engine
 from engine.errors import CorruptionError, Error, UsageError
-from engine.offline.directory import read_directory
+from engine.offline.directory import is_live, read_directory
 from engine.offline.repair import Unrepaired, set_right
 from engine.state.identity import read_identity
 from engine.state.store import Entry
 from rebalance.contents import share
+from tools.cluster_orders import taken_anew
 from tools.reconcile.findings import HASH_BYTES, Facts, Values, entry_facts, facts_text, raw_key
 from tools.reconcile.plans import Act, Action, Header, gone
 from wal import Block, inspect
 from wal import records as r
-from wal.ids import Fragment, NodeId
+from wal.ids import Fragment, NodeId, fragment_name
+
+
+ANEW_SECONDS = 600.0
+"""So long an application waits for nodes to take fragments in full."""
 
 
 class Outcome(StrEnum):
@@ -154,6 +161,10 @@ def apply_plan(
     for action, node in pending:
         if action.action is Act.REFETCH:
             groups.setdefault((node, (action.namespace, action.partition)), []).append(action)
+    if at:
+        ordered = {place: group for place, group in groups.items() if place[0] not in homes or is_live(homes[place[0]])}
+        _anew(at, ordered, homes, audit)
+        groups = {place: group for place, group in groups.items() if place not in ordered}
     for (node, fragment), group in groups.items():
         done = _refetch(node, fragment, group, homes)
         audit.note(done)
@@ -183,6 +194,51 @@ def _places(action: Action) -> Sequence[NodeId]:
             return [""]
         case Act.NONE:
             return []
+
+
+# By nodes that run.
+
+
+def _anew(
+    at: str, groups: Mapping[tuple[NodeId, Fragment], Sequence[Action]], homes: Mapping[NodeId, Path], audit: Audit
+) -> None:
+    """Order the nodes to take these fragments in full from their peers, of those of which a peer has the rows."""
+    wanted: dict[NodeId, list[str]] = {}
+    taken: list[tuple[NodeId, Sequence[Action]]] = []
+    for (node, fragment), group in groups.items():
+        odd = next((a for a in group if not set(a.seen) - set(a.on)), None)
+        if odd is not None:
+            why = "every copy is wrong, so no peer has the row: stop the nodes, and apply again"
+            audit.note([(a.n, node, Outcome.FAILED, why) for a in group])
+            continue
+        changed = _changed(node, fragment, group, homes)
+        audit.note(changed)
+        left = [a for a in group if a.n not in {n for n, *_ in changed}]
+        if left:
+            wanted.setdefault(node, []).append(fragment_name(fragment))
+            taken.append((node, left))
+    if not wanted:
+        return
+    try:
+        asyncio.run(taken_anew(at.partition(",")[0], wanted, ANEW_SECONDS))
+    except Error as error:
+        audit.note([(a.n, node, Outcome.FAILED, str(error)) for node, group in taken for a in group])
+    else:
+        audit.note([(a.n, node, Outcome.APPLIED, "taken in full from its peers") for node, group in taken for a in group])
+
+
+def _changed(node: NodeId, fragment: Fragment, group: Sequence[Action], homes: Mapping[NodeId, Path]) -> list[Done]:
+    """What is right already, or is not what was seen any more, where the directory of the node can be looked at."""
+    if node not in homes:
+        return []
+    held, damaged, _ = _held(homes[node], fragment)
+    found: list[Done] = []
+    for action in group:
+        key = raw_key(action.key or "")
+        facts: Facts = {"unreadable": True} if key in damaged else entry_facts(held.get(key), Values.HASH)
+        if not _seen(facts, action.seen.get(node)):
+            found.append((action.n, node, Outcome.CHANGED, f"expected what was seen, found {facts_text(facts)}"))
+    return found
 
 
 # In the directories of stopped nodes.

@@ -92,7 +92,9 @@ def _rules(path: Path | None, strategy: Strategy) -> Rules:
 def apply_command(
     plan: PlanFile,
     directories: Directories,
-    at: Annotated[str, typer.Option(help="HOST:PORT,... of the cluster, for what goes through the API.")] = "",
+    at: Annotated[
+        str, typer.Option(help="HOST:PORT,... of the cluster, for what goes through the API, and for nodes that run.")
+    ] = "",
     max_changes: Annotated[int, typer.Option(min=0, help="Change nothing if there is more to do; 0: no limit.")] = 0,
     no_deletes: Annotated[bool, typer.Option("--no-deletes", help="Leave out what removes a row.")] = False,
     rate: Annotated[float, typer.Option(min=0, help="Changes a second; 0: no limit.")] = 0,
@@ -100,7 +102,7 @@ def apply_command(
 ) -> None:
     """Carry out a plan, and check what it touched. Begin again after an interruption: what was done is passed over.
 
-    Refetches are written into the directories of stopped nodes; puts and deletes go through the API. Each happens only if
+    Refetches are written into the directories of stopped nodes, and ordered of those that run; puts and deletes go through the API. Each happens only if
     the row still is what was seen. Exit codes: 0 all was done and the copies agree; 1 they still differ; 2 usage; 3 the
     check is incomplete; 4 something could not be done; 130 interrupted.
     """

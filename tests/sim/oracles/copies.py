@@ -7,7 +7,7 @@ from tests.sim.oracles.ledger import Ledger, version_before
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
-from wal.ids import NO_VERSION, Version
+from wal.ids import NO_VERSION, NodeId, Version
 
 
 class Copies(Oracle):
@@ -23,7 +23,7 @@ class Copies(Oracle):
         for version in sorted(v for v in maps if v > self._judged):
             before = version_before(maps, version)
             if before != NO_VERSION:
-                compare_maps(maps[before], maps[version])
+                compare_maps(maps[before], maps[version], world.ordered_anew)
             self._judged = version
         for machine in world.running:
             assert machine.node is not None
@@ -35,10 +35,11 @@ class Copies(Oracle):
                     )
 
 
-def compare_maps(before: Topology, after: Topology) -> None:
+def compare_maps(before: Topology, after: Topology, ordered: set[tuple[NodeId, int]]) -> None:
     """One step from map to map.
 
     A node that began another life may have been left out for what it lost, and one that is set aside now for being slow.
+    A copy that was `ordered` anew leaves once for each order, as long as another one stays.
     """
     lives = {member.node: member.incarnation for member in before.members}
     slow = {n for n, times in after.aside.items() if times > abs(before.aside.get(n, 0))}
@@ -47,6 +48,9 @@ def compare_maps(before: Topology, after: Topology) -> None:
         if old.lost or new.lost:
             continue
         had = [node for node in old.in_sync if node in going_on]
+        leaves = {node for node in had if (node, number) in ordered and node not in new.in_sync}
+        ordered.difference_update((node, number) for node in leaves)
+        had = [node for node in had if node not in leaves] or had[:1]
         wanted = min(after.backups + 1, len(new.owners))
         here = [node for node in new.in_sync if after.member(node) is not None]
         if len(here) < min(len(had), wanted):

@@ -151,3 +151,15 @@ def a_survivor_of_a_newer_epoch_tells_all(plant: Plant | None) -> None:
         found = stage.get(y, stage.another())
         stage.must(found == b"acknowledged", f"an acknowledged write is read; found {found!r}")
         stage.curtain()
+
+
+@story
+def a_copy_is_ordered_anew(plant: Plant | None) -> None:
+    """An operator orders n2 to take a fragment anew, and writes go on."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"before")
+        stage.world.command(stage["n2"], "refetch", {"fragments": [f"{NAMESPACE}/0"]})
+        stage.wait(20)
+        stage.put(key(0, 1), b"meanwhile")
+        stage.wait(500)
+        stage.curtain()

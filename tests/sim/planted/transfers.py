@@ -14,7 +14,7 @@ from tests.sim.machine import Machine
 from tests.sim.planted.copies import full_transfer_without_clearing
 from tests.sim.planted.fault import Faults, around, during, replace
 from wal import records as r
-from wal.ids import NodeId
+from wal.ids import Fragment, NodeId
 
 TRANSFERS = Faults()
 
@@ -100,6 +100,21 @@ def checkpoint_without_suspects(machine: Machine) -> None:
         return msgspec.structs.replace(image(fragment, *held), suspects=[])
 
     during(machine, machine.node.core.replica, "begin_checkpoint", FragmentState, "image", without)
+
+
+@TRANSFERS.fault("1, 9")
+def ordered_copy_is_emptied_at_once(machine: Machine) -> None:
+    """A copy that an operator orders anew is emptied when the order comes, while the map still relies on it."""
+    assert machine.node is not None
+    node = machine.node
+
+    def order(original: Callable[..., str], names: list[Fragment]) -> str:
+        problem = original(names)
+        for name in names if not problem else ():
+            node.core.log(r.FragmentClear(*name, "at once"))
+        return problem
+
+    around(node.anew, "order", order)
 
 
 @TRANSFERS.fault("1, 4")

@@ -15,6 +15,7 @@ from tests.sim.scenario.stage import Stage, Unmet, time_of
 from tests.sim.violation import About
 from tests.sim.world import SECOND
 from tests.support.memory_disk import SECTOR
+from wal.ids import fragment_name
 
 COMMAND_NS = 5 * SECOND
 SYNC_NS_MAX = 3_600 * SECOND
@@ -400,6 +401,14 @@ def remove(stage: Stage, statement: Statement) -> None:
     """The operator takes nodes out of the baseline: their copies are made elsewhere, and they do not vote any more."""
     names = [stage.machine(statement, name).name for name in statement.words]
     _order(stage, statement, "remove", {"nodes": names})
+
+
+@verb("refetch", "NODE FRAGMENT...", least=2, most=MANY, options="refused")
+def refetch(stage: Stage, statement: Statement) -> None:
+    """The operator orders a node to take its copies of these fragments anew, in full, from its peers."""
+    machine = stage.machine(statement, statement.words[0])
+    names = [stage.fragment(statement, word) for word in statement.words[1:]]
+    _order(stage, statement, "refetch", {"fragments": [fragment_name(name) for name in names]}, machine)
 
 
 @verb("reset-lost", options="yes refused")

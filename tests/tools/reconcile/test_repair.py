@@ -319,6 +319,55 @@ def test_no_row_of_a_running_node_is_touched(stopped: list[Path], tmp_path: Path
     assert run("apply", tmp_path / "plan", *directories).exit_code == 0
 
 
+def test_a_node_that_runs_takes_what_is_proven_wrong_from_its_peers(stopped: list[Path], tmp_path: Path) -> None:
+    """By order: a forged value on n1, and one on n2 and n3. Nothing is stopped, and no version is new."""
+    directories = copies(stopped, tmp_path / "live")
+    right = rows_of(directories[0])
+    name, (key, entry) = next((name, rows[0]) for name, rows in right.items() if name[0] == "acc")
+    other, (lost, _) = next((n, rows[0]) for n, rows in right.items() if n[0] == "acc" and n != name)
+    replace(directories[0], name, {key: msgspec.structs.replace(entry, value=b"forged")})
+    for directory in directories[1:]:
+        replace(directory, other, {lost: None})
+
+    async def command(*words: object) -> tuple[int | None, str]:
+        """In another process: nobody has a store open twice in one."""
+        process = await asyncio.create_subprocess_exec(
+            *FORESHORE, "reconcile", *map(str, words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        told, _ = await process.communicate()
+        return process.returncode, told.decode()
+
+    async def tell() -> None:
+        nodes = Nodes(tmp_path / "live", Settings(partitions=PARTITIONS, wal_segment_bytes=SEGMENT_BYTES))
+        try:
+            await nodes.start()
+            await nodes.settle()
+            at = ",".join(server.address for server in nodes.servers.values())
+            await command("check", *directories, "--out", tmp_path / "report")
+            await command("plan", tmp_path / "report", "-o", tmp_path / "plan")
+            actions = read_plan((tmp_path / "plan").read_bytes(), "plan")[1]
+            assert sorted((a.action, *a.on) for a in actions) == [("refetch", "n1"), ("refetch", "n2", "n3")]
+            code, told = await command("apply", tmp_path / "plan", *directories, "--at", at)
+            assert (code, told.splitlines()[0]) == (0, "changes=3 applied=3"), told
+            assert (await command("status", tmp_path / "plan"))[0] == 0
+        finally:
+            await nodes.close()
+
+    asyncio.run(tell())
+    assert all(rows_of(directory) == right for directory in directories)
+
+
+def test_what_no_peer_has_is_not_taken_from_peers(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    DAMAGES["one value changed on all copies"].do(tmp_path)
+    (action,) = planned(directories, tmp_path)
+    audit = Audit(tmp_path / "audit", b"plan")
+    apply_plan([action], {}, audit, Limits(), at="127.0.0.1:1")
+    assert {note.why for note in audit.done.values()} == {
+        "every copy is wrong, so no peer has the row: stop the nodes, and apply again"
+    }
+
+
 # Strategies.
 
 SEEN: dict[str, Facts] = {

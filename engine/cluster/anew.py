@@ -1,0 +1,75 @@
+"""Copies that are to be taken anew, in full, from their peers: an operator has seen that their rows are not what they
+should be, although their counters say that nothing is missing.
+
+Nothing is emptied before it is sure that nobody relies on it. The order is told to the coordinator like a copy that is
+not whole, and to the exchange by a word in this node's single map; where other in-sync copies are left, the next map
+calls this one MOVING (its primary is another node then), and only now is the fragment cleared, in the log, and demanded
+like any other. A node that ends before that has forgotten the order, and one that ends later knows it by its log.
+"""
+
+from __future__ import annotations
+
+from engine.turn.core import Core
+from rebalance.table import CopyState
+from wal import records as r
+from wal.ids import Fragment, fragment_name
+from wal.probe import probe
+
+REASON = "an operator ordered it anew"
+
+
+class Anew:
+    """The fragments of one node that are to be taken anew."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.wanted: dict[Fragment, bool] = {}  # in sync by the map; True: a single map has told of it
+        self.loading: dict[Fragment, None] = {}  # cleared, and not in sync again
+        self.kept: dict[Fragment, None] = {}  # nobody else had an in-sync copy when the map was made
+
+    def order(self, names: list[Fragment]) -> str:
+        """Take these anew; or why not."""
+        core = self.core
+        if not core.serving:
+            return f"{core.node} is in no map now: its copies catch up when it is"
+        for name in names:
+            if name not in core.replica.fragments:
+                return f"{core.node} has no copy of {fragment_name(name)}"
+            placement = core.holds[name[1]].placement
+            if core.holds[name[1]].state is not CopyState.OWNING:
+                return f"{core.node}'s copy of {fragment_name(name)} is not in sync: it is catching up, or waits to"
+            if len(placement.in_sync) < 2:
+                return f"no other copy of {fragment_name(name)} is in sync: there is nobody to take it from"
+        for name in names:
+            self.kept.pop(name, None)
+            self.wanted.setdefault(name, False)
+        return ""
+
+    def told(self) -> None:
+        """A single map tells of all that is wanted."""
+        self.wanted = dict.fromkeys(self.wanted, True)
+
+    def switch(self) -> None:
+        """A new map: what nobody relies on any more is cleared. Before anything is demanded."""
+        core = self.core
+        for name, told in list(self.wanted.items()):
+            state = core.holds[name[1]].state
+            if state is CopyState.MOVING and name in core.replica.fragments:
+                probe("anew.cleared")
+                core.log(r.FragmentClear(*name, REASON))
+                self.loading[name] = None
+            elif state is CopyState.OWNING and not told:
+                continue  # that map was on its way before the order came
+            elif state is CopyState.OWNING:
+                core.note(f"{fragment_name(name)} is not taken anew: no other copy of it was in sync")
+                self.kept[name] = None
+            del self.wanted[name]
+        self.loading = {n: None for n in self.loading if core.holds[n[1]].state is CopyState.MOVING}
+
+    def as_object(self) -> dict[str, list[str]]:
+        """How the orders stand."""
+        return {
+            "wanted": [fragment_name(name) for name in self.wanted],
+            "loading": [fragment_name(name) for name in self.loading],
+            "kept": [fragment_name(name) for name in self.kept],
+        }
