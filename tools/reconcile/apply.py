@@ -36,7 +36,6 @@ from wal import Block, inspect
 from wal import records as r
 from wal.ids import Fragment, NodeId, fragment_name
 
-
 ANEW_SECONDS = 600.0
 """So long an application waits for nodes to take fragments in full."""
 
