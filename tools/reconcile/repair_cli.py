@@ -103,8 +103,8 @@ def apply_command(
     """Carry out a plan, and check what it touched. Begin again after an interruption: what was done is passed over.
 
     Refetches are written into the directories of stopped nodes, and ordered of those that run; puts and deletes go through
-    the API. Each happens only if the row still is what was seen. Exit codes: 0 all was done and the copies agree; 1 they still differ; 2 usage; 3 the
-    check is incomplete; 4 something could not be done; 130 interrupted.
+    the API. Each happens only if the row still is what was seen. Exit codes: 0 all was done and the copies agree; 1 they
+    still differ; 2 usage; 3 the check is incomplete; 4 something could not be done; 130 interrupted.
     """
     data = _read(plan)
     header, actions = read_plan(data, str(plan))
