@@ -220,7 +220,7 @@ class Exchange:
         core.send(self._coordinator, self.single)
 
     def copies(self) -> list[CopyReport]:
-        """What every copy here has; one that is loading has nothing that counts, and says so; a doubted one says so, too."""
+        """What every copy here has; one that is loading has nothing that counts. It says so, and so does a doubted one."""
         self._anew.told()
         return [
             CopyReport(ns, p, 0, 0, 0, 0, 0, True)
