@@ -10,7 +10,7 @@ like any other. A node that ends before that has forgotten the order, and one th
 from __future__ import annotations
 
 from engine.turn.core import Core
-from rebalance.table import CopyState
+from rebalance.partition import Role
 from wal import records as r
 from wal.ids import Fragment, fragment_name
 from wal.probe import probe
@@ -36,7 +36,7 @@ class Anew:
             if name not in core.replica.fragments:
                 return f"{core.node} has no copy of {fragment_name(name)}"
             placement = core.holds[name[1]].placement
-            if core.holds[name[1]].state is not CopyState.OWNING:
+            if not core.holds[name[1]].in_sync:
                 return f"{core.node}'s copy of {fragment_name(name)} is not in sync: it is catching up, or waits to"
             if len(placement.in_sync) < 2:
                 return f"no other copy of {fragment_name(name)} is in sync: there is nobody to take it from"
@@ -53,18 +53,18 @@ class Anew:
         """A new map: what nobody relies on any more is cleared. Before anything is demanded."""
         core = self.core
         for name, told in list(self.wanted.items()):
-            state = core.holds[name[1]].state
-            if state is CopyState.MOVING and name in core.replica.fragments:
+            hold = core.holds[name[1]]
+            if hold.role is Role.MOVING and name in core.replica.fragments:
                 probe("anew.cleared")
                 core.log(r.FragmentClear(*name, REASON))
                 self.loading[name] = None
-            elif state is CopyState.OWNING and not told:
+            elif hold.in_sync and not told:
                 continue  # that map was on its way before the order came
-            elif state is CopyState.OWNING:
+            elif hold.in_sync:
                 core.note(f"{fragment_name(name)} is not taken anew: no other copy of it was in sync")
                 self.kept[name] = None
             del self.wanted[name]
-        self.loading = {n: None for n in self.loading if core.holds[n[1]].state is CopyState.MOVING}
+        self.loading = {n: None for n in self.loading if core.holds[n[1]].role is Role.MOVING}
 
     def as_object(self) -> dict[str, list[str]]:
         """How the orders stand."""

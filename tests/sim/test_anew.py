@@ -8,12 +8,12 @@ import pytest
 
 from engine.protocol.requests import Failed
 from engine.state.store import Entry
-from rebalance.table import CopyState
+from rebalance.partition import Role
 from tests.conversations.in_turn import in_turn
 from tests.sim.draws import Draws
 from tests.sim.oracles import compare_copies, unsettled
 from tests.sim.planted.stage import NAMESPACE, SETTINGS, key
-from tests.sim.test_emptied import FIRST, copy_state, form, get, put, until
+from tests.sim.test_emptied import FIRST, form, get, hold_of, put, until
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND, World
 from wal.ids import NodeId
@@ -51,7 +51,7 @@ def test_wrong_rows_are_replaced_while_their_nodes_run(world: World, names: list
     for name in names:
         forge(world, name)
     order(world, *names)
-    until(world, lambda: all(copy_state(world, name) is CopyState.MOVING for name in names))
+    until(world, lambda: all(hold_of(world, name).role is Role.MOVING for name in names))
     until(world, lambda: not unsettled(world))
     compare_copies(world)
     assert get(world, "c2") == b"kept"
