@@ -14,6 +14,7 @@ from collections.abc import Generator, Mapping, Sequence
 import msgspec
 
 from rebalance.affinity import Affinity, assign
+from rebalance.aside import aside_next, fast, waited_for
 from rebalance.lives import set_back
 from rebalance.messages import CopyReport, SingleMap
 from rebalance.salvage import INTERVENTIONS_KEPT, best_copy
@@ -50,6 +51,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     claims: Sequence[Claim] = ()  # of those who did not report
     map_hash: int = 0  # of the last map
     aside: Mapping[NodeId, int] | None = None  # who is too slow to be waited for, and how often; else as before
+    mute: Sequence[NodeId] = ()  # of these, who does not answer at all
     reset: Sequence[int] = ()  # lost partitions that begin again with the best copies that are here
 
 
@@ -126,7 +128,7 @@ def planning(old: Topology, change: Change, affinity: Affinity = assign) -> Gene
                 placement = old.placements[partition]
                 if placement.primary == node and copy in placement.owners and copy in steady and copy in trusted:
                     vouched.setdefault(partition, []).append(copy)
-    aside = _aside(old, change, vouched)
+    aside = aside_next(old.aside, change.aside, vouched)
     notes += [f"{n} is too slow and set aside" for n, times in aside.items() if times > abs(old.aside.get(n, 0))]
     reset, taken = dict.fromkeys(change.reset), list[Taken]()
     alike: dict[tuple[object, ...], Placement] = {}  # there are many partitions, and few ways in which they are placed
@@ -134,18 +136,19 @@ def planning(old: Topology, change: Change, affinity: Affinity = assign) -> Gene
     def placed(number: int, placement: Placement) -> Placement:
         found = reports.get(number, {})
         survivors = _survivors(placement, whole, vouched.get(number, []), found, steady, number, notes)
-        survivors = [n for n in survivors if aside.get(n, 0) <= 0] or survivors
+        survivors = waited_for(survivors, aside, change.mute, len(ideal[number]))
         if not survivors and number in reset:
             instead = next((n for n in ideal[number] if n in alive), next(iter(alive)))
             best, what = best_copy(number, found, list(alive), instead)
             taken.append(what)
             survivors, placement = [best], _begun_again(placement, what)
+        leaders = fast(survivors, aside) or survivors
         wanted, moves = tuple(ideal[number]), number in handover
         question = (placement.owners, placement.in_sync, placement.lost, wanted, tuple(survivors), moves)
         answer = alike.get(question)
         if answer is None:
             at_zero = Placement(0, 0, placement.owners, placement.in_sync, placement.lost)
-            answer = _place(number, at_zero, wanted, survivors, steady, replaced, alive=alive, handover=moves)
+            answer = _place(at_zero, wanted, survivors, leaders, steady, replaced, alive=alive, handover=moves)
             alike[question] = answer
         if not answer.version:
             return placement
@@ -209,13 +212,6 @@ def _listed(
     return {name: life for name, life in known.items() if name in counted_on and name not in here}
 
 
-def _aside(old: Topology, change: Change, vouched: Mapping[int, Sequence[NodeId]]) -> dict[NodeId, int]:
-    """Who is set aside in the next map: whoever was, unless a primary vouches for it now; and who is from now on."""
-    back = {n for copies in vouched.values() for n in copies}
-    aside = old.aside if change.aside is None else change.aside
-    return {n: -times if n in back and 0 < times == old.aside.get(n, 0) else times for n, times in aside.items()}
-
-
 def _begun_again(old: Placement, taken: Taken) -> Placement:
     """A lost partition, for its next epoch to be above all that anybody here knows of."""
     return Placement(old.version, max(old.epoch, taken.epoch), old.owners, old.in_sync, old.lost)
@@ -231,7 +227,8 @@ def wanted_handover(
 ) -> list[int]:
     """Partitions whose ideal primary is in sync (or about to be: `settled`) and is not the primary yet.
 
-    A primary that is gone hands nothing over: its partition changes hands without waiting for anybody.
+    A primary that is gone hands nothing over: its partition changes hands without waiting for anybody. Nothing is handed to
+    who is set aside and waited for all the same.
     """
     ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
     here, found = dict.fromkeys(alive), list[int]()
@@ -241,7 +238,7 @@ def wanted_handover(
         best = next((n for n in wanted if n in here), None)
         if best is None or placement.lost or placement.owners[0] == best or placement.owners[0] not in here:
             continue
-        if best in placement.in_sync or best in settled.get(number, ()):
+        if best in settled.get(number, ()) or (best in placement.in_sync and old.aside.get(best, 0) <= 0):
             found.append(number)
     return found
 
@@ -420,10 +417,10 @@ def _agreeing(
 
 
 def _place(
-    number: int,
     old: Placement,
     ideal: Sequence[NodeId],
     survivors: list[NodeId],
+    leaders: list[NodeId],
     steady: set[NodeId],
     replaced: Mapping[NodeId, NodeId],
     *,
@@ -434,9 +431,9 @@ def _place(
         held = tuple(replaced.get(n, n) for n in old.in_sync)
         return _changed(old, Placement(0, old.epoch, held, held, lost=True))
     wanted = [n for n in ideal if n in alive]
-    incumbent = old.owners[0] if not old.lost and old.owners[0] in steady and old.owners[0] in survivors else None
-    best = next((n for n in wanted if n in survivors), survivors[0])
-    primary = incumbent if incumbent is not None and not (handover and best in survivors) else best
+    incumbent = old.owners[0] if not old.lost and old.owners[0] in steady and old.owners[0] in leaders else None
+    best = next((n for n in wanted if n in leaders), leaders[0])
+    primary = best if incumbent is None or handover else incumbent
     complete = all(n in survivors for n in wanted)
     in_sync = [n for n in wanted if n in survivors and n != primary]
     extra = [n for n in survivors if n not in wanted and n != primary]

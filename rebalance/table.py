@@ -104,7 +104,8 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     brought the baseline: an order to change it is for one baseline alone.
 
     `interventions` are the last orders of the operator that gave something up. `aside` are members that were too slow to be
-    waited for, and how often they were set aside: they are in no in-sync set; negative, once they were let back in.
+    waited for, and how often they were set aside: they are in an in-sync set only where `rebalance.aside` says so;
+    negative, once they were let back in.
 
     `listed`, of the disks that are away and counted on: the life that a map listed last, and which map. It settled what
     other lives on that disk had claimed before, also for whoever missed it.

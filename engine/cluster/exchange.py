@@ -65,6 +65,7 @@ class Intent:
         leaving: Sequence[NodeId] = (),
         reset: Sequence[int] = (),
         aside: Mapping[NodeId, int] | None = None,
+        mute: Sequence[NodeId] = (),
         reason: str = "",
     ) -> None:
         self.candidates = list(candidates)
@@ -73,6 +74,7 @@ class Intent:
         self.leaving = list(leaving)
         self.reset = list(reset)
         self.aside = aside
+        self.mute = list(mute)
         self.reason = reason
 
 
@@ -382,6 +384,7 @@ class Exchange:
                 map_hash=core.map_hash,
                 reset=attempt.intent.reset,
                 aside=attempt.intent.aside,
+                mute=attempt.intent.mute,
             )
             attempt.planning = True
             core.in_pieces(self._plan(attempt, core.topology, change))

@@ -17,7 +17,7 @@ from engine.cluster.exchange import Exchange, Intent
 from engine.cluster.leaving import Leaving
 from engine.cluster.names import Names
 from engine.cluster.orders import Orders
-from engine.cluster.pace import Pace
+from engine.cluster.pace import MUTE_SUSPICIONS, Pace
 from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, ResetLost, SetBaseline
 from engine.messages.cluster import ToMembership
 from engine.turn.core import Core
@@ -41,9 +41,9 @@ class Membership:
         exchange: Exchange,
         supply: SupplySide,
         anew: Anew,
-        stalled: Callable[[], list[NodeId]],
+        stalled: Callable[[int], list[NodeId]],
     ) -> None:
-        self._stalled = stalled  # the copies that do not answer this node
+        self._stalled = stalled  # the copies that have not answered this node for so many times `suspicion_ms`
         self.core = core
         self.detector = detector
         self.claims = claims
@@ -271,8 +271,9 @@ class Membership:
             core.map_hash,
             core.longest_sync // MS,
             0,
-            [n for n in self._stalled() if self.detector.is_steady(n)],  # who was cut off gets its time again
+            [n for n in self._stalled(1) if self.detector.is_steady(n)],  # who was cut off gets its time again
             self._emptied_here(),
+            [n for n in self._stalled(MUTE_SUSPICIONS) if self.detector.is_steady(n)],
         )
 
     def _emptied_here(self) -> bool:
@@ -288,7 +289,7 @@ class Membership:
         if beat.emptied:
             self._emptied[node] = None
         if not beat.busy_ms:
-            self.pace.heard(node, beat.sync_ms, beat.stalled)
+            self.pace.heard(node, beat.sync_ms, beat.stalled, beat.mute)
         elif beat.sync_ms >= self.core.settings.slow_ms:  # of a sync that is under way
             self.pace.heard(node, beat.sync_ms, [])
         if node == self.core.node and beat.sync_ms >= self.core.settings.slow_ms:
@@ -367,6 +368,7 @@ class Membership:
                 baseline=baseline,
                 reset=reset,
                 aside=self.pace.known(topology) | slow,
+                mute=[n for n in slow if self.pace.is_mute(n, names)],
                 leaving=going,
                 reason="; ".join(given),
             )

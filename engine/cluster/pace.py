@@ -4,21 +4,26 @@ Nobody's silence tells of them. So every node says in its heartbeats how long it
 not answered its batches for longer than it takes to be suspected; its own time counts only while it was there to take
 answers, so that a node which is slow itself blames nobody. The coordinator sets one member aside at a time, by an
 exchange: the one that most accusations touch, or one whose disk has been slow for a while when most are not. It keeps its
-copies, gets every write, and is waited for by nobody. It asks to be let back in after a while, which doubles each time it
-has to be set aside again; once it has done well for long enough, that is forgotten.
+copies, gets every write, and is waited for by nobody, but where too few fast copies would stay behind (`rebalance.aside`),
+for as long as it answers at all. It asks to be let back in after a while, which doubles each time it has to be set aside
+again; once it has done well for long enough, that is forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from engine.turn.core import Core
+from rebalance.aside import waited_for
 from rebalance.ports import MS
 from rebalance.table import Topology, back_off_ms
 from wal.ids import NodeId
 
 SLOW_TIMES = 10
 """A disk is slow when each sync of it took `slow_ms` for so many times as long."""
+MUTE_SUSPICIONS = 8
+"""A copy that has not answered for so many times `suspicion_ms` is not a slow one: two syncs, one that was under way and
+its own, would have taken that long, and a node that is stuck for half of it falls silent."""
 FORGIVEN_AFTER = 10
 """Times the last back-off, after which it is forgotten that a member was set aside."""
 
@@ -31,11 +36,12 @@ class Pace:
         self.sync_ms: dict[NodeId, int] = {}  # the last that each said
         self._slow: dict[NodeId, tuple[int, int]] = {}  # no sync of it was fast since then; and when it last said so
         self._stalled: dict[NodeId, list[NodeId]] = {}  # who said -> who does not answer it
+        self._mute: dict[NodeId, list[NodeId]] = {}  # the same, who has not for long
         self._returned: dict[NodeId, int] = {}  # when a member that was set aside was let back in
 
-    def heard(self, node: NodeId, sync_ms: int, stalled: list[NodeId]) -> None:
+    def heard(self, node: NodeId, sync_ms: int, stalled: list[NodeId], mute: Sequence[NodeId] = ()) -> None:
         """A member says how long its log took to sync, if it did since it last said so, and who does not answer it."""
-        self._stalled[node] = stalled
+        self._stalled[node], self._mute[node] = stalled, list(mute)
         if not sync_ms:
             return
         now, settings = self.core.now, self.core.settings
@@ -48,7 +54,7 @@ class Pace:
 
     def switch(self, topology: Topology) -> None:
         """A new topology: what was said of the copies of the last one is over."""
-        self._stalled = {}
+        self._stalled, self._mute = {}, {}
         names = {m.node for m in topology.members}
         self.sync_ms = {n: ms for n, ms in self.sync_ms.items() if n in names}
         self._slow = {n: at for n, at in self._slow.items() if n in names and topology.aside.get(n, 0) <= 0}
@@ -71,16 +77,24 @@ class Pace:
         for node in self._worst(topology, here):
             if 2 * len(dict.fromkeys([*away, node])) >= len(here):
                 continue
-            waited_for = any(
-                node in p.in_sync and any(n in here and n != node for n in p.in_sync) for p in topology.placements
-            )
-            if waited_for or node in away:
+            if node in away or self._is_in_the_way(topology, node, here):
                 return {node: abs(self.known(topology).get(node, 0)) + 1}
         return {}
 
+    def is_mute(self, node: NodeId, here: Collection[NodeId]) -> bool:
+        """Whether a member does not answer, or is not answered, at all."""
+        return any(node in pair for pair in _pairs(self._mute, here))
+
+    def _is_in_the_way(self, topology: Topology, node: NodeId, here: Collection[NodeId]) -> bool:
+        """Whether somebody waits for a member who would not if it were set aside."""
+        aside, mute = topology.aside | {node: 1}, [node] if self.is_mute(node, here) else []
+        wanted = min(topology.backups + 1, len(topology.baseline))
+        alike = dict.fromkeys(p.in_sync for p in topology.placements if node in p.in_sync and not p.lost)
+        return any(node not in waited_for([n for n in some if n in here], aside, mute, wanted) for some in alike)
+
     def _worst(self, topology: Topology, here: Collection[NodeId]) -> Sequence[NodeId]:
         """Who is in the way, the worst first."""
-        pairs = [(p, c) for p, copies in self._stalled.items() for c in copies if p in here and c in here]
+        pairs = self._unexpected(topology, _pairs(self._stalled, here))
         touched = {n: sum(n in pair for pair in pairs) for pair in pairs for n in pair}
         accused = {n: sum(c == n for _, c in pairs) for n in touched}
         worst = sorted(touched, key=lambda n: (-touched[n], -accused[n], n))[:1]
@@ -89,3 +103,16 @@ class Pace:
         if 2 * len(self._slow) >= len(here):
             slow = []  # whatever is slow there is not one disk
         return [*worst, *(n for n in sorted(slow) if topology.aside.get(n, 0) <= 0)]
+
+    def _unexpected(self, topology: Topology, pairs: list[tuple[NodeId, NodeId]]) -> list[tuple[NodeId, NodeId]]:
+        """Without those where a primary waits for a slow copy because it is to."""
+        slow = dict.fromkeys(c for _, c in pairs if topology.aside.get(c, 0) > 0)
+        if not slow:
+            return pairs
+        known = dict.fromkeys((p.owners[0], n) for p in topology.placements for n in p.in_sync if n in slow and not p.lost)
+        return [(p, c) for p, c in pairs if (p, c) not in known or c in self._mute.get(p, ())]
+
+
+def _pairs(said: Mapping[NodeId, Sequence[NodeId]], here: Collection[NodeId]) -> list[tuple[NodeId, NodeId]]:
+    """Who does not get answers, and of whom."""
+    return [(p, c) for p, copies in said.items() for c in copies if p in here and c in here]

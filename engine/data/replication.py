@@ -212,9 +212,9 @@ class Replication:
             if operations:
                 self._dispatch(operations, ((), (node,)), {}, counts=True)
 
-    def stalled(self) -> list[NodeId]:
-        """The copies that are waited for and have not answered for longer than it takes to be suspected."""
-        limit = self.core.attentive - self.core.settings.suspicion_ms * MS
+    def stalled(self, times: int) -> list[NodeId]:
+        """The copies that are waited for and have not answered for so many times as long as it takes to be suspected."""
+        limit = self.core.attentive - times * self.core.settings.suspicion_ms * MS
         found: dict[NodeId, None] = {}
         for batch in self._batches.values():
             if batch.since > limit:

@@ -22,7 +22,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     `sync_ms`: the longest sync of my log since my last one. While a turn or a sync takes longer than the time between two
     of them, the last one is repeated: `busy_ms` says for how long this has been so, and `sync_ms` how much of it is the
     sync that is under way. `stalled`: copies that have not answered me for longer than it takes to be suspected.
-    `emptied`: the map calls a copy of mine in sync that is not whole.
+    `emptied`: the map calls a copy of mine in sync that is not whole. `mute`: copies that have not answered me for longer
+    than the slowest disk may take.
     """
 
     version: Version
@@ -37,6 +38,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     busy_ms: int = 0
     stalled: list[NodeId] = msgspec.field(default_factory=list)
     emptied: bool = False
+    mute: list[NodeId] = msgspec.field(default_factory=list)
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
 from rebalance.lives import Life
 from rebalance.messages import CopyReport, SingleMap
-from rebalance.plan import PLACED_AT_ONCE, Candidate, Change, first_topology, next_topology, planning
+from rebalance.plan import PLACED_AT_ONCE, Candidate, Change, first_topology, next_topology, planning, wanted_handover
+from rebalance.table import Placement
 from wal.ids import Ballot, Version
 
 PARTITIONS = 4 * PLACED_AT_ONCE + 1
@@ -46,3 +51,45 @@ def test_who_leaves_the_baseline_while_it_is_slow_is_still_said_to_be_slow() -> 
     assert all("n3" not in placement.in_sync for placement in following.placements)
     gone = Change(candidates=candidates[:2], singles=singles, handover=[], baseline=["n1", "n2"])
     assert next_topology(following, gone).topology.aside == {}
+
+
+def _of_five(in_sync: tuple[str, ...], aside: dict[str, int], mute: tuple[str, ...] = ()) -> Placement:
+    """Where a partition of n1, n2 and n3 is after an exchange that sets somebody aside; these were in sync."""
+    candidates = [Candidate(name, f"disk-{name}", 1, f"{name}:1", "") for name in ("n1", "n2", "n3", "n4", "n5")]
+    first = first_topology("id", "c", 1, 2, candidates, _always_the_first)
+    owners = (*in_sync, *(n for n in ("n1", "n2", "n3") if n not in in_sync))
+    before = msgspec.structs.replace(first, placements=(Placement(1, 1, owners, in_sync),))
+    life = {c.node: Life(c.allocation, 1, 0, []) for c in candidates}
+    singles = {n: SingleMap(Version(1, 0), Ballot(1, "n1"), life[n], [], [], []) for n in life}
+    change = Change(
+        candidates=candidates, singles=singles, handover=[], baseline=list(life), aside=aside, mute=mute, map_hash=1
+    )
+    return next_topology(before, change, _always_the_first).topology.placements[0]
+
+
+def _always_the_first(nodes: Sequence[str], _domains: Mapping[str, str], count: int, copies: int) -> list[tuple[str, ...]]:
+    return [tuple(nodes[:copies])] * count
+
+
+def test_a_slow_copy_stays_in_sync_where_one_other_would_be_left_of_three() -> None:
+    assert _of_five(("n1", "n2", "n3"), {"n2": 1}).in_sync == ("n1", "n3")
+    assert _of_five(("n1", "n2"), {"n2": 1}).in_sync == ("n1", "n2")
+    assert _of_five(("n1", "n2"), {"n2": 1}, mute=("n2",)).in_sync == ("n1",)
+    assert _of_five(("n1", "n2", "n3"), {"n1": 1, "n2": 1}).in_sync == ("n3", "n1")
+    assert _of_five(("n2",), {"n2": 1}, mute=("n2",)).in_sync == ("n2",), "the last one, whatever it is"
+
+
+def test_a_slow_copy_leads_only_where_no_fast_one_is() -> None:
+    assert _of_five(("n1", "n2"), {"n1": 1}).owners[:2] == ("n2", "n1")
+    assert _of_five(("n1",), {"n1": 1}).owners[0] == "n1"
+
+
+def test_nothing_is_handed_over_to_a_slow_copy() -> None:
+    candidates = [Candidate(name, f"disk-{name}", 1, f"{name}:1", "") for name in ("n1", "n2", "n3")]
+    first = first_topology("id", "c", 1, 2, candidates, _always_the_first)
+    moved = msgspec.structs.replace(first, placements=(Placement(1, 2, ("n2", "n1", "n3"), ("n2", "n1")),))
+    nodes = [c.node for c in candidates]
+    assert wanted_handover(moved, nodes, {}, _always_the_first) == [0]
+    slow = msgspec.structs.replace(moved, aside={"n1": 1})
+    assert wanted_handover(slow, nodes, {}, _always_the_first) == []
+    assert wanted_handover(slow, nodes, {0: ["n1"]}, _always_the_first) == [0], "it is let back in by the same exchange"

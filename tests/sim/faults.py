@@ -21,10 +21,13 @@ from tests.sim.ways import Ways, lasting
 from tests.support.memory_disk import SECTOR
 
 if TYPE_CHECKING:
+    from engine.node.node import Node
+    from rebalance.table import Topology
     from tests.sim.machine import Machine
     from tests.sim.vault import Vault
     from tests.sim.world import World
     from tests.support.memory_disk import MemoryDisk
+    from wal.ids import NodeId
 
 RATES = {
     "power": 3.0,  # a machine loses power: a random part of what was not synced is gone
@@ -281,10 +284,20 @@ class Faults:
         accepted = [node.core.replica.accepted for node in nodes]
         coming = [topologies.decode(encoded) for after, _, encoded in accepted if encoded and after >= newest.version]
         whole = frozenset(m.name for m in machines if m is not machine and self._ruined.forgive(m, newest))
+        leading = [m.node for m in machines if m.up and m.node is not None and m.node.exchange.attempt is not None]
+        reported = [whole & self._reported(node, newest) for node in leading]
         return all(
-            topology.carried_by(whole) and all(any(node in whole for node in p.in_sync) for p in topology.placements)
-            for topology in (newest, *coming)
+            topology.carried_by(whole) and all(any(node in left for node in p.in_sync) for p in topology.placements)
+            for topology, left in ((newest, whole), *((t, whole) for t in coming), *((newest, some) for some in reported))
         )
+
+    def _reported(self, node: Node, newest: Topology) -> frozenset[NodeId]:
+        """Whom a map may rely on that is being made of what was reported: who has, or is about to."""
+        attempt = node.exchange.attempt
+        if attempt is None or attempt.after != newest.version:
+            return frozenset(self.world.machines)
+        asked = [self.world.machines[c.node] for c in attempt.intent.candidates if c.node in self.world.machines]
+        return frozenset(m.name for m in asked if m.name in attempt.singles or m.well)
 
     def _is_remembered(self, machine: Machine, end: int) -> bool:
         """Whether what a voter forgets whose log is set back to `end` is known to the others, as far as it could matter.

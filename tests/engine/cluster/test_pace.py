@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from engine.cluster.pace import FORGIVEN_AFTER, Pace
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore, MemoryStore
@@ -9,7 +11,7 @@ from engine.turn.core import Core
 from engine.turn.settings import Settings
 from rebalance.plan import Candidate, first_topology
 from rebalance.ports import MS
-from rebalance.table import BACK_OFF_MS, Topology, back_off_ms
+from rebalance.table import BACK_OFF_MS, Placement, Topology, back_off_ms
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]
 
@@ -58,6 +60,21 @@ def test_the_one_that_most_accusations_touch_is_in_the_way() -> None:
     pace.heard("n3", 0, [])
     pace.heard("n2", 0, ["n3", "n4", "n5"])
     assert pace.to_set_aside(topology, NODES) == {"n2": 1}, "nobody answers it: it is its own way out that is broken"
+
+
+def test_who_is_waited_for_all_the_same_is_not_accused_of_it() -> None:
+    pace, topology = a_pace()
+    alone = tuple(Placement(1, 1, ("n1", "n2", "n3"), ("n1", "n2")) for _ in topology.placements)
+    topology = msgspec.structs.replace(topology, placements=alone)
+    pace.heard("n1", 0, ["n2"])
+    assert pace.to_set_aside(topology, NODES) == {}, "one other would be left"
+    assert pace.to_set_aside(msgspec.structs.replace(topology, aside={"n2": 1}), NODES) == {}
+    pace.heard("n3", 0, ["n4", "n5"])
+    assert pace.to_set_aside(msgspec.structs.replace(topology, aside={"n2": 1}), NODES) == {}, "and nobody waits for n3"
+    pace.heard("n1", 0, ["n2"], ["n2"])
+    pace.heard("n3", 0, [])
+    assert pace.to_set_aside(msgspec.structs.replace(topology, aside={"n2": 1}), NODES) == {"n2": 2}, "it never answers"
+    assert pace.is_mute("n2", NODES)
 
 
 def test_a_minority_is_set_aside_at_most() -> None:

@@ -3,19 +3,22 @@
 Judged is what is up and connected, and not whether all is well: as long as some nodes hear each other in both
 directions, work at their usual speed, are a majority of the voters, and have between them an in-sync copy of every
 partition, a client that reaches all nodes gets its writes done, in every partition. What the nodes outside of such a
-circle do, dead, deaf, slow or half connected, is no excuse.
+circle do, dead, deaf, slow or half connected, is no excuse; but a slow copy is waited for where only one other would be
+left of three (`rebalance.aside`).
 
 `Pulse` is that client: it writes one key of every partition, again and again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
 
 from engine import errors
 from engine.client.calls import PutCall
 from engine.turn.settings import Settings
-from rebalance.table import Topology
+from rebalance.aside import waited_for
+from rebalance.table import Placement, Topology
 from tests.conversations.names import key_in
 from tests.sim.clients import Client
 from tests.sim.machine import Machine
@@ -108,6 +111,7 @@ class Life(Oracle):
         well = [machine for machine in world.running if machine.well]
         before = self._ledger.maps.get(version_before(self._ledger.maps, newest.version))
         votes = frozenset(m.name for m in well if self._ruined.forgive(m, newest))
+        slow = {m.name: 1 for m in world.running if not m.well and not m.paused}
         found: list[Circle] = []
         for size in range(1, len(well) + 1):
             for some in combinations(well, size):
@@ -117,7 +121,8 @@ class Life(Oracle):
                 known = any(m.node is not None and m.node.core.version == newest.version for m in some)
                 if not known and before is not None and not _majority(names & votes, before.voters):
                     continue
-                if all(any(node in names and node in votes for node in p.in_sync) for p in newest.placements):
+                wanted = min(newest.backups + 1, len(newest.baseline))
+                if all(_served(p, names & votes, slow, wanted) for p in newest.placements):
                     found.append(tuple((m.name, m.boot, m.befallen) for m in some))
         return found
 
@@ -136,6 +141,13 @@ class Life(Oracle):
                 needed = ",".join(hold.needed) if hold is not None else ""
                 said.append(f"p{number}: {machine.name} {active=} quorum={core.quorum} frozen={core.frozen} {needed=}")
         return "; ".join(said[:TROUBLES_TOLD]) or "every partition looks served"
+
+
+def _served(placement: Placement, there: frozenset[NodeId], slow: Mapping[NodeId, int], wanted: int) -> bool:
+    """Whether a partition has an in-sync copy there, and no slow one is worth waiting for."""
+    copies = [n for n in placement.in_sync if n in there or n in slow]
+    kept = waited_for(copies, slow, (), wanted)
+    return any(n in there for n in kept) and not any(n in slow for n in kept)
 
 
 def _majority(votes: frozenset[NodeId], voters: tuple[NodeId, ...]) -> bool:
