@@ -24,7 +24,7 @@ def fast(copies: Sequence[NodeId], aside: Mapping[NodeId, int]) -> list[NodeId]:
 def waited_for(
     copies: Sequence[NodeId], aside: Mapping[NodeId, int], mute: Collection[NodeId], wanted: int
 ) -> list[NodeId]:
-    """Of the copies that have everything, those to be in sync, the fast ones first; `wanted` is how many there should be."""
+    """Of the copies that have everything, those to be in sync, the fast first; `wanted` is how many there should be."""
     quick = fast(copies, aside)
     slow = [n for n in copies if n not in quick and n not in mute]
     enough = ENOUGH if wanted > ENOUGH else 1
