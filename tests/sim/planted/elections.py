@@ -176,10 +176,10 @@ def surplus_copy_dropped_at_once(machine: Machine) -> None:
     right = assignment._place
 
     def place(
-        number: int, old: Placement, ideal: Sequence[NodeId], survivors: list[NodeId], *rest: Any, **more: Any
+        old: Placement, ideal: Sequence[NodeId], survivors: list[NodeId], leaders: list[NodeId], *rest: Any, **more: Any
     ) -> Any:
-        wanted = [n for n in survivors if n in ideal or n == old.owners[0]]
-        return right(number, old, ideal, wanted or survivors, *rest, **more)
+        wanted = [n for n in survivors if n in ideal or n == old.owners[0]] or survivors
+        return right(old, ideal, wanted, [n for n in leaders if n in wanted] or wanted, *rest, **more)
 
     during(machine, machine.node.exchange, "_try_propose", assignment, "_place", place)
 
