@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from engine import errors
-from engine.protocol.requests import Code
+from engine.client.flights import Errand
+from engine.protocol.requests import Code, Failed
+from wal.probe import probe
 
 ERRORS: dict[str, type[errors.Error]] = {
     Code.CONFLICT: errors.Conflict,
@@ -24,3 +26,37 @@ ERRORS: dict[str, type[errors.Error]] = {
 def error_of(code: str) -> type[errors.Error]:
     """The error that a code stands for; a code of a newer node that is not known here is an error of no kind."""
     return ERRORS.get(code, errors.Error)
+
+
+def refused(errand: Errand, reply: Failed, *, awaited: bool) -> errors.Error | None:
+    """As what a call ends that was refused; None: it is to be tried again. `awaited`: its answer never came."""
+    call = errand.call
+    match reply.code:
+        case Code.BUSY | Code.NOT_FORMED | Code.NO_QUORUM:
+            return None
+        case Code.FORGOTTEN:
+            return errors.CommitUnknown(reply.message)
+        case Code.ANSWERED if awaited:
+            probe("client.refused_as_answered")  # and the answer did not come, or the nodes took its client for gone
+            return errors.CommitUnknown(reply.message)
+        case Code.ANSWERED:
+            return errors.AlreadyAnswered(reply.message)
+        case code if call.writes and call.unanswered and code != Code.CONFLICT:
+            # A conflict is recorded under the transaction's id. Any other refusal speaks of this attempt alone.
+            probe("client.refused_after_no_answer")
+            return errors.CommitUnknown(f"an earlier attempt was not answered; the last: {reply.message}")
+        case _ if call.writes and call.begun:
+            probe("client.refused_in_part")
+            return errors.CommitUnknown(f"some partitions have it, one refused: {reply.message}")
+        case _:
+            return error_of(reply.code)(reply.message)
+
+
+def late(errand: Errand) -> errors.Error:
+    """As what a call ends whose time is over."""
+    why = errand.last or "no answer came"
+    if errand.may_be_done:
+        return errors.CommitUnknown(f"no answer within the timeout ({why}); it may have been done")
+    if errand.cause in (Code.NO_QUORUM, Code.LOST):
+        return error_of(errand.cause)(why)
+    return errors.Unavailable(f"not done within the timeout: {why}")

@@ -10,65 +10,25 @@ from __future__ import annotations
 
 from engine import errors
 from engine.client.calls import Call, Item, StatusCall
+from engine.client.flights import MS, Errand, Flight
 from engine.client.identity import Identity
-from engine.client.refusals import error_of
+from engine.client.places import SILENCE_MS, Places
+from engine.client.refusals import late, refused
+from engine.protocol.addresses import Address
 from engine.protocol.requests import Code, Done, Failed, GetTable, KeepSessions, Remap, Reply, Request, Table, Values
-from rebalance import table as topology
 from rebalance.table import Topology, version_of
 from wal.ids import MINOR_BITS, NO_VERSION
 from wal.probe import probe
 
-MS = 1_000_000
 BACKOFF_MS = (5, 10, 20, 50, 100, 200)
 TABLE_MS = 300
 """A table that was asked for and did not come is asked for again, of another node."""
-SILENCE_MS = 1_000
-"""A node that does not answer for so long may be gone without a word: others are asked for the table."""
 
 ASKED_AGAIN_MS = 300_000
 """A write that had no answer for so long is not asked again: nodes keep answers for longer, but not for ever."""
 
-ELSEWHERE_MS = 50
-"""What any copy may answer is asked of another one after so long, and after twice as long each time."""
 WITHIN_MS_MAX = 3_600_000
 """Who waits for longer than that is said to wait for ever."""
-
-Address = str
-
-
-class _State:
-    """A call under way."""
-
-    __slots__ = ("attempts", "begun", "call", "cause", "deadline", "flights", "last", "over", "retry_at", "todo")
-
-    def __init__(self, call: Call, begun: int, deadline: int) -> None:
-        self.call = call
-        self.begun = begun
-        self.deadline = deadline
-        self.todo: list[Item] | None = None  # None: not split yet, because there is no table
-        self.flights = 0
-        self.attempts = 0
-        self.retry_at = 0
-        self.last = ""  # why it had to be tried again, for a person
-        self.cause = ""  # the same as a code, where there is one
-        self.over = False  # finished, or nobody waits for it any more
-
-    def hindered(self, why: str, cause: str = "") -> None:
-        """It has to be tried again."""
-        self.last, self.cause = why, cause
-
-
-class _Flight:
-    """A request that was sent and not answered."""
-
-    __slots__ = ("address", "items", "sent_at", "state")
-
-    def __init__(self, state: _State, items: list[Item], address: Address, sent_at: int) -> None:
-        self.state = state
-        self.items = items
-        self.address = address
-        self.sent_at = sent_at
-
 
 _ONLY = [0]
 """The items of a call that has one."""
@@ -80,36 +40,33 @@ class Router:
 
     def __init__(self, seeds: list[Address], *, draw: int, domain: str = "") -> None:
         """`draw`: 128 random bits, for the names of this client's sessions; `domain`: copies there are near."""
-        self.seeds = seeds
-        self.domain = domain
-        self.topology: Topology | None = None
-        self._addresses: dict[str, Address] = {}
-        self._route: list[Address | None] = []  # partition -> its primary's address, if there is a connection
-        self._connected: dict[Address, bool] = {}
-        self._flights: dict[int, _Flight] = {}
-        self._calls: dict[int, _State] = {}
+        self.places = Places(seeds, domain)
+        self._flights: dict[int, Flight] = {}
+        self._calls: dict[int, Errand] = {}
         self._due = _NEVER  # no call has anything to do before
         self._next_id = 1
         self.identity = Identity(draw)
-        self._number = 0  # of the table in use: `Version.number`
         self._table_asked_at: int | None = None
         self._table_turn = 0
         self._table_id = 0
-        self._elsewhere: dict[int, _Flight] = {}  # of those, what another copy may answer as well
+        self._elsewhere: dict[int, Flight] = {}  # of those, what another copy may answer as well
         self._elsewhere_at = _NEVER  # when to look at them
-        self._mute: dict[Address, int] = {}  # copies that did not answer such a request, and when that was
         self._listen_at: int | None = None  # when to look whether the oldest flight was answered
         self.sends: list[tuple[Address, Request]] = []
-        self.connects: list[Address] = list(seeds)
         self.done: list[Call] = []
         self.now = 0
+
+    @property
+    def topology(self) -> Topology | None:
+        """The table in use."""
+        return self.places.topology
 
     # Transaction ids.
 
     def keep(self) -> None:
         """Tell every node that this client lives, and which answers it has."""
         sessions = self.identity.acknowledged
-        for address, up in self._connected.items():
+        for address, up in self.places.connected.items():
             if up:
                 self.sends.append((address, KeepSessions(self._next_id, sessions)))
                 self._next_id += 1
@@ -122,8 +79,8 @@ class Router:
             self.now = now
         if deadline < self._due:
             self._due = deadline
-        state = self._calls[id(call)] = _State(call, self.now, deadline)
-        route = self._route
+        state = self._calls[id(call)] = Errand(call, self.now, deadline)
+        route = self.places.route
         number = call.only_partition(len(route)) if route and not call.anywhere else None
         if number is not None and (address := route[number]) is not None:
             state.todo = []
@@ -139,30 +96,30 @@ class Router:
             if call.writes:
                 self.identity.close(call.tx)
 
-    def _send(self, state: _State, items: list[Item], address: Address) -> None:
+    def _send(self, state: Errand, items: list[Item], address: Address) -> None:
         request_id = self._next_id
         self._next_id = request_id + 1
-        self._flights[request_id] = _Flight(state, items, address, self.now)
+        self._flights[request_id] = Flight(state, items, address, self.now)
         if self._listen_at is None:
             self._listen_at = self.now + SILENCE_MS * MS
         state.flights += 1
         call = state.call
         if call.anywhere:
             self._elsewhere[request_id] = self._flights[request_id]
-            self._elsewhere_at = min(self._elsewhere_at, self._patience_ends(self._flights[request_id]))
+            self._elsewhere_at = min(self._elsewhere_at, self._flights[request_id].patience_ends)
         within = (state.deadline - self.now) // MS + 1
         call.within_ms = within if within <= WITHIN_MS_MAX else 0
         if call.writes:
             call.acked = self.identity.acked(call.tx)
-            call.version = self._number
+            call.version = self.places.number
         elif isinstance(call, StatusCall):
             age = self.identity.age_ns(call.tx, self.now)
             call.age_ms = age // MS if age >= 0 else -1
         self.sends.append((address, call.request(request_id, items)))
 
-    def _push(self, state: _State) -> None:
+    def _push(self, state: Errand) -> None:
         """Send what is still to do, each item to its primary; what has nowhere to go is tried again later."""
-        route = self._route
+        route = self.places.route
         if not route:
             self._due = min(self._due, state.retry_at)
             self._want_table()
@@ -180,7 +137,9 @@ class Router:
             if not 0 <= number < len(route):
                 self._fail(state, errors.UsageError(f"partition {number} does not exist in this cluster"))
                 return
-            address = self._nearest(number, state.attempts) if call.anywhere else route[number]
+            address = (
+                self.places.nearest(number, state.attempts, self.now - SILENCE_MS * MS) if call.anywhere else route[number]
+            )
             share = by_address.get(address)
             if share is None:
                 share = by_address[address] = []
@@ -194,44 +153,26 @@ class Router:
                 self._explain(state, partitions[item])
             self._again(state, stale=True)
 
-    def _nearest(self, number: int, attempts: int) -> Address | None:
-        """An in-sync copy that a client is connected to: of the near ones if there are any, and at each attempt another."""
-        top = self.topology
-        assert top is not None
-        names = [name for name in top.placements[number].in_sync if self._connected.get(self._addresses.get(name, ""))]
-        if not names:
-            return None
-        heard = [name for name in names if self.now >= self._mute.get(self._addresses[name], -_NEVER) + SILENCE_MS * MS]
-        near = [name for name in heard if self.domain and top.domains.get(name) == self.domain]
-        if attempts < len(near):
-            return self._addresses[near[attempts]]
-        names = heard or names
-        return self._addresses[names[(number + attempts) % len(names)]]
-
-    @staticmethod
-    def _patience_ends(flight: _Flight) -> int:
-        return flight.sent_at + (ELSEWHERE_MS << min(flight.state.attempts, 5)) * MS
-
     def _ask_elsewhere(self) -> None:
         """What any copy may answer, and the one that was asked does not, is asked of another."""
         flights, self._elsewhere, self._elsewhere_at = self._elsewhere, {}, _NEVER
         for request_id, flight in flights.items():
             if request_id not in self._flights or flight.state.over:
                 continue
-            ends = self._patience_ends(flight)
+            ends = flight.patience_ends
             if self.now < ends:
                 self._elsewhere[request_id] = flight
                 self._elsewhere_at = min(self._elsewhere_at, ends)
                 continue
             probe("client.asked_another_copy")
             del self._flights[request_id]
-            self._mute[flight.address] = self.now
+            self.places.mute[flight.address] = self.now
             state = flight.state
             state.flights -= 1
             state.hindered(f"{flight.address} does not answer")
             self._redo(state, flight.items, stale=False)
 
-    def _explain(self, state: _State, number: int) -> None:
+    def _explain(self, state: Errand, number: int) -> None:
         """Why a partition cannot be reached; and see that it can be, if a connection is all that is missing."""
         assert self.topology is not None
         placement = self.topology.placements[number]
@@ -241,19 +182,12 @@ class Router:
                 f"partition {number} is LOST: every in-sync copy ({', '.join(placement.in_sync)}) is away", Code.LOST
             )
         else:
-            address = self._addresses[primary]
-            self._connect(address)
+            address = self.places.addresses[primary]
+            self.places.connect(address)
             if not state.last:
                 state.hindered(f"no connection to {primary} at {address}")
 
-    def _reroute(self) -> None:
-        """The table, or a connection, is another one now."""
-        if self.topology is None:
-            return
-        up = {node: address for node, address in self._addresses.items() if self._connected.get(address)}
-        self._route = [up.get(p.primary or "") for p in self.topology.placements]
-
-    def _again(self, state: _State, *, stale: bool) -> None:
+    def _again(self, state: Errand, *, stale: bool) -> None:
         """Try what is left a little later, and look at the table if it may be old."""
         backoff = BACKOFF_MS[min(state.attempts, len(BACKOFF_MS) - 1)]
         state.attempts += 1
@@ -262,11 +196,11 @@ class Router:
         if stale:
             self._want_table()
 
-    def _fail(self, state: _State, error: errors.Error) -> None:
+    def _fail(self, state: Errand, error: errors.Error) -> None:
         state.call.error = error
         self._finish(state)
 
-    def _finish(self, state: _State) -> None:
+    def _finish(self, state: Errand) -> None:
         if not state.over:
             state.over = True
             call = state.call
@@ -306,8 +240,8 @@ class Router:
             return
         state = flight.state
         state.flights -= 1
-        if self._mute:
-            self._mute.pop(address, None)
+        if self.places.mute:
+            self.places.mute.pop(address, None)
         if isinstance(reply, Remap):
             state.hindered(f"{address} is not primary at version {reply.version}")
             if reply.begun:
@@ -317,7 +251,7 @@ class Router:
         elif isinstance(reply, Failed):
             self._take_failure(state, flight, reply)
         else:
-            if isinstance(reply, Done | Values) and reply.version >> MINOR_BITS > self._number >> MINOR_BITS:
+            if isinstance(reply, Done | Values) and reply.version >> MINOR_BITS > self.places.number >> MINOR_BITS:
                 self._want_table()  # somebody joined, left or failed
             try:
                 state.call.take(flight.items, reply)
@@ -334,33 +268,18 @@ class Router:
             else:
                 state.call.begun = True
 
-    def _redo(self, state: _State, items: list[Item], *, stale: bool) -> None:
+    def _redo(self, state: Errand, items: list[Item], *, stale: bool) -> None:
         assert state.todo is not None
         state.todo.extend(items)
         self._again(state, stale=stale)
 
-    def _take_failure(self, state: _State, flight: _Flight, reply: Failed) -> None:
-        call = state.call
-        match reply.code:
-            case Code.BUSY | Code.NOT_FORMED | Code.NO_QUORUM:
-                state.hindered(f"{reply.code}: {reply.message}", reply.code)
-                self._redo(state, flight.items, stale=True)
-            case Code.FORGOTTEN:
-                self._fail(state, errors.CommitUnknown(reply.message))
-            case Code.ANSWERED if self.identity.awaits(call.tx):
-                probe("client.refused_as_answered")  # and the answer did not come, or the nodes took its client for gone
-                self._fail(state, errors.CommitUnknown(reply.message))
-            case Code.ANSWERED:
-                self._fail(state, errors.AlreadyAnswered(reply.message))
-            case code if call.writes and call.unanswered and code != Code.CONFLICT:
-                # A conflict is recorded under the transaction's id. Any other refusal speaks of this attempt alone.
-                probe("client.refused_after_no_answer")
-                self._fail(state, errors.CommitUnknown(f"an earlier attempt was not answered; the last: {reply.message}"))
-            case _ if call.writes and call.begun:
-                probe("client.refused_in_part")
-                self._fail(state, errors.CommitUnknown(f"some partitions have it, one refused: {reply.message}"))
-            case _:
-                self._fail(state, error_of(reply.code)(reply.message))
+    def _take_failure(self, state: Errand, flight: Flight, reply: Failed) -> None:
+        error = refused(state, reply, awaited=reply.code == Code.ANSWERED and self.identity.awaits(state.call.tx))
+        if error is not None:
+            self._fail(state, error)
+            return
+        state.hindered(f"{reply.code}: {reply.message}", reply.code)
+        self._redo(state, flight.items, stale=True)
 
     # The table.
 
@@ -374,7 +293,7 @@ class Router:
     def end(self, why: errors.Error) -> None:
         """No answer will come any more: every call ends with this, or as unknown if it may have been done."""
         for state in list(self._calls.values()):
-            if self._may_be_done(state):
+            if state.may_be_done:
                 self._fail(state, errors.CommitUnknown(f"{why}; it may have been done"))
             else:
                 self._fail(state, type(why)(str(why)))  # a new one each: an error belongs to who is told it
@@ -385,15 +304,15 @@ class Router:
         flight = self._flights.pop(request.id, None)
         if flight is not None and not flight.state.over:
             flight.state.flights -= 1
-            kind = errors.CommitUnknown if self._may_be_done(flight.state) else errors.UsageError
+            kind = errors.CommitUnknown if flight.state.may_be_done else errors.UsageError
             self._fail(flight.state, kind(f"too much for one request, do it in smaller pieces: {reason}"))
 
     def _want_table(self) -> None:
         if self._table_asked_at is not None:
             return
-        up = [a for a in self._candidates() if self._connected.get(a)]
-        for address in self._candidates():
-            self._connect(address)
+        up = [a for a in self.places.known() if self.places.connected.get(a)]
+        for address in self.places.known():
+            self.places.connect(address)
         if not up:
             return
         self._table_turn += 1
@@ -402,24 +321,9 @@ class Router:
         self._next_id += 1
         self.sends.append((up[self._table_turn % len(up)], GetTable(self._table_id)))
 
-    def _candidates(self) -> list[Address]:
-        return list(dict.fromkeys([*self._addresses.values(), *self.seeds]))
-
     def _take_table(self, reply: Table) -> None:
-        if not reply.topology or (self.topology is not None and reply.version <= self.topology.version):
+        if not self.places.take(reply):
             return
-        try:
-            decoded = topology.decode(reply.topology)
-        except ValueError:
-            return
-        if self.topology is not None and decoded.cluster != self.topology.cluster:
-            return
-        self.topology = decoded
-        self._number = decoded.version.number
-        self._addresses = {m.node: m.address for m in decoded.members}
-        for address in self._addresses.values():
-            self._connect(address)
-        self._reroute()
         self._withdraw()
         for state in list(self._calls.values()):
             if (state.todo is None or state.todo) and not state.over:
@@ -437,7 +341,7 @@ class Router:
                 continue
             partitions = state.call.partitions(len(placements))
             primaries = (placements[partitions[item]].primary for item in flight.items)
-            if any(self._addresses.get(primary or "") != flight.address for primary in primaries):
+            if any(self.places.addresses.get(primary or "") != flight.address for primary in primaries):
                 probe("client.withdrew_from_silent_node")
                 del self._flights[request_id]
                 state.flights -= 1
@@ -461,16 +365,10 @@ class Router:
 
     # Connections and time.
 
-    def _connect(self, address: Address) -> None:
-        if address not in self._connected:
-            self._connected[address] = False
-            self.connects.append(address)
-
     def on_connected(self, address: Address, now: int) -> None:
         """A connection was made."""
         self.now = max(self.now, now)
-        self._connected[address] = True
-        self._reroute()
+        self.places.on_connected(address)
         if self.topology is None:
             self._table_asked_at = None
             self._want_table()
@@ -482,8 +380,7 @@ class Router:
     def on_disconnected(self, address: Address, now: int) -> None:
         """A connection broke: what was sent over it may have happened."""
         self.now = max(self.now, now)
-        self._connected.pop(address, None)
-        self._reroute()
+        self.places.on_disconnected(address)
         lost = [(i, f) for i, f in self._flights.items() if f.address == address]
         for request_id, flight in lost:
             del self._flights[request_id]
@@ -514,7 +411,7 @@ class Router:
             if state.over:
                 continue
             if self.now >= state.deadline:
-                self._expire(state)
+                self._fail(state, late(state))
                 continue
             if state.todo is None or state.todo:
                 if self.now >= state.retry_at:
@@ -522,21 +419,6 @@ class Router:
                 else:
                     self._due = min(self._due, state.retry_at)
             self._due = min(self._due, state.deadline)
-
-    @staticmethod
-    def _may_be_done(state: _State) -> bool:
-        """Whether a call that ends without an answer may have taken effect, or some of it."""
-        call = state.call
-        return call.writes and bool(state.flights or call.unanswered or call.begun)
-
-    def _expire(self, state: _State) -> None:
-        why = state.last or "no answer came"
-        if self._may_be_done(state):
-            self._fail(state, errors.CommitUnknown(f"no answer within the timeout ({why}); it may have been done"))
-        elif state.cause in (Code.NO_QUORUM, Code.LOST):
-            self._fail(state, error_of(state.cause)(why))
-        else:
-            self._fail(state, errors.Unavailable(f"not done within the timeout: {why}"))
 
     @property
     def wake_at(self) -> int | None:

@@ -13,10 +13,10 @@ from typing import Protocol, TypeVar, cast
 
 from engine import errors
 from engine.client.calls import Call
-from engine.client.routing import Address, Router
+from engine.client.routing import Router
 from engine.client.timing import check_seconds
 from engine.errors import ProtocolError
-from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, split_address
+from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
 from engine.protocol.requests import Reply, Request
 from engine.protocol.wire import (
     FRAME_BYTES_MAX,
@@ -149,8 +149,8 @@ class Session:
             return
         router, links = self.router, self.links
         assert links is not None
-        if router.connects:
-            wanted, router.connects = router.connects, []
+        if router.places.to_connect:
+            wanted, router.places.to_connect = router.places.to_connect, []
             for address in wanted:
                 links.connect(address)
         if router.sends:

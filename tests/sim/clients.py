@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from engine import errors
 from engine.client.calls import Call
-from engine.client.routing import Address, Router
+from engine.client.routing import Router
+from engine.protocol.addresses import Address
 from engine.protocol.requests import Reply, Request
 from engine.protocol.wire import decode_replies, decode_requests, frame
 from engine.turn.effects import Asked, ClientSeen
@@ -266,7 +267,7 @@ class Client:
         router = self.router
         if not self.alive:
             return
-        wanted, router.connects = router.connects, []
+        wanted, router.places.to_connect = router.places.to_connect, []
         for address in wanted:
             self._dial(address)
         sends, router.sends = router.sends, []

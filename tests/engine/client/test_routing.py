@@ -8,7 +8,8 @@ import pytest
 
 from engine import errors
 from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall
-from engine.client.routing import SILENCE_MS, Router
+from engine.client.places import SILENCE_MS
+from engine.client.routing import Router
 from engine.protocol.requests import (
     Code,
     Done,
@@ -60,7 +61,7 @@ class Story:
 
     def __init__(self) -> None:
         self.router = Router([A, B], draw=1)
-        self.router.connects.clear()
+        self.router.places.to_connect.clear()
         self.now = SECOND
         for address in (A, B):
             self.router.on_connected(address, self.now)
@@ -341,7 +342,7 @@ def test_a_page_ends_where_the_first_node_has_more() -> None:
 
 def test_a_stale_read_asks_the_nearest_copy_and_another_one_when_that_is_silent() -> None:
     router, now = Router([A, B], draw=1, domain="here"), SECOND
-    router.connects.clear()
+    router.places.to_connect.clear()
     for address in (A, B):
         router.on_connected(address, now)
     everywhere = Topology(

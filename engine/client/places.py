@@ -1,0 +1,89 @@
+"""Where a client finds the partitions: the newest table that it has seen, and the nodes that it is connected to."""
+
+from __future__ import annotations
+
+from engine.protocol.addresses import Address
+from engine.protocol.requests import Table
+from rebalance import table as topology
+from rebalance.table import Topology
+from wal.ids import NodeId
+
+SILENCE_MS = 1_000
+"""A node that does not answer for so long may be gone without a word: others are asked for the table."""
+
+
+class Places:
+    """The table and the connections of one client; where each partition's primary is follows from both."""
+
+    def __init__(self, seeds: list[Address], domain: str) -> None:
+        self.seeds = seeds
+        self.domain = domain
+        self.topology: Topology | None = None
+        self.number = 0  # of the table in use: `Version.number`
+        self.addresses: dict[NodeId, Address] = {}
+        self.route: list[Address | None] = []  # partition -> its primary's address, if there is a connection
+        self.connected: dict[Address, bool] = {}
+        self.mute: dict[Address, int] = {}  # copies that did not answer what any may, and when that was (ns)
+        self.to_connect: list[Address] = list(seeds)
+
+    def known(self) -> list[Address]:
+        """Everyone who may have a table."""
+        return list(dict.fromkeys([*self.addresses.values(), *self.seeds]))
+
+    def connect(self, address: Address) -> None:
+        """See that there is a connection to it."""
+        if address not in self.connected:
+            self.connected[address] = False
+            self.to_connect.append(address)
+
+    def on_connected(self, address: Address) -> None:
+        """A connection was made."""
+        self.connected[address] = True
+        self._reroute()
+
+    def on_disconnected(self, address: Address) -> None:
+        """A connection broke."""
+        self.connected.pop(address, None)
+        self._reroute()
+
+    def take(self, reply: Table) -> bool:
+        """A table came; whether it is newer than the one in use, of the same cluster, and in use from now on."""
+        if not reply.topology or (self.topology is not None and reply.version <= self.topology.version):
+            return False
+        try:
+            decoded = topology.decode(reply.topology)
+        except ValueError:
+            return False
+        if self.topology is not None and decoded.cluster != self.topology.cluster:
+            return False
+        self.topology = decoded
+        self.number = decoded.version.number
+        self.addresses = {m.node: m.address for m in decoded.members}
+        for address in self.addresses.values():
+            self.connect(address)
+        self._reroute()
+        return True
+
+    def _reroute(self) -> None:
+        """The table, or a connection, is another one now."""
+        if self.topology is None:
+            return
+        up = {node: address for node, address in self.addresses.items() if self.connected.get(address)}
+        self.route = [up.get(p.primary or "") for p in self.topology.placements]
+
+    def nearest(self, number: int, attempts: int, heard_since: int) -> Address | None:
+        """An in-sync copy that a client is connected to: of the near ones if there are any, and at each attempt another.
+
+        Those that have been mute since `heard_since` come last.
+        """
+        top = self.topology
+        assert top is not None
+        names = [name for name in top.placements[number].in_sync if self.connected.get(self.addresses.get(name, ""))]
+        if not names:
+            return None
+        heard = [name for name in names if self.mute.get(self.addresses[name], heard_since) <= heard_since]
+        near = [name for name in heard if self.domain and top.domains.get(name) == self.domain]
+        if attempts < len(near):
+            return self.addresses[near[attempts]]
+        names = heard or names
+        return self.addresses[names[(number + attempts) % len(names)]]
