@@ -28,7 +28,7 @@ DOING = {
     "engine.host": {"driver", "duties", "embedded", "home", "pulse", "server", "transport"},
     "engine.offline": {"directory", "repair", "rows", "share"},
     "engine.state": {"identity", "recover", "store_apply", "store_errors", "store_file", "store_lmdb", "store_sums"}
-    | {"store_writer"},
+    | {"store_reads", "store_writer"},
     "engine.testing": {"node", "plugin"},
 }
 """Modules that do, or that neither do nor decide; every other one decides, and stands in the contract."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import msgspec
 
-from engine.state.store import GONE, ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
+from engine.state.rows import drop_tombstones, drop_unconfirmed, preload
+from engine.state.store import ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
 from rebalance.fragment import KNOWN, NEWEST, CannotUndo, FragmentImage, FragmentState
 from rebalance.partition import PartitionImage, PartitionState
 from rebalance.results import ABORTED, COMMITTED, Results
@@ -37,6 +38,9 @@ class NodeImage(msgspec.Struct, frozen=True, array_like=True):
     claimed_at: Version = NO_VERSION
     claims: list[r.Claim] = msgspec.field(default_factory=list)
     trimmed: int = 1
+
+
+_Voted: TypeAlias = r.Promised | r.Accepted | r.Committed | r.Boot | r.Claimed
 
 
 def _version_in(
@@ -115,8 +119,10 @@ class Replica:
                 return self._close(partition, epoch, gaps)
             case r.EpochStart():
                 return self._epoch_start(record)
-            case r.Preload():
-                self._preload(record)
+            case r.Preload(namespace, partition):
+                fragment = self.ensure_fragment((namespace, partition))
+                self._touch(fragment)
+                preload(self.store, fragment, record)
             case r.Results(partition, txs, outcomes, floor):
                 self.partition(partition).results.merge(txs, outcomes, floor)
                 self._dirty_partitions[partition] = None
@@ -135,6 +141,23 @@ class Replica:
                 self._drop_ended(partition)
             case r.Undo(namespace, partition, above):
                 self._undo(self.ensure_fragment((namespace, partition)), above)
+            case r.Trimmed(first_lsn, dropped):
+                self.trimmed = max(first_lsn, self.trimmed)
+                for namespace, partition, counter in dropped:
+                    fragment = self.ensure_fragment((namespace, partition))
+                    fragment.history_from = max(fragment.history_from, counter)
+                    self._touch(fragment)
+            case r.Checkpoint() | r.Compare() | r.Origin():
+                pass
+            case r.Stable(partition, _, counters):
+                return self._settle(partition, counters)
+            case _:
+                self._apply_vote(record)
+        return True
+
+    def _apply_vote(self, record: _Voted) -> None:
+        """The same, for what concerns no copy: which life this is, and what it has said and heard of the next map."""
+        match record:
             case r.Promised(after, ballot):
                 self.promised = (after, ballot)
             case r.Accepted(after, ballot, topology):
@@ -147,19 +170,8 @@ class Replica:
                 self.incarnation, self.lives = incarnation, [*before, (incarnation, at)]
             case r.Claimed(version, claims):
                 self.claimed_at, self.claims = version, claims
-            case r.Trimmed(first_lsn, dropped):
-                self.trimmed = max(first_lsn, self.trimmed)
-                for namespace, partition, counter in dropped:
-                    fragment = self.ensure_fragment((namespace, partition))
-                    fragment.history_from = max(fragment.history_from, counter)
-                    self._touch(fragment)
-            case r.Checkpoint() | r.Compare() | r.Origin():
-                pass
-            case r.Stable(partition, _, counters):
-                return self._settle(partition, counters)
             case _:
                 assert_never(record)
-        return True
 
     def apply_write(self, write: r.Write) -> bool:
         """Apply one write: counter, digest, rows, result. False if it was applied already.
@@ -331,39 +343,8 @@ class Replica:
                 self.partition(write.partition).results.forget(write.tx)
                 self._dirty_partitions[write.partition] = None
 
-    def _preload(self, record: r.Preload) -> None:
-        name = (record.namespace, record.partition)
-        fragment = self.ensure_fragment(name)
-        self._touch(fragment)
-        rows = self.store.layer_of(name)
-        weight = 0
-        for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
-            suspect = fragment.suspects.pop(key, 0) is None
-            if fragment.loading or not suspect:
-                held = self.store.get(name, key)
-                if held is not None and (held.epoch, held.counter) >= (epoch, counter):
-                    continue
-            rows[key] = Entry(epoch, counter, value) if counter else GONE
-            if value is None and counter:
-                fragment.tombstones[key] = counter
-            weight += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
-        self.store.weigh(weight)
-
     def _drop_unconfirmed(self, fragment: FragmentState, lwm: int) -> None:
-        """A live write came before the transfer that covers it, and the transfer did not tell of its key: it was deleted.
-
-        Its delete came before the transfer began, and the supplier needed the tombstone no more.
-        """
-        if not fragment.suspects:
-            return
-        rows = self.store.layer_of(fragment.name)
-        for key in fragment.suspects:
-            held = self.store.get(fragment.name, key)
-            if held is not None and held.counter <= lwm:
-                probe("replica.unconfirmed_row_dropped")
-                rows[key] = GONE
-                fragment.tombstones.pop(key, None)
-        fragment.suspects = {}
+        drop_unconfirmed(self.store, fragment, lwm)
 
     def _clear(self, name: Fragment, *, gone: bool) -> None:
         self.store.clear(name)
@@ -430,14 +411,7 @@ class Replica:
         return CheckpointImage(lsn, {"node": node}, fragments, partitions, cleared, rows, size)
 
     def _drop_tombstones(self, fragment: FragmentState) -> None:
-        """A delete that every in-sync copy has needs no tombstone: nothing older can arrive any more."""
-        rows = self.store.layer_of(fragment.name)
-        for key in [k for k, counter in fragment.tombstones.items() if counter <= fragment.base]:
-            counter = fragment.tombstones.pop(key)
-            fragment.dropped = max(fragment.dropped, counter)
-            held = self.store.get(fragment.name, key)
-            if held is not None and held.counter == counter and held.value is None:
-                rows[key] = GONE
+        drop_tombstones(self.store, fragment)
 
     def load(self, loaded: Loaded) -> list[r.Record]:
         """Begin from a checkpoint; return its open records, to be folded before the log. Raises ValueError."""

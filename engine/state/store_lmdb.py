@@ -32,45 +32,22 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Lock
-from typing import NoReturn, TypeAlias
 
 import lmdb
 
-from engine.state.store import CheckpointImage, Entry, Loaded, Row
+from engine.state.store import CheckpointImage
 from engine.state.store_apply import Databases, apply_parts
-from engine.state.store_envelope import (
-    DATABASES,
-    FORMAT_KEY,
-    FRAGMENTS,
-    LSN_KEY,
-    NODE,
-    PARTITIONS,
-    BadEnvelope,
-    fragment_key,
-    fragment_of,
-    open_fragment,
-    open_row,
-    open_state,
-    partition_of,
-    row_is_whole,
-    row_seed,
-)
-from engine.state.store_errors import StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreTooNew, damaged
-from engine.state.store_file import FORMAT, check_length, create, environment, not_lmdb, sole_writer, trouble
+from engine.state.store_errors import StoreError, StoreFailed, StoreForeign
+from engine.state.store_file import check_length, create, environment, not_lmdb, sole_writer, trouble
 from engine.state.store_parts import Begin, Part, parts_of
-from engine.state.store_sums import stored_in
-from wal.ids import Fragment
+from engine.state.store_reads import StoreReads
 from wal.probe import probe
 
 MAP_BYTES = 1 << 30
 """The map's first size: address space, not disk. It doubles when three quarters of it are used."""
 
-Tell: TypeAlias = "Callable[[StoreDamaged], None]"
 
-_ROWS_AT_ONCE = 1_000
-
-
-class LmdbStore:
+class LmdbStore(StoreReads):
     """A store of checkpoints in one LMDB environment.
 
     Invariants: the file holds exactly one checkpoint image, whole; `_txn` is a live read transaction from opening to
@@ -97,15 +74,12 @@ class LmdbStore:
 
         Raises StoreForeign, StoreTooNew, StoreDamaged, StoreInUse, StoreFull, StoreFailed.
         """
-        self.path = path
+        super().__init__(path)
         self.read_only = read_only
-        self._lock = Lock()
         self._writing = Lock()
         self._failed: StoreError | None = None
         self._lsn = 0  # of the checkpoint that is being written
-        self._prefixes: dict[Fragment, tuple[bytes, bytes, int]] = {}
         self._guard: int | None = None
-        self._env: lmdb.Environment | None = None
         try:
             self._find(map_bytes)
             if not read_only:
@@ -149,252 +123,6 @@ class LmdbStore:
                 "name the directory of a store, or, to create one, a directory that is empty or not there"
             )
         create(self.path, map_bytes)
-
-    def _databases(self, env: lmdb.Environment) -> list[lmdb._Database]:
-        try:
-            return [env.open_db(name, create=False) for name in DATABASES]
-        except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
-            with env.begin() as txn:
-                names = [name for name, _ in txn.cursor()]
-            expected = ", ".join(name.decode() for name in DATABASES)
-            found = ", ".join(repr(name)[1:] for name in names[:5]) or "none"
-            if not set(DATABASES).isdisjoint(names):
-                raise damaged(self.path, f"expected the databases {expected}, found {found}") from error
-            raise StoreForeign(
-                f"{self.path} is not a store: expected the databases {expected}, found {found}; "
-                "this LMDB environment belongs to another program"
-            ) from error
-
-    def _check_format(self) -> None:
-        raw = self._txn.get(FORMAT_KEY, db=self._node)
-        if raw is None:
-            raise damaged(self.path, "expected a record of the store's format, found none")
-        found = int.from_bytes(self._state(NODE, FORMAT_KEY, raw), "big")
-        if found > FORMAT:
-            raise StoreTooNew(
-                f"store {self.path}: expected format {FORMAT} or older, found {found}; "
-                "open it with the version of foreshore that wrote it, or a later one; nothing was changed"
-            )
-
-    # Reading.
-
-    def load(self) -> Loaded:
-        """What the last checkpoint holds; lsn 0 and empty if there is none. Raises StoreDamaged."""
-        node = dict(self._states(self._node, NODE))
-        del node[FORMAT_KEY]
-        lsn = int.from_bytes(node.pop(LSN_KEY, b""), "big")
-        return Loaded(
-            lsn,
-            {key.decode(): data for key, data in node.items()},
-            {fragment_of(key): data for key, data in self._states(self._fragments, FRAGMENTS)},
-            {partition_of(key): data for key, data in self._states(self._partitions, PARTITIONS)},
-        )
-
-    def get(self, fragment: Fragment, key: bytes) -> Entry | None:
-        """One key's entry; None if there is none. Raises StoreDamaged rather than return anything else."""
-        known = self._prefixes.get(fragment)
-        prefix, _, seed = known if known is not None else self._prefix(fragment)
-        full = prefix + key
-        try:
-            with self._lock:
-                raw = self._get(full)
-            if raw is not None:
-                return open_row(seed, key, raw)
-            doubt = self._doubt(full, absent=True)
-        except BadEnvelope as error:
-            raise damaged(self.path, str(error), fragment, key) from error
-        except lmdb.Error as error:
-            raise self._unreadable("LMDB cannot read it", error, fragment, key) from error
-        if doubt:
-            raise damaged(self.path, f"not found, but {doubt}", fragment, key)
-        return None
-
-    def scan(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
-        """Up to `limit` rows with keys >= `start`, ascending. Raises StoreDamaged rather than leave one out."""
-        if limit <= 0:
-            return []
-        prefix, _, seed = self._prefix(fragment)
-        found, damages = self.raw_rows(fragment, start, limit)
-        if damages:
-            raise damages[0]
-        size = len(prefix)
-        key = start
-        try:
-            doubt = self._doubt(prefix + start, absent=False)
-            rows = [(key := full[size:], open_row(seed, key, raw)) for full, raw in found]
-        except BadEnvelope as error:
-            raise damaged(self.path, str(error), fragment, key) from error
-        except lmdb.Error as error:
-            raise self._unreadable("LMDB cannot read around it", error, fragment, start) from error
-        if doubt:
-            raise damaged(self.path, f"a scan begins here, but {doubt}", fragment, start)
-        return rows
-
-    def contents(self, fragment: Fragment) -> int | None:
-        """The digest of all rows of a fragment; None if there is no state of it, or one that an older version wrote."""
-        prefix = self._prefix(fragment)[0]
-        try:
-            with self._lock:
-                raw = self._txn.get(prefix, db=self._fragments)
-            return stored_in(raw, prefix)
-        except BadEnvelope as error:
-            raise damaged(self.path, str(error), fragment) from error
-        except lmdb.Error as error:
-            raise self._unreadable("LMDB cannot read its state", error, fragment) from error
-
-    def rows(
-        self, fragments: Iterable[Fragment] | None = None, on_damage: Tell | None = None
-    ) -> Iterator[tuple[Fragment, bytes, Entry]]:
-        """All rows, or those of some fragments, in order, each of them verified.
-
-        With `on_damage` damage is told, and the walk goes on with the next row that can be found; without, it is
-        raised. Nothing is held between two rows, so a node's checkpoints may pass meanwhile.
-        """
-        tell = on_damage if on_damage is not None else _raise
-        at, seen = self._txn, 0
-        for fragment in self._present(tell) if fragments is None else sorted(fragments, key=fragment_key):
-            prefix, _, seed = self._prefix(fragment)
-            start, more = b"", True
-            while more:
-                found, damages = self.raw_rows(fragment, start, _ROWS_AT_ONCE)
-                for damage in damages:
-                    tell(damage)
-                more = len(found) == _ROWS_AT_ONCE
-                seen += len(found)
-                for full, raw in found:
-                    key = full[len(prefix) :]
-                    start = key + b"\0"
-                    try:
-                        entry = open_row(seed, key, raw)
-                    except BadEnvelope as error:
-                        tell(damaged(self.path, str(error), fragment, key))
-                    else:
-                        yield fragment, key, entry
-        if fragments is None and self._txn is at:
-            self._check_count(self._rows, "rows", seen, tell)
-
-    def _doubt(self, full: bytes, *, absent: bool) -> str:
-        """Why the place where a key would lie cannot be trusted, or "".
-
-        Its neighbours must embrace it, or a damaged page led the search astray; and they must be whole, or one of them
-        may be the key itself under a changed name.
-        """
-        with self._lock, self._txn.cursor(self._rows) as cursor:
-            found = cursor.set_range(full)
-            if found:
-                after, raw = cursor.item()
-                if after < full or (absent and after == full):
-                    return "the rows are out of order there"
-                if not row_is_whole(after, raw):
-                    return "the row after it is damaged, and may be it"
-                if after == full:
-                    return ""
-            if cursor.prev() if found else cursor.last():
-                before, raw = cursor.item()
-                if before >= full:
-                    return "the rows are out of order there"
-                if not row_is_whole(before, raw):
-                    return "the row before it is damaged, and may be it"
-        return ""
-
-    def prefix_of(self, fragment: Fragment) -> tuple[bytes, int]:
-        """What the keys of a fragment's rows begin with, and the seed of their checksums."""
-        prefix, _, seed = self._prefix(fragment)
-        return prefix, seed
-
-    def raw_rows(
-        self, fragment: Fragment, start: bytes, limit: int
-    ) -> tuple[list[tuple[bytes, bytes]], list[StoreDamaged]]:
-        """Up to `limit` rows as they are stored, and what was in the way; a row with a changed key does not end it.
-
-        The cursor does not outlive the call, so that a checkpoint may follow.
-        """
-        prefix, end, _ = self._prefix(fragment)
-        seek = prefix + start
-        last = b""
-        found: list[tuple[bytes, bytes]] = []
-        damages: list[StoreDamaged] = []
-        try:
-            with self._lock, self._txn.cursor(self._rows) as cursor:
-                if not cursor.set_range(seek):
-                    return found, damages
-                for full, raw in cursor.iternext():
-                    if not (seek <= full < end and full > last):
-                        if not row_is_whole(full, raw):
-                            damages.append(damaged(self.path, f"expected one of its rows, found {full!r}", fragment))
-                            damages[-1].found = full
-                            continue
-                        if full >= end:
-                            break
-                        if full < seek or row_is_whole(*found[-1]):
-                            damages.append(damaged(self.path, f"expected ascending rows, found {full!r}", fragment))
-                            break
-                        # It is the row before that lies about its key; whoever opens that one is told.
-                    last = full
-                    found.append((full, raw))
-                    if len(found) == limit:
-                        break
-        except lmdb.Error as error:
-            damages.append(self._unreadable("LMDB cannot read on", error, fragment, last[len(prefix) :] or start))
-        return found, damages
-
-    def _present(self, tell: Tell) -> Iterator[Fragment]:
-        """The fragments that have rows, ascending, found by one seek each."""
-        seek = b""
-        while True:
-            try:
-                with self._lock, self._txn.cursor(self._rows) as cursor:
-                    full = cursor.key() if cursor.set_range(seek) else None
-                if full is None:
-                    return
-                if full < seek:
-                    raise BadEnvelope(f"expected ascending rows, found {full!r}")
-                fragment = fragment_of(full)
-            except (lmdb.Error, BadEnvelope) as error:
-                tell(self._unreadable(f"the fragments from {seek!r} on cannot be listed", error))
-                yield from self._expected(seek, tell)
-                return
-            yield fragment
-            seek = self._prefix(fragment)[1]
-
-    def _expected(self, seek: bytes, tell: Tell) -> list[Fragment]:
-        """The fragments from `seek` on that have states: these may have survived where rows have not."""
-        try:
-            return [fragment_of(key) for key, _ in self._states(self._fragments, FRAGMENTS) if key >= seek]
-        except StoreDamaged as damage:
-            tell(damage)
-            return []
-
-    def _states(self, db: lmdb._Database, name: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Everything in one of the small databases, verified, and verified to be all."""
-        try:
-            with self._lock, self._txn.cursor(db) as cursor:
-                found = list(cursor)
-        except lmdb.Error as error:
-            raise self._unreadable(f"{name.decode()} cannot be read", error) from error
-        self._check_count(db, name.decode(), len(found), _raise)
-        for key, raw in found:
-            yield key, self._state(name, key, raw)
-
-    def _state(self, name: bytes, key: bytes, raw: bytes) -> bytes:
-        try:
-            return open_fragment(key, raw)[0] if name is FRAGMENTS else open_state(name, key, raw)
-        except BadEnvelope as error:
-            raise damaged(self.path, f"{name.decode()} {key!r}: {error}") from error
-
-    def _check_count(self, db: lmdb._Database, name: str, seen: int, tell: Tell) -> None:
-        with self._lock:
-            entries = self._txn.stat(db)["entries"]
-        if entries != seen:
-            tell(damaged(self.path, f"{name}: expected {entries} entries, found {seen}"))
-
-    def _prefix(self, fragment: Fragment) -> tuple[bytes, bytes, int]:
-        """What a fragment's rows begin with, what the next fragment's do, and the checksum of the beginning."""
-        known = self._prefixes.get(fragment)
-        if known is None:
-            prefix, end = fragment_key(fragment), fragment_key((fragment[0], fragment[1] + 1))
-            known = self._prefixes[fragment] = (prefix, end, row_seed(prefix))
-        return known
 
     # Writing.
 
@@ -516,31 +244,3 @@ class LmdbStore:
         if self._guard is not None:
             os.close(self._guard)
             self._guard = None
-
-    def _begin(self) -> None:
-        env = self._environment()
-        try:
-            self._txn = env.begin(db=self._rows)
-        except lmdb.MapResizedError:  # by the node beside us
-            env.set_mapsize(0)
-            self._txn = env.begin(db=self._rows)
-        self._get = self._txn.get
-
-    def _environment(self) -> lmdb.Environment:
-        assert self._env is not None, "the store was closed"
-        return self._env
-
-    # What went wrong.
-
-    def _unreadable(
-        self, what: str, error: Exception, fragment: Fragment | None = None, key: bytes | None = None
-    ) -> StoreDamaged:
-        """LMDB stumbled over a page. That spoils the transaction, and healthy pages need a new one."""
-        with self._lock:
-            self._txn.abort()
-            self._begin()
-        return damaged(self.path, f"{what}: {error}", fragment, key)
-
-
-def _raise(damage: StoreDamaged) -> NoReturn:
-    raise damage
