@@ -24,10 +24,11 @@ suspected, in its own opinion; two of them are harmless, because ballots order t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never
 
 from engine.cluster.anew import Anew
+from engine.cluster.attempt import Attempt, Intent
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.messages import (
@@ -44,54 +45,13 @@ from engine.messages import (
 from engine.messages.cluster import ToExchange
 from engine.turn.core import Core
 from rebalance import table as topologies
-from rebalance.lives import disk_of, earlier, may_vote, set_back
-from rebalance.plan import Candidate, Change, planning
+from rebalance.lives import disk_of, may_vote
+from rebalance.plan import Change, planning
 from rebalance.ports import MS
 from rebalance.table import Topology
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, NodeId, Version
 from wal.probe import probe
-
-
-class Intent:
-    """Why a coordinator begins an exchange: who should be in the next map, and what should change."""
-
-    def __init__(
-        self,
-        candidates: Sequence[Candidate],
-        *,
-        handover: Sequence[int] = (),
-        baseline: Sequence[NodeId] | None = None,
-        leaving: Sequence[NodeId] = (),
-        reset: Sequence[int] = (),
-        aside: Mapping[NodeId, int] | None = None,
-        mute: Sequence[NodeId] = (),
-        reason: str = "",
-    ) -> None:
-        self.candidates = list(candidates)
-        self.handover = list(handover)
-        self.baseline = list(baseline) if baseline is not None else None
-        self.leaving = list(leaving)
-        self.reset = list(reset)
-        self.aside = aside
-        self.mute = list(mute)
-        self.reason = reason
-
-
-class Attempt:
-    """One ballot of a coordinator."""
-
-    def __init__(self, after: Version, ballot: Ballot, intent: Intent, deadline: int, claims: list[r.Claim]) -> None:
-        self.after = after
-        self.ballot = ballot
-        self.intent = intent
-        self.deadline = deadline  # in the time for which this node was there to take answers
-        self.claims = claims  # made before the ballot was announced: by lives that came before any that answers it
-        self.promises: dict[NodeId, Promise] = {}
-        self.singles: dict[NodeId, SingleMap] = {}
-        self.proposed: bytes | None = None
-        self.accepts: dict[NodeId, None] = {}
-        self.planning = False  # what to propose is being found out
 
 
 class Exchange:
@@ -315,9 +275,14 @@ class Exchange:
         self._resend_at = self.wake_at = core.now + core.settings.retransmit_ms * MS
 
     def _announce(self) -> None:
-        attempt = self.attempt
+        attempt, topology = self.attempt, self.core.topology
         assert attempt is not None
-        asked = [c.node for c in attempt.intent.candidates if c.node not in attempt.singles or self._restarted(c.node)]
+        assert topology is not None
+        asked = [
+            c.node
+            for c in attempt.intent.candidates
+            if c.node not in attempt.singles or attempt.restarted(topology, self.claims, c.node)
+        ]
         self.core.send(tuple(asked), Announce(attempt.after, attempt.ballot, attempt.intent.handover))
 
     def on_promise(self, sender: NodeId, message: Promise) -> None:
@@ -341,7 +306,7 @@ class Exchange:
         attempt, core = self.attempt, self.core
         if attempt is None or attempt.planning or attempt.proposed is not None or core.topology is None:
             return
-        if sum(self._voted(n) for n in core.topology.voters) < core.topology.majority:
+        if sum(attempt.voted(core.topology, self.claims, n) for n in core.topology.voters) < core.topology.majority:
             return
         waiting = [
             c.node
@@ -350,44 +315,24 @@ class Exchange:
         ]
         if waiting and not late:
             return
-        highest = max((p.accepted_ballot for p in attempt.promises.values()), default=NO_BALLOT)
-        if highest > NO_BALLOT:
+        if accepted := attempt.accepted:
             probe("exchange.adopted_accepted_map")
-            attempt.proposed = next(p.accepted for p in attempt.promises.values() if p.accepted_ballot == highest)
+            attempt.proposed = accepted
             self._propose()
-        else:
-            if waiting:
-                probe("exchange.left_out_the_silent")
-                core.note(f"exchange after {attempt.after}: no single map from {', '.join(waiting)}: left out")
-            candidates = [c for c in attempt.intent.candidates if c.node in attempt.singles]
-            present = {c.node for c in candidates}
-            if not core.topology.carried_by(present):
-                return  # a map that its own voters could not continue would strand the cluster
-            if outlived := self._outlived():
-                probe("exchange.a_life_was_outlived")
-                core.note(f"exchange after {attempt.after}: {', '.join(outlived)} may have restarted meanwhile: ask again")
-                self.give_up()
-                return
-            baseline = attempt.intent.baseline if attempt.intent.baseline is not None else core.topology.baseline
-            change = Change(
-                candidates=[self._as_reported(c, attempt.singles[c.node]) for c in candidates],
-                singles=dict(attempt.singles),
-                handover=attempt.intent.handover,
-                baseline=baseline,
-                leaving=attempt.intent.leaving,
-                voted={
-                    node: promise.voted_lsn
-                    for node, single in attempt.singles.items()
-                    if (promise := attempt.promises.get(node)) is not None and promise.life == single.life
-                },
-                claims=self.claims.sure(),
-                map_hash=core.map_hash,
-                reset=attempt.intent.reset,
-                aside=attempt.intent.aside,
-                mute=attempt.intent.mute,
-            )
-            attempt.planning = True
-            core.in_pieces(self._plan(attempt, core.topology, change))
+            return
+        if waiting:
+            probe("exchange.left_out_the_silent")
+            core.note(f"exchange after {attempt.after}: no single map from {', '.join(waiting)}: left out")
+        if not core.topology.carried_by({c.node for c in attempt.intent.candidates if c.node in attempt.singles}):
+            return  # a map that its own voters could not continue would strand the cluster
+        if outlived := attempt.outlived(self.claims):
+            probe("exchange.a_life_was_outlived")
+            core.note(f"exchange after {attempt.after}: {', '.join(outlived)} may have restarted meanwhile: ask again")
+            self.give_up()
+            return
+        change = attempt.change(core.topology, self.claims, core.map_hash)
+        attempt.planning = True
+        core.in_pieces(self._plan(attempt, core.topology, change))
 
     def _plan(self, attempt: Attempt, old: Topology, change: Change) -> Iterator[int]:
         """Find out what to propose; the attempt may end meanwhile."""
@@ -402,46 +347,6 @@ class Exchange:
             self.core.note(note)
         attempt.proposed = topologies.encode(plan.topology)
         self._propose()
-
-    def _voted(self, node: NodeId) -> bool:
-        """Whether a node's promise is here, and counts."""
-        attempt, topology = self.attempt, self.core.topology
-        assert attempt is not None
-        assert topology is not None
-        promise = attempt.promises.get(node)
-        return promise is not None and may_vote(topology, node, promise.life, self.claims.known())
-
-    def _restarted(self, node: NodeId) -> bool:
-        """Whether a voter's promise does not count although its disk is the right one: a later life may promise again."""
-        attempt, topology = self.attempt, self.core.topology
-        assert attempt is not None
-        assert topology is not None
-        promise = attempt.promises.get(node)
-        mine = promise is not None and disk_of(topology, node) == promise.life.allocation
-        return mine and not self._voted(node)
-
-    def _outlived(self) -> list[NodeId]:
-        """The nodes of which others know a life that claimed more and may be the later one.
-
-        Its claim was heard of while the ballot was under way, so it does not tell whether the answer is late, or the disk
-        was set back. Once it is known here before a ballot begins, it does.
-        """
-        attempt = self.attempt
-        assert attempt is not None
-        heard = [claim for single in attempt.singles.values() for claim in single.claims]
-        self.claims.learn(heard)
-        return [
-            node
-            for node, single in attempt.singles.items()
-            if set_back(node, single.life, heard)
-            and not set_back(node, single.life, earlier(single.life, attempt.claims, heard))
-        ]
-
-    @staticmethod
-    def _as_reported(candidate: Candidate, single: SingleMap) -> Candidate:
-        return Candidate(
-            candidate.node, single.life.allocation, single.life.incarnation, candidate.address, candidate.domain
-        )
 
     def look_again(self) -> None:
         """Somebody that was waited for is suspected: perhaps all others have answered."""

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import assert_never
 
 from engine.cluster.anew import Anew
+from engine.cluster.attempt import Intent
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
-from engine.cluster.exchange import Exchange, Intent
+from engine.cluster.exchange import Exchange
 from engine.cluster.leaving import Leaving
 from engine.cluster.names import Names
 from engine.cluster.orders import Orders

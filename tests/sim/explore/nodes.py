@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from engine.cluster.exchange import Intent
+from engine.cluster.attempt import Intent
 from engine.messages import Heartbeat, Join, Message, kind_of
 from engine.node.node import Node
 from engine.protocol.requests import Reply, Request

@@ -1,0 +1,117 @@
+"""One ballot of a coordinator: why it is begun, what has been answered, and whose answers count.
+
+`engine.cluster.exchange` says what is done with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine.cluster.claims import Claims
+from engine.messages import Promise, SingleMap
+from rebalance.lives import disk_of, earlier, may_vote, set_back
+from rebalance.plan import Candidate, Change
+from rebalance.table import Topology
+from wal import records as r
+from wal.ids import NO_BALLOT, Ballot, NodeId, Version
+
+
+class Intent:
+    """Why a coordinator begins an exchange: who should be in the next map, and what should change."""
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        handover: Sequence[int] = (),
+        baseline: Sequence[NodeId] | None = None,
+        leaving: Sequence[NodeId] = (),
+        reset: Sequence[int] = (),
+        aside: Mapping[NodeId, int] | None = None,
+        mute: Sequence[NodeId] = (),
+        reason: str = "",
+    ) -> None:
+        self.candidates = list(candidates)
+        self.handover = list(handover)
+        self.baseline = list(baseline) if baseline is not None else None
+        self.leaving = list(leaving)
+        self.reset = list(reset)
+        self.aside = aside
+        self.mute = list(mute)
+        self.reason = reason
+
+
+class Attempt:
+    """One ballot of a coordinator."""
+
+    def __init__(self, after: Version, ballot: Ballot, intent: Intent, deadline: int, claims: list[r.Claim]) -> None:
+        self.after = after
+        self.ballot = ballot
+        self.intent = intent
+        self.deadline = deadline  # in the time for which this node was there to take answers
+        self.claims = claims  # made before the ballot was announced: by lives that came before any that answers it
+        self.promises: dict[NodeId, Promise] = {}
+        self.singles: dict[NodeId, SingleMap] = {}
+        self.proposed: bytes | None = None
+        self.accepts: dict[NodeId, None] = {}
+        self.planning = False  # what to propose is being found out
+
+    @property
+    def accepted(self) -> bytes:
+        """The map that was accepted under the highest of the earlier ballots: it may be committed. b"": there is none."""
+        highest = max((p.accepted_ballot for p in self.promises.values()), default=NO_BALLOT)
+        if highest == NO_BALLOT:
+            return b""
+        return next(p.accepted for p in self.promises.values() if p.accepted_ballot == highest)
+
+    def voted(self, topology: Topology, claims: Claims, node: NodeId) -> bool:
+        """Whether a node's promise is here, and counts."""
+        promise = self.promises.get(node)
+        return promise is not None and may_vote(topology, node, promise.life, claims.known())
+
+    def restarted(self, topology: Topology, claims: Claims, node: NodeId) -> bool:
+        """Whether a voter's promise does not count although its disk is the right one: a later life may promise again."""
+        promise = self.promises.get(node)
+        mine = promise is not None and disk_of(topology, node) == promise.life.allocation
+        return mine and not self.voted(topology, claims, node)
+
+    def outlived(self, claims: Claims) -> list[NodeId]:
+        """The nodes of which others know a life that claimed more and may be the later one.
+
+        Its claim was heard of while the ballot was under way, so it does not tell whether the answer is late, or the disk
+        was set back. Once it is known here before a ballot begins, it does.
+        """
+        heard = [claim for single in self.singles.values() for claim in single.claims]
+        claims.learn(heard)
+        return [
+            node
+            for node, single in self.singles.items()
+            if set_back(node, single.life, heard)
+            and not set_back(node, single.life, earlier(single.life, self.claims, heard))
+        ]
+
+    def change(self, topology: Topology, claims: Claims, map_hash: int) -> Change:
+        """What is to be planned, with those candidates who have answered."""
+        intent, singles = self.intent, self.singles
+        return Change(
+            candidates=[_as_reported(c, singles[c.node]) for c in intent.candidates if c.node in singles],
+            singles=dict(singles),
+            handover=intent.handover,
+            baseline=intent.baseline if intent.baseline is not None else topology.baseline,
+            leaving=intent.leaving,
+            voted={
+                node: promise.voted_lsn
+                for node, single in singles.items()
+                if (promise := self.promises.get(node)) is not None and promise.life == single.life
+            },
+            claims=claims.sure(),
+            map_hash=map_hash,
+            reset=intent.reset,
+            aside=intent.aside,
+            mute=intent.mute,
+        )
+
+
+def _as_reported(candidate: Candidate, single: SingleMap) -> Candidate:
+    """A candidate in the life that has answered."""
+    return Candidate(candidate.node, single.life.allocation, single.life.incarnation, candidate.address, candidate.domain)
