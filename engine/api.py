@@ -26,7 +26,7 @@ from collections.abc import (
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from engine import aio, errors
 from engine.aio import Setting
@@ -157,19 +157,21 @@ class Namespace(Rows[K, V]):
                 return first[0], cast("V", value)
         raise KeyError(f"namespace {self.name} is empty")
 
-    def setdefault(self, key: Any, default: Any = None) -> Any:
-        """The value of a key, which is set to `default` first if it has none; of several callers, one sets it."""
-        while not self.put_if_absent(key, default):
-            value = self.get(key, _MISSING)
-            if value is not _MISSING:
-                return value
-        return default
+    if not TYPE_CHECKING:  # their types are those of `MutableMapping`, which says them in seven overloads
 
-    def update(self, other: Any = (), /, **more: Any) -> None:
-        """Set keys, as `put_many` does."""
-        self.put_many(other)
-        if more:
-            self.put_many(cast("Mapping[K, V]", more))
+        def setdefault(self, key, default=None, /):
+            """The value of a key, which is set to `default` first if it has none; of several callers, one sets it."""
+            while not self.put_if_absent(key, default):
+                value = self.get(key, _MISSING)
+                if value is not _MISSING:
+                    return value
+            return default
+
+        def update(self, other=(), /, **more):
+            """Set keys, as `put_many` does."""
+            self.put_many(other)
+            if more:
+                self.put_many(more)
 
     def clear(self) -> None:
         """Delete all keys there are, page by page."""

@@ -4,6 +4,9 @@ With any codec but `bytes`, keys are text (UTF-8), and ordered as their bytes ar
 refused here, before anything is sent; and so is what would come back as something else: JSON has no sets, tuples, times
 or keys that are numbers. A type (a dataclass, a TypedDict, a `msgspec.Struct`, `list[int]`, ...) is JSON that is checked
 against it both ways.
+
+To a type checker what comes out of `json` and `msgpack` is `Any`, as what comes out of `json.loads` is: no type that says
+more lets `flights["UA15"]["to"]` pass. A type as the codec says, and checks, what it is.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from math import isfinite
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
@@ -151,11 +154,32 @@ def of_type(kind: type[V]) -> Codec[str, V]:
     return _codec(name, encode, decoder.decode, form="json")  # whatever the type is called tomorrow
 
 
+@overload
+def by_tuple(codec: Literal["bytes"]) -> Codec[tuple[Any, ...], bytes]: ...
+
+
+@overload
+def by_tuple(codec: Literal["str"]) -> Codec[tuple[Any, ...], str]: ...
+
+
+@overload
+def by_tuple(codec: Literal["json", "msgpack"]) -> Codec[tuple[Any, ...], Any]: ...
+
+
+@overload
+def by_tuple(codec: Codec[Any, V]) -> Codec[tuple[Any, ...], V]: ...
+
+
+@overload
+def by_tuple(codec: type[V]) -> Codec[tuple[Any, ...], V]: ...
+
+
 def by_tuple(codec: CodecName | Codec[Any, Any] | type[Any]) -> Codec[tuple[Any, ...], Any]:
     """The codec with keys that are tuples, and sort as tuples do: `by_tuple("json")`, `by_tuple(Account)`.
 
     A scan with `prefix=("ann",)` finds all keys that begin so. Parts are text, bytes, whole numbers of up to 64 bits,
-    floats, True, False and None; in one position they are of one kind, as tuples that can be compared are.
+    floats, True, False and None; in one position they are of one kind, as tuples that can be compared are. A type checker
+    is told no more of them: which kind stands where is yours to know.
     """
     values = codec_of(codec)
     form = f"{values.form} by tuple"

@@ -56,10 +56,7 @@ class Namespace:
         self._compare(read.values[0][2])
 
     async def agree(self, timeout: float | None) -> None:
-        """The same, and put it on record before the first write. Bytes as they are have no codec."""
-        if self.form == "bytes":
-            await self.look(timeout)
-            return
+        """The same, and put it on record before the first write."""
         tx, ours = self.session.new_tx(), self.form.encode()
         try:
             made = await self.session.call(SwapCall(tx, CODECS, self.name.encode(), "absent", new=ours), timeout=timeout)
@@ -81,7 +78,7 @@ class Namespace:
                 f"namespace {self.name!r} is kept in {recorded.decode(errors='replace')!r}, and was asked for in {form!r}: "
                 "ask for it in that codec, or use another namespace"
             )
-        self.known = "agreed" if recorded is not None or form == "bytes" else "looked"
+        self.known = "agreed" if recorded is not None else "looked"
         if len(self._access.forms) < FORMS_MAX:
             self._access.forms[(self.name, form)] = self.known
 

@@ -61,6 +61,14 @@ def test_another_codec_is_refused(db: engine.Database, fresh: Callable[[], str])
             with pytest.raises(engine.UsageError, match=rf"namespace '{name}' is kept in 'json', and was asked for in"):
                 call()
     assert db.namespace(name, codec="json").get("k") == 1
+    raw = db.namespace(fresh())
+    raw.put(b"k", b"1")
+    for call in calls_of(db, raw.name, "json", "k", 1):
+        with pytest.raises(
+            engine.UsageError, match=rf"namespace '{raw.name}' is kept in 'bytes', and was asked for in 'json'"
+        ):
+            call()
+    assert raw.get(b"k") == b"1"
     typed = db.namespace(fresh(), codec=Account)
     typed.put("ann", Account(3))
     assert db.namespace(typed.name, codec="json").get("ann") == {"balance": 3}, "a type is JSON, whatever it is called"

@@ -299,10 +299,10 @@ def test_what_a_codec_cannot_carry_is_refused(
 
 
 def test_a_value_that_another_codec_wrote_is_told(db: engine.Database, fresh: Name) -> None:
-    name = fresh()
-    db.namespace(name).put(b"k", b"\xff{")
     codecs: tuple[Any, ...] = ("str", "json", "msgpack")
     for codec in codecs:
+        name, liar = fresh(), engine.Codec(codec, str.encode, bytes.decode, bytes, bytes)
+        db.namespace(name, codec=liar).put("k", b"\xff{")
         with pytest.raises(engine.UsageError, match=f"is not what codec '{codec}' wrote"):
             db.namespace(name, codec=codec).get("k")
 

@@ -34,6 +34,15 @@ def namespaces(db: engine.Database) -> None:
     assert_type(accounts["ann"], Account)
     assert_type([key for key, _ in accounts.scan(prefix="a")], list[str])
     accounts["ann"] = Account("ann", 3)
+    events = db.namespace("events", codec=engine.by_tuple(Account))
+    assert_type(events[("ann", 3)], Account)
+    assert_type(db.namespace("names", codec=engine.by_tuple("str")).get(("ann",)), str | None)
+    texts.update(k="v")
+    assert_type(texts.setdefault("k", "v"), str)
+    events["ann"] = Account("ann", 3)  # error: index
+    events[("ann", 3)] = 3  # error: assignment
+    texts.setdefault("k", 3)  # error: arg-type
+    texts.update({"k": 3})  # error: dict-item
     raw["k"] = b"v"  # error: index
     texts["k"] = 3  # error: assignment
     texts.put(b"k", "v")  # error: arg-type
