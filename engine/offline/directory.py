@@ -33,7 +33,7 @@ from engine.offline.share import Overtaken, Share, Tail, Window
 from engine.state.identity import Identity, read_identity
 from engine.state.recover import recover
 from engine.state.replica import Replica
-from engine.state.store import Entry, LayeredStore, Row
+from engine.state.store import GONE, Entry, LayeredStore, Row
 from engine.state.store_errors import StoreDamaged, StoreError
 from engine.state.store_file import structure_problems
 from engine.state.store_lmdb import LmdbStore
@@ -170,6 +170,20 @@ class State:
         except StoreDamaged:
             return None
         return walk.digest
+
+    def row(self, fragment: Fragment, key: bytes, on_damage: Tell) -> Entry | None:
+        """The newest entry of one key, tombstones included; None where there is none, or damage, which is told."""
+        changes = self._changes.get(fragment, {})
+        if key in changes:
+            entry = changes[key]
+            return entry if entry is not GONE and entry.counter else None
+        if fragment in self._cleared:
+            return None
+        try:
+            return self._store.get(fragment, key)
+        except StoreDamaged as damage:
+            on_damage(damage.key, str(damage))
+            return None
 
     def rows(self, fragment: Fragment, on_damage: Tell) -> Iterator[Row]:
         """The newest entry of each key, ascending, tombstones included; damage is told and its row left out.

@@ -1,4 +1,4 @@
-"""`foreshore reconcile check DIR...`: do the copies in these data directories agree? `repair_cli` has what follows.
+"""`foreshore reconcile check DIR...`: do the copies in these data directories agree? `watch` and `repair_cli` follow.
 
 Results are on stdout, everything else on stderr. A person at a terminal gets a table, a pipe one line per finding, and
 `--json` the findings as JSON Lines with the summary as the last line.
@@ -26,6 +26,7 @@ from tools.reconcile.report import ExitCode, Report, lines_of, show
 from tools.reconcile.run import FINDINGS_KEPT, check
 from tools.reconcile.session import borrowed
 from tools.reconcile.spark_job import OnSpark
+from tools.reconcile.watch import watch_command
 from tools.terminal import complain, emit, emit_bytes, program
 from wal import LogError
 
@@ -58,6 +59,8 @@ def check_command(
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Findings to keep in the report; 0: all.")] = FINDINGS_KEPT,
     level: Annotated[Level, typer.Option(help="Read all rows, or those of fragments whose digests differ.")] = Level.ROWS,
+    recheck: Annotated[int, typer.Option(min=0, help="Look again, so often, at keys that nobody could compare.")] = 0,
+    delay: Annotated[float, typer.Option(min=0, help="Seconds before each look.")] = 1.0,
 ) -> None:
     """Compare the copies in these directories, of live or stopped nodes or copied from them; nothing is changed.
 
@@ -67,7 +70,7 @@ def check_command(
     terminal = Console(stderr=True, highlight=False, markup=False)
     busy = terminal.status(f"comparing {len(directories)} directories") if terminal.is_terminal else nullcontext()
     with busy:
-        report = _run(directories, engine, master, parallelism, values, grace, limit, level)
+        report = _run(directories, engine, master, parallelism, values, grace, limit, level, recheck, delay)
         if out is not None:
             report.write(out)
     _print(report, as_json=as_json)
@@ -94,7 +97,7 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _name, _command in ({"check": check_command} | COMMANDS).items():
+for _name, _command in ({"check": check_command, "watch": watch_command} | COMMANDS).items():
     app.command(_name)(_told(_command))
 
 
@@ -107,8 +110,19 @@ def _run(
     grace: float | None,
     limit: int,
     level: Level,
+    recheck: int,
+    delay: float,
 ) -> Report:
-    checked = partial(check, directories, values=values, grace_seconds=grace, limit=limit, level=level)
+    checked = partial(
+        check,
+        directories,
+        values=values,
+        grace_seconds=grace,
+        limit=limit,
+        level=level,
+        recheck=recheck,
+        delay_seconds=delay,
+    )
     if engine is EngineName.LOCAL:
         if master is not None:
             raise UsageError("--master is Spark's: add --engine spark, or leave it out")

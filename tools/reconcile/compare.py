@@ -45,10 +45,11 @@ def compare(
     primary: NodeId | None,
     rules: Rules,
     runs: Iterable[Run] | None = None,
+    only: Sequence[bytes] | None = None,
 ) -> Compared:
     """Compare the copies of a fragment, which are in the order of their nodes' names, one at least; none is loading.
 
-    `runs` are their rows side by side; without, they are those of the copies.
+    `runs` are their rows side by side; without, they are those of the copies. `only`: the rows are of these keys.
     """
     assert copies, "a fragment that nobody has is not compared"
     core = core_of(copies)
@@ -64,7 +65,7 @@ def compare(
             findings += [f for f in _histories(name, both, primary, reach[copy.node]) if f.on == [copy.node]]
     findings += gaps(name, copies, rules, compared)
     beside = runs if runs is not None else [[list(c.rows) for c in copies]]
-    findings += compare_rows(name, copies, reach, primary, rules, compared, beside, agreed)
+    findings += compare_rows(name, copies, reach, primary, rules, compared, beside, agreed, only)
     if not any(rules.under_way(c.node, c.view.touched_ms) for c in copies):
         compared.stale_keys = compared.unsettled_keys
     compared.findings = [_with_roles(finding, copies) for finding in findings]

@@ -37,7 +37,7 @@ class Clock(msgspec.Struct, frozen=True):
 class Rules(msgspec.Struct, frozen=True):
     """What a comparison goes by. `clocks` are the nodes' own, so that no clock is held against another one.
 
-    `partitions` is into how many a key may hash, 0 if nobody knows.
+    `partitions` is into how many a key may hash, 0 if nobody knows. `again`: unsettled keys are kept, to look again.
     """
 
     clocks: dict[NodeId, Clock] = {}
@@ -45,6 +45,7 @@ class Rules(msgspec.Struct, frozen=True):
     values: Values = Values.HASH
     partitions: int = 0
     level: Level = Level.ROWS
+    again: bool = False
 
     def under_way(self, node: NodeId, touched_ms: int) -> bool:
         """Whether what a node touched then, at the latest (0: nobody knows when), may still be going on."""
@@ -84,7 +85,7 @@ class Copy(NamedTuple):
 
 class Compared(msgspec.Struct):
     """What came of one fragment: findings in order, and what was looked at. `stale_keys` are unsettled, and no copy's log
-    touched the fragment for so long that they cannot be on their way."""
+    touched the fragment for so long that they cannot be on their way. `unsettled` are those that may be looked at again."""
 
     findings: list[Finding] = []
     stale_keys: int = 0
@@ -92,3 +93,4 @@ class Compared(msgspec.Struct):
     unsettled_keys: int = 0
     unsettled_gaps: int = 0
     cut: int = 0
+    unsettled: list[bytes] = []

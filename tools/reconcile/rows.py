@@ -35,13 +35,17 @@ def compare_rows(
     compared: Compared,
     runs: Iterable[Run],
     agreed: int,
+    only: Sequence[bytes] | None = None,
 ) -> list[Finding]:
     """Everything that is wrong with rows: unknown parts that cannot be read, then keys, ascending.
 
     `runs` are those of the copies, in their order. `agreed`: up to which counter their histories are known to be the
-    same, -1 where they part.
+    same, -1 where they part. `only`: the runs are of these keys, and of others nothing is said.
     """
-    return _Rows(name, copies, reach, primary, rules, compared, agreed).compare(runs)
+    walk = _Rows(name, copies, reach, primary, rules, compared, agreed)
+    if only is not None:
+        walk.only(only)
+    return walk.compare(runs)
 
 
 def witness_of(copies: Sequence[Copy]) -> Copy | None:
@@ -86,6 +90,10 @@ class _Rows:
         self._unseen: set[bytes] = set()  # keys that the witness tells of and no row was seen of
         if self._witness is not None and self._witness.said is not None:
             self._unseen = set(self._witness.said.said)
+
+    def only(self, keys: Sequence[bytes]) -> None:
+        """Of other keys than these nothing is said."""
+        self._unseen.intersection_update(keys)
 
     def compare(self, runs: Iterable[Run]) -> list[Finding]:
         """The walk."""
@@ -209,9 +217,11 @@ class _Rows:
                 known.append((copy.node, entry))
         live = [(node, _alive(entry)) for node, entry in known]
         if any(entry is not None for _, entry in live):
-            compared.keys += 1
-            if len(known) < len(level) and not any(key in c.damaged for c in self._copies):
-                compared.unsettled_keys += 1
+            doubtful = len(known) < len(level) and not any(key in c.damaged for c in self._copies)
+            compared.keys += not doubtful
+            compared.unsettled_keys += doubtful
+            if doubtful and len({entry for _, entry in live}) == 1:
+                compared.unsettled.append(key)
         right = right_one(live, self._primary) if live else None
         judgement = self._judgement(key, [entry for _, entry in known])
         if judgement.said is None and live:
@@ -242,6 +252,7 @@ class _Rows:
                 self._compared.keys += any(_alive(entry) is not None for _, entry in level)
                 return
         self._compared.unsettled_keys += 1
+        self._compared.unsettled.append(key)
 
     def _as_said(self, key: bytes, said: Said, live: Sequence[Entry | None]) -> Entry | None:
         """The entry that the log says; where no copy has it, its version, with a value that nobody has."""

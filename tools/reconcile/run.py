@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from engine.errors import UsageError
+from tools.reconcile.again import look_again
 from tools.reconcile.children import InChildren, WorkerDied
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
@@ -42,14 +45,17 @@ def check(
     limit: int = FINDINGS_KEPT,
     only: Sequence[int] = (),
     level: Level = Level.ROWS,
+    recheck: int = 0,
+    delay_seconds: float = 0.0,
 ) -> Report:
     """Compare the copies in the data directories of one cluster's nodes. Raises UsageError.
 
     `shares`: into how many tasks the partitions are cut; each reads the logs again, so no more than there are processors.
     `grace_seconds`: what a log's last seconds touched counts as under way; None: ten where a node runs, else none.
     `limit`: findings that the report keeps; all are counted. `only`: these partitions; none given: all. `level`: with
-    `digest` the rows of a fragment are read only if its digests, or its counters, differ. Where a worker dies, the pages
-    of all stores are walked, and it begins again without those that are damaged.
+    `digest` the rows of a fragment are read only if its digests, or its counters, differ. `recheck`: so often at most keys
+    that could not be compared are looked at again, and only those, each time after `delay_seconds`. Where a worker dies,
+    the pages of all stores are walked, and it begins again without those that are damaged.
     """
     if not directories:
         raise UsageError("no directory was given: expected the data directories of a cluster's nodes")
@@ -57,7 +63,12 @@ def check(
     doubled = next((path for at, path in enumerate(paths) if path in paths[:at]), None)
     if doubled is not None:
         raise UsageError(f"{doubled} was given twice: name one directory per node")
-    rules = Rules(grace_ms=-1 if grace_seconds is None else round(grace_seconds * 1000), values=values, level=level)
+    rules = Rules(
+        grace_ms=-1 if grace_seconds is None else round(grace_seconds * 1000),
+        values=values,
+        level=level,
+        again=bool(recheck),
+    )
     broken: dict[str, str] = {}
     while True:
         whole = [path for path in paths if path not in broken]
@@ -65,7 +76,15 @@ def check(
             looked = dict(zip(whole, engine(survey, [Look(path, level) for path in whole]), strict=True))
             surveys = [looked[path] if path in looked else unusable(path, broken[path]) for path in paths]
             planned = plan(surveys, shares=shares, rules=rules, limit=limit, only=only)
-            return make_report(planned, engine(check_share, planned.shares), limit=limit)
+            results = engine(check_share, planned.shares)
+            look_again(
+                partial(engine, check_share),
+                planned.shares,
+                results,
+                times=recheck,
+                wait=lambda: time.sleep(delay_seconds),
+            )
+            return make_report(planned, results, limit=limit)
         except WorkerDied:
             found = {path: why for path, why in zip(whole, engine(pages_of, whole), strict=True) if why}
             if not found:

@@ -6,7 +6,7 @@ then; so a share needs nothing of another one, and gives the same answer whereve
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 import msgspec
@@ -14,11 +14,13 @@ import msgspec
 from engine.errors import CorruptionError
 from engine.offline.directory import DoesNotFold, FragmentView, PartitionView, State, read_directory
 from engine.offline.rows import Reading, Tell, side_by_side
+from engine.state.store import Row
 from rebalance.table import CopyState, Placement, Topology
 from tools.reconcile.compare import compare, core_of, cut_of
-from tools.reconcile.copies import Copy, Level
+from tools.reconcile.copies import Compared, Copy, Level
 from tools.reconcile.evidence import attributed
 from tools.reconcile.findings import Finding, Kind
+from tools.reconcile.rows import Run
 from tools.reconcile.survey import Share
 from tools.reconcile.transactions import PartitionCopy, compare_transactions
 from tools.wal.rows import LogRows
@@ -30,6 +32,8 @@ OTHER_DISK = "OTHER-DISK"
 """A copy on a disk that is not the one the cluster knows."""
 LEFTOVER = "LEFTOVER"
 """A copy that the newest topology does not place there."""
+UNSETTLED_KEPT = 100_000
+"""So many keys of a share are looked at again; what is more stays unsettled."""
 LOADING = "LOADING"
 """A copy that is being filled, by its own log."""
 
@@ -89,11 +93,24 @@ class Counts(msgspec.Struct):
             self.kinds[kind] = self.kinds.get(kind, 0) + count
 
 
+class Unsettled(msgspec.Struct):
+    """Keys of one fragment that could not be compared; `stale`: nothing was writing it."""
+
+    namespace: Namespace
+    partition: int
+    keys: list[bytes]
+    stale: bool
+
+
 class ShareResult(msgspec.Struct):
-    """What came of a share: findings as JSON, in the order of partition, namespace, key; and the counts."""
+    """What came of a share: findings as JSON, in the order of partition, namespace, key; and the counts.
+
+    `unsettled` are keys that may be looked at again, UNSETTLED_KEPT at most, if the rules ask for them.
+    """
 
     findings: list[bytes] = []
     counts: Counts = msgspec.field(default_factory=Counts)
+    unsettled: list[Unsettled] = []
 
 
 def check_share(share: Share) -> ShareResult:
@@ -164,11 +181,12 @@ class _Task:
         self._states = states
         self._said: dict[Fragment, tuple[NodeId, LogSaid]] = {}  # of each fragment one log, and what it says
         self._equal: dict[Fragment, bool] = {}
+        self._kept = 0  # unsettled keys
         self._topology = max((s.topology for s in states if s.topology is not None), key=_version, default=None)
         self._result = result
         self._names: dict[int, dict[Namespace, None]] = {}
         for state in states:
-            for namespace, number in state.fragments:
+            for namespace, number in share.keys or state.fragments:
                 self._names.setdefault(number, {})[namespace] = None
 
     def hear(self) -> None:
@@ -240,7 +258,7 @@ class _Task:
 
     def _fragment(self, name: Fragment, placement: Placement, readable: Sequence[State]) -> None:
         """Every copy that has a history, whatever its role; only one that is being filled is left out."""
-        counts, rules = self._result.counts, self._share.rules
+        counts, rules, share = self._result.counts, self._share.rules, self._share
         roles = {s.identity.node: self._standing(s, placement) for s in readable}
         compared = [s for s in self._compared(name, placement) if s in readable]
         copies = [self._copy(s, name, roles[s.identity.node]) for s in compared]
@@ -248,12 +266,18 @@ class _Task:
         known = {s.identity.node for s in readable if name in s.fragments} | set(placement.in_sync)
         counts.copies_known += len(known)
         if copies:
-            if self._equal_digests(name, placement):
+            reading: list[Reading] = []
+            again = share.keys.get(name)
+            runs: Iterable[Run] = ()
+            if again is not None:
+                runs = [[_rows_of(s, name, again, _noting(c.damaged)) for s, c in zip(compared, copies, strict=True)]]
+            elif self._equal_digests(name, placement):
                 counts.by_digest += 1
-                reading: list[Reading] = []
             else:
                 reading = [s.reading(name, _noting(c.damaged)) for s, c in zip(compared, copies, strict=True)]
-            found = compare(name, copies, placement.primary, rules, side_by_side(reading))
+                runs = side_by_side(reading)
+            found = compare(name, copies, placement.primary, rules, runs, again)
+            self._keep(name, found)
             for state, read in zip(compared, reading, strict=bool(reading)):
                 state.note(name, read)
             ahead = max(found.cut, *(c.view.counter.lwm for c in copies)) if placement.lost else found.cut
@@ -273,6 +297,14 @@ class _Task:
             standing = LOADING if _loading(state, name) else roles[state.identity.node]
             if view is not None and standing != CopyState.OWNING:
                 self._apart(state.identity.node, standing, max(0, ahead - view.counter.lwm))
+
+    def _keep(self, name: Fragment, found: Compared) -> None:
+        """What may be looked at again; of what was, all is told."""
+        share, kept = self._share, self._result.unsettled
+        if share.keys or (share.rules.again and found.unsettled and self._kept < UNSETTLED_KEPT):
+            keys = found.unsettled[: UNSETTLED_KEPT - self._kept]
+            self._kept += len(keys)
+            kept.append(Unsettled(*name, keys, bool(found.stale_keys)))
 
     def _copy(self, state: State, name: Fragment, role: str) -> Copy:
         node, said = self._said.get(name, ("", None))
@@ -318,6 +350,11 @@ class _Task:
         result.counts.incomplete += finding.incomplete
         if not limit or len(self.findings) < limit:
             self.findings.append(finding)
+
+
+def _rows_of(state: State, name: Fragment, keys: Sequence[bytes], tell: Tell) -> list[Row]:
+    """What a copy has of some keys, which ascend."""
+    return [(key, entry) for key in keys if (entry := state.row(name, key, tell)) is not None]
 
 
 def _noting(damaged: dict[bytes | None, str]) -> Tell:

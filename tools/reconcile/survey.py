@@ -24,7 +24,7 @@ from rebalance.table import Topology
 from tools.reconcile.copies import GRACE_MS, Clock, Level, Rules
 from tools.reconcile.logs import LogTold, Torn, read_log, torn_ones
 from tools.reconcile.transactions import Decision
-from wal.ids import DECISIONS, NodeId, TxId, Version
+from wal.ids import DECISIONS, Fragment, NodeId, TxId, Version
 
 _FILE = "file://"
 
@@ -58,7 +58,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     `ended` is how transactions that are in doubt somewhere ended elsewhere, `torn` those that ended in two ways, and
     `unheard` are nodes whose logs are damaged, or gone, and so are not asked about rows. `maps`: of each log, the LSNs and
-    versions of the last committed maps.
+    versions of the last committed maps. `keys`: nothing but these is looked at, which an earlier look left unsettled.
     """
 
     directories: dict[NodeId, str]
@@ -72,6 +72,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     maps: dict[NodeId, list[tuple[int, str]]] = {}
     only: list[int] = []
+    keys: dict[Fragment, list[bytes]] = {}
 
     @property
     def partitions(self) -> Sequence[int]:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
 import pytest
 
 from engine.offline.directory import read_directory
 from engine.state.store import Entry
+from engine.testing import cluster
+from tests.support.commands import FORESHORE, foreshore
 from tests.support.directories import append, copies, replace
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import NOW_MS, fragment_of
-from tools.reconcile import Report, check
+from tools.reconcile import Report, check, in_this_process
+from tools.reconcile.report import Summary
+from tools.reconcile.survey import Share
 from tools.wal.rows import DELETED, NOTHING, LogRows
 from wal import records as r
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 KEY = b"k348"
 NAME = fragment_of(KEY)
@@ -65,6 +81,54 @@ def test_a_copy_that_is_not_what_the_log_says_is_never_called_settled(stopped: l
     assert (report.summary.findings, report.summary.unsettled.keys) == ({}, 1)
 
 
+class Later:
+    """An engine; after the first comparison something happens to the directories."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        self.asked: list[Share] = []
+        self._happens = happens
+
+    def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        found = in_this_process(function, items)
+        shares = [item for item in items if isinstance(item, Share)]
+        if shares and not self.asked:
+            self._happens()
+        self.asked += shares
+        return found
+
+
+def test_what_was_unsettled_is_looked_at_again_and_nothing_else(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    written(directories, {"n1": [], "n2": [b"a"], "n3": [b"a"]})
+    paths = [str(path) for path in directories]
+    later = Later(lambda: written(directories, {"n1": [b"a"], "n2": [], "n3": []}))
+    report = check(paths, engine=later, grace_seconds=3600, recheck=3)
+    assert (report.exit_code, report.summary.unsettled.keys) == (0, 0)
+    assert report.summary.keys == check([str(path) for path in stopped]).summary.keys
+    assert [share.keys for share in later.asked] == [{}, {NAME: [KEY]}], "one look was enough"
+
+
+def test_a_difference_that_a_second_look_finds_stands_in_its_place(stopped: list[Path], tmp_path: Path) -> None:
+    """n3 has another value of the key than its log says, and of two keys beside it; the first look could not tell."""
+    directories = copies(stopped, tmp_path)
+    written(directories, {"n1": [], "n2": [b"a"], "n3": [b"a"]})
+    with read_directory(directories[2]) as state:
+        others = [key for key, _ in state.rows(NAME, lambda _key, _what: None)]
+    beside = {key: Entry(1, 1, b"forged") for key in (others[0], others[-1]) if key != KEY}
+    replace(directories[2], NAME, beside)
+
+    def happens() -> None:
+        written(directories, {"n1": [b"other"], "n2": [], "n3": []})
+
+    report = check([str(path) for path in directories], engine=Later(happens), grace_seconds=3600, recheck=1)
+    found = [(str(f.kind), f.key) for f in report.decoded() if f.key is not None]
+    keys = [key for _, key in found]
+    assert keys == sorted(keys, key=str)
+    assert KEY.decode() in keys
+    assert report.summary.kept == len(list(report.decoded())) == sum(report.summary.findings.values())
+    assert report.summary.unsettled.keys == 0
+
+
 def test_a_log_that_went_on_since_its_directory_was_folded_tells_of_later_updates_and_judges_no_row_by_them() -> None:
     def write(start: int, value: bytes | None) -> r.Update:
         return r.Update([r.Write(*NAME, 1, start, [KEY], [value])])
@@ -83,3 +147,65 @@ def test_a_log_that_went_on_since_its_directory_was_folded_tells_of_later_update
     assert rows.at(KEY, lambda _: True, 0) == said[1], "what the next epoch does not continue was never said"
     log.take([r.FragmentClear(*NAME, "moved")])
     assert NAME not in log.fragments
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_no_key_stays_uncompared_under_load(tmp_path: Path) -> None:
+    """Three nodes that are written to all the while, hot keys among cold ones, and some deleted; no false alarm either."""
+    with cluster(3, directory=tmp_path / "nodes", partitions=64) as nodes, nodes.connect() as database:
+        acc = database.namespace("acc")
+        acc.put_many({b"k%04d" % n: b"%d" % n for n in range(2_000)})
+        done = threading.Event()
+
+        def load(me: int) -> None:
+            n = 0
+            while not done.is_set():
+                n += 1
+                key = b"k%04d" % ((n * 7 + me * 131) % 970)
+                if n % 17:
+                    acc.put(key, b"%d.%d" % (me, n))
+                else:
+                    acc.delete(key)
+
+        threads = [threading.Thread(target=load, args=(me,)) for me in range(6)]
+        for thread in threads:
+            thread.start()
+        directories = [tmp_path / "nodes" / name for name in nodes.names]
+        try:
+            for level in ("rows", "digest"):
+                words = ["check", *directories, "--json", "--level", level, "--recheck", "20", "--delay", "0.1"]
+                told = foreshore("reconcile", *words)
+                summary = msgspec.json.decode(told.stdout.splitlines()[-1], type=Summary)
+                assert (summary.verdict, summary.findings, summary.unsettled.keys) == ("consistent", {}, 0), told.stdout
+                assert summary.keys > 1_900
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+
+
+def test_watching_costs_digests_and_serves_what_it_found(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    words = ["reconcile", "watch", *map(str, directories), "--every", "0", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen([*FORESHORE, *words], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        assert " consistent findings=0 " in process.stdout.readline()
+        replace(directories[2], NAME, {KEY: Entry(1, 1, b"forged")})
+        line = next(line for line in process.stdout if " differences " in line)
+        assert " VERSION_MISMATCH=1 " in line
+        with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as answer:
+            text = answer.read().decode()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(address.removesuffix("metrics"), timeout=PATIENCE_SECONDS)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode == 130
+    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert samples['foreshore_reconcile_findings{kind="VERSION_MISMATCH"}'] == "1"
+    assert samples['foreshore_reconcile_verdict{verdict="differences"}'] == "1"
+    assert int(samples["foreshore_reconcile_fragments_by_digest"]) >= int(samples["foreshore_reconcile_fragments"]) - 2
+    assert int(samples["foreshore_reconcile_checks_total"]) >= 2
