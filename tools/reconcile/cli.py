@@ -97,7 +97,8 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _name, _command in ({"check": check_command, "watch": watch_command} | COMMANDS).items():
+_ALL: dict[str, Callable[..., None]] = {"check": check_command, "watch": watch_command, **COMMANDS}
+for _name, _command in _ALL.items():
     app.command(_name)(_told(_command))
 
 

@@ -114,7 +114,7 @@ def test_a_difference_that_a_second_look_finds_stands_in_its_place(stopped: list
     written(directories, {"n1": [], "n2": [b"a"], "n3": [b"a"]})
     with read_directory(directories[2]) as state:
         others = [key for key, _ in state.rows(NAME, lambda _key, _what: None)]
-    beside = {key: Entry(1, 1, b"forged") for key in (others[0], others[-1]) if key != KEY}
+    beside: dict[bytes, Entry | None] = {key: Entry(1, 1, b"forged") for key in (others[0], others[-1]) if key != KEY}
     replace(directories[2], NAME, beside)
 
     def happens() -> None:
