@@ -7,6 +7,8 @@ continued, and it must undo it. Then the cheapest sound way is taken:
 * **nothing**: same history up to the same counter, and the digests agree,
 * **historical**: the supplier's log reaches back to what the joiner has, and less is missing than there are rows,
 * **full** otherwise; the joiner is emptied first.
+
+Both sides are told of in the same words, those of the demand: `have_of` is the one place where a copy says what it has.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from enum import StrEnum
 
 import msgspec
 
+from rebalance.fragment import FragmentState
+from rebalance.messages import Have
 from wal.counters import PartitionCounter
+from wal.ids import Fragment
 
 
 class Kind(StrEnum):
@@ -27,35 +32,39 @@ class Kind(StrEnum):
     FULL = "full"
 
 
-class Joiner(msgspec.Struct, frozen=True):
-    """What the joiner says it has. `base`: how far down it can undo. `loading`: nothing that can be built on."""
-
-    lwm: int
-    highest: int
-    ranges: list[tuple[int, int]]
-    epochs: list[tuple[int, int]]
-    digests: list[tuple[int, int]]
-    base: int
-    loading: bool
-
-
-class Supplier(msgspec.Struct, frozen=True):
-    """What the supplier has. `reach`: its log holds every write above this counter."""
-
-    lwm: int
-    highest: int
-    epochs: list[tuple[int, int]]
-    digests: dict[int, int]
-    reach: int
-
-
 class Choice(msgspec.Struct, frozen=True):
-    """The way, with its reason in words. `cut`: undo everything above it first (-1: nothing to undo)."""
+    """The way, with its reason in words. `cut`: undo everything above it first (-1: nothing to undo).
+
+    `missing` updates are to come. Where they come from history, `has` are those that the joiner has when it has undone.
+    """
 
     kind: Kind
     reason: str
     cut: int = -1
     missing: int = 0
+    has: PartitionCounter | None = None
+
+
+def nothing_of(name: Fragment) -> Have:
+    """What a copy has of a fragment that it has never heard of."""
+    return Have(*name, 0, 0, [], [], [])
+
+
+def have_of(fragment: FragmentState, digests: list[tuple[int, int]], *, no_history: bool = False) -> Have:
+    """What a copy has of a fragment, with those of its digests that are of interest."""
+    counter = fragment.counter
+    return Have(
+        *fragment.name,
+        lwm=counter.lwm,
+        highest=counter.highest_applied,
+        ranges=list(counter.ranges),
+        epochs=list(fragment.epochs),
+        digests=digests,
+        base=fragment.base,
+        loading=fragment.loading,
+        no_history=no_history,
+        suspects=[] if fragment.loading else list(fragment.suspects),
+    )
 
 
 def divergence(mine: list[tuple[int, int]], my_end: int, theirs: list[tuple[int, int]], their_end: int) -> int:
@@ -76,12 +85,15 @@ def divergence(mine: list[tuple[int, int]], my_end: int, theirs: list[tuple[int,
     return min(my_last, their_last)
 
 
-def choose(joiner: Joiner, supplier: Supplier, rows: Callable[[int], int] | None) -> Choice:
-    """The way that `joiner` catches up with `supplier`.
+def choose(joiner: Have, supplier: Have, reach: int, rows: Callable[[int], int] | None) -> Choice:
+    """The way that `joiner` catches up with `supplier`, decided here and nowhere else.
 
+    `reach`: the supplier's log holds every write above this counter; it was tried in vain if the joiner wants no history.
     `rows` counts those of the supplier, up to a limit, and is asked only where history could do; None: history is
     preferred, however few rows there are.
     """
+    if joiner.no_history:
+        reach = supplier.highest + 1
     if joiner.loading:
         return Choice(Kind.FULL, "the copy was emptied and not filled again")
     shared = divergence(joiner.epochs, joiner.highest, supplier.epochs, supplier.highest)
@@ -92,8 +104,9 @@ def choose(joiner: Joiner, supplier: Supplier, rows: Callable[[int], int] | None
             return Choice(Kind.FULL, f"its history parts at {cut} and it can undo down to {joiner.base} only")
         lwm = min(lwm, cut)
         ranges = [(start, min(delta, cut - start)) for start, delta in ranges if start < cut]
+    mine = dict(supplier.digests)
     for counter, digest in joiner.digests:
-        if counter <= lwm and supplier.digests.get(counter, digest) != digest:
+        if counter <= lwm and mine.get(counter, digest) != digest:
             return Choice(Kind.FULL, f"the digests differ at {counter}")
     has = PartitionCounter(lwm)
     for start, delta in ranges:
@@ -102,9 +115,9 @@ def choose(joiner: Joiner, supplier: Supplier, rows: Callable[[int], int] | None
     parted = f"history parts at {cut}; " if cut >= 0 else ""
     if not missing:
         return Choice(Kind.NOTHING, f"{parted}same history up to {supplier.lwm}", cut)
-    if lwm < supplier.reach:
-        return Choice(Kind.FULL, f"the log reaches back to {supplier.reach} and {lwm} is needed", cut, missing)
+    if lwm < reach:
+        return Choice(Kind.FULL, f"the log reaches back to {reach} and {lwm} is needed", cut, missing)
     there = rows(missing + 1) if rows is not None else 0
     if there and missing >= there:
         return Choice(Kind.FULL, f"{missing} updates are missing and there are {there} rows", cut, missing)
-    return Choice(Kind.HISTORICAL, f"{parted}{missing} updates are missing above {lwm}", cut, missing)
+    return Choice(Kind.HISTORICAL, f"{parted}{missing} updates are missing above {lwm}", cut, missing, has)

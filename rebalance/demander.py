@@ -24,8 +24,8 @@ from typing import assert_never
 
 import msgspec
 
-from rebalance.choice import Kind
-from rebalance.messages import Demand, Have, More, Settle, Supply, ToDemander, Way
+from rebalance.choice import Kind, have_of
+from rebalance.messages import Demand, More, Settle, Supply, ToDemander, Way
 from rebalance.partition import Hold, Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
 from rebalance.settling import STUCK_AFTER, Settling
@@ -196,21 +196,9 @@ class Demander:
         core = self.core
         numbers = [number for number in session.parts[part] if number in session.partitions]
         haves = [
-            Have(
-                namespace,
-                number,
-                f.counter.lwm,
-                f.counter.highest_applied,
-                list(f.counter.ranges),
-                list(f.epochs),
-                f.recent_digests(),
-                f.base,
-                f.loading,
-                (namespace, number) in self._no_history,
-                [] if f.loading else list(f.suspects),
-            )
+            have_of(fragment, fragment.recent_digests(), no_history=fragment.name in self._no_history)
             for number in numbers
-            for namespace, f in core.replica.partition(number).fragments.items()
+            for fragment in core.replica.partition(number).fragments.values()
         ]
         core.work += len(haves)
         credit = core.settings.supply_credit

@@ -12,7 +12,7 @@ import msgspec
 
 from rebalance.lives import Life
 from wal import records as r
-from wal.ids import Ballot, Namespace, NodeId, TxId, Version
+from wal.ids import Ballot, Fragment, Namespace, NodeId, TxId, Version
 
 # What a node has.
 
@@ -90,7 +90,11 @@ class Tail(msgspec.Struct, frozen=True, array_like=True, tag="tail", gc=False):
 
 
 class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a MOVING copy has of one fragment, for its supplier to choose the way. `loading`: nothing it can build on."""
+    """What a copy has of one fragment: a MOVING one says it, for its supplier to compare it with its own.
+
+    `base`: how far down it can undo. `loading`: nothing that can be built on. `no_history`: that was tried in vain.
+    `suspects` are keys to be sent as they are.
+    """
 
     namespace: Namespace
     partition: int
@@ -99,10 +103,15 @@ class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ranges: list[tuple[int, int]]
     epochs: list[tuple[int, int]]
     digests: list[tuple[int, int]]  # (counter, digest) it can vouch for, newest last
-    base: int
-    loading: bool
-    no_history: bool
-    suspects: list[bytes]
+    base: int = 0
+    loading: bool = False
+    no_history: bool = False
+    suspects: list[bytes] = []
+
+    @property
+    def name(self) -> Fragment:
+        """The fragment."""
+        return (self.namespace, self.partition)
 
 
 class Demand(msgspec.Struct, frozen=True, array_like=True, tag="demand", gc=False):

@@ -14,7 +14,7 @@ from typing import assert_never
 
 import msgspec
 
-from rebalance.choice import Choice, Joiner, Kind, Supplier, choose
+from rebalance.choice import Choice, Kind, choose, have_of, nothing_of
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import Demand, Have, More, Settled, Supply, ToSupplier, Way
 from rebalance.partition import Hold
@@ -22,7 +22,6 @@ from rebalance.ports import CloseHistory, HistoryRead, Node, OpenHistory, ReadHi
 from rebalance.table import CopyState
 from rebalance.vouching import Awaited, Vouching, awaited
 from wal import records as r
-from wal.counters import PartitionCounter
 from wal.ids import Fragment, Namespace, NodeId, Version
 from wal.probe import probe
 from wal.want import Want
@@ -152,7 +151,8 @@ class SupplySide:
         self.vouching.begin_anew(hold, sender)
         state = core.replica.partition(number)
         names = dict.fromkeys([*state.fragments, *haves])
-        choices = {ns: self._choose((ns, number), haves.get(ns), returning=session.returning) for ns in names}
+        haves = {ns: haves.get(ns) or nothing_of((ns, number)) for ns in names}
+        choices = {ns: self._choose(have, returning=session.returning) for ns, have in haves.items()}
         if any(c.kind is Kind.FULL for c in choices.values()):
             if session.in_full >= core.settings.max_parallel_migrations:
                 first.later.append(number)
@@ -165,37 +165,16 @@ class SupplySide:
             # What is applied here beyond a gap; the log alone would not say that it counts.
             first.writes.extend(w for w in fragment.lacking(fragment.counter.lwm, []) if w.start > fragment.counter.lwm)
         for namespace, choice in choices.items():
-            first.ways.append(self._plan(session, (namespace, number), haves.get(namespace), choice))
+            first.ways.append(self._plan(session, haves[namespace], choice))
         return CHOICE_WORK * len(choices)
 
-    def _choose(self, name: Fragment, have: Have | None, *, returning: bool) -> Choice:
+    def _choose(self, have: Have, *, returning: bool) -> Choice:
         """The way for one fragment. A node in its first life has no history to prefer: rows are all it can need."""
-        core = self.core
-        fragment = core.replica.fragment(name)
-        joiner = (
-            Joiner(
-                have.lwm,
-                have.highest,
-                have.ranges,
-                have.epochs,
-                have.digests,
-                have.base,
-                have.loading,
-            )
-            if have is not None
-            else Joiner(0, 0, [], [], [], 0, False)
-        )
-        digests = {c: d for c, _ in joiner.digests if (d := fragment.digest_at(c)) is not None}
-        no_history = have is not None and have.no_history
-        mine = Supplier(
-            fragment.counter.lwm,
-            fragment.counter.highest_applied,
-            list(fragment.epochs),
-            digests,
-            fragment.counter.highest_applied + 1 if no_history else fragment.history_from,
-        )
-        as_rows = not (core.settings.prefer_history and returning)
-        return choose(joiner, mine, (lambda limit: self._count_rows(name, limit)) if as_rows else None)
+        fragment = self.core.replica.fragment(have.name)
+        mine = have_of(fragment, [(c, d) for c, _ in have.digests if (d := fragment.digest_at(c)) is not None])
+        as_rows = not (self.core.settings.prefer_history and returning)
+        rows = (lambda limit: self._count_rows(have.name, limit)) if as_rows else None
+        return choose(have, mine, fragment.history_from, rows)
 
     def _count_rows(self, name: Fragment, limit: int) -> int:
         """How many rows a fragment has; what is above the limit is many."""
@@ -203,38 +182,28 @@ class SupplySide:
         self.core.work += page.work
         return len(page.rows) if page.next is None else MANY
 
-    def _plan(self, session: _Session, name: Fragment, have: Have | None, choice: Choice) -> Way:
+    def _plan(self, session: _Session, have: Have, choice: Choice) -> Way:
         """What the session owes for one fragment."""
+        name = have.name
         fragment = self.core.replica.fragment(name)
-        if have is not None and have.suspects and choice.kind is not Kind.FULL:
-            session.fetch.append((name, have.suspects))
-        way = Way(
-            name[0],
-            name[1],
-            choice.kind,
-            choice.reason,
-            choice.cut,
-            choice.missing,
-            fragment.counter.lwm,
-            fragment.digest,
-            list(fragment.epochs),
-        )
+        lwm, epochs = fragment.counter.lwm, list(fragment.epochs)
         if choice.kind is Kind.FULL:
             session.full.append(name)
-        elif choice.kind is Kind.HISTORICAL:
+        elif have.suspects:
+            session.fetch.append((name, have.suspects))
+        if choice.has is not None:
             session.history[name] = None
-            session.wants.append(self._want(way, name, have))
-        return way
-
-    def _want(self, way: Way, name: Fragment, have: Have | None) -> Want:
-        fragment = self.core.replica.fragment(name)
-        counter = PartitionCounter(have.lwm if have is not None else 0)
-        if have is not None:
-            for start, delta in have.ranges:
-                counter.update(start, delta)
-        if way.cut >= 0:
-            counter.cut(way.cut)
-        return Want(name, counter, fragment.counter.lwm, list(fragment.epochs))
+            session.wants.append(Want(name, choice.has, lwm, epochs))
+        return Way(
+            *name,
+            kind=choice.kind,
+            reason=choice.reason,
+            cut=choice.cut,
+            missing=choice.missing,
+            up_to=lwm,
+            digest=fragment.digest,
+            epochs=epochs,
+        )
 
     def on_more(self, sender: NodeId, message: More) -> None:
         """The demander took batches and has credit for more."""

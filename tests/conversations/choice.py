@@ -12,7 +12,8 @@ What a side does not mention is nothing: no counters, no epochs, a log that reac
 
 from __future__ import annotations
 
-from rebalance.choice import Joiner, Supplier, choose, divergence
+from rebalance.choice import choose, divergence
+from rebalance.messages import Have
 from tests.conversations.story import Command, Interpreter, StoryError
 
 
@@ -29,8 +30,9 @@ class ChoiceStory(Interpreter):
             if side.verb not in {"joiner", "supplier"}:
                 raise StoryError(f"expected joiner or supplier: {text}")
             self.sides[side.verb] = side
-        joiner, (supplier, rows) = _joiner(self._side("joiner")), _supplier(self._side("supplier"))
-        choice = choose(joiner, supplier, None if prefer else lambda _: rows)
+        joiner, side = _have(self._side("joiner")), self._side("supplier")
+        reach, rows = int(side.option("reach") or 0), int(side.option("rows") or 0)
+        choice = choose(joiner, _have(side), reach, None if prefer else lambda _: rows)
         undo = f" undo-above={choice.cut}" if choice.cut >= 0 else ""
         missing = f" missing={choice.missing}" if choice.missing else ""
         return [f"{choice.kind}{undo}{missing}: {choice.reason}"]
@@ -48,34 +50,22 @@ class ChoiceStory(Interpreter):
         return Command(side.text, [], side.line)
 
 
-def _joiner(side: Command) -> Joiner:
+def _have(side: Command) -> Have:
+    """What a side has; nothing else may be said of it."""
     lwm = int(side.option("lwm") or 0)
-    joiner = Joiner(
-        lwm,
-        int(side.option("highest") or lwm),
-        ranges(side.option("ranges") or ""),
-        pairs(side.option("epochs") or ""),
-        [(counter, digest) for counter, digest in pairs(side.option("digests") or "", 16)],
-        int(side.option("base") or 0),
-        side.flag("loading"),
+    have = Have(
+        "ns",
+        0,
+        lwm=lwm,
+        highest=int(side.option("highest") or lwm),
+        ranges=ranges(side.option("ranges") or ""),
+        epochs=pairs(side.option("epochs") or ""),
+        digests=pairs(side.option("digests") or "", 16),
+        base=int(side.option("base") or 0),
+        loading=side.flag("loading"),
     )
     side.done()
-    return joiner
-
-
-def _supplier(side: Command) -> tuple[Supplier, int]:
-    """It, and how many rows it has."""
-    lwm = int(side.option("lwm") or 0)
-    supplier = Supplier(
-        lwm,
-        int(side.option("highest") or lwm),
-        pairs(side.option("epochs") or ""),
-        dict(pairs(side.option("digests") or "", 16)),
-        int(side.option("reach") or 0),
-    )
-    rows = int(side.option("rows") or 0)
-    side.done()
-    return supplier, rows
+    return have
 
 
 def pairs(text: str, base: int = 10) -> list[tuple[int, int]]:
