@@ -15,28 +15,25 @@ import msgspec
 
 from rebalance.affinity import Affinity, assign
 from rebalance.aside import aside_next, fast, waited_for
-from rebalance.lives import set_back
-from rebalance.messages import CopyReport, SingleMap
+from rebalance.messages import SingleMap
 from rebalance.salvage import INTERVENTIONS_KEPT, best_copy
-from rebalance.table import BEFORE_KEPT, Intervention, Member, Placement, Taken, Topology, disk_name, lost_disks, node_of
-from wal.ids import NO_VERSION, NodeId, Version
-from wal.probe import probe
+from rebalance.survivors import CopyReports, returned_disks, sorted_reports, survivors_of, trusted_nodes
+from rebalance.table import (
+    BEFORE_KEPT,
+    Candidate,
+    Intervention,
+    Member,
+    Placement,
+    Taken,
+    Topology,
+    disk_name,
+    lost_disks,
+)
+from wal.ids import NodeId, Version
 from wal.records import Claim
 
 PLACED_AT_ONCE = 500
 """So many partitions are placed in one piece of a plan."""
-REPORTS_AT_ONCE = 2_000
-"""Of what nodes say of their copies, so much is sorted in one piece."""
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """A node that wants to be in the next map, as it says it is now."""
-
-    node: NodeId
-    allocation: str
-    incarnation: int
-    address: str
-    domain: str
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,88 +103,135 @@ def next_topology(old: Topology, change: Change, affinity: Affinity = assign) ->
 
 def planning(old: Topology, change: Change, affinity: Affinity = assign) -> Generator[int, None, Plan]:
     """`next_topology` in pieces, for there may be many partitions: yields how much work the last one was."""
-    notes: list[str] = []
-    alive = {c.node: c for c in change.candidates if c.node not in change.leaving}
-    members = _members(old, alive)
-    joined_or_left = {_life(m) for m in members} != {_life(m) for m in old.members}
-    version = Version(old.version.major + 1, 0) if joined_or_left else Version(old.version.major, old.version.minor + 1)
-    baseline = tuple(change.baseline)
-    domains = {**old.domains, **{c.node: c.domain for c in alive.values() if c.domain}}
-    ideal = affinity(baseline, domains, old.partitions, old.backups + 1)
-    steady = {m.node for m in old.members if m.node in alive and _life(alive[m.node]) == _life(m)}
-    trusted = _trusted(old, alive, change.singles, steady, notes)
-    whole = dict.fromkeys(trusted) | _returned(alive, change.singles)
-    reports = yield from _reports(old, change.singles)
-    # A lost partition must never take the new disk of a node for the old one that held its last copy.
-    replaced = {n: disk_name(n, old.allocations.get(n, "")) for n in alive if n in change.singles and n not in trusted}
-    handover = set(change.handover)
-    vouched: dict[int, list[NodeId]] = {}
-    for node, single in change.singles.items():
-        if node in steady and node in trusted:
-            for partition, copy in single.vouched:
-                placement = old.placements[partition]
-                if placement.primary == node and copy in placement.owners and copy in steady and copy in trusted:
-                    vouched.setdefault(partition, []).append(copy)
-    aside = aside_next(old.aside, change.aside, vouched)
-    notes += [f"{n} is too slow and set aside" for n, times in aside.items() if times > abs(old.aside.get(n, 0))]
-    reset, taken = dict.fromkeys(change.reset), list[Taken]()
-    alike: dict[tuple[object, ...], Placement] = {}  # there are many partitions, and few ways in which they are placed
+    return _Next(old, change, affinity).made()
 
-    def placed(number: int, placement: Placement) -> Placement:
-        found = reports.get(number, {})
-        survivors = _survivors(placement, whole, vouched.get(number, []), found, steady, number, notes)
-        survivors = waited_for(survivors, aside, change.mute, len(ideal[number]))
-        if not survivors and number in reset:
-            instead = next((n for n in ideal[number] if n in alive), next(iter(alive)))
-            best, what = best_copy(number, found, list(alive), instead)
-            taken.append(what)
+
+class _Next:
+    """The next map, while it is made."""
+
+    def __init__(self, old: Topology, change: Change, affinity: Affinity) -> None:
+        self.old = old
+        self.change = change
+        self.notes: list[str] = []
+        self.alive = {c.node: c for c in change.candidates if c.node not in change.leaving}
+        self.members = _members(old, self.alive)
+        self.baseline = tuple(change.baseline)
+        self.domains = {**old.domains, **{c.node: c.domain for c in self.alive.values() if c.domain}}
+        self.ideal = affinity(self.baseline, self.domains, old.partitions, old.backups + 1)
+        self.steady = {m.node for m in old.members if m.node in self.alive and _life(self.alive[m.node]) == _life(m)}
+        self.trusted = trusted_nodes(old, self.alive, change.singles, self.steady, self.notes)
+        self.whole = dict.fromkeys(self.trusted) | returned_disks(self.alive, change.singles)
+        # A lost partition must never take the new disk of a node for the old one that held its last copy.
+        new_disks = [n for n in self.alive if n in change.singles and n not in self.trusted]
+        self.replaced = {n: disk_name(n, old.allocations.get(n, "")) for n in new_disks}
+        self.vouched = self._vouched()
+        self.aside = aside_next(old.aside, change.aside, self.vouched)
+        slow = [n for n, times in self.aside.items() if times > abs(old.aside.get(n, 0))]
+        self.notes += [f"{n} is too slow and set aside" for n in slow]
+        self.taken: list[Taken] = []
+        self._alike: dict[tuple[object, ...], Placement] = {}  # there are many partitions, placed in few ways
+
+    def made(self) -> Generator[int, None, Plan]:
+        """Place the partitions, some at a time."""
+        reports = yield from sorted_reports(self.old, self.change.singles)
+        handover, reset = set(self.change.handover), set(self.change.reset)
+        placements: list[Placement] = []
+        for at in range(0, self.old.partitions, PLACED_AT_ONCE):
+            some = range(at, min(at + PLACED_AT_ONCE, self.old.partitions))
+            placements.extend(
+                self._placed(number, reports.get(number, {}), moves=number in handover, reset=number in reset)
+                for number in some
+            )
+            yield len(some)
+        if self.taken:
+            self.notes.append(f"begun again: {', '.join(_told(what) for what in self.taken)}")
+        topology = self._topology(tuple(placements))
+        topology.check()
+        return Plan(topology, self.notes)
+
+    def _vouched(self) -> dict[int, list[NodeId]]:
+        """The MOVING copies that a primary vouches for, if it is still the one that the map knows."""
+        vouched: dict[int, list[NodeId]] = {}
+        steady = {n for n in self.steady if n in self.trusted}
+        for node, single in self.change.singles.items():
+            if node in steady:
+                for partition, copy in single.vouched:
+                    placement = self.old.placements[partition]
+                    if placement.primary == node and copy in placement.owners and copy in steady:
+                        vouched.setdefault(partition, []).append(copy)
+        return vouched
+
+    def _placed(self, number: int, reports: CopyReports, *, moves: bool, reset: bool) -> Placement:
+        """Where a partition is next."""
+        placement, ideal, alive = self.old.placements[number], self.ideal[number], self.alive
+        vouched = self.vouched.get(number, [])
+        survivors = survivors_of(
+            placement, self.whole, vouched, reports, steady=self.steady, number=number, notes=self.notes
+        )
+        survivors = waited_for(survivors, self.aside, self.change.mute, len(ideal))
+        if not survivors and reset:
+            instead = next((n for n in ideal if n in alive), next(iter(alive)))
+            best, what = best_copy(number, reports, list(alive), instead)
+            self.taken.append(what)
             survivors, placement = [best], _begun_again(placement, what)
-        leaders = fast(survivors, aside) or survivors
-        wanted, moves = tuple(ideal[number]), number in handover
+        leaders = fast(survivors, self.aside) or survivors
+        wanted = tuple(ideal)
         question = (placement.owners, placement.in_sync, placement.lost, wanted, tuple(survivors), moves)
-        answer = alike.get(question)
+        answer = self._alike.get(question)
         if answer is None:
             at_zero = Placement(0, 0, placement.owners, placement.in_sync, placement.lost)
-            answer = _place(at_zero, wanted, survivors, leaders, steady, replaced, alive=alive, handover=moves)
-            alike[question] = answer
+            answer = _place(
+                at_zero,
+                wanted,
+                survivors,
+                leaders,
+                steady=self.steady,
+                replaced=self.replaced,
+                alive=alive,
+                handover=moves,
+            )
+            self._alike[question] = answer
         if not answer.version:
             return placement
         version, epoch = placement.version + answer.version, placement.epoch + answer.epoch
         return Placement(version, epoch, answer.owners, answer.in_sync, answer.lost)
 
-    placements: list[Placement] = []
-    for at in range(0, old.partitions, PLACED_AT_ONCE):
-        some = old.placements[at : at + PLACED_AT_ONCE]
-        placements.extend(placed(number, placement) for number, placement in enumerate(some, at))
-        yield len(some)
-    interventions = old.interventions
-    if taken:
-        notes.append(f"begun again: {', '.join(_told(what) for what in taken)}")
-        forced = Intervention("reset-lost", old.version, tuple(alive), tuple(taken))
-        interventions = (*interventions, forced)[-INTERVENTIONS_KEPT:]
-    allocations = {n: a for n, a in old.allocations.items() if n in baseline or _still_named(n, placements)}
-    allocations |= {n: alive[n].allocation for n in alive if n in baseline or n in allocations}
-    topology = Topology(
-        version=version,
-        cluster=old.cluster,
-        name=old.name,
-        partitions=old.partitions,
-        backups=old.backups,
-        members=members,
-        baseline=baseline,
-        placements=tuple(placements),
-        allocations=allocations,
-        domains=domains,
-        next_order=max(m.order for m in members) + 1,
-        claims=_claims(members, allocations, placements, change),
-        before=(*old.before, (old.version, change.map_hash))[-BEFORE_KEPT:] if change.map_hash else (),
-        baselined=version if baseline != old.baseline else old.baselined,
-        interventions=interventions,
-        aside={n: times for n, times in aside.items() if n in baseline or n in alive},
-        listed=_listed(old, members, allocations, placements),
-    )
-    topology.check()
-    return Plan(topology, notes)
+    def _version(self) -> Version:
+        """Another major number if a member joined, left or started again, else another minor one."""
+        last = self.old.version
+        if {_life(m) for m in self.members} != {_life(m) for m in self.old.members}:
+            return Version(last.major + 1, 0)
+        return Version(last.major, last.minor + 1)
+
+    def _topology(self, placements: tuple[Placement, ...]) -> Topology:
+        """The map, with what may not be forgotten of those that led to it."""
+        old, change, alive, baseline = self.old, self.change, self.alive, self.baseline
+        version = self._version()
+        interventions = old.interventions
+        if self.taken:
+            forced = Intervention("reset-lost", old.version, tuple(alive), tuple(self.taken))
+            interventions = (*interventions, forced)[-INTERVENTIONS_KEPT:]
+        allocations = {n: a for n, a in old.allocations.items() if n in baseline or _still_named(n, placements)}
+        allocations |= {n: alive[n].allocation for n in alive if n in baseline or n in allocations}
+        return Topology(
+            version=version,
+            cluster=old.cluster,
+            name=old.name,
+            partitions=old.partitions,
+            backups=old.backups,
+            members=self.members,
+            baseline=baseline,
+            placements=placements,
+            allocations=allocations,
+            domains=self.domains,
+            next_order=max(m.order for m in self.members) + 1,
+            claims=_claims(self.members, allocations, placements, change),
+            before=(*old.before, (old.version, change.map_hash))[-BEFORE_KEPT:] if change.map_hash else (),
+            baselined=version if baseline != old.baseline else old.baselined,
+            interventions=interventions,
+            aside={n: times for n, times in self.aside.items() if n in baseline or n in alive},
+            listed=_listed(old, self.members, allocations, placements),
+        )
 
 
 def _claims(
@@ -288,142 +332,14 @@ def _members(old: Topology, alive: Mapping[NodeId, Candidate]) -> tuple[Member, 
     return tuple(sorted(kept, key=lambda m: m.order))
 
 
-def _trusted(
-    old: Topology,
-    alive: Mapping[NodeId, Candidate],
-    singles: Mapping[NodeId, SingleMap],
-    steady: set[NodeId],
-    notes: list[str],
-) -> dict[NodeId, None]:
-    """The nodes whose disk is the one that the map knows, and began its life with no less than it ever claimed."""
-    claims = [claim for single in singles.values() for claim in single.claims]
-    trusted: dict[NodeId, None] = {}
-    for node, candidate in alive.items():
-        if node not in singles:
-            continue
-        known = old.allocations.get(node)
-        if known is not None and known != candidate.allocation:
-            notes.append(f"{node} came with another disk ({candidate.allocation}, known {known}): its copies are new")
-        elif node not in steady and set_back(node, singles[node].life, _that_count(old, candidate, claims)):
-            notes.append(
-                f"{node} began with less than its disk had claimed before: it was set back, its copies must catch up"
-            )
-        else:
-            trusted[node] = None
-    return trusted
-
-
-def _that_count(old: Topology, candidate: Candidate, claims: Sequence[Claim]) -> Sequence[Claim]:
-    """What copies on a disk are held to: what was claimed by the life that a map listed last.
-
-    That map settled what lives before it had claimed, and none after it was given anything to acknowledge.
-    """
-    member = old.member(candidate.node)
-    if member is not None and member.allocation == candidate.allocation:
-        life = member.incarnation
-    else:
-        life, _ = old.listed.get(disk_name(candidate.node, candidate.allocation), (0, NO_VERSION))
-    return [claim for claim in claims if claim.incarnation == life] if life else claims
-
-
-def _returned(alive: Mapping[NodeId, Candidate], singles: Mapping[NodeId, SingleMap]) -> dict[str, None]:
-    """The disks that are here and were not set back, by the names that lost partitions know them by.
-
-    A partition that was lost with a disk is whole again with it, whatever disk its node had in the meantime.
-    """
-    claims = [claim for single in singles.values() for claim in single.claims]
-    return {
-        disk_name(node, candidate.allocation): None
-        for node, candidate in alive.items()
-        if node in singles and not set_back(node, singles[node].life, claims)
-    }
-
-
-_Reports = dict[int, dict[str, dict[NodeId, CopyReport]]]
-"""partition -> namespace -> node -> report."""
-
-
-def _reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> Generator[int, None, _Reports]:
-    found: _Reports = {}
-    for node, single in singles.items():
-        for at in range(0, len(single.copies), REPORTS_AT_ONCE):
-            for report in single.copies[at : at + REPORTS_AT_ONCE]:
-                if report.partition < old.partitions:
-                    found.setdefault(report.partition, {}).setdefault(report.namespace, {})[node] = report
-            yield REPORTS_AT_ONCE // 4
-    return found
-
-
-def _survivors(
-    placement: Placement,
-    whole: Mapping[str, None],
-    vouched: Sequence[NodeId],
-    reports: Mapping[str, Mapping[NodeId, CopyReport]],
-    steady: set[NodeId],
-    number: int,
-    notes: list[str],
-) -> list[NodeId]:
-    """The copies that hold every acknowledged update of the partition, and agree with each other."""
-    emptied = {n: None for by_node in reports.values() for n, report in by_node.items() if report.loading}
-    named = dict.fromkeys(node_of(name) for name in placement.in_sync if name in whole)
-    notes.extend(f"{n}'s copy of partition {number} is not whole: it must catch up" for n in named if n in emptied)
-    survivors = [n for n in named if n not in emptied]
-    for namespace, by_node in reports.items():
-        stable = max((by_node[n].stable for n in survivors if n in by_node), default=0)
-        behind = [n for n in survivors if (by_node[n].lwm if n in by_node else 0) < stable]
-        for node in behind:
-            notes.append(f"{node} lacks acknowledged updates of {namespace}/{number}: its copy must catch up")
-            survivors.remove(node)
-        survivors = _agreeing(survivors, placement, namespace, by_node, steady, number, notes)
-    doubted = {n: None for by_node in reports.values() for n, report in by_node.items() if report.doubted}
-    sound = [n for n in survivors if n not in doubted]
-    if sound and len(sound) < len(survivors):
-        probe("plan.doubted_copy")
-        notes.extend(f"{n}'s copy of partition {number} is taken anew" for n in survivors if n in doubted)
-        survivors = sound
-    return survivors + [n for n in vouched if n not in survivors and n not in emptied]
-
-
-def _agreeing(
-    survivors: list[NodeId],
-    placement: Placement,
-    namespace: str,
-    by_node: Mapping[NodeId, CopyReport],
-    steady: set[NodeId],
-    number: int,
-    notes: list[str],
-) -> list[NodeId]:
-    """Equal LWM and unequal digest is a divergence: the primary's side is kept, else the larger one."""
-    by_lwm: dict[int, dict[int, list[NodeId]]] = {}
-    for node in survivors:
-        if node in by_node:
-            report = by_node[node]
-            by_lwm.setdefault(report.lwm, {}).setdefault(report.digest, []).append(node)
-    for lwm, sides in by_lwm.items():
-        if len(sides) < 2:
-            continue
-        right = max(
-            sides.values(),
-            key=lambda side: (
-                placement.owners[0] in side and placement.owners[0] in steady,
-                len(side),
-                [-placement.in_sync.index(n) for n in side],
-            ),
-        )
-        wrong = [n for side in sides.values() if side is not right for n in side]
-        notes.append(f"digests of {namespace}/{number} differ at {lwm}: {', '.join(wrong)} must catch up")
-        survivors = [n for n in survivors if n not in wrong]
-    return survivors
-
-
 def _place(
     old: Placement,
     ideal: Sequence[NodeId],
     survivors: list[NodeId],
     leaders: list[NodeId],
+    *,
     steady: set[NodeId],
     replaced: Mapping[NodeId, NodeId],
-    *,
     alive: Mapping[NodeId, Candidate],
     handover: bool,
 ) -> Placement:

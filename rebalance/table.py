@@ -50,6 +50,16 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     domain: str = ""
 
 
+class Candidate(msgspec.Struct, frozen=True):
+    """A node that wants to be in the next map, as it says it is now."""
+
+    node: NodeId
+    allocation: str
+    incarnation: int
+    address: str
+    domain: str
+
+
 class Placement(msgspec.Struct, frozen=True, array_like=True):
     """Where one partition is. Invariant: unless lost, owners[0] is the primary and in in_sync; in_sync <= owners."""
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from engine.cluster.claims import Claims
 from engine.messages import Promise, SingleMap
 from rebalance.lives import disk_of, earlier, may_vote, set_back
-from rebalance.plan import Candidate, Change
-from rebalance.table import Topology
+from rebalance.plan import Change
+from rebalance.table import Candidate, Topology
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, NodeId, Version
 

@@ -24,9 +24,9 @@ from engine.protocol.requests import Code, Report
 from engine.turn.core import Core
 from engine.turn.effects import Connect, SessionId
 from rebalance import table as topologies
-from rebalance.plan import Candidate, first_topology
+from rebalance.plan import first_topology
 from rebalance.ports import MS
-from rebalance.table import Topology
+from rebalance.table import Candidate, Topology
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId
 from wal.probe import probe

@@ -23,10 +23,10 @@ from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, ResetLost, S
 from engine.messages.cluster import ToMembership
 from engine.turn.core import Core
 from engine.turn.effects import Connect, PeerSeen
-from rebalance.plan import Candidate, surplus, wanted_handover
+from rebalance.plan import surplus, wanted_handover
 from rebalance.ports import MS
 from rebalance.supplier import SupplySide
-from rebalance.table import BACK_OFF_MS, Topology, split_from
+from rebalance.table import BACK_OFF_MS, Candidate, Topology, split_from
 from wal.ids import NO_VERSION, NodeId
 
 

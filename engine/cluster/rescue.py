@@ -28,10 +28,10 @@ from engine.protocol.requests import Code, Report
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance import table as topologies
-from rebalance.plan import Candidate, Change, next_topology
+from rebalance.plan import Change, next_topology
 from rebalance.ports import MS
 from rebalance.salvage import INTERVENTIONS_KEPT, as_object
-from rebalance.table import Intervention, Taken, Topology
+from rebalance.table import Candidate, Intervention, Taken, Topology
 from wal.ids import NO_BALLOT, NodeId, Version
 
 JUMP = 1_000

@@ -23,8 +23,8 @@ from __future__ import annotations
 import msgspec
 
 from engine.messages import CopyReport, Life, SingleMap
-from rebalance.plan import Candidate, Change, Plan, next_topology, surplus, wanted_handover
-from rebalance.table import Member, Placement, Topology, stamp
+from rebalance.plan import Change, Plan, next_topology, surplus, wanted_handover
+from rebalance.table import Candidate, Member, Placement, Topology, stamp
 from tests.conversations.in_turn import in_turn
 from tests.conversations.speech import placement_line
 from tests.conversations.story import Command, Interpreter, StoryError

@@ -8,8 +8,8 @@ import msgspec
 
 from rebalance.lives import Life
 from rebalance.messages import CopyReport, SingleMap
-from rebalance.plan import PLACED_AT_ONCE, Candidate, Change, first_topology, next_topology, planning, wanted_handover
-from rebalance.table import Placement
+from rebalance.plan import PLACED_AT_ONCE, Change, first_topology, next_topology, planning, wanted_handover
+from rebalance.table import Candidate, Placement
 from wal.ids import Ballot, Version
 
 PARTITIONS = 4 * PLACED_AT_ONCE + 1

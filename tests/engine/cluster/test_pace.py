@@ -9,9 +9,9 @@ from engine.state.replica import Replica
 from engine.state.store import LayeredStore, MemoryStore
 from engine.turn.core import Core
 from engine.turn.settings import Settings
-from rebalance.plan import Candidate, first_topology
+from rebalance.plan import first_topology
 from rebalance.ports import MS
-from rebalance.table import BACK_OFF_MS, Placement, Topology, back_off_ms
+from rebalance.table import BACK_OFF_MS, Candidate, Placement, Topology, back_off_ms
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]
 

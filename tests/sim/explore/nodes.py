@@ -22,8 +22,8 @@ from engine.state.recover import recover
 from engine.state.store import LayeredStore
 from engine.turn.effects import Asked, Effects, Event, PeerSeen, Received
 from engine.turn.settings import Settings
-from rebalance.plan import Candidate
 from rebalance.ports import MS
+from rebalance.table import Candidate
 from tests.conversations.cluster import Block, Host
 from tests.conversations.in_turn import in_turn
 from tests.sim.explore.fingerprint import fingerprint

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from engine.cluster import exchange
+from engine.cluster import attempt, exchange
 from engine.messages import Accept, Announce, Commit, CopyReport, Promise, Propose, SetBaseline
 from rebalance import lives, promotion
 from rebalance import plan as assignment
+from rebalance import survivors as believed
 from rebalance import table as topologies
 from rebalance.partition import Hold, PartitionState
 from rebalance.table import Placement, Topology
@@ -75,7 +76,7 @@ def claims_outlive_the_map_that_settled_them(machine: Machine) -> None:
         original(*args, **kwargs)
 
     around(held, "_settle", settle)
-    during(machine, _exchange(machine), "_try_propose", assignment, "_that_count", lambda _, __, heard: heard)
+    during(machine, _exchange(machine), "_try_propose", believed, "_that_count", lambda _, __, heard: heard)
 
 
 @ELECTIONS.fault("2")
@@ -115,12 +116,12 @@ def commit_with_one_accept(machine: Machine) -> None:
 def _with_survivors(machine: Machine, survivors: Callable[..., list[NodeId]]) -> None:
     """Choose the copies that count by another rule; `survivors` gets the right one first."""
     assert machine.node is not None
-    right = assignment._survivors
+    right = believed.survivors_of
 
-    def chosen(*args: Any) -> list[NodeId]:
-        return survivors(right, *args)
+    def chosen(*args: Any, **more: Any) -> list[NodeId]:
+        return survivors(right, *args, **more)
 
-    during(machine, machine.node.exchange, "_try_propose", assignment, "_survivors", chosen)
+    during(machine, machine.node.exchange, "_try_propose", assignment, "survivors_of", chosen)
 
 
 @ELECTIONS.fault("1, 4")
@@ -128,7 +129,7 @@ def owner_by_highest_counter(machine: Machine) -> None:
     """The copies with the highest counters count as in-sync, whether or not they belong to the in-sync set."""
 
     def survivors(
-        right: Any, placement: Placement, trusted: Mapping[NodeId, None], vouched: Any, reports: Any, *_: Any
+        right: Any, placement: Placement, trusted: Mapping[NodeId, None], vouched: Any, reports: Any, **_: Any
     ) -> Any:
         here = [n for n in placement.owners if n in trusted]
         total = {n: _total(reports, n) for n in here}
@@ -145,8 +146,10 @@ def _total(reports: Mapping[str, Mapping[NodeId, CopyReport]], node: NodeId) -> 
 def lost_partition_revived(machine: Machine) -> None:
     """Where no in-sync copy is left, the MOVING ones are promoted instead of the partition being LOST."""
 
-    def survivors(right: Any, placement: Placement, trusted: Mapping[NodeId, None], *rest: Any) -> list[NodeId]:
-        found: list[NodeId] = right(placement, trusted, *rest)
+    def survivors(
+        right: Any, placement: Placement, trusted: Mapping[NodeId, None], *rest: Any, **more: Any
+    ) -> list[NodeId]:
+        found: list[NodeId] = right(placement, trusted, *rest, **more)
         return found or [n for n in placement.owners if n in trusted]
 
     _with_survivors(machine, survivors)
@@ -162,7 +165,7 @@ def copies_that_lack_acknowledged_updates_stay(machine: Machine) -> None:
     """An in-sync copy that reports less than is known to be everywhere stays in the in-sync set."""
 
     def survivors(
-        right: Any, placement: Placement, trusted: Mapping[NodeId, None], vouched: Sequence[NodeId], *_: Any
+        right: Any, placement: Placement, trusted: Mapping[NodeId, None], vouched: Sequence[NodeId], *_: Any, **__: Any
     ) -> list[NodeId]:
         return [*(n for n in placement.in_sync if n in trusted), *(n for n in vouched if n not in placement.in_sync)]
 
@@ -203,8 +206,8 @@ def set_back_disk_passes_as_in_sync(machine: Machine) -> None:
 
     def wrapper(original: Callable[..., None], *args: Any) -> None:
         with (
-            swapped(assignment, "set_back", _never),
-            swapped(exchange, "set_back", _never),
+            swapped(believed, "set_back", _never),
+            swapped(attempt, "set_back", _never),
             swapped(lives, "set_back", _never),
         ):
             original(*args)
