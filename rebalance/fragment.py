@@ -20,10 +20,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import TypeAlias
+from typing import Self
 
-import msgspec
 from xxhash import xxh3_64_intdigest
 
 from wal.counters import PartitionCounter
@@ -41,31 +39,6 @@ _pack = _ENTRY.pack
 
 class CannotUndo(Exception):
     """The suffix to undo reaches below what the tail remembers: the copy must be cleared and taken in full."""
-
-
-LARGE_BYTES = 256
-"""A value of the tail that is larger is not stored twice: the image says that the row of its key has it."""
-
-
-class FragmentImage(msgspec.Struct, frozen=True, array_like=True):
-    """A fragment as a checkpoint stores it. `held` are values of the tail, as (write, key) by position, that the rows of
-    the same checkpoint have; they are empty in `tail`."""
-
-    counter: bytes
-    epochs: list[tuple[int, int]]
-    base: int
-    base_digest: int
-    tail: list[Write]
-    digests: list[tuple[int, int]]
-    loading: bool
-    history_from: int
-    suspects: list[bytes]
-    tombstones: list[tuple[bytes, int]]
-    held: list[tuple[int, int]] = []
-
-
-Held: TypeAlias = Callable[[bytes], tuple[int, int, bytes | None] | None]
-"""What the row of a key has: epoch, counter, value."""
 
 
 def chain(digest: int, write: Write) -> int:
@@ -307,6 +280,24 @@ class FragmentState:
             self.settle(self._pass(lwm))
         assert not self.loading, f"{self}: a fragment that was cleared needs a full transfer"
 
+    @classmethod
+    def from_stable(cls, name: Fragment, stable: tuple[int, int], epochs: list[tuple[int, int]], tail: list[Write]) -> Self:
+        """A copy as a checkpoint kept it: the counter that was stable and the digest there, and what lies above.
+
+        Raises ValueError if a counter was kept twice.
+        """
+        state = cls(name)
+        state.base, state.base_digest = stable
+        state.digest = state.base_digest
+        state.counter = PartitionCounter(state.base)
+        for write in tail:
+            if not state.counter.update(write.start, write.delta):
+                raise ValueError(f"{fragment_name(name)}: the checkpoint holds {write.start} twice")
+            state.beyond[write.start] = write
+        state.epochs = list(epochs)
+        state._pass(state.base)
+        return state
+
     # What it says of itself.
 
     def tail(self) -> list[Write]:
@@ -348,50 +339,6 @@ class FragmentState:
             covered.update(start, delta)
         return [w for w in self.tail() if not covered.covers(w.start, w.delta)]
 
-    # Checkpoints.
-
-    def image(self, row: Held | None = None) -> FragmentImage:
-        """What a checkpoint stores; values that `row` says the rows will have are left to them."""
-        tail = self.tail()
-        held = _held(tail, row) if row is not None else []
-        return FragmentImage(
-            self.counter.to_bytes(),
-            self.epochs,
-            self.base,
-            self.base_digest,
-            _without(tail, held) if held else tail,
-            self.digests,
-            self.loading,
-            self.history_from,
-            list(self.suspects),
-            list(self.tombstones.items()),
-            held,
-        )
-
-    @classmethod
-    def from_image(cls, name: Fragment, image: FragmentImage, row: Held | None = None) -> FragmentState:
-        """The inverse of `image`; raises ValueError for an image that does not hold together."""
-        state = cls(name)
-        state.base, state.base_digest = image.base, image.base_digest
-        state.digest = image.base_digest
-        state.counter = PartitionCounter(image.base)
-        for write in _filled(name, image, row) if image.held else image.tail:
-            if not state.counter.update(write.start, write.delta):
-                raise ValueError(f"{fragment_name(name)}: the checkpoint holds {write.start} twice")
-            state.beyond[write.start] = write
-        state.epochs = list(image.epochs)
-        state._pass(image.base)
-        state.digests = list(image.digests)
-        stored = PartitionCounter.from_bytes(image.counter)
-        if (stored.lwm, stored.ranges) != (state.counter.lwm, state.counter.ranges):
-            raise ValueError(f"{fragment_name(name)}: the checkpoint says {stored}, its tail says {state.counter}")
-        state.loading = image.loading
-        state.history_from = image.history_from
-        state.suspects = dict.fromkeys(image.suspects)
-        state.tombstones = dict(image.tombstones)
-        state.dropped = image.base
-        return state
-
     def check(self) -> None:
         """Assert the whole invariant; for tests and the simulator."""
         self.counter.check()
@@ -415,45 +362,6 @@ class FragmentState:
 
     def __repr__(self) -> str:
         return f"<FragmentState {self}>"
-
-
-def _held(tail: list[Write], row: Held) -> list[tuple[int, int]]:
-    """Where in the tail there are large values that the rows have, too."""
-    return [
-        (at, position)
-        for at, write in enumerate(tail)
-        for position, (key, value) in enumerate(zip(write.keys, write.values, strict=True))
-        if value is not None
-        and len(value) > LARGE_BYTES
-        and (found := row(key)) is not None
-        and found[:2] == (write.epoch, write.start + position + 1)
-    ]
-
-
-def _without(tail: list[Write], held: list[tuple[int, int]]) -> list[Write]:
-    return _with(tail, [(at, position, b"") for at, position in held])
-
-
-def _with(tail: list[Write], put: list[tuple[int, int, bytes]]) -> list[Write]:
-    values = {at: list(tail[at].values) for at, _, _ in put}
-    for at, position, value in put:
-        values[at][position] = value
-    return [msgspec.structs.replace(w, values=values[at]) if at in values else w for at, w in enumerate(tail)]
-
-
-def _filled(name: Fragment, image: FragmentImage, row: Held | None) -> list[Write]:
-    """The tail of an image with the values that its rows have."""
-    put: list[tuple[int, int, bytes]] = []
-    for at, position in image.held:
-        if not (0 <= at < len(image.tail) and 0 <= position < len(image.tail[at].keys)):
-            raise ValueError(f"{fragment_name(name)}: the checkpoint says that a row has value {position} of write {at}")
-        write = image.tail[at]
-        version = (write.epoch, write.start + position + 1)
-        found = row(write.keys[position]) if row is not None else None
-        if found is None or found[:2] != version or found[2] is None:
-            raise ValueError(f"{fragment_name(name)}: expected a row of version {version} for its tail, found {found}")
-        put.append((at, position, found[2]))
-    return _with(image.tail, put)
 
 
 def _start(write: Write) -> int:

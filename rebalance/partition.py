@@ -14,8 +14,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import TypeAlias
 
-import msgspec
-
 from rebalance.fragment import FragmentState
 from rebalance.results import Results
 from rebalance.table import CopyState, Placement
@@ -116,15 +114,6 @@ class Hold:
         """... and did not."""
         if self.role is Role.DRAINING:
             self.role = Role.PRIMARY
-
-
-class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
-    """A partition as a checkpoint stores it."""
-
-    epoch: int
-    prepared: list[r.Prepare]
-    results: list[tuple[TxId, int]]
-    floor: TxId
 
 
 class PartitionState:

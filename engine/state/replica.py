@@ -18,8 +18,9 @@ import msgspec
 
 from engine.state.rows import drop_tombstones, drop_unconfirmed, preload
 from engine.state.store import ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
-from rebalance.fragment import KNOWN, NEWEST, CannotUndo, FragmentImage, FragmentState
-from rebalance.partition import PartitionImage, PartitionState
+from rebalance.fragment import KNOWN, NEWEST, CannotUndo, FragmentState
+from rebalance.image import FragmentImage, PartitionImage, fragment_of, image_of
+from rebalance.partition import PartitionState
 from rebalance.results import ABORTED, COMMITTED, Results
 from wal import records as r
 from wal.ids import DECISIONS, NO_BALLOT, NO_VERSION, Ballot, Fragment, Namespace, Version
@@ -398,7 +399,9 @@ class Replica:
             state = self.fragments.get(name)
             if state is not None:
                 state.dirty = False
-            fragments[name] = encode(state.image(partial(_version_in, self.store.get, name))) if state is not None else None
+            fragments[name] = (
+                encode(image_of(state, partial(_version_in, self.store.get, name))) if state is not None else None
+            )
         partitions = {
             number: encode(PartitionImage(p.epoch, list(p.prepared.values()), p.results.items(), p.results.floor))
             for number in self._dirty_partitions
@@ -418,9 +421,7 @@ class Replica:
         decode = msgspec.msgpack.decode
         try:
             for name, data in loaded.fragments.items():
-                state = FragmentState.from_image(
-                    name, decode(data, type=FragmentImage), partial(_version_in, self.store.base.get, name)
-                )
+                state = fragment_of(name, decode(data, type=FragmentImage), partial(_version_in, self.store.base.get, name))
                 if state.settling or state.beyond:
                     self.tails[name] = None
                 self.fragments[name] = state

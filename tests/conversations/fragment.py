@@ -18,6 +18,7 @@ compare n1 n2                 what two copies say of each other
 from __future__ import annotations
 
 from rebalance.fragment import CannotUndo, FragmentState
+from rebalance.image import fragment_of, image_of
 from tests.conversations import records
 from tests.conversations.choice import ranges
 from tests.conversations.names import Names
@@ -95,7 +96,7 @@ class FragmentStory(Interpreter):
         return "forgotten" if digest is None else short(digest)
 
     def on_image(self, _: Command) -> str:
-        self.copies[self.node] = FragmentState.from_image(NAME, self.copy.image())
+        self.copies[self.node] = fragment_of(NAME, image_of(self.copy))
         return self.on_show()
 
     def on_show(self, _: Command | None = None) -> str:

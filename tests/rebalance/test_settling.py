@@ -7,7 +7,7 @@ import pytest
 
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore, MemoryStore
-from rebalance.fragment import LARGE_BYTES, FragmentImage
+from rebalance.image import LARGE_BYTES, FragmentImage
 from tests.sim.planted.stage import NAMESPACE, Stage, key
 from wal import records as r
 from wal.ids import Fragment

@@ -11,7 +11,7 @@ from engine.state.store import Entry
 from engine.state.store_errors import StoreError
 from engine.state.store_lmdb import LmdbStore
 from rebalance import table as topologies
-from rebalance.fragment import FragmentImage
+from rebalance.image import FragmentImage
 from rebalance.table import Topology
 from tools.terminal import complain
 from tools.wal.places import Place

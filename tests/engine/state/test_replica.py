@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage, LayeredStore, MemoryStore
 from rebalance.fragment import DIGEST_EVERY, CannotUndo, FragmentState
+from rebalance.image import image_of
 from rebalance.partition import PartitionState
 from wal import records as r
 from wal.counters import CounterError
@@ -110,7 +111,7 @@ def record_of(move: Move, replica: Replica) -> r.Record:
 def state_of(replica: Replica) -> dict[str, Any]:
     """Everything that two replicas can differ in."""
     return {
-        "fragments": {name: (f.image(), str(f.counter), f.dirty) for name, f in replica.fragments.items()},
+        "fragments": {name: (image_of(f), str(f.counter), f.dirty) for name, f in replica.fragments.items()},
         "results": {n: (p.results.items(), p.results.floor, p.prepared) for n, p in replica.partitions.items()},
         "rows": {name: replica.store.scan(name, b"", 10) for name in replica.fragments},
         "weight": replica.store.active_bytes,

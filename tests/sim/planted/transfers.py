@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 
 from engine.messages import AskTail, Settled
-from rebalance.fragment import FragmentImage, FragmentState
+from engine.state import replica as replicas
+from rebalance.fragment import FragmentState
+from rebalance.image import FragmentImage, image_of
 from rebalance.partition import Hold
 from tests.sim.machine import Machine
 from tests.sim.planted.copies import full_transfer_without_clearing
@@ -94,12 +96,11 @@ def unconfirmed_rows_stay(machine: Machine) -> None:
 def checkpoint_without_suspects(machine: Machine) -> None:
     """A checkpoint does not store which rows may be wrong since an undo."""
     assert machine.node is not None
-    image = FragmentState.image
 
-    def without(fragment: FragmentState, *held: Any) -> FragmentImage:
-        return msgspec.structs.replace(image(fragment, *held), suspects=[])
+    def without(fragment: FragmentState, *row: Any) -> FragmentImage:
+        return msgspec.structs.replace(image_of(fragment, *row), suspects=[])
 
-    during(machine, machine.node.core.replica, "begin_checkpoint", FragmentState, "image", without)
+    during(machine, machine.node.core.replica, "begin_checkpoint", replicas, "image_of", without)
 
 
 @TRANSFERS.fault("1, 9")

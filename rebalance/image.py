@@ -1,0 +1,125 @@
+"""What a checkpoint stores of a partition and of its fragments, and how a copy comes back from it.
+
+A checkpoint holds the rows as well, so a value of the tail that is large is left to the row of its key, where that has it.
+What does not hold together is refused: the checkpoint and the log are all that a node has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from rebalance.fragment import FragmentState
+from wal import records as r
+from wal.counters import PartitionCounter
+from wal.ids import Fragment, TxId, fragment_name
+from wal.records import Write
+
+LARGE_BYTES = 256
+"""A value of the tail that is larger is not stored twice: the image says that the row of its key has it."""
+
+
+class FragmentImage(msgspec.Struct, frozen=True, array_like=True):
+    """A fragment as a checkpoint stores it. `held` are values of the tail, as (write, key) by position, that the rows of
+    the same checkpoint have; they are empty in `tail`."""
+
+    counter: bytes
+    epochs: list[tuple[int, int]]
+    base: int
+    base_digest: int
+    tail: list[Write]
+    digests: list[tuple[int, int]]
+    loading: bool
+    history_from: int
+    suspects: list[bytes]
+    tombstones: list[tuple[bytes, int]]
+    held: list[tuple[int, int]] = []
+
+
+Row: TypeAlias = Callable[[bytes], tuple[int, int, bytes | None] | None]
+"""What the row of a key has: epoch, counter, value."""
+
+
+class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
+    """A partition as a checkpoint stores it."""
+
+    epoch: int
+    prepared: list[r.Prepare]
+    results: list[tuple[TxId, int]]
+    floor: TxId
+
+
+def image_of(fragment: FragmentState, row: Row | None = None) -> FragmentImage:
+    """What a checkpoint stores; values that `row` says the rows will have are left to them."""
+    tail = fragment.tail()
+    held = _held(tail, row) if row is not None else []
+    return FragmentImage(
+        counter=fragment.counter.to_bytes(),
+        epochs=fragment.epochs,
+        base=fragment.base,
+        base_digest=fragment.base_digest,
+        tail=_without(tail, held) if held else tail,
+        digests=fragment.digests,
+        loading=fragment.loading,
+        history_from=fragment.history_from,
+        suspects=list(fragment.suspects),
+        tombstones=list(fragment.tombstones.items()),
+        held=held,
+    )
+
+
+def fragment_of(name: Fragment, image: FragmentImage, row: Row | None = None) -> FragmentState:
+    """The inverse of `image_of`; raises ValueError for an image that does not hold together."""
+    tail = _filled(name, image, row) if image.held else image.tail
+    state = FragmentState.from_stable(name, (image.base, image.base_digest), image.epochs, tail)
+    state.digests = list(image.digests)
+    stored = PartitionCounter.from_bytes(image.counter)
+    if (stored.lwm, stored.ranges) != (state.counter.lwm, state.counter.ranges):
+        raise ValueError(f"{fragment_name(name)}: the checkpoint says {stored}, its tail says {state.counter}")
+    state.loading = image.loading
+    state.history_from = image.history_from
+    state.suspects = dict.fromkeys(image.suspects)
+    state.tombstones = dict(image.tombstones)
+    state.dropped = image.base
+    return state
+
+
+def _held(tail: list[Write], row: Row) -> list[tuple[int, int]]:
+    """Where in the tail there are large values that the rows have, too."""
+    return [
+        (at, position)
+        for at, write in enumerate(tail)
+        for position, (key, value) in enumerate(zip(write.keys, write.values, strict=True))
+        if value is not None
+        and len(value) > LARGE_BYTES
+        and (found := row(key)) is not None
+        and found[:2] == (write.epoch, write.start + position + 1)
+    ]
+
+
+def _without(tail: list[Write], held: list[tuple[int, int]]) -> list[Write]:
+    return _with(tail, [(at, position, b"") for at, position in held])
+
+
+def _with(tail: list[Write], put: list[tuple[int, int, bytes]]) -> list[Write]:
+    values = {at: list(tail[at].values) for at, _, _ in put}
+    for at, position, value in put:
+        values[at][position] = value
+    return [msgspec.structs.replace(w, values=values[at]) if at in values else w for at, w in enumerate(tail)]
+
+
+def _filled(name: Fragment, image: FragmentImage, row: Row | None) -> list[Write]:
+    """The tail of an image with the values that its rows have."""
+    put: list[tuple[int, int, bytes]] = []
+    for at, position in image.held:
+        if not (0 <= at < len(image.tail) and 0 <= position < len(image.tail[at].keys)):
+            raise ValueError(f"{fragment_name(name)}: the checkpoint says that a row has value {position} of write {at}")
+        write = image.tail[at]
+        version = (write.epoch, write.start + position + 1)
+        found = row(write.keys[position]) if row is not None else None
+        if found is None or found[:2] != version or found[2] is None:
+            raise ValueError(f"{fragment_name(name)}: expected a row of version {version} for its tail, found {found}")
+        put.append((at, position, found[2]))
+    return _with(image.tail, put)
