@@ -445,11 +445,22 @@ def nobody_is_asked_for_the_tail(machine: Machine) -> None:
     around(node.promotion, "begin", begin)
 
 
+def _activate_once(promoting: promotion.Promotion) -> None:
+    """What serves already is not made to serve when its promotion is done."""
+
+    def activated(original: Callable[..., None], hold: Hold) -> None:
+        if not hold.active:
+            original(hold)
+
+    around(promoting, "_activated", activated)
+
+
 @ELECTIONS.fault("1, 4")
 def primary_serves_before_its_promotion_is_done(machine: Machine) -> None:
     """A new primary serves as soon as the map names it, before it has asked the survivors."""
     assert machine.node is not None
     promoting = machine.node.promotion
+    _activate_once(promoting)
 
     def begin(original: Callable[..., None], holds: Sequence[Hold]) -> None:
         original(holds)
@@ -464,6 +475,7 @@ def primary_serves_before_its_epoch_is_on_the_copies(machine: Machine) -> None:
     """A new primary serves as soon as it has logged its epoch, before the copies have answered for it."""
     assert machine.node is not None
     promoting = machine.node.promotion
+    _activate_once(promoting)
 
     def finish(original: Callable[..., None], hold: Hold, answers: Any) -> None:
         original(hold, answers)
