@@ -17,7 +17,7 @@ from engine import errors
 from engine.client.calls import GetCall, PutCall, StatusCall
 from engine.client.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.client.inside import TransactionNamespace
-from engine.client.namespace import Access, get_call
+from engine.client.namespace import Access, age_of, get_call
 from engine.client.namespace import Namespace as RawNamespace
 from engine.client.running import Level, Mode, TransactionOptions, check_run, pause_seconds, to_await
 from engine.client.session import Session, reached
@@ -167,14 +167,17 @@ class Namespace(Generic[K, V]):
         start: K | None = None,
         end: K | None = None,
         limit: int | None = None,
+        stale: bool = False,
+        max_age: float | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[tuple[K, V]]:
         """(key, value) pairs with start <= key < end, ascending. Not a snapshot: pages are read one after another, each
-        within `timeout`."""
+        within `timeout`; `stale` and `max_age` as with `get`, the age counted from when a page is asked for."""
         low, high = range_of(self.codec, prefix, start, end)
         left = limit_of(limit)
+        anywhere, age_ms = age_of(stale, max_age)
         decode_key, decode = self.codec.decode_key, self.codec.decode
-        async for page in self._raw.pages(low, high, limit, timeout):
+        async for page in self._raw.pages(low, high, limit, timeout, stale=anywhere, age_ms=age_ms):
             for key, value in page:
                 if left is not None:
                     if left <= 0:

@@ -186,10 +186,15 @@ class Namespace(Rows[K, V]):
         start: K | None = None,
         end: K | None = None,
         limit: int | None = None,
+        stale: bool = False,
+        max_age: float | None = None,
         timeout: float | None = None,
     ) -> Iterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending. Not a snapshot; each page comes within `timeout`."""
-        rows = self._native.scan(prefix=prefix, start=start, end=end, limit=limit, timeout=timeout)
+        """(key, value) pairs with start <= key < end, ascending. Not a snapshot; each page comes within `timeout`, and may
+        be as old as `stale` and `max_age` say, as with `get`."""
+        rows = self._native.scan(
+            prefix=prefix, start=start, end=end, limit=limit, stale=stale, max_age=max_age, timeout=timeout
+        )
         return iterate(self._run, rows)
 
     def __repr__(self) -> str:

@@ -376,8 +376,19 @@ class ScanCall(Call):
     When it is finished, `rows` is complete up to `next_start`, or to the end if that is None.
     """
 
-    def __init__(self, namespace: Namespace, start: bytes, end: bytes | None, limit: int) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        start: bytes,
+        end: bytes | None,
+        limit: int,
+        *,
+        stale: bool = False,
+        age_ms: int = -1,
+    ) -> None:
         self.namespace = namespace
+        self.anywhere = stale
+        self.age_ms = age_ms
         self.start = start
         self.end = end
         self.limit = limit
@@ -390,7 +401,8 @@ class ScanCall(Call):
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Rows of one node's partitions."""
-        return Scan(request_id, self.namespace, items, self.start, self.end, self.limit, self.within_ms)
+        at, up_to, within = self.start, self.end, self.within_ms
+        return Scan(request_id, self.namespace, items, at, up_to, self.limit, within, self.anywhere, self.age_ms)
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Merge one node's rows."""

@@ -123,24 +123,35 @@ class Namespace:
                 )
 
     async def pages(
-        self, low: bytes, high: bytes | None, limit: int | None = None, timeout: float | None = None
+        self,
+        low: bytes,
+        high: bytes | None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        *,
+        stale: bool = False,
+        age_ms: int = -1,
     ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
-        """The rows with low <= key < high, a page at a time."""
+        """The rows with low <= key < high, a page at a time; `stale` and `age_ms` as with `GetCall`."""
         if not self.known:
             await self.look(timeout)
         at: bytes | None = low
         while at is not None and (high is None or at < high):
             page = PAGE_ROWS if limit is None else max(1, min(PAGE_ROWS, limit))
-            call = await self.session.call(ScanCall(self.name, at, high, page), timeout=timeout)
+            asked = ScanCall(self.name, at, high, page, stale=stale, age_ms=age_ms)
+            call = await self.session.call(asked, timeout=timeout)
             yield call.rows
             at = call.next_start
 
 
 def get_call(name: str, keys: list[bytes], stale: bool, max_age: float | None) -> GetCall:
     """The values of keys, as old as they may be."""
+    anywhere, age_ms = age_of(stale, max_age)
+    return GetCall(name, keys, stale=anywhere, age_ms=age_ms)
+
+
+def age_of(stale: bool, max_age: float | None) -> tuple[bool, int]:
+    """Whether any copy may answer, and how many ms old its answer may be (-1: however old it is). Raises UsageError."""
     if not isinstance(stale, bool):
         raise errors.UsageError(f"stale is {stale!r}: expected True or False")
-    if max_age is None:
-        return GetCall(name, keys, stale=stale)
-    age_ms = milliseconds("max_age", max_age)
-    return GetCall(name, keys, stale=True, age_ms=age_ms)
+    return (stale, -1) if max_age is None else (True, milliseconds("max_age", max_age))

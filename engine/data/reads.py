@@ -105,16 +105,12 @@ class Reads:
         numbers = dict.fromkeys(partition_of(key, partitions) for key in request.keys[:KEYS_AT_ONCE])
         core.work += len(numbers) // 2
         if request.stale:
-            doubt = any(core.replica.partition(n).prepared for n in numbers)
-            if not core.serving or not all(core.holds[n].in_sync for n in numbers):
-                core.remap(session, request.id)
-            elif not doubt or request.age_ms < 0:
-                self._answer_stale(session, request, numbers, doubt=doubt)
-            elif all(core.holds[n].mine for n in numbers):
+
+            def answer(age_ms: int) -> None:
+                core.effects.reply.append((session, values_of(core, request, age_ms)))
+
+            if not self._answer_stale(session, request, numbers, answer):
                 self.on_get(session, structs.replace(request, stale=False))
-            else:
-                probe("read.stale_of_prepared")
-                core.remap(session, request.id)
             return
         needed: dict[NodeId, None] = {}
         for number in numbers:
@@ -124,28 +120,43 @@ class Reads:
             needed |= dict.fromkeys(hold.needed)
         self.confirm(needed, session, request, lambda: self._answer_get(session, request))
 
-    def _answer_stale(self, session: SessionId, request: Get, numbers: Iterable[int], *, doubt: bool) -> None:
-        """What this copy holds, if it is known to be as new as it should be; else as soon as it is."""
+    def _answer_stale(
+        self, session: SessionId, request: Get | Scan, numbers: Iterable[int], answer: Callable[[int], None]
+    ) -> bool:
+        """`answer` with what this copy holds, if it is known to be as new as it should be; else as soon as it is.
+
+        False: something here is prepared, of which only a confirmed read can tell, and this node can confirm it.
+        """
         core, me = self.core, self.core.node
+        if not core.serving or not all(core.holds[number].in_sync for number in numbers):
+            core.remap(session, request.id)
+            return True
+        doubt = any(core.replica.partition(number).prepared for number in numbers)
+        if doubt and request.age_ms >= 0:
+            if all(core.holds[number].mine for number in numbers):
+                return False
+            probe("read.stale_of_prepared")
+            core.remap(session, request.id)
+            return True
         others = dict.fromkeys(tuple(n for n in core.holds[number].placement.in_sync if n != me) for number in numbers)
         ages = [self._age_ns(group) for group in others]
-        age = max(ages) if min(ages) >= 0 and not doubt else -1
+        age = max(ages, default=0) if min(ages, default=0) >= 0 and not doubt else -1
         wanted = request.age_ms * MS
         if request.age_ms < 0 or 0 <= age <= wanted:
-            core.effects.reply.append((session, values_of(core, request, -(-age // MS) if age >= 0 else -1)))
+            answer(-(-age // MS) if age >= 0 else -1)
             for group, known in zip(others, ages, strict=True):
                 if not 0 <= known <= AGE_MS * MS:
                     self._wonder(group)
-            return
+            return True
         probe("read.waited_to_be_new_enough")
         needed, now = dict.fromkeys(node for group in others for node in group), core.now
 
         def confirmed() -> None:
             self._current |= dict.fromkeys(others, now)
-            age_ms = -(-(core.now - now) // MS)
-            core.effects.reply.append((session, values_of(core, request, age_ms)))
+            answer(-(-(core.now - now) // MS))
 
         self.confirm(needed, session, request, confirmed)
+        return True
 
     def _age_ns(self, others: tuple[NodeId, ...]) -> int:
         """How long ago the other in-sync copies were known to be at this version; -1: nobody knows."""
@@ -167,10 +178,15 @@ class Reads:
         self._turn.setdefault(tuple(sorted(others)), []).append((NOBODY, _WONDER, known))
 
     def on_scan(self, session: SessionId, request: Scan) -> None:
-        """Rows of partitions in key order."""
-        core = self.core
+        """Rows of partitions in key order; a stale page is as old as what it begins with."""
+        core, numbers = self.core, request.partitions
+        if request.stale:
+            core.work += len(numbers) // 2
+            if not self._answer_stale(session, request, numbers, lambda age_ms: self._answer_scan(session, request)):
+                self.on_scan(session, structs.replace(request, stale=False))
+            return
         needed: dict[NodeId, None] = {}
-        for number in request.partitions:
+        for number in numbers:
             hold = core.holds[number]
             if not self.writes.may_serve(session, request, hold, None, new=False):
                 return
@@ -236,7 +252,7 @@ class Reads:
             return
 
         def doubtful(partition: int, start: bytes, following: bytes | None) -> bool:
-            for namespace, key in self.locks.keys_in_doubt(partition):
+            for namespace, key in self.locks.keys_in_doubt(partition) if not request.stale else ():
                 if (
                     namespace == request.namespace
                     and key >= start

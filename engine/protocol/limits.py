@@ -84,7 +84,8 @@ def problem_with(request: Request, partitions: int) -> str:
         case GetStatus(_, tx, partition):
             return _tx(tx) or _partitions([partition], partitions)
         case Scan(_, namespace, numbers, start, end, limit):
-            return _namespace(namespace) or _partitions(numbers, partitions) or _range(start, end, limit)
+            problem = _namespace(namespace) or _partitions(numbers, partitions) or _range(start, end, limit)
+            return problem or _age(request.age_ms)
         case Admin(_, command, arguments):
             return _admin(command, arguments)
         case _:

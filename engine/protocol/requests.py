@@ -156,7 +156,10 @@ class GetStatus(msgspec.Struct, frozen=True, array_like=True, tag="get-status", 
 
 
 class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
-    """Rows of these partitions with start <= key < end (None: no bound), ascending, up to `limit` of them."""
+    """Rows of these partitions with start <= key < end (None: no bound), ascending, up to `limit` of them.
+
+    `stale` and `age_ms` as with Get.
+    """
 
     id: int
     namespace: Namespace
@@ -165,6 +168,8 @@ class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
     end: bytes | None
     limit: int
     within_ms: int = 0
+    stale: bool = False
+    age_ms: int = -1
 
 
 class Admin(msgspec.Struct, frozen=True, array_like=True, tag="admin", gc=False):

@@ -74,12 +74,18 @@ def test_a_stale_read_says_how_old_it_is(ns: Namespace) -> None:
     assert ns.get(b"k", stale=True) in {b"v", None}
     assert ns.get(b"k", max_age=0) == b"v"
     assert ns.get_many([b"k", b"none"], max_age=0) == {b"k": b"v"}
+    assert dict(ns.scan(max_age=0)) == {b"k": b"v"}
+    assert dict(ns.scan(stale=True, limit=1)) in ({}, {b"k": b"v"})
     missing = ns.get_aged(b"none", max_age=30)
     assert missing.value is None
 
 
 @pytest.mark.parametrize("seconds", [-1, 3601, math.nan, "1", True])
 def test_an_age_is_a_number_of_seconds(ns: Namespace, seconds: float) -> None:
-    for call in (lambda: ns.get(b"k", max_age=seconds), lambda: ns.get_aged(b"k", max_age=seconds)):
+    for call in (
+        lambda: ns.get(b"k", max_age=seconds),
+        lambda: ns.get_aged(b"k", max_age=seconds),
+        lambda: list(ns.scan(max_age=seconds)),
+    ):
         with pytest.raises(engine.UsageError, match=r"max_age is .*: expected a number of seconds from 0 to 3600"):
             call()

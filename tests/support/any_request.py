@@ -80,7 +80,9 @@ KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
     ),
     Check: st.builds(Check, ID, TX, LOCKED, READ, NUMBER, READ),
     GetStatus: st.builds(GetStatus, ID, TX, NUMBER),
-    Scan: st.builds(Scan, ID, NAME, st.lists(NUMBER, max_size=9), KEY, st.none() | KEY, COUNT),
+    Scan: st.builds(
+        Scan, ID, NAME, st.lists(NUMBER, max_size=9), KEY, st.none() | KEY, COUNT, NUMBER, st.booleans(), st.integers(-1, 9)
+    ),
     Admin: st.builds(Admin, ID, ADMIN, ARGUMENTS),
 }
 ANY = st.one_of(*KINDS.values())

@@ -97,8 +97,7 @@ def get(stage: Stage, statement: Statement) -> None:
         _open_transaction(statement, op)
         stage.perform(statement, op, do.read_in(op, namespace, keys))
     else:
-        age_ms = time_of(statement, statement.options["max-age"], "max-age") // MS if "max-age" in statement.options else -1
-        stale = statement.option("stale", "no") == "yes" or age_ms >= 0
+        stale, age_ms = _age(statement)
         stage.perform(statement, op, do.read(op, namespace, keys, _timeout(statement), stale=stale, age_ms=age_ms))
 
 
@@ -116,12 +115,13 @@ def swap(stage: Stage, statement: Statement) -> None:
     stage.perform(statement, op, do.swap(op, stage.ledger, call, _timeout(statement)))
 
 
-@verb("scan", options="ns from as timeout async")
+@verb("scan", options="ns from as timeout stale max-age async")
 def scan(stage: Stage, statement: Statement) -> None:
     """Count rows, as a client finds them."""
     op = _single(stage, statement)
     namespace = stage.namespace(statement, statement.option("ns"))
-    stage.perform(statement, op, do.scan(op, namespace, _timeout(statement)))
+    stale, age_ms = _age(statement)
+    stage.perform(statement, op, do.scan(op, namespace, _timeout(statement), stale=stale, age_ms=age_ms))
 
 
 @verb("prepare", "TX", least=1, options="async")
@@ -187,6 +187,12 @@ def stop(stage: Stage, statement: Statement) -> None:
 
 def _words(statement: Statement) -> list[str]:
     return [word for word in statement.words if word != "async"]
+
+
+def _age(statement: Statement) -> tuple[bool, int]:
+    """Whether any copy may answer, and how many ms old its answer may be at most (-1: however old it is)."""
+    age_ms = time_of(statement, statement.options["max-age"], "max-age") // MS if "max-age" in statement.options else -1
+    return statement.option("stale", "no") == "yes" or age_ms >= 0, age_ms
 
 
 def _timeout(statement: Statement) -> int:

@@ -268,13 +268,13 @@ async def read(
     op.answer = text_of([value for _, _, value in call.values])
 
 
-async def scan(op: Operation, namespace: Namespace, timeout_ns: int) -> None:
+async def scan(op: Operation, namespace: Namespace, timeout_ns: int, *, stale: bool, age_ms: int) -> None:
     """Count the rows of a namespace, as a client finds them."""
     op.client.unused(op.tx)
     start: bytes | None = b""
     rows = 0
     while start is not None:
-        call = ScanCall(namespace, start, None, SCAN_LIMIT)
+        call = ScanCall(namespace, start, None, SCAN_LIMIT, stale=stale, age_ms=age_ms)
         await op.client.call(call, timeout_ns=timeout_ns)
         rows += len(call.rows)
         start = call.next_start
