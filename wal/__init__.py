@@ -2,7 +2,8 @@
 
 This is the public face; the modules behind it, from the bottom up: `ids`, `counters`, `records` (what is said),
 `checksum`, `disk`, `codec` (bytes), `index`, `segment`, `scan` (one segment), `recovery`, `repair`, `retention`,
-`segments`, `log` (a node's log), `want` and `history` (what a supplier reads), `walk`, `reader` (what tools read).
+`archive_codec`, `archive`, `archiver` (sealed segments in another order), `segments`, `log` (a node's log), `want` and
+`history` (what a supplier reads), `walk`, `reader` (what tools read).
 """
 
 from wal.checksum import crc32c, reference_crc32c, reference_xmodem

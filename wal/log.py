@@ -1,8 +1,8 @@
 """The log of one node: blocks are appended at its end, synced, replayed, read as history, and trimmed at its beginning.
 
 One writer thread calls `append`, `sync`, `trimmable`, `trim`, `forget` and `close`. At the same time other threads may
-call `prepare_next`, `remove`, `history`, `replay`, `pin`, `unpin`, `pins`, `segments` and `reach`, and read cursors; a
-cursor reads only what was durable when it was made.
+call `prepare_next`, `archive`, `remove`, `history`, `replay`, `pin`, `unpin`, `pins`, `segments` and `reach`, and read
+cursors; a cursor reads only what was durable when it was made.
 
 Stop rather than guess. After a write or a sync that failed, the log refuses every further call with that first error;
 nothing is ever retried, because the kernel may have dropped what it could not write and say so once. A full disk is met
@@ -23,6 +23,7 @@ from contextlib import contextmanager
 import msgspec
 
 from wal import retention
+from wal.archiver import Archiver, finish
 from wal.codec import CAPACITY_MAX, EMPTY_BODY, SegmentHeader, decode_header, encode_body, encode_header
 from wal.disk import Disk, DiskError, DiskFull, File
 from wal.errors import LogClosed
@@ -47,11 +48,13 @@ PIN_SHARE = 8
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`segment_bytes` is the size that a segment's file grows to; a block that does not fit gets a larger one of its own.
 
-    `total_bytes` caps all segments together, the prepared one included (see `wal.retention`).
+    `total_bytes` caps all segments together, the prepared one included, and what is older than `age_ms` (0: nothing) need
+    not be kept either (see `wal.retention`).
     """
 
     segment_bytes: int = 64 << 20
     total_bytes: int = 1 << 30
+    age_ms: int = 0
 
     def __post_init__(self) -> None:
         if not SEGMENT_BYTES_MIN <= self.segment_bytes <= CAPACITY_MAX:
@@ -84,6 +87,7 @@ class Log:
         self.torn: Torn | None = None
         self.set_aside: list[str] = []
         self.gave_way: list[str] = []
+        self._archiver = Archiver(disk, segments)
         self._disk = disk
         self._settings = settings
         self._segments = segments
@@ -124,6 +128,7 @@ class Log:
         for name in disk.list():
             if name == PREPARED or name.endswith(".tmp"):
                 disk.remove(name)
+        finish(disk, found)
         torn: Torn | None = None
         if found.live is None:
             disk.create(PREPARED, settings.first_bytes)
@@ -276,8 +281,8 @@ class Log:
         with self._retaining:
             return dict(self._pins)
 
-    def trimmable(self, checkpoint_lsn: int, open_lsn: int | None) -> Trimmed | None:
-        """What may go, as the record to be logged before `trim`; None if the log is within its cap, or nothing may.
+    def trimmable(self, checkpoint_lsn: int, open_lsn: int | None, now_ms: int = 0) -> Trimmed | None:
+        """What may go, as the record to be logged before `trim`; None if the log is within its bounds, or nothing may.
 
         The store holds everything up to `checkpoint_lsn`; the oldest transaction in doubt begins at `open_lsn`. Pins
         that stand in the way of the cap are dropped here, and listed in `gave_way`.
@@ -291,6 +296,7 @@ class Log:
                 bytes_now=sum(info.bytes for info in infos) + self._next_bytes,
                 bytes_max=self._settings.total_bytes,
                 pin_bytes=self._settings.pin_bytes,
+                older_than_ms=now_ms - self._settings.age_ms if self._settings.age_ms else 0,
                 checkpoint_lsn=checkpoint_lsn,
                 open_lsn=open_lsn,
                 pins=self._pins,
@@ -320,8 +326,25 @@ class Log:
             self._segments.forget_first()
         return [sealed.name for sealed in going]
 
+    # Archives.
+
+    def archive(self, below_lsn: int) -> int:
+        """Do the next part of making archives of sealed segments that end below `below_lsn`, the oldest first.
+
+        Returns how many bytes of the log it went through, 0 if there is nothing to archive. `left_alone` says which could
+        not be archived, and why. From any thread, but not beside itself or `remove`.
+        """
+        self._refuse()
+        with self._stopping():
+            return self._archiver.step(below_lsn)
+
+    @property
+    def left_alone(self) -> dict[str, str]:
+        """Segments that could not be archived: name -> why."""
+        return self._archiver.left_alone
+
     def remove(self, names: Sequence[str]) -> None:
-        """Remove the files of forgotten segments, the oldest first. From any thread, but one call at a time."""
+        """Remove the files of forgotten segments, the oldest first. From any thread, but not beside itself or `archive`."""
         with self._stopping():
             for name in names:
                 self._disk.remove(name)

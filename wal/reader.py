@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from wal.archive import open_segment, stored_bytes
 from wal.checksum import crc32c, reference_crc32c
 from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
@@ -24,7 +25,7 @@ from wal.ids import Fragment
 from wal.index import SegmentIndex
 from wal.records import Trimmed
 from wal.scan import RawBlock, Scan, read_block
-from wal.segment import Block, SegmentInfo, segment_lsn, segment_name
+from wal.segment import Block, SegmentInfo, segment_lsns, segment_name
 from wal.segment_file import Sealed, after, before, decode, load_index, read_header, read_trailer, rebuild
 from wal.walk import Choose, Owner, ReadableDisk, Walk
 
@@ -217,10 +218,10 @@ class Indexed(msgspec.Struct, frozen=True):
 def indexes(source: Source) -> Iterator[Indexed]:
     """The index of each segment, the oldest first: from its footer, or from its blocks up to the first that is broken."""
     with _disk_of(source) as disk:
-        for lsn in sorted(lsn for lsn in map(segment_lsn, disk.list()) if lsn is not None):
+        for lsn in segment_lsns(disk.list()):
             with _opened(disk, lsn) as (file, header):
                 try:
-                    sealed = Sealed(header, read_trailer(file, header), whole=True)
+                    sealed = Sealed(header, read_trailer(file, header), whole=True, archived=stored_bytes(file))
                     yield Indexed(sealed.name, load_index(file, sealed), sealed.trailer.end)
                 except FormatError:
                     builder, scan = rebuild(file, header, min(file.size(), header.capacity))
@@ -230,7 +231,7 @@ def indexes(source: Source) -> Iterator[Indexed]:
 def begins(source: Source) -> int:
     """The LSN that the log begins with, by its files' names; 1 if there are none."""
     with _disk_of(source) as disk:
-        return min((lsn for lsn in map(segment_lsn, disk.list()) if lsn is not None), default=1)
+        return min(segment_lsns(disk.list()), default=1)
 
 
 def follow(source: Source, from_lsn: int = 1, *, wait: Callable[[], bool]) -> Iterator[Block]:
@@ -243,7 +244,7 @@ def follow(source: Source, from_lsn: int = 1, *, wait: Callable[[], bool]) -> It
         segment = 0
         place: tuple[int, int, int] | None = None  # where the last scan stood: offset, LSN, crc
         while True:
-            lsns = sorted(lsn for lsn in map(segment_lsn, disk.list()) if lsn is not None)
+            lsns = segment_lsns(disk.list())
             segment = segment or max((lsn for lsn in lsns if lsn <= from_lsn), default=min(lsns, default=0))
             if segment:
                 successor = next((lsn for lsn in lsns if lsn > segment), None)  # listed first: then this one is complete
@@ -270,7 +271,7 @@ def follow(source: Source, from_lsn: int = 1, *, wait: Callable[[], bool]) -> It
 def _opened(disk: ReadableDisk, lsn: int) -> Iterator[tuple[File, SegmentHeader]]:
     """The segment that begins at `lsn`; LogDamaged if it cannot be used."""
     try:
-        file = disk.open(segment_name(lsn))
+        file = open_segment(disk, lsn)
     except DiskMissing as error:
         raise LogDamaged(_lost(lsn, lsn, "the segment was removed while it was followed")) from error
     try:
@@ -297,7 +298,9 @@ class _Files:
 
     def open(self, name: str, write: bool = False) -> File:
         assert not write, f"{name} was opened for writing by a reader"
-        path = self._paths[name]
+        path = self._paths.get(name)
+        if path is None:
+            raise DiskMissing("open", name, "it was not given")
         with DirectoryDisk(path.parent, read_only=True) as disk:
             return disk.open(path.name)
 

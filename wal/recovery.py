@@ -22,6 +22,7 @@ a block without records that carries the proof.
 
 from __future__ import annotations
 
+from wal.archive import open_segment, stored_bytes, stored_name
 from wal.codec import (
     FormatError,
     NewerFormat,
@@ -31,7 +32,7 @@ from wal.codec import (
 from wal.disk import Disk, File
 from wal.errors import Finding, Kind, LogBehindStore, LogDamaged, LogForeign, LogTooNew
 from wal.scan import Scan, nonzero_end, survivors
-from wal.segment import SegmentBuilder, segment_lsn, segment_name
+from wal.segment import SegmentBuilder, segment_lsn, segment_lsns, segment_name
 from wal.segment_file import Sealed, broken, newer, read_header, read_trailer, rebuild, wrong_size
 
 
@@ -60,14 +61,15 @@ def examine(disk: Disk, *, cluster: str, node: str, from_lsn: int) -> Examined:
     Raises LogForeign and LogTooNew, about which nothing can be done here; damage is reported as a value.
     """
     found = Examined()
-    lsns = sorted(lsn for lsn in map(segment_lsn, disk.list()) if lsn is not None)
+    names = disk.list()
+    lsns = segment_lsns(names)
     headers = [_header(disk, lsn, cluster, node) for lsn in lsns]
     verify_from = max((at for at, lsn in enumerate(lsns) if lsn <= from_lsn), default=0)
     for at, header in enumerate(headers):
         problem = header if isinstance(header, Finding) else _link(found, header, from_lsn)
         if problem is None:
             assert isinstance(header, SegmentHeader)
-            file = disk.open(segment_name(lsns[at]))
+            file = open_segment(disk, lsns[at])
             try:
                 if at + 1 == len(headers):
                     problem = _examine_last(found, file, header)
@@ -77,7 +79,8 @@ def examine(disk: Disk, *, cluster: str, node: str, from_lsn: int) -> Examined:
                 file.close()
         if problem is not None:
             found.damage = problem
-            found.after_damage = [segment_name(lsn) for lsn in lsns[at + (found.live is not None) :]]
+            after = set(lsns[at + (found.live is not None) :])
+            found.after_damage = [name for name in names if segment_lsn(name) in after]
             break
     return found
 
@@ -97,8 +100,8 @@ def require(found: Examined, from_lsn: int) -> None:
 
 def _header(disk: Disk, lsn: int, cluster: str, node: str) -> SegmentHeader | Finding:
     """A segment's header, or why it cannot be used; raises for a log that is not ours to judge."""
-    name = segment_name(lsn)
-    file = disk.open(name)
+    file = open_segment(disk, lsn)
+    name = stored_name(file, lsn)
     try:
         header = read_header(file)
     except NewerFormat as error:
@@ -144,7 +147,7 @@ def _examine_sealed(
     found: Examined, file: File, header: SegmentHeader, after: SegmentHeader | Finding, *, verify: bool
 ) -> Finding | None:
     """A segment with a successor: it must be whole, by its trailer or else by what its successor knew of it."""
-    name = segment_name(header.first_lsn)
+    name = stored_name(file, header.first_lsn)
     if verify and (what := wrong_size(file, header)):
         return _resized(found, file, header, what)
     trailer = _trailer(file, header)
@@ -157,14 +160,14 @@ def _examine_sealed(
                 raise LogTooNew(newer(scan.newer, name, scan.offset, scan.lsn))
             if (scan.offset, scan.lsn - 1, scan.crc) != (trailer.end, trailer.last_lsn, trailer.last_crc):
                 return _stopped(found, file, header, scan)
-        found.sealed.append(Sealed(header, trailer, whole=True))
+        found.sealed.append(Sealed(header, trailer, whole=True, archived=stored_bytes(file)))
         return None
     builder, scan = rebuild(file, header, min(file.size(), header.capacity))
     if isinstance(after, SegmentHeader):
         ended = builder.last_lsn, builder.end, builder.crc
         if ended != (after.previous_lsn, after.previous_end, after.previous_crc):
             return _stopped(found, file, header, scan)
-    found.sealed.append(Sealed(header, builder.trailer(), whole=False))
+    found.sealed.append(Sealed(header, builder.trailer(), whole=False, archived=stored_bytes(file)))
     return None
 
 
@@ -197,7 +200,7 @@ def _examine_last(found: Examined, file: File, header: SegmentHeader) -> Finding
 def _stopped(found: Examined, file: File, header: SegmentHeader, scan: Scan) -> Finding:
     """A segment that must be whole stops at `scan`; the log ends there if the loss is accepted."""
     _cut_at(found, file, header, scan, scan.stop or "zeros where a block should be")
-    return broken(scan, segment_name(header.first_lsn), f"the records from LSN {scan.lsn} on")
+    return broken(scan, stored_name(file, header.first_lsn), f"the records from LSN {scan.lsn} on")
 
 
 def _resized(found: Examined, file: File, header: SegmentHeader, what: str) -> Finding:
@@ -205,7 +208,7 @@ def _resized(found: Examined, file: File, header: SegmentHeader, what: str) -> F
     _, scan = rebuild(file, header, min(file.size(), header.capacity))
     _cut_at(found, file, header, scan, what)
     cost = f"the records from LSN {scan.lsn} on"
-    return _finding("damaged", segment_name(header.first_lsn), scan.offset, scan.lsn, what, cost)
+    return _finding("damaged", stored_name(file, header.first_lsn), scan.offset, scan.lsn, what, cost)
 
 
 def _cut_at(found: Examined, file: File, header: SegmentHeader, scan: Scan, why: str) -> None:

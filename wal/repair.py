@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import msgspec
 
+from wal.archive import open_segment
 from wal.codec import HEADER_BYTES
 from wal.disk import Disk, File
 from wal.recovery import Examined
+from wal.segment import segment_lsn
 from wal.segment_file import rebuild
 
 _CHUNK = 1 << 20
@@ -75,7 +77,7 @@ def accept(disk: Disk, found: Examined, from_lsn: int) -> list[str]:
     if found.live is None and found.sealed:
         _reopen_last(disk, found)
     if found.live is not None and found.live.next_lsn < from_lsn:
-        doomed = [*(sealed.name for sealed in found.sealed), found.live.name, *doomed]
+        doomed = [name for name in disk.list() if segment_lsn(name) is not None]
         found.sealed.clear()
         found.live = None
     kept: list[str] = []
@@ -101,7 +103,7 @@ def free_name(disk: Disk, name: str) -> str:
 def _reopen_last(disk: Disk, found: Examined) -> None:
     """The successors of a sealed segment are lost: it is the last one again, and its footer a tail to be zeroed."""
     sealed = found.sealed.pop()
-    file = disk.open(sealed.name)
+    file = open_segment(disk, sealed.header.first_lsn)
     try:
         found.live, _ = rebuild(file, sealed.header, sealed.trailer.end)
         found.gone = sealed.header.capacity - file.size()

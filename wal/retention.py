@@ -2,7 +2,8 @@
 
 A segment may go when the store holds all of it (the last checkpoint), no transaction in doubt begins in it, and nobody
 has pinned it. It does go, the oldest first, only as far as the log is larger than its cap, less what is kept free for
-pinned segments: what is kept serves history. The cap is hard for pins: where they alone hold the log above it, they give
+pinned segments, or as its last record is older than it need be: what is kept serves history. Age takes nothing that is
+pinned. The cap is hard for pins: where they alone hold the log above it, they give
 way, and their users fall back to a full transfer. It is never taken from the checkpoint or a transaction in doubt; then
 the cap waits for the next checkpoint.
 """
@@ -30,6 +31,7 @@ def plan(
     bytes_now: int,
     bytes_max: int,
     pin_bytes: int,
+    older_than_ms: int,
     checkpoint_lsn: int,
     open_lsn: int | None,
     pins: Mapping[str, int],
@@ -37,14 +39,16 @@ def plan(
     """What may go of the sealed segments, given from the oldest on; None if nothing needs to, or may.
 
     The store holds everything up to `checkpoint_lsn`; the oldest transaction in doubt begins at `open_lsn`; a pin needs
-    the log from its LSN on. `pin_bytes` of `bytes_max` are for pinned segments alone.
+    the log from its LSN on. `pin_bytes` of `bytes_max` are for pinned segments alone. What was written before
+    `older_than_ms` goes although there is room for it.
     """
     needed_from = checkpoint_lsn + 1 if open_lsn is None else min(checkpoint_lsn + 1, open_lsn)
     pinned_from = min(pins.values(), default=None)
     count = 0
     while count < len(sealed) and sealed[count].last_lsn < needed_from:
         pinned = pinned_from is not None and sealed[count].last_lsn >= pinned_from
-        if bytes_now <= (bytes_max if pinned else bytes_max - pin_bytes):
+        old = not pinned and sealed[count].last_time_ms < older_than_ms
+        if not old and bytes_now <= (bytes_max if pinned else bytes_max - pin_bytes):
             break
         bytes_now -= sealed[count].bytes
         count += 1

@@ -7,6 +7,7 @@ rebuilt from its blocks when the log is opened: there is one way to come by it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 
@@ -27,7 +28,7 @@ from wal.records import Record
 PREPARED = "next.segment"
 """The file that becomes the next segment: zero-filled and synced ahead of need."""
 
-_NAME = re.compile(r"(\d{20})\.wal")
+_NAME = re.compile(r"(\d{20})\.walz?")
 _GRAIN = 4096
 
 
@@ -36,10 +37,25 @@ def segment_name(first_lsn: int) -> str:
     return f"{first_lsn:020d}.wal"
 
 
+def archive_name(first_lsn: int) -> str:
+    """`00000000000000001234.walz`: what a segment is called once it is archived."""
+    return f"{first_lsn:020d}.walz"
+
+
+def file_name(first_lsn: int, archived: int) -> str:
+    """The one or the other, by the size of its archive."""
+    return archive_name(first_lsn) if archived else segment_name(first_lsn)
+
+
 def segment_lsn(name: str) -> int | None:
-    """The first LSN of the segment with this file name; None if it is no segment's name."""
+    """The first LSN of the segment with this file name, archived or not; None if it is no segment's name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def segment_lsns(names: Iterable[str]) -> list[int]:
+    """The first LSNs of the segments among these files, ascending."""
+    return sorted({lsn for lsn in map(segment_lsn, names) if lsn is not None})
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -68,6 +84,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     sealed: bool
     first_time_ms: int
     last_time_ms: int
+    archived: bool = False
 
 
 class SegmentBuilder:

@@ -25,20 +25,24 @@ from wal.codec import (
 from wal.errors import Finding, Kind, LogDamaged, LogTooNew
 from wal.index import SegmentIndex, touched_by
 from wal.scan import RawBlock, Readable, Scan
-from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_name
+from wal.segment import Block, SegmentBuilder, SegmentInfo, file_name, segment_name
 
 
 class Sealed(NamedTuple):
-    """A segment that is complete. `whole` says whether the footer itself can be read, or `trailer` was found out."""
+    """A segment that is complete. `whole` says whether the footer itself can be read, or `trailer` was found out.
+
+    `archived` is the size of its archive, 0 if it is none.
+    """
 
     header: SegmentHeader
     trailer: Trailer
     whole: bool
+    archived: int = 0
 
     @property
     def name(self) -> str:
         """Its file."""
-        return segment_name(self.header.first_lsn)
+        return file_name(self.header.first_lsn, self.archived)
 
     @property
     def last_lsn(self) -> int:
@@ -51,10 +55,11 @@ class Sealed(NamedTuple):
             name=self.name,
             first_lsn=self.header.first_lsn,
             last_lsn=self.trailer.last_lsn,
-            bytes=self.header.capacity,
+            bytes=self.archived or self.header.capacity,
             sealed=True,
             first_time_ms=self.trailer.first_time_ms,
             last_time_ms=self.trailer.last_time_ms,
+            archived=self.archived > 0,
         )
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
+from wal.archive import ArchiveFile, ArchiveView, open_segment
+from wal.archive_codec import Map
 from wal.codec import SegmentHeader
 from wal.disk import Disk, File
 from wal.errors import Finding, LogDamaged
@@ -33,6 +35,7 @@ class Segments:
         self._file = file
         self._durable_lsn = live.last_lsn
         self._indexes: dict[int, SegmentIndex] = {}
+        self._maps: dict[int, Map] = {}
 
     # The writer's.
 
@@ -82,7 +85,19 @@ class Segments:
     def forget_first(self) -> None:
         """The oldest sealed segment is about to be removed."""
         with self._lock:
-            self._indexes.pop(self._sealed.pop(0).header.first_lsn, None)
+            first_lsn = self._sealed.pop(0).header.first_lsn
+            self._indexes.pop(first_lsn, None)
+            self._maps.pop(first_lsn, None)
+
+    def archived(self, sealed: Sealed, size: int) -> bool:
+        """The segment has an archive of `size` bytes, which is read from now on; False if it was forgotten meanwhile."""
+        with self._lock:
+            at = next((at for at, one in enumerate(self._sealed) if one is sealed), None)
+            if at is None:
+                return False
+            self._sealed[at] = sealed._replace(archived=size)
+            self._indexes.pop(sealed.header.first_lsn, None)
+        return True
 
     def close(self) -> None:
         """Give the live file back."""
@@ -127,16 +142,30 @@ class Segments:
                 if self._live.header.first_lsn != first_lsn:
                     return None
                 header, end, index = self._live.header, self._live.end, self._live.index.snapshot(wanted)
+        file = open_segment(self._disk, first_lsn)
+        if isinstance(file, ArchiveFile):
+            return self._view_of_archive(file, first_lsn)
         if sealed is not None:
             header, end, index = sealed.header, sealed.trailer.end, self.index_of(sealed)
-        return BlockView(self._disk.open(segment_name(first_lsn)), header, index, end)
+        return BlockView(file, header, index, end)
+
+    def _view_of_archive(self, file: ArchiveFile, first_lsn: int) -> ArchiveView:
+        """An archive for a history cursor. Its map is read once, and then kept."""
+        with self._lock:
+            known = self._maps.get(first_lsn)
+        view = ArchiveView(file, first_lsn, known)
+        if known is None and view.map is not None:
+            with self._lock:
+                if any(sealed.header.first_lsn == first_lsn for sealed in self._sealed):
+                    self._maps[first_lsn] = view.map
+        return view
 
     def index_of(self, sealed: Sealed) -> SegmentIndex:
         """A sealed segment's index."""
         with self._lock:
             known = self._indexes.get(sealed.header.first_lsn)
         if known is None:
-            file = self._disk.open(sealed.name)
+            file = open_segment(self._disk, sealed.header.first_lsn)
             try:
                 known = load_index(file, sealed)
             finally:
@@ -156,7 +185,7 @@ class Segments:
 
     def _replay(self, parts: list[tuple[SegmentHeader, int]], from_lsn: int) -> Iterator[Block]:
         for header, end in parts:
-            file = self._disk.open(segment_name(header.first_lsn))
+            file = open_segment(self._disk, header.first_lsn)
             try:
                 yield from read_blocks(file, header, end, from_lsn)
             finally:

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from wal.archive import ArchiveFile, open_segment, stored_bytes, stored_name
 from wal.checksum import Checksum, crc32c
 from wal.codec import FormatError, NewerFormat, NothingHere, SegmentHeader, Trailer
 from wal.disk import DiskMissing, File
@@ -20,7 +21,7 @@ from wal.index import touched_by
 from wal.probe import probe
 from wal.records import Record
 from wal.scan import RawBlock, Scan, nonzero_end, read_block, survivors
-from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_lsn, segment_name
+from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_lsns, segment_name
 from wal.segment_file import Sealed, decode, read_header, read_index, read_trailer, wrong_size
 
 Found: TypeAlias = Block | Finding | SegmentInfo
@@ -78,7 +79,7 @@ class Walk:
         self._ended: tuple[str, int, int, int] | None = None  # name, last LSN, end, last crc of the segment before
 
     def __iter__(self) -> Iterator[Found]:
-        lsns = sorted(lsn for lsn in map(segment_lsn, self._disk.list()) if lsn is not None)
+        lsns = segment_lsns(self._disk.list())
         headers = [self._header(lsn) for lsn in lsns]
         read = [header for header in headers if isinstance(header, SegmentHeader)]
         self._log = next((_owner(h) for h in read if self._owner in (None, _owner(h))), _owner(read[0]) if read else None)
@@ -102,12 +103,12 @@ class Walk:
 
     def _header(self, lsn: int) -> SegmentHeader | Finding | None:
         """A segment's header, or what is wrong with it; None if it was removed meanwhile."""
-        name = segment_name(lsn)
         lost = f"the records from LSN {lsn} on that were in this segment"
         try:
-            file = self._disk.open(name)
+            file = open_segment(self._disk, lsn)
         except DiskMissing:
             return None
+        name = stored_name(file, lsn)
         try:
             header = read_header(file, self._checksum)
         except NewerFormat as error:
@@ -148,7 +149,7 @@ class Walk:
 
     def _segment(self, header: SegmentHeader, after: SegmentHeader | Finding | None) -> Iterator[Found]:
         try:
-            file = self._disk.open(segment_name(header.first_lsn))
+            file = open_segment(self._disk, header.first_lsn)
         except DiskMissing:
             self._ended = None
             return
@@ -163,11 +164,8 @@ class Walk:
                 choose=self._choose,
             )
             if walk.trailer is not None and walk.trailer.last_lsn < self._from_lsn and not self._everything:
-                yield Sealed(header, walk.trailer, whole=True).info()
-            elif (
-                walk.trailer is not None
-                and (places := self._places(file, Sealed(header, walk.trailer, whole=True))) is not None
-            ):
+                yield walk.sealed().info()
+            elif walk.trailer is not None and (places := self._places(file, walk.sealed())) is not None:
                 yield from walk.only(places)
             else:
                 yield from walk
@@ -202,7 +200,7 @@ class _SegmentWalk:
         choose: Choose | None,
     ) -> None:
         last = after is None
-        self.name = segment_name(header.first_lsn)
+        self.name = stored_name(file, header.first_lsn)
         self.problem: Finding | None = None
         self.trailer: Trailer | None = None
         try:
@@ -259,6 +257,8 @@ class _SegmentWalk:
             self.ended = (self.name, scan.lsn - 1, scan.offset, scan.crc)
         if self._everything and not self._last:
             yield from self._footer()
+        if isinstance(self._file, ArchiveFile):
+            yield from self._archive(self._file, scan)
         yield self._info(scan)
 
     def only(self, offsets: Iterable[int]) -> Iterator[Found]:
@@ -278,7 +278,12 @@ class _SegmentWalk:
                 yield _finding("damaged", self.name, offset, self._header.first_lsn, str(error), cost)
             except LogTooNew as error:
                 yield error.finding
-        yield Sealed(self._header, self.trailer, whole=True).info()
+        yield self.sealed().info()
+
+    def sealed(self) -> Sealed:
+        """It, with its trailer, which can be read."""
+        assert self.trailer is not None, f"{self.name} is not sealed"
+        return Sealed(self._header, self.trailer, whole=True, archived=stored_bytes(self._file))
 
     def _from(self, scan: Scan) -> Scan:
         """A scan that goes on where another one ended, with what is in the file now."""
@@ -353,9 +358,15 @@ class _SegmentWalk:
             name, end = self.name, self._builder.end
             yield _finding("stray", name, end, self._builder.next_lsn, what, "nothing")
 
+    def _archive(self, file: ArchiveFile, scan: Scan) -> Iterator[Finding]:
+        """What of an archive cannot be given back."""
+        for problem in file.problems:
+            cost = "the records in it, which a reader of the segment finds to be zeros"
+            yield self._finding("newer" if file.newer else "damaged", scan, problem, cost)
+
     def _info(self, scan: Scan) -> SegmentInfo:
         if self.trailer is not None:
-            return Sealed(self._header, self.trailer, whole=True).info()
+            return self.sealed().info()
         info = self._builder.info()
         return info if self._whole else msgspec.structs.replace(info, last_lsn=scan.lsn - 1)
 

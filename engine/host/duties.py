@@ -37,9 +37,9 @@ from engine.turn.effects import (
     TrimLog,
     WriteCheckpoint,
 )
-from engine.turn.settings import Durability
+from engine.turn.settings import Durability, Settings
 from rebalance.ports import MS, CloseHistory, HistoryRead, OpenHistory, ReadHistory
-from wal import HistoryCursor, Log
+from wal import HistoryCursor, Log, LogSettings
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
 from wal.records import Accepted, Boot, Committed, EpochStart, Promised, Record
@@ -56,6 +56,13 @@ STUCK_SUSPICIONS = 4
 T = TypeVar("T")
 Supply = tuple[NodeId, int]
 """A supply session: whose, and its number."""
+
+
+def log_settings(settings: Settings) -> LogSettings:
+    """A node's settings, as far as they are its log's."""
+    return LogSettings(
+        segment_bytes=settings.wal_segment_bytes, total_bytes=settings.wal_total_bytes, age_ms=settings.wal_age_ms
+    )
 
 
 class Doer(Protocol):
@@ -129,7 +136,10 @@ class Duties:
         self._preparing = False
         self._writing = False
         self._doomed: list[str] = []  # files of the log that are to be removed, the oldest first
-        self._removing = False
+        self._tidying = False  # files are removed, or an archive is made: one at a time
+        self._archivable = 0  # up to this LSN the store has everything, and there may be something to archive
+        self._archive_at = 0  # when the next part of that is due: ns, monotonic
+        self._left_alone: set[str] = set()
         self._finish: Callable[[Exception | None], None] | None = None
 
     # A turn.
@@ -189,6 +199,7 @@ class Duties:
         self._owing = False
         for task in effects.tasks:
             self._do(task)
+        self._archive(now)
         self._busy_since = None
         self._try_finish()
 
@@ -303,25 +314,45 @@ class Duties:
             return
         if not self.over:
             self.doer.inbox(CheckpointWritten(image.lsn))
-            trimmed = self.log.trimmable(image.lsn, None)
+            self._archivable = image.lsn
+            trimmed = self.log.trimmable(image.lsn, None, self._wall_ms)
             if trimmed is not None:
                 self.doer.inbox(LogGrew(trimmed))
         self._try_finish()
 
     def _remove(self) -> None:
         """Remove what is to go, one after the other: a power cut must not leave a hole."""
-        if self._removing or not self._doomed:
+        if self._tidying or not self._doomed:
             return
         names, self._doomed = self._doomed, []
-        self._removing = True
+        self._tidying = True
         self.doer.background("trim", lambda: self.log.remove(names), self._removed)
 
     def _removed(self, _: None, error: Exception | None) -> None:
-        self._removing = False
+        self._tidying = False
         if error is not None:
             self._fail(error)
         else:
             self._remove()
+
+    def _archive(self, now: int) -> None:
+        """Do the next part of making archives, if it is due: as fast as the setting allows, and beside the turns."""
+        rate = self.node.core.settings.wal_archive_bytes_per_s
+        if not rate or not self._archivable or self._tidying or self.over or now < self._archive_at:
+            return
+        self._tidying = True
+        below = self._archivable + 1
+        self.doer.background("archive", lambda: self.log.archive(below), lambda n, error: self._archived(now, n, error))
+
+    def _archived(self, began: int, worked: int | None, error: Exception | None) -> None:
+        if worked is not None:
+            self._archive_at = began + worked * 1_000 * MS // self.node.core.settings.wal_archive_bytes_per_s
+            if not worked:
+                self._archivable = 0  # until the next checkpoint
+            for name in self.log.left_alone.keys() - self._left_alone:
+                self._left_alone.add(name)
+                self.doer.note(f"a segment of the log is not archived: {self.log.left_alone[name]}")
+        self._removed(None, error)
 
     # The end.
 

@@ -23,6 +23,7 @@ from typing import TypeAlias
 import msgspec
 
 from engine.errors import CorruptionError, DiskFull, Error, UsageError
+from engine.host.duties import log_settings
 from engine.state import store_writer
 from engine.state.identity import FORMAT, Identity, read_identity
 from engine.state.recover import recover
@@ -48,7 +49,6 @@ from wal import (
     LogDamaged,
     LogError,
     LogForeign,
-    LogSettings,
     LogTooNew,
 )
 from wal import DiskFull as LogDiskFull
@@ -174,7 +174,7 @@ def _open(path: Path, identity: Identity, settings: Settings, lock: int, *, acce
                 disk(path / "wal"),
                 cluster=identity.cluster,
                 node=identity.node,
-                settings=LogSettings(segment_bytes=settings.wal_segment_bytes, total_bytes=settings.wal_total_bytes),
+                settings=log_settings(settings),
                 from_lsn=base.load().lsn + 1,
                 accept_loss=accept_loss,
             )

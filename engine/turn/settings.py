@@ -70,6 +70,10 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     wal_segment_bytes: Annotated[int, _is("size that a segment of the log grows to", _KIB, 4 * _GIB - 8)] = 64 << 20
     wal_total_bytes: Annotated[int, _is("the log is kept up to this size, for history", 3 * _KIB, 1 << 44)] = 1 << 30
+    wal_age_ms: Annotated[int, _is("history older than this need not be kept; 0: as long as there is room", 0, 1 << 44)] = 0
+    wal_archive_bytes_per_s: Annotated[
+        int, _is("how fast old segments are compressed into archives, beside the turns; 0: they are not", 0, 64 * _GIB)
+    ] = 0
     sync_interval_ms: Annotated[int, _is("time between syncs, with LOG_ONLY and BACKGROUND", 1, _MINUTE)] = 1_000
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from engine.host.duties import Duties
+from engine.host.duties import Duties, log_settings
 from engine.messages import Message
 from engine.node.node import Node
 from engine.protocol.requests import Reply
@@ -158,9 +158,7 @@ class Machine:
                 self.disk,
                 cluster=CLUSTER,
                 node=self.name,
-                settings=LogSettings(
-                    segment_bytes=self.settings.wal_segment_bytes, total_bytes=self.settings.wal_total_bytes
-                ),
+                settings=log_settings(self.settings),
                 from_lsn=base.load().lsn + 1,
             )
             replica = recover(CountingStore(base), self.log)

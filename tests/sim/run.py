@@ -39,6 +39,7 @@ REST_NS = 60 * SECOND
 """A cluster of which nothing is wrong any more comes to rest within so much simulated time."""
 LOOK_NS = 250 * MS
 LMDB_SHARE = 0.06
+ARCHIVES_SHARE = 0.2
 
 
 @dataclass
@@ -117,6 +118,8 @@ def run_seed(
     draw = draws.of("options")
     count = draw.choice([3, 3, 3, 4, 5])
     settings = draw_settings(draw, count)
+    if draws.of("archive").random() < ARCHIVES_SHARE:
+        settings = msgspec.structs.replace(settings, wal_archive_bytes_per_s=1 << 20)
     if knobs.nodes is not None:
         count = knobs.nodes
         settings = msgspec.structs.replace(settings, backups=min(settings.backups, count - 1))

@@ -3,7 +3,8 @@
 It holds a record of every kind, in sealed segments and one that is open. Kinds of records, and fields at the end of a
 record, are added to a format, and with them this log is written anew; so `format-1-first` keeps the bytes that the first
 version wrote, which every later one must read as they stand here (`FIRST`). What changes anything else is another format,
-with a number and a log of its own.
+with a number and a log of its own. `format-1-archive` is the same log with its sealed segments in archives: what a
+compressor makes of the same bytes may change, and what comes out of these may not.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from wal.records import (
 
 DIRECTORY = Path(__file__).parent.parent / "testdata" / "wal" / "format-1"
 FIRST_DIRECTORY = DIRECTORY.with_name("format-1-first")
+ARCHIVE_DIRECTORY = DIRECTORY.with_name("format-1-archive")
 FIRST = 9
 """So many of the blocks are in the log of the first version."""
 SETTINGS = LogSettings(segment_bytes=1024, total_bytes=1 << 20)
@@ -78,8 +80,18 @@ def write() -> MemoryDisk:
     return disk
 
 
+def archived() -> MemoryDisk:
+    """The same, with archives."""
+    disk = write()
+    log = open_log(disk, SETTINGS)
+    while log.archive(log.next_lsn):
+        pass
+    log.close()
+    return disk
+
+
 if __name__ == "__main__":
-    DIRECTORY.mkdir(parents=True, exist_ok=True)
-    golden = write()
-    for name in golden.names():
-        (DIRECTORY / name).write_bytes(golden.image(name))
+    for directory, golden in ((DIRECTORY, write()), (ARCHIVE_DIRECTORY, archived())):
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in golden.names():
+            (directory / name).write_bytes(golden.image(name))

@@ -48,6 +48,13 @@ def test_what_the_first_version_wrote_is_read_as_it_stands() -> None:
     assert verify(golden.FIRST_DIRECTORY, reference=True).findings == []
 
 
+def test_the_golden_archives_are_read_as_they_were_written() -> None:
+    blocks = list(read(golden.ARCHIVE_DIRECTORY))
+    assert [block.records for block in blocks] == golden.BLOCKS
+    assert any(block.segment.endswith(".walz") for block in blocks)
+    assert verify(golden.ARCHIVE_DIRECTORY, reference=True).findings == []
+
+
 def test_the_golden_log_is_written_byte_for_byte_the_same_today() -> None:
     written = golden.write()
     assert written.names() == sorted(path.name for path in golden.DIRECTORY.iterdir())

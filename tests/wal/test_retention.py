@@ -9,7 +9,7 @@ MB = 1 << 20
 
 
 def segments(count: int, size: int = MB) -> list[SegmentInfo]:
-    """Sealed segments of ten records each."""
+    """Sealed segments of ten records each, of a second each."""
     return [
         SegmentInfo(
             name=f"{10 * at + 1:020d}.wal",
@@ -18,14 +18,21 @@ def segments(count: int, size: int = MB) -> list[SegmentInfo]:
             bytes=size,
             sealed=True,
             first_time_ms=0,
-            last_time_ms=0,
+            last_time_ms=1_000 * (at + 1),
         )
         for at in range(count)
     ]
 
 
 def trim(
-    count: int, *, cap: int, checkpoint: int, open_lsn: int | None = None, pins: dict[str, int] | None = None, room: int = 0
+    count: int,
+    *,
+    cap: int,
+    checkpoint: int,
+    open_lsn: int | None = None,
+    pins: dict[str, int] | None = None,
+    room: int = 0,
+    older_than_ms: int = 0,
 ) -> Trim | None:
     """The plan for `count` sealed segments beside a live and a prepared one, all of one megabyte."""
     return plan(
@@ -33,6 +40,7 @@ def trim(
         bytes_now=(count + 2) * MB,
         bytes_max=cap * MB,
         pin_bytes=room * MB,
+        older_than_ms=older_than_ms,
         checkpoint_lsn=checkpoint,
         open_lsn=open_lsn,
         pins=pins or {},
@@ -72,3 +80,11 @@ def test_what_is_pinned_may_take_the_room_that_is_kept_for_it_and_nothing_else_m
     assert trim(5, cap=7, checkpoint=50, room=2, pins={"n2": 1}) is None, "all of it is needed, and there is room"
     assert trim(5, cap=7, checkpoint=50, room=2, pins={"n2": 15}) == Trim(1, 11, ()), "the first is not"
     assert trim(5, cap=6, checkpoint=50, room=2, pins={"n2": 1}) == Trim(1, 11, ("n2",)), "the cap is hard"
+
+
+def test_what_is_too_old_goes_although_there_is_room_but_not_what_is_pinned_or_needed() -> None:
+    assert trim(5, cap=100, checkpoint=50, older_than_ms=3_000) == Trim(2, 21, ())
+    assert trim(5, cap=100, checkpoint=50, older_than_ms=1_000) is None
+    assert trim(5, cap=100, checkpoint=15, older_than_ms=9_000) == Trim(1, 11, ())
+    assert trim(5, cap=100, checkpoint=50, older_than_ms=9_000, pins={"supply n2": 15}) == Trim(1, 11, ())
+    assert trim(5, cap=5, checkpoint=50, older_than_ms=9_000, pins={"supply n2": 15}) == Trim(2, 21, ("supply n2",))

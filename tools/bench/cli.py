@@ -28,7 +28,7 @@ from engine.errors import UsageError
 from tools.bench.cluster import blocked, puts, transactions, year
 from tools.bench.embedded import embedded_batches, embedded_puts
 from tools.bench.figures import Measured, Setting, machine
-from tools.bench.log import history, log_parts, replay
+from tools.bench.log import archives, history, log_parts, replay
 from tools.bench.memory import at_rest
 from tools.bench.reconcile import reconciled
 from tools.bench.store import store_parts
@@ -54,6 +54,7 @@ FIGURES: dict[str, Measure] = {
     "history": partial(history, goal=150_000),
     "replay": partial(replay, goal=200_000),
     "log": log_parts,
+    "archives": archives,
     "wal": readings,
     "store": store_parts,
     "reconcile": reconciled,

@@ -11,14 +11,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import TypeVar
 
+import msgspec
+
+from engine.errors import UsageError
 from engine.host.home import open_home
 from engine.state.recover import recover
 from engine.state.store import LayeredStore, MemoryStore
 from engine.turn.settings import Settings
 from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is, per_second
-from wal import DirectoryDisk, Log, LogSettings, PartitionCounter, Want, crc32c, reference_crc32c
+from wal import DirectoryDisk, Log, LogSettings, PartitionCounter, Want, crc32c, read, reference_crc32c
 from wal.checksum import Checksum
 from wal.ids import partition_of
 from wal.index import touched_by
@@ -32,8 +36,8 @@ SETTINGS = Settings(cluster=CLUSTER)
 T = TypeVar("T")
 
 
-def blocks_of(updates: int) -> Iterator[list[Record]]:
-    """Blocks of one-key updates of new keys, which fall on the partitions as they like."""
+def blocks_of(updates: int, *, draw: Random | None = None) -> Iterator[list[Record]]:
+    """Blocks of one-key updates of new keys, which fall on the partitions as they like; with `draw`, of drawn values."""
     value = b"v" * VALUE_BYTES
     counters = [0] * PARTITIONS
     for first in range(0, updates, UPDATES_PER_BLOCK):
@@ -43,6 +47,8 @@ def blocks_of(updates: int) -> Iterator[list[Record]]:
             at = partition_of(key, PARTITIONS)
             start = counters[at]
             counters[at] += 1
+            if draw is not None:
+                value = draw.randbytes(VALUE_BYTES)
             block.append(Update([Write(NAMESPACE, at, 1, start, [key], [value], start, n.to_bytes(16, "big"))]))
         yield block
 
@@ -135,6 +141,75 @@ def _history(log: Log, figure: str, ends: dict[int, int], missing: float, what: 
         counted=found,
         seconds=round(seconds, 3),
         parts={"log bytes read per update": round(cursor.bytes_read / found, 1)} if found else {},
+    )
+
+
+async def archives(setting: Setting, figure: str) -> list[Measured]:
+    """What archives cost to make, and what a supplier reads of them, and of sealed segments: in bytes of the log for each
+    byte that it supplies, keys and values of a log that cannot be compressed."""
+    path = setting.directory / figure
+    setting.say(f"{figure}: writing a log of {setting.updates:,} updates")
+    log = open_log(path)
+    with closing(log):
+        values = Random(1)  # noqa: S311  # figures, no secrets
+        _append(log, blocks_of(setting.updates, draw=values), durable=False)
+        log.sync()
+        sealed = [info for info in log.segments() if info.sealed]
+        if not sealed:
+            raise UsageError(f"{setting.updates:,} updates fill no segment: expected about a million, with --updates")
+        ends: dict[int, int] = {}
+        for block in read(path, 1, sealed[-1].last_lsn):
+            for record in block.records:
+                assert isinstance(record, Update)
+                ends[record.writes[0].partition] = record.writes[0].end
+        found = [_supply(log, figure, ends, "sealed segments", 4)]
+        setting.say(f"{figure}: making archives")
+        began, processor, size = time.perf_counter(), time.process_time(), sum(info.bytes for info in sealed)
+        while log.archive(log.next_lsn):
+            pass
+        seconds, processor = time.perf_counter() - began, time.process_time() - processor
+        stored = sum(info.bytes for info in log.segments() if info.archived)
+        found.append(
+            Measured(
+                figure=figure,
+                what="log rewritten as archives, and read back",
+                value=per_second(size, seconds) / 1e6,
+                unit="MB/s",
+                counted=setting.updates,
+                seconds=round(seconds, 3),
+                parts={"seconds of the processor": round(processor, 3), "bytes become": round(stored / size, 3)},
+            )
+        )
+        return [*found, _supply(log, figure, ends, "archives", 2)]
+
+
+def _supply(log: Log, figure: str, ends: dict[int, int], where: str, goal: float) -> Measured:
+    """Of each fragment the last hundredth; and of a hundredth of the fragments everything."""
+    read_of: list[float] = []
+    supplied = 0
+    began = time.perf_counter()
+    for wanted in (
+        {partition: max(1, end // 100) for partition, end in ends.items()},
+        {partition: end for partition, end in ends.items() if not partition % 100},
+    ):
+        wants = [Want((NAMESPACE, at), PartitionCounter(ends[at] - n), ends[at], [(1, 1)]) for at, n in wanted.items()]
+        cursor = log.history(wants)
+        size = 0
+        while batch := cursor.read(SETTINGS.supply_batch_bytes):
+            supplied += sum(write.delta for write in batch)
+            size += len(msgspec.msgpack.encode(batch))
+        assert not cursor.missed, f"history was missed: {cursor.missed[:3]}"
+        read_of.append(round(cursor.bytes_read / size, 2))
+    return Measured(
+        figure=f"{figure}-{where.split(maxsplit=1)[0]}",
+        what=f"bytes read of {where} for each byte supplied, where a hundredth is missing",
+        value=max(read_of),
+        unit="x",
+        goal=goal,
+        at_most=True,
+        counted=supplied,
+        seconds=round(time.perf_counter() - began, 3),
+        parts={"the end of all fragments": read_of[0], "a hundredth of them": read_of[1]},
     )
 
 

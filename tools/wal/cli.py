@@ -175,7 +175,7 @@ def _segment_rows(places: list[Place], trouble: Trouble) -> Iterator[Row]:
                 "first_lsn": info.first_lsn,
                 "last_lsn": None if empty else info.last_lsn,
                 "bytes": info.bytes,
-                "state": "sealed" if info.sealed else "open",
+                "state": "archived" if info.archived else "sealed" if info.sealed else "open",
                 "from": time_text(info.first_time_ms) if info.first_time_ms else None,
                 "to": time_text(info.last_time_ms) if info.last_time_ms else None,
             }

@@ -12,6 +12,9 @@ from engine.state.identity import read_identity
 from tools.terminal import Unreadable
 from wal import Owner, Source
 
+SUFFIXES = {".wal", ".walz"}
+"""Of segments, as they are written and archived."""
+
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """What stands at a path. `directory` and `node` are there if it is, or is in, a data directory."""
@@ -52,7 +55,7 @@ def place_of(text: str) -> Place:
             raise Unreadable(f"{path} is not a data directory: there is nothing")
         if path.name in {"wal", "store"} and (path.parent / "identity.json").exists():
             return _directory(path, path.parent)
-        if any(entry.suffix == ".wal" for entry in path.iterdir()):
+        if any(entry.suffix in SUFFIXES for entry in path.iterdir()):
             return Place(path=path, log=path)
         return _directory(path, path)
     except OSError as error:
@@ -62,7 +65,7 @@ def place_of(text: str) -> Place:
 
 
 def _file(path: Path) -> Place:
-    if path.suffix != ".wal":
+    if path.suffix not in SUFFIXES:
         raise Unreadable(f"{path} is not a segment of a log: expected a name like 00000000000000000001.wal")
     return Place(path=path, log=path)
 

@@ -61,6 +61,14 @@ def test_a_reconciliation_is_measured_over_stopped_nodes(tmp_path: Path) -> None
     assert len(figures) == 5
 
 
+def test_archives_are_measured_by_what_is_read_of_them(tmp_path: Path) -> None:
+    options = ["--updates", "12000", "--dir", str(tmp_path), "--json"]
+    result = foreshore("bench", "archives", *options)
+    assert result.returncode == 0, result.stderr
+    figures, _ = measured(result.stdout)
+    assert [figure["figure"] for figure in figures] == ["archives-sealed", "archives", "archives-archives"]
+
+
 def test_the_parts_of_log_and_store_are_measured(tmp_path: Path) -> None:
     figures, _ = bench(tmp_path, "log", "store")
     assert {figure["figure"] for figure in figures} == {"log", "store"}
