@@ -20,8 +20,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("wal", "rebalance", "engine", "tools")
 
 DOING = {
-    "wal": {"checksum", "disk", "errors", "history", "index", "log", "probe", "reader", "recovery", "repair"}
-    | {"scan", "segment_file", "segments", "walk"},
+    "wal": {"archive", "archiver", "checksum", "disk", "errors", "history", "index", "log", "probe", "reader", "recovery"}
+    | {"repair", "scan", "segment_file", "segments", "walk"},
     "engine": {"aio", "api", "errors", "siblings"},
     "engine.client": {"admin", "blocking", "codecs", "inside", "loop", "namespace", "running", "session", "timing"}
     | {"transaction"},
