@@ -21,6 +21,7 @@ from typing import TypeAlias
 from rebalance.contents import Walk
 from rebalance.fragment import FragmentState
 from rebalance.messages import Contents
+from rebalance.partition import Hold
 from rebalance.ports import Node
 from wal import records as r
 from wal.ids import Fragment, Namespace, NodeId
@@ -84,31 +85,27 @@ class _Sum:
 
 
 class Comparison:
-    """One question of a primary about one copy, as an operation of replication."""
+    """One question of a primary about one copy: its record travels between the writes, and marks a place in them."""
 
     __slots__ = (
         "_conclude",
         "_core",
         "answered",
         "asked_at",
-        "epoch",
         "mine",
         "partition",
-        "records",
+        "record",
         "round",
         "theirs",
         "void",
     )
 
-    def __init__(
-        self, core: Node, partition: int, epoch: int, node: NodeId, round_: int, conclude: Callable[[Comparison], None]
-    ) -> None:
+    def __init__(self, core: Node, hold: Hold, node: NodeId, round_: int, conclude: Callable[[Comparison], None]) -> None:
         self._core = core
         self._conclude = conclude
-        self.partition = partition
-        self.epoch = epoch
+        self.partition = hold.number
         self.round = round_
-        self.records: list[r.Record] = [r.Compare(partition, epoch, node, round_)]
+        self.record = r.Compare(hold.number, hold.epoch, node, round_)
         self.asked_at = core.now
         self.mine: list[Contents] | None = None
         self.theirs: list[Contents] | None = None

@@ -283,20 +283,32 @@ def leads(node: Fence, number: int) -> Hold | None:
     return hold if hold is not None and hold.active else None
 
 
-class Operation(Protocol):
-    """Something a primary decided: a record that counts once every in-sync copy has it."""
+def _nothing_to_do() -> None:
+    pass
 
-    records: list[r.Record]
-    partition: int
-    epoch: int
 
-    def counted(self) -> None:
-        """Every in-sync copy has it."""
-        ...
+class Operation:
+    """Something a primary decided: records, logged here, that count once every in-sync copy has them.
 
-    def abandoned(self) -> None:
-        """The topology changed and this node is not the primary any more: whether it counts is for the new one."""
-        ...
+    `counted` is called then. `abandoned`: the topology changed and this node is not the primary any more, so that whether
+    they count is for the new one. One of the two is called, once.
+    """
+
+    __slots__ = ("abandoned", "counted", "epoch", "partition", "records")
+
+    def __init__(
+        self,
+        hold: Hold,
+        records: list[r.Record],
+        *,
+        counted: Callable[[], None] = _nothing_to_do,
+        abandoned: Callable[[], None] = _nothing_to_do,
+    ) -> None:
+        self.partition = hold.number
+        self.epoch = hold.epoch
+        self.records = records
+        self.counted = counted
+        self.abandoned = abandoned
 
 
 class Shipping(Protocol):

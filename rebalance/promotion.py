@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import assert_never
 
 from rebalance.fragment import FragmentState
 from rebalance.messages import AskTail, CopyTail, Tail, TailReport, ToPromotion
 from rebalance.partition import Hold, PartitionState
-from rebalance.ports import MS, Node, Shipping, may_act
+from rebalance.ports import MS, Node, Operation, Shipping, may_act
 from wal import records as r
 from wal.counters import PartitionCounter
 from wal.ids import Namespace, NodeId
@@ -29,27 +30,6 @@ from wal.probe import probe
 PIECE_WORK = 500
 FINISH_WORK = 4
 """Of beginning an epoch, beside what each fragment takes."""
-
-
-class _Promoted:
-    """The batch that begins an epoch."""
-
-    __slots__ = ("_activate", "epoch", "hold", "partition", "records")
-
-    def __init__(self, hold: Hold, records: list[r.Record], activate: Callable[[Hold], None]) -> None:
-        self.hold = hold
-        self.partition = hold.number
-        self.epoch = hold.epoch
-        self.records = records
-        self._activate = activate
-
-    def counted(self) -> None:
-        """Every in-sync copy is equal now."""
-        self._activate(self.hold)
-
-    def abandoned(self) -> None:
-        """Another exchange came first; its primary begins anew."""
-        probe("promotion.abandoned")
 
 
 class Promotion:
@@ -197,7 +177,8 @@ class Promotion:
         package.extend(own)
         for record in (start, *own):
             core.log(record)
-        self._replication.ship(_Promoted(hold, package, self._activated), hold)
+        operation = Operation(hold, package, counted=partial(self._activated, hold), abandoned=self._abandoned)
+        self._replication.ship(operation, hold)
 
     def _take(self, number: int, state: PartitionState, answers: dict[NodeId, CopyTail]) -> None:
         """Log what the survivors have and this copy lacks, the newest epoch's history first."""
@@ -220,6 +201,10 @@ class Promotion:
                 if prepare.tx not in state.prepared and prepare.epoch >= state.epoch:
                     probe("promotion.fetched_prepare")
                     core.log(prepare)
+
+    @staticmethod
+    def _abandoned() -> None:
+        probe("promotion.abandoned")  # another exchange came first; its primary begins anew
 
     def tick(self) -> None:
         """Ask again those who did not answer."""

@@ -13,7 +13,7 @@ from rebalance.comparing import Comparison
 from rebalance.fragment import FragmentState
 from rebalance.messages import Settle, Settled
 from rebalance.partition import Hold
-from rebalance.ports import MS, Node, Shipping, leads, may_act
+from rebalance.ports import MS, Node, Operation, Shipping, leads, may_act
 from rebalance.table import CopyState, Member, Topology
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
@@ -93,10 +93,11 @@ class Vouching:
         if asked is not None:
             probe("supply.compared_anew")
         self._round += 1
-        asked = Comparison(core, number, hold.epoch, node, self._round, lambda it: self._compared(it, hold, node))
+        asked = Comparison(core, hold, node, self._round, lambda it: self._compared(it, hold, node))
         self._comparisons[(number, node)] = asked
-        core.log(asked.records[0])
-        self._shipping.ship(asked, hold)
+        core.log(asked.record)
+        operation = Operation(hold, [asked.record], counted=asked.counted, abandoned=asked.abandoned)
+        self._shipping.ship(operation, hold)
 
     def _compared(self, asked: Comparison, hold: Hold, node: NodeId) -> None:
         core, key = self.core, (hold.number, node)

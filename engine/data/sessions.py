@@ -25,13 +25,14 @@ in each partition the newest few hundred answers, and those that clients did not
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 
 from engine.data.replication import Replication
 from engine.protocol.requests import Done, KeepSessions
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
-from rebalance.ports import MS, leads, may_act
+from rebalance.ports import MS, Operation, leads, may_act
 from wal import records as r
 from wal.ids import SESSION_BYTES, TxId, sequence_of, tx_of
 from wal.probe import probe
@@ -55,27 +56,6 @@ class _Heard:
     def __init__(self, at: int) -> None:
         self.acked = -1
         self.at = at
-
-
-class _Forgotten:
-    """A `Forget` on its way to every in-sync copy."""
-
-    __slots__ = ("_sessions", "epoch", "partition", "records")
-
-    def __init__(self, sessions: Sessions, record: r.Forget) -> None:
-        self._sessions = sessions
-        self.partition = record.partition
-        self.epoch = record.epoch
-        self.records: list[r.Record] = [record]
-
-    def counted(self) -> None:
-        """Every in-sync copy will forget it, so this one may."""
-        self._sessions.core.replica.apply(self.records[0])
-        self._sessions.under_way.pop(self.partition, None)
-
-    def abandoned(self) -> None:
-        """The next primary decides for itself."""
-        self._sessions.under_way.pop(self.partition, None)
 
 
 class Sessions:
@@ -182,8 +162,17 @@ class Sessions:
         if up_to:
             record = r.Forget(hold.number, hold.epoch, list(up_to.items()))
             self.under_way[hold.number] = None
-            core.effects.log.append(record)
-            self.replication.ship(_Forgotten(self, record), hold)
+            core.log_unapplied(record)
+            done, stopped = partial(self._forgotten, record), partial(self._over, record)
+            self.replication.ship(Operation(hold, [record], counted=done, abandoned=stopped), hold)
+
+    def _forgotten(self, record: r.Forget) -> None:
+        """Every in-sync copy will forget it, so this one may."""
+        self.core.replica.apply(record)
+        self._over(record)
+
+    def _over(self, record: r.Forget) -> None:
+        self.under_way.pop(record.partition, None)
 
     def switch(self) -> None:
         """A new topology: what was under way is sent again or abandoned; what is not this node's is not looked at."""

@@ -11,30 +11,13 @@ from __future__ import annotations
 from engine.data.replication import Replication
 from engine.turn.core import Core
 from rebalance.partition import Hold, Role
-from rebalance.ports import MS, leads, may_act
+from rebalance.ports import MS, Operation, leads, may_act
 from wal import records as r
 from wal.ids import Fragment, Namespace
 
 SETTLE_MS = 1_000
 """From look to look."""
 NAMES_AT_ONCE = 500
-
-
-class _Said:
-    """A `Stable`, as an operation of replication."""
-
-    __slots__ = ("epoch", "partition", "records")
-
-    def __init__(self, record: r.Stable) -> None:
-        self.partition = record.partition
-        self.epoch = record.epoch
-        self.records: list[r.Record] = [record]
-
-    def counted(self) -> None:
-        """It was true before."""
-
-    def abandoned(self) -> None:
-        """It stays true."""
 
 
 class Settling:
@@ -76,9 +59,9 @@ class Settling:
                     self._stands[name] = lwm
         for number, counters in quiet.items():
             hold = core.holds[number]
-            said = _Said(r.Stable(number, hold.epoch, counters))
-            core.log(said.records[0])
-            self._replication.ship(said, hold)
+            said = r.Stable(number, hold.epoch, counters)
+            core.log(said)
+            self._replication.ship(Operation(hold, [said]), hold)  # true before it counts, and after it is abandoned
         if self._looking:
             core.resume(self._go_on)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Iterable
+from functools import partial
 from typing import TypeAlias
 
 from engine.data.locks import Key, LockTable
@@ -23,7 +24,7 @@ from engine.protocol.requests import Code, CommitTx, Done, Put, Request, Swap
 from engine.turn.core import PARKED_BYTES_MAX, Core
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold, Role
-from rebalance.ports import MS, leads, may_act
+from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.results import ABORTED
 from wal import records as r
 from wal.ids import CODECS, DECISIONS, NAME, Namespace, NodeId, TxId, partition_of, partitions_of
@@ -47,45 +48,18 @@ class _Job:
 
 
 class _Share:
-    """One partition's share of a write, as an operation of replication. Each time it was asked for is a job that waits.
+    """One partition's share of a write. Each time it was asked for is a job that waits.
 
     `locked`: its keys are pinned in the name of its id; else they are pending.
     """
 
-    __slots__ = ("_writes", "epoch", "found", "jobs", "locked", "partition", "records", "write")
+    __slots__ = ("found", "jobs", "locked", "write")
 
-    def __init__(self, writes: Writes, write: r.Write, *, locked: bool, found: bytes | None) -> None:
-        self._writes = writes
+    def __init__(self, write: r.Write, *, locked: bool, found: bytes | None) -> None:
         self.write = write
         self.locked = locked
         self.found = found
         self.jobs: list[_Job] = []
-        self.partition = write.partition
-        self.epoch = write.epoch
-        self.records: list[r.Record] = [r.Update([write])]
-
-    def counted(self) -> None:
-        """Durable on every in-sync copy: apply, unlock, answer."""
-        writes = self._writes
-        writes.core.replica.apply_write(self.write)
-        writes.release(self)
-        reply, version = writes.core.effects.reply, writes.core.version_number
-        for job in self.jobs:
-            job.left -= 1
-            job.found = self.found
-            if not job.left and not job.over:
-                job.over = True
-                reply.append((job.session, Done(job.request_id, True, job.found, version)))
-
-    def abandoned(self) -> None:
-        """Another primary has it or closes it; the client asks there."""
-        probe("write.abandoned")
-        writes = self._writes
-        writes.release(self)
-        for job in self.jobs:
-            if not job.over:
-                job.over = True
-                writes.core.remap(job.session, job.request_id, begun=True)
 
 
 Confirm: TypeAlias = Callable[[Iterable[NodeId], SessionId, Request, Callable[[], None]], None]
@@ -109,7 +83,29 @@ class Writes:
         self.transactions: list[Container[TxId]] = []  # ids in use by transactions; the coordinator's
         self.under_way: dict[tuple[TxId, int], _Share] = {}  # by the partition, too: a request may be asked again in parts
 
-    def release(self, share: _Share) -> None:
+    def _counted(self, share: _Share) -> None:
+        """Durable on every in-sync copy: apply, unlock, answer."""
+        core = self.core
+        core.replica.apply_write(share.write)
+        self._release(share)
+        reply, version = core.effects.reply, core.version_number
+        for job in share.jobs:
+            job.left -= 1
+            job.found = share.found
+            if not job.left and not job.over:
+                job.over = True
+                reply.append((job.session, Done(job.request_id, True, job.found, version)))
+
+    def _abandoned(self, share: _Share) -> None:
+        """Another primary has it or closes it; the client asks there."""
+        probe("write.abandoned")
+        self._release(share)
+        for job in share.jobs:
+            if not job.over:
+                job.over = True
+                self.core.remap(job.session, job.request_id, begun=True)
+
+    def _release(self, share: _Share) -> None:
         """A share is no longer under way."""
         write, locks = share.write, self.locks
         del self.under_way[(write.tx, write.partition)]
@@ -316,20 +312,24 @@ class Writes:
         core = self.core
         counter = core.replica.ensure_fragment((namespace, hold.number)).counter
         write = r.Write(namespace, hold.number, hold.epoch, counter.reserve(len(keys)), keys, values, counter.lwm, tx)
-        share = self.under_way[(tx, hold.number)] = _Share(self, write, locked=locked, found=found)
+        share = self.under_way[(tx, hold.number)] = _Share(write, locked=locked, found=found)
         share.jobs.append(job)
         job.left += 1
+        records: list[r.Record] = []
         origin = self.origins.of(job.session, tx, hold)
         if origin is not None:
-            share.records.insert(0, self.origins.log(origin, hold))
-        core.log_unapplied(share.records[-1])
+            records.append(self.origins.log(origin, hold))
+        update = r.Update([write])
+        records.append(update)
+        core.log_unapplied(update)
         if locked:
             self.locks.pin(tx, [(namespace, key) for key in keys], in_doubt=False)
         else:
             pend = self.locks.pend
             for key in keys:
                 pend((namespace, key))
-        self.replication.ship(share, hold)
+        counted, abandoned = partial(self._counted, share), partial(self._abandoned, share)
+        self.replication.ship(Operation(hold, records, counted=counted, abandoned=abandoned), hold)
 
     def may_serve(self, session: SessionId, request: Request, hold: Hold, tx: TxId | None, *, new: bool = True) -> bool:
         """Whether this node can take a request for a partition now; if not, it was answered or parked.

@@ -1,12 +1,11 @@
-"""What a coordinator keeps of a transaction, and the two records by which one is decided.
+"""What a coordinator keeps of a transaction, of one partition or of several, and how it is put into parts.
 
-`OnePhase` is the whole transaction when all of it lies in one partition; `Decision` is the commit point of two-phase
-commit. Both are operations of `engine.data.replication`. `engine.transactions.coordinator` says what happens when.
+`engine.transactions.coordinator` says what happens when.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 
 from engine.messages import Part
@@ -14,7 +13,6 @@ from engine.protocol.requests import CommitTx, Unlock
 from engine.turn.effects import SessionId
 from wal import records as r
 from wal.ids import TxId, partition_of
-from wal.probe import probe
 
 SPLIT_AT_ONCE = 1_000
 """Of what a transaction touches, so much is put into parts before a turn may end."""
@@ -58,56 +56,13 @@ class Transaction:
 class OnePhase:
     """A transaction of one partition: one record is prepare and commit."""
 
-    __slots__ = ("_abandoned", "_counted", "asked", "epoch", "owner", "partition", "records", "tx", "writes")
+    __slots__ = ("asked", "owner", "tx", "writes")
 
-    def __init__(
-        self,
-        tx: TxId,
-        owner: TxId,
-        writes: list[r.Write],
-        asked: list[tuple[SessionId, int, bool]],
-        *,
-        counted: Callable[[OnePhase], None],
-        abandoned: Callable[[OnePhase], None],
-    ) -> None:
+    def __init__(self, tx: TxId, owner: TxId, writes: list[r.Write], asked: list[tuple[SessionId, int, bool]]) -> None:
         self.tx = tx
         self.owner = owner
         self.writes = writes
         self.asked = asked  # as of a transaction
-        self.partition = writes[0].partition
-        self.epoch = writes[0].epoch
-        self.records: list[r.Record] = [r.Update(writes)]
-        self._counted = counted
-        self._abandoned = abandoned
-
-    def counted(self) -> None:
-        """Durable on every in-sync copy."""
-        self._counted(self)
-
-    def abandoned(self) -> None:
-        """The next primary has it or closes it; the client asks there."""
-        self._abandoned(self)
-
-
-class Decision:
-    """A decision record on its way to every in-sync copy of its partition."""
-
-    __slots__ = ("_counted", "_write", "epoch", "partition", "records")
-
-    def __init__(self, write: r.Write, *, counted: Callable[[r.Write], None]) -> None:
-        self._write = write
-        self._counted = counted
-        self.partition = write.partition
-        self.epoch = write.epoch
-        self.records: list[r.Record] = [r.Update([write])]
-
-    def counted(self) -> None:
-        """The transaction is decided."""
-        self._counted(self._write)
-
-    def abandoned(self) -> None:
-        """The next primary has the record, or recovers the transaction."""
-        probe("tx.decision_abandoned")
 
 
 def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterator[int]:

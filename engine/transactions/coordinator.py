@@ -22,17 +22,18 @@ recoveries at once, or a recovery and a slow coordinator, end the same way.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.protocol.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
-from engine.transactions.commits import Decision, OnePhase, Phase, Transaction, split
+from engine.transactions.commits import OnePhase, Phase, Transaction, split
 from engine.transactions.participant import NAMED_PER_WORK, Participant
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
-from rebalance.ports import MS, leads, may_act
+from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.results import ABORTED, COMMITTED, Results
 from wal import records as r
 from wal.ids import DECISIONS, NodeId, TxId, partition_of
@@ -171,31 +172,27 @@ class Coordinator:
             counter = core.replica.ensure_fragment((namespace, hold.number)).counter
             start = counter.reserve(len(written))
             writes.append(r.Write(namespace, hold.number, hold.epoch, start, written, values, counter.lwm, tx))
-        operation = OnePhase(
-            tx,
-            owner,
-            writes,
-            transaction.asked,
-            counted=self._one_phase_counted,
-            abandoned=self._one_phase_abandoned,
-        )
-        self.one_phase[tx] = operation
+        alone = self.one_phase[tx] = OnePhase(tx, owner, writes, transaction.asked)
+        update = r.Update(writes)
+        records: list[r.Record] = [update]
         if transaction.origin is not None:
-            operation.records.insert(0, self.writes.origins.log(transaction.origin, hold))
-        core.log_unapplied(operation.records[-1])
-        self.replication.ship(operation, hold)
+            records.insert(0, self.writes.origins.log(transaction.origin, hold))
+        core.log_unapplied(update)
+        counted, abandoned = partial(self._alone_counted, alone), partial(self._alone_abandoned, alone)
+        self.replication.ship(Operation(hold, records, counted=counted, abandoned=abandoned), hold)
 
-    def _one_phase_counted(self, operation: OnePhase) -> None:
-        for write in operation.writes:
+    def _alone_counted(self, alone: OnePhase) -> None:
+        for write in alone.writes:
             self.core.replica.apply_write(write)
-        self.one_phase.pop(operation.tx, None)
-        self.participant.locks.release(operation.owner)
-        for session, request_id, wants_status in operation.asked:
+        self.one_phase.pop(alone.tx, None)
+        self.participant.locks.release(alone.owner)
+        for session, request_id, wants_status in alone.asked:
             self.core.reply(session, Status(request_id, "committed") if wants_status else Done(request_id))
 
-    def _one_phase_abandoned(self, operation: OnePhase) -> None:
-        self.one_phase.pop(operation.tx, None)
-        for session, request_id, _ in operation.asked:
+    def _alone_abandoned(self, alone: OnePhase) -> None:
+        """The next primary has it or closes it; the client asks there."""
+        self.one_phase.pop(alone.tx, None)
+        for session, request_id, _ in alone.asked:
             self.core.remap(session, request_id, begun=True)
 
     def on_unlock(self, session: SessionId, request: Unlock) -> None:
@@ -330,15 +327,20 @@ class Coordinator:
         counter = core.replica.ensure_fragment((DECISIONS, hold.number)).counter
         start = counter.reserve(len(keys))
         write = r.Write(DECISIONS, hold.number, hold.epoch, start, keys, values, counter.lwm, transaction.tx)
-        operation = Decision(write, counted=lambda written: self._decision_counted(transaction, written))
-        core.log_unapplied(operation.records[0])
-        self.replication.ship(operation, hold)
+        update = r.Update([write])
+        core.log_unapplied(update)
+        counted = partial(self._decision_counted, transaction, write)
+        self.replication.ship(Operation(hold, [update], counted=counted, abandoned=self._decision_abandoned), hold)
 
     def _decide_unknown(self, tx: TxId, hold: Hold, participants: list[int], reason: str) -> Transaction:
         """Abort a transaction of which nothing is known here, so that nothing of it can begin any more."""
         transaction = self.active[tx] = Transaction(tx, hold.number, participants, self.core.now)
         self._no(transaction, reason)
         return transaction
+
+    @staticmethod
+    def _decision_abandoned() -> None:
+        probe("tx.decision_abandoned")  # the next primary has the record, or recovers the transaction
 
     def _decision_counted(self, transaction: Transaction, write: r.Write) -> None:
         self.core.replica.apply_write(write)

@@ -9,6 +9,7 @@ closed, on every copy.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec import structs
 
@@ -21,7 +22,7 @@ from engine.protocol.requests import KEYS_AT_ONCE, Check, Code, Done, KeepLocks,
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
-from rebalance.ports import MS, leads, may_act
+from rebalance.ports import MS, Operation, leads, may_act
 from wal import records as r
 from wal.ids import NodeId, TxId, partition_of
 from wal.probe import probe
@@ -32,53 +33,6 @@ NAMED_PER_WORK = 300
 """So many participants named in a record are as much work as a key."""
 CHECKED_AT_ONCE = 1_000
 """So many locks, and so many reads, are looked at before a turn may end."""
-
-
-class _Vote:
-    """A prepare record on its way to every in-sync copy."""
-
-    __slots__ = ("_participant", "_prepare", "_to", "epoch", "partition", "records")
-
-    def __init__(self, participant: Participant, prepare: r.Prepare, to: NodeId) -> None:
-        self._participant = participant
-        self._prepare = prepare
-        self._to = to
-        self.partition = prepare.partition
-        self.epoch = prepare.epoch
-        self.records: list[r.Record] = [prepare]
-
-    def counted(self) -> None:
-        """The vote may be given."""
-        participant, prepare = self._participant, self._prepare
-        core = participant.core
-        participant.voting.pop((prepare.tx, prepare.partition), None)
-        if prepare.tx in core.replica.partition(prepare.partition).prepared:
-            core.send(self._to, Vote(core.version, prepare.tx, prepare.partition, prepare.epoch, True, ""))
-
-    def abandoned(self) -> None:
-        """The next primary has the prepare, or closes its counters."""
-        self._participant.voting.pop((self._prepare.tx, self._prepare.partition), None)
-
-
-class _Ended:
-    """An outcome record on its way to every in-sync copy."""
-
-    __slots__ = ("_outcome", "_participant", "epoch", "partition", "records")
-
-    def __init__(self, participant: Participant, outcome: r.Outcome) -> None:
-        self._participant = participant
-        self._outcome = outcome
-        self.partition = outcome.partition
-        self.epoch = outcome.epoch
-        self.records: list[r.Record] = [outcome]
-
-    def counted(self) -> None:
-        """Apply, unlock, report."""
-        self._participant.ended(self._outcome)
-
-    def abandoned(self) -> None:
-        """The next primary learns the outcome from the decision record."""
-        self._participant.ending.pop((self._outcome.tx, self._outcome.partition), None)
 
 
 class Participant:
@@ -295,12 +249,24 @@ class Participant:
         self.owner_of[tx] = owner
         self.voting[(tx, number)] = None
         self._doubt(tx, number, core.now)
-        vote = _Vote(self, prepare, sender)
+        records: list[r.Record] = [prepare]
         if message.origin is not None and number == message.decision:
             origin = structs.replace(message.origin, partition=number, epoch=hold.epoch)
-            vote.records.append(self.writes.origins.log(origin, hold))
-        self.replication.ship(vote, hold)
+            records.append(self.writes.origins.log(origin, hold))
+        voted, stopped = partial(self._voted, prepare, sender), partial(self._not_voted, prepare)
+        self.replication.ship(Operation(hold, records, counted=voted, abandoned=stopped), hold)
         return ""
+
+    def _voted(self, prepare: r.Prepare, to: NodeId) -> None:
+        """A prepare record is durable on every in-sync copy: the vote may be given."""
+        core = self.core
+        self.voting.pop((prepare.tx, prepare.partition), None)
+        if prepare.tx in core.replica.partition(prepare.partition).prepared:
+            core.send(to, Vote(core.version, prepare.tx, prepare.partition, prepare.epoch, True, ""))
+
+    def _not_voted(self, prepare: r.Prepare) -> None:
+        """The next primary has the prepare, or closes its counters."""
+        self.voting.pop((prepare.tx, prepare.partition), None)
 
     def give_up_part(self, owner: TxId, number: int) -> None:
         """Release a transaction's locks in one partition, where it does not wait for an outcome."""
@@ -347,11 +313,16 @@ class Participant:
         ranges = [(w.namespace, w.start, w.delta) for w in prepare.writes]
         outcome = r.Outcome(tx, number, hold.epoch, commit, ranges)
         core.log_unapplied(outcome)
-        self.replication.ship(_Ended(self, outcome), hold)
+        ended, stopped = partial(self._ended, outcome), partial(self._not_ended, outcome)
+        self.replication.ship(Operation(hold, [outcome], counted=ended, abandoned=stopped), hold)
         return False
 
-    def ended(self, outcome: r.Outcome) -> None:
-        """An outcome is durable on every in-sync copy."""
+    def _not_ended(self, outcome: r.Outcome) -> None:
+        """The next primary learns the outcome from the decision record."""
+        self.ending.pop((outcome.tx, outcome.partition), None)
+
+    def _ended(self, outcome: r.Outcome) -> None:
+        """An outcome is durable on every in-sync copy: apply, unlock, report."""
         core, tx, number = self.core, outcome.tx, outcome.partition
         core.replica.apply(outcome)
         self._doubt_since.pop((tx, number), None)

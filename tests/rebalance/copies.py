@@ -60,22 +60,6 @@ class Settings(msgspec.Struct):
     prefer_history: bool = False
 
 
-class _Put:
-    """A write, or something else that a primary has decided."""
-
-    def __init__(self, copy: Copy, record: r.Record, hold: Hold) -> None:
-        self.records: list[r.Record] = [record]
-        self.partition, self.epoch = hold.number, hold.epoch
-        self._copy = copy
-
-    def counted(self) -> None:
-        """Every in-sync copy has it."""
-        self._copy.replica.apply(self.records[0])
-
-    def abandoned(self) -> None:
-        """The next primary decides."""
-
-
 class _Shipped:
     def __init__(self, operation: Operation, waiting: Sequence[NodeId], lagging: Sequence[NodeId]) -> None:
         self.operation = operation
@@ -357,9 +341,13 @@ class Copy:
     def decide(self, record: r.Record, hold: Hold) -> None:
         """Log it, and send it to the copies."""
         self.log_unapplied(record)
-        self.shipping.ship(_Put(self, record, hold), hold)
+        self.shipping.ship(Operation(hold, [record], counted=lambda: self._count(record)), hold)
 
     # What can happen to a disk.
+
+    def _count(self, record: r.Record) -> None:
+        """Every in-sync copy has it."""
+        self.replica.apply(record)
 
     def trim(self, *, unannounced: bool = False) -> None:
         """The log begins here; `unannounced`: nobody knows that what was before is gone."""

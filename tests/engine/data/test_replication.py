@@ -13,7 +13,7 @@ from engine.turn.core import Core
 from engine.turn.effects import Effects
 from engine.turn.settings import Settings
 from rebalance.partition import Hold, Role
-from rebalance.ports import MS
+from rebalance.ports import MS, Operation
 from rebalance.table import Member, Placement, Topology
 from wal import records as r
 from wal.ids import NodeId, Version
@@ -22,12 +22,10 @@ RETRANSMIT_MS = 100
 
 
 class Noted:
-    """An operation that notes what became of it."""
+    """An update of partition 0 that notes what became of it."""
 
     def __init__(self, start: int, size: int = 1) -> None:
         self.records: list[r.Record] = [r.Update([r.Write("acc", 0, 1, start, [b"k%d" % start], [bytes(size)], 0)])]
-        self.partition = 0
-        self.epoch = 1
         self.counts = False
 
     def counted(self) -> None:
@@ -64,7 +62,8 @@ class Primary:
     def ship(self, *operations: Noted) -> None:
         """Ship operations in one turn."""
         for operation in operations:
-            self.replication.ship(operation, self.hold)
+            shipped = Operation(self.hold, operation.records, counted=operation.counted, abandoned=operation.abandoned)
+            self.replication.ship(shipped, self.hold)
         self.replication.flush()
 
     def sent(self) -> list[tuple[tuple[NodeId, ...], Replicate]]:
