@@ -12,7 +12,7 @@ import engine
 from engine.client.transaction import TRANSACTION_BYTES_MAX
 from engine.host.transport import CLIENTS_MAX
 from engine.protocol.limits import KEYS_MAX
-from engine.turn.core import PARKED_BYTES_MAX
+from engine.turn.desk import PARKED_BYTES_MAX
 from engine.turn.settings import Settings
 from wal.ids import KEY_BYTES_MAX, VALUE_BYTES_MAX
 

@@ -22,6 +22,7 @@ from engine.messages import Accept, Announce, Commit, Promise, Propose, Refuse
 from engine.messages.cluster import ToExchange, ToFormation
 from engine.protocol.requests import Code, Report
 from engine.turn.core import Core
+from engine.turn.desk import Desk
 from engine.turn.effects import Connect, SessionId
 from rebalance import table as topologies
 from rebalance.plan import first_topology
@@ -54,8 +55,11 @@ class _Order:
 class Formation:
     """Both sides of `init` on one node."""
 
-    def __init__(self, core: Core, exchange: Exchange, *, candidates: Callable[[], dict[NodeId, Candidate]]) -> None:
+    def __init__(
+        self, core: Core, desk: Desk, exchange: Exchange, *, candidates: Callable[[], dict[NodeId, Candidate]]
+    ) -> None:
         self.core = core
+        self.desk = desk
         self.exchange = exchange
         self._candidates = candidates
         self._order: _Order | None = None
@@ -98,7 +102,7 @@ class Formation:
     def _answer(self, session: SessionId, request: int) -> None:
         topology = self.core.topology
         assert topology is not None
-        self.core.reply(session, Report(request, msgspec.json.encode({"formed": topology.cluster})))
+        self.desk.reply(session, Report(request, msgspec.json.encode({"formed": topology.cluster})))
 
     def _end(self, problem: str, *, passing: bool = False) -> None:
         """The order is over: tell who waits. `passing`: the same order may succeed later."""
@@ -106,7 +110,7 @@ class Formation:
         assert order is not None
         for session, request in order.asked:
             if problem:
-                self.core.refuse(session, request, Code.BUSY if passing else Code.USAGE, problem, retryable=passing)
+                self.desk.refuse(session, request, Code.BUSY if passing else Code.USAGE, problem, retryable=passing)
             else:
                 self._answer(session, request)
 

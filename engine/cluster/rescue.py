@@ -26,6 +26,7 @@ from engine.messages import Commit, SingleMap, Survey, Surveyed
 from engine.messages.cluster import ToRescue
 from engine.protocol.requests import Code, Report
 from engine.turn.core import Core
+from engine.turn.desk import Desk
 from engine.turn.effects import SessionId
 from rebalance import table as topologies
 from rebalance.plan import Change, next_topology
@@ -54,8 +55,9 @@ class _Asked:
 class Rescue:
     """Both sides of a survey on one node."""
 
-    def __init__(self, core: Core, claims: Claims, exchange: Exchange) -> None:
+    def __init__(self, core: Core, desk: Desk, claims: Claims, exchange: Exchange) -> None:
         self.core = core
+        self.desk = desk
         self.claims = claims
         self.exchange = exchange
         self._asked: _Asked | None = None
@@ -163,7 +165,7 @@ class Rescue:
             "version": str(topology.version),
             "told": _told(old, asked.nodes, taken),
         }
-        core.reply(asked.session, Report(asked.request, msgspec.json.encode(body)))
+        self.desk.reply(asked.session, Report(asked.request, msgspec.json.encode(body)))
 
     def _newest(self, asked: _Asked, maps: dict[NodeId, Topology]) -> bytes:
         """The newest map that anybody knows; one accepted after it may have been committed by those who are gone."""
@@ -212,7 +214,7 @@ class Rescue:
 
     def _refuse(self, asked: _Asked, problem: str) -> None:
         self._end()
-        self.core.refuse(asked.session, asked.request, Code.USAGE, problem)
+        self.desk.refuse(asked.session, asked.request, Code.USAGE, problem)
 
     def _end(self) -> None:
         self._asked, self.wake_at = None, None

@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heappop, heappush
 
-from wal.ids import Namespace, TxId
+from engine.protocol.requests import Code
+from wal.ids import Namespace, NodeId, TxId
 
 Key = tuple[Namespace, bytes]
 
@@ -377,3 +378,11 @@ class LockTable:
             del self._pending[key]
         for waiter in in_vain:
             self._give_up(waiter, "")
+
+
+def refused_lock(node: NodeId, waited_ms: int, held: str, *, in_circle: bool) -> tuple[str, str]:
+    """The code and the words for who did not get its locks."""
+    if in_circle:
+        said = f"gave way in a deadlock, so that the others go on: it waited on {node} for {held}; run it again"
+        return Code.DEADLOCK, said
+    return Code.LOCK_TIMEOUT, f"waited {waited_ms} ms for a lock on {node}: {held or 'the primary changed'}"

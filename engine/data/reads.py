@@ -19,9 +19,9 @@ from typing import assert_never
 
 from msgspec import structs
 
+from engine.data.admission import Admission
 from engine.data.locks import Key, LockTable
 from engine.data.scans import Scanning
-from engine.data.writes import Writes
 from engine.messages import AskMap, Confirm, Confirmed
 from engine.messages.data import ToReads
 from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Rows, Scan, Values
@@ -80,11 +80,11 @@ _WONDER = Get(0, "", [])
 class Reads:
     """The reads of one node."""
 
-    def __init__(self, core: Core, locks: LockTable, writes: Writes) -> None:
+    def __init__(self, core: Core, locks: LockTable, admission: Admission) -> None:
         self.core = core
         self.locks = locks
-        self.writes = writes
-        writes.confirm = self.confirm
+        self.desk = admission.desk
+        self.admission = admission
         self._turn: dict[tuple[NodeId, ...], list[tuple[SessionId, Request, Callable[[], None]]]] = {}
         self._rounds: dict[int, _Round] = {}
         self._sequence = core.run << 40
@@ -115,7 +115,7 @@ class Reads:
         needed: dict[NodeId, None] = {}
         for number in numbers:
             hold = core.holds[number]
-            if not self.writes.may_serve(session, request, hold, None, new=False):
+            if not self.admission.may_serve(session, request, hold, None, new=False):
                 return
             needed |= dict.fromkeys(hold.needed)
         self.confirm(needed, session, request, lambda: self._answer_get(session, request))
@@ -129,14 +129,14 @@ class Reads:
         """
         core, me = self.core, self.core.node
         if not core.serving or not all(core.holds[number].in_sync for number in numbers):
-            core.remap(session, request.id)
+            self.desk.remap(session, request.id)
             return True
         doubt = any(core.replica.partition(number).prepared for number in numbers)
         if doubt and request.age_ms >= 0:
             if all(core.holds[number].mine for number in numbers):
                 return False
             probe("read.stale_of_prepared")
-            core.remap(session, request.id)
+            self.desk.remap(session, request.id)
             return True
         others = dict.fromkeys(tuple(n for n in core.holds[number].placement.in_sync if n != me) for number in numbers)
         ages = [self._age_ns(group) for group in others]
@@ -188,7 +188,7 @@ class Reads:
         needed: dict[NodeId, None] = {}
         for number in numbers:
             hold = core.holds[number]
-            if not self.writes.may_serve(session, request, hold, None, new=False):
+            if not self.admission.may_serve(session, request, hold, None, new=False):
                 return
             needed |= dict.fromkeys(hold.needed)
         self.confirm(needed, session, request, lambda: self._answer_scan(session, request))
@@ -229,7 +229,7 @@ class Reads:
     def outcome_known(self, keys: list[Key]) -> None:
         """Prepared keys have their outcome: whoever waited to read them may."""
         for key in keys:
-            for session, request in self.core.still_wanted(self._behind.pop(key, [])):
+            for session, request in self.desk.still_wanted(self._behind.pop(key, [])):
                 if isinstance(request, Get):
                     self.on_get(session, request)
                 elif isinstance(request, Scan):
@@ -247,7 +247,7 @@ class Reads:
         core = self.core
         session, scan, since = self._scans[number]
         request, awaited = scan.request, []
-        if not core.still_wanted([(session, request, since)]):
+        if not self.desk.still_wanted([(session, request, since)]):
             del self._scans[number]
             return
 
@@ -306,7 +306,7 @@ class Reads:
         again.extend((session, scan.request, since) for session, scan, since in self._scans.values())
         self._rounds, self._turn, self._behind, self._scans = {}, {}, {}, {}
         self._current, self._wondering = {}, {}
-        return self.core.still_wanted(asked for asked in again if asked[1] is not _WONDER)
+        return self.desk.still_wanted(asked for asked in again if asked[1] is not _WONDER)
 
     def tick(self) -> None:
         """Ask again what was not confirmed."""

@@ -30,6 +30,7 @@ from functools import partial
 from engine.data.replication import Replication
 from engine.protocol.requests import Done, KeepSessions
 from engine.turn.core import Core
+from engine.turn.desk import Desk
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
 from rebalance.ports import MS, Operation, leads, may_act
@@ -61,8 +62,9 @@ class _Heard:
 class Sessions:
     """The sessions that one node has heard of, and the partitions whose answers it may have to look at."""
 
-    def __init__(self, core: Core, replication: Replication) -> None:
+    def __init__(self, core: Core, replication: Replication, desk: Desk) -> None:
         self.core = core
+        self.desk = desk
         self.replication = replication
         self.under_way: dict[int, None] = {}
         self._heard: dict[bytes, _Heard] = {}
@@ -113,7 +115,7 @@ class Sessions:
         """A client that has nothing else to say is alive."""
         for name, acked in request.sessions:
             self.hear(tx_of(name, 0), acked)
-        self.core.reply(session, Done(request.id, version=self.core.version_number))
+        self.desk.reply(session, Done(request.id, version=self.core.version_number))
 
     def crowd(self, number: int) -> None:
         """A partition of this primary has many answers: see at the end of the turn which of them may go."""

@@ -12,22 +12,20 @@ waits with the first. So a client may ask again, here or at the next primary, an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable
 from functools import partial
-from typing import TypeAlias
 
-from engine.data.locks import Key, LockTable
+from engine.data.admission import Admission
+from engine.data.locks import Key, LockTable, refused_lock
 from engine.data.origins import Origins
+from engine.data.reads import Reads
 from engine.data.replication import Replication
-from engine.data.sessions import AHEAD_MAX, Sessions
-from engine.protocol.requests import Code, CommitTx, Done, Put, Request, Swap
-from engine.turn.core import PARKED_BYTES_MAX, Core
+from engine.protocol.requests import Code, Done, Put, Swap
+from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold, Role
 from rebalance.ports import MS, Operation, leads, may_act
-from rebalance.results import ABORTED
 from wal import records as r
-from wal.ids import CODECS, DECISIONS, NAME, Namespace, NodeId, TxId, partition_of, partitions_of
+from wal.ids import DECISIONS, NAME, Namespace, TxId, partition_of, partitions_of
 from wal.probe import probe
 
 PIECE_WORK = 1_000
@@ -62,26 +60,19 @@ class _Share:
         self.jobs: list[_Job] = []
 
 
-Confirm: TypeAlias = Callable[[Iterable[NodeId], SessionId, Request, Callable[[], None]], None]
-"""`engine.data.reads.Reads.confirm`, which is made later than this."""
-
-
-def _unconfirmed(needed: Iterable[NodeId], session: SessionId, request: Request, then: Callable[[], None]) -> None:
-    raise AssertionError("reads were not made yet")
-
-
 class Writes:
-    """The single writes of one node. `confirm` is how reads are; they set it."""
+    """The single writes of one node."""
 
-    def __init__(self, core: Core, replication: Replication, locks: LockTable, sessions: Sessions) -> None:
+    def __init__(self, core: Core, replication: Replication, locks: LockTable, admission: Admission, reads: Reads) -> None:
         self.core = core
-        self.sessions = sessions
+        self.desk = admission.desk
+        self.admission = admission
         self.origins = Origins(core)
         self.replication = replication
         self.locks = locks
-        self.confirm: Confirm = _unconfirmed
-        self.transactions: list[Container[TxId]] = []  # ids in use by transactions; the coordinator's
+        self._confirm = reads.confirm
         self.under_way: dict[tuple[TxId, int], _Share] = {}  # by the partition, too: a request may be asked again in parts
+        admission.ask_of_ids(lambda tx, number: (tx, number) in self.under_way)
 
     def _counted(self, share: _Share) -> None:
         """Durable on every in-sync copy: apply, unlock, answer."""
@@ -103,7 +94,7 @@ class Writes:
         for job in share.jobs:
             if not job.over:
                 job.over = True
-                self.core.remap(job.session, job.request_id, begun=True)
+                self.desk.remap(job.session, job.request_id, begun=True)
 
     def _release(self, share: _Share) -> None:
         """A share is no longer under way."""
@@ -117,21 +108,12 @@ class Writes:
             for key in write.keys:
                 settle((namespace, key))
 
-    def crowded_out(self, namespace: Namespace) -> str:
-        """Why there can be no such namespace, or nothing."""
-        known, most = self.core.replica.namespaces, self.core.settings.namespaces_max
-        if namespace in known or namespace == CODECS:
-            return ""
-        if len(known) - (DECISIONS in known) - (CODECS in known) >= most:
-            return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
-        return ""
-
     def on_put(self, session: SessionId, request: Put, *, granted: bool = False) -> None:
         """Set keys, blindly. `granted`: it had to wait for transactions and holds the locks now."""
         core, namespace, locks = self.core, request.namespace, self.locks
-        problem = self.crowded_out(namespace)
+        problem = self.admission.crowded_out(namespace)
         if problem:
-            core.refuse(session, request.id, Code.USAGE, problem)
+            self.desk.refuse(session, request.id, Code.USAGE, problem)
             return
         assert core.topology is not None
         partitions = core.topology.partitions
@@ -145,19 +127,19 @@ class Writes:
             share[1].append(value)
         core.work += len(request.keys) // 4
         settled: list[int] = []  # answered already, or under way
-        awaited, version = self.sessions.hear(request.tx, request.acked), request.version
+        awaited, version = self.admission.sessions.hear(request.tx, request.acked), request.version
         steady = core.quorum and not core.frozen and awaited
         for number in by_partition:
             hold = core.holds[number]
             serves = steady and hold.role is Role.PRIMARY
-            if serves and (not version or version >= hold.since) and self._is_new(request.tx, number):
+            if serves and (not version or version >= hold.since) and self.admission.is_new(request.tx, number):
                 continue  # how it nearly always is
-            if not self.may_serve(session, request, hold, request.tx):
+            if not self.admission.may_serve(session, request, hold, request.tx):
                 locks.give_up(request.tx, [(namespace, key) for key in request.keys])
                 return
             if (request.tx, number) in self.under_way or self._answered(number, request.tx):
                 settled.append(number)
-            elif self._in_transaction(request.tx, number):
+            elif self.admission.is_in_use(request.tx, number):
                 locks.give_up(request.tx, [(namespace, key) for key in request.keys])
                 self._refuse_taken(session, request)
                 return
@@ -173,7 +155,7 @@ class Writes:
             for number, (keys, values) in by_partition.items():
                 self._issue(core.holds[number], job, request.tx, namespace, keys, values, locked=granted)
             if not job.left:
-                core.reply(session, Done(request.id))
+                self.desk.reply(session, Done(request.id))
             return
         job.left += 1  # for what is not issued yet
         self._issue_on(job, session, request, deque(by_partition.items()), granted=granted)
@@ -209,14 +191,14 @@ class Writes:
         job.left -= 1
         if not job.left and not job.over:
             job.over = True
-            core.reply(session, Done(request.id))
+            self.desk.reply(session, Done(request.id))
 
     def _still_free(self, request: Put, number: int, keys: list[bytes], *, granted: bool) -> bool:
         """Whether a share may be issued as it could when its request was looked at, some turns ago."""
         core, locks, hold = self.core, self.locks, leads(self.core, number)
         if hold is None or hold.role is Role.DRAINING or not core.quorum or not may_act(core, core.version):
             return False
-        if not self._is_new(request.tx, number):
+        if not self.admission.is_new(request.tx, number):
             return False
         if granted:
             return all(locks.holds(request.tx, (request.namespace, key)) for key in keys)
@@ -240,16 +222,16 @@ class Writes:
     def on_swap(self, session: SessionId, request: Swap, *, granted: bool = False) -> None:
         """Set one key if a condition holds."""
         core, locks = self.core, self.locks
-        problem = self.crowded_out(request.namespace)
+        problem = self.admission.crowded_out(request.namespace)
         if problem:
-            core.refuse(session, request.id, Code.USAGE, problem)
+            self.desk.refuse(session, request.id, Code.USAGE, problem)
             return
         assert core.topology is not None
         number = partition_of(request.key, core.topology.partitions)
         hold = core.holds[number]
         key = (request.namespace, request.key)
-        self.sessions.hear(request.tx, request.acked)
-        if not self.may_serve(session, request, hold, request.tx):
+        self.admission.sessions.hear(request.tx, request.acked)
+        if not self.admission.may_serve(session, request, hold, request.tx):
             locks.give_up(request.tx, [key])
             return
         job = _Job(session, request.id)
@@ -257,9 +239,9 @@ class Writes:
             locks.give_up(request.tx, [key])
             self._join(job, request.tx, number)
             if not job.left:
-                core.reply(session, Done(request.id))
+                self.desk.reply(session, Done(request.id))
             return
-        if self._in_transaction(request.tx, number):
+        if self.admission.is_in_use(request.tx, number):
             locks.give_up(request.tx, [key])
             self._refuse_taken(session, request)
             return
@@ -275,7 +257,7 @@ class Writes:
         }[request.when]
         if not holds:
             locks.give_up(request.tx, [key])
-            self.confirm(hold.needed, session, request, lambda: core.reply(session, Done(request.id, False, found)))
+            self._confirm(hold.needed, session, request, lambda: self.desk.reply(session, Done(request.id, False, found)))
             return
         self._issue(hold, job, request.tx, request.namespace, [request.key], [request.new], locked=True, found=found)
 
@@ -292,7 +274,7 @@ class Writes:
 
         def expired(held: str, in_circle: bool) -> None:
             code, said = refused_lock(core.node, wait_ms, held, in_circle=in_circle)
-            core.refuse(session, request.id, code, said, retryable=True)
+            self.desk.refuse(session, request.id, code, said, retryable=True)
 
         probe("write.waited_for_transaction")
         self.locks.wait_all(request.tx, keys, core.now + wait_ms * MS, granted, expired)
@@ -331,80 +313,9 @@ class Writes:
         counted, abandoned = partial(self._counted, share), partial(self._abandoned, share)
         self.replication.ship(Operation(hold, records, counted=counted, abandoned=abandoned), hold)
 
-    def may_serve(self, session: SessionId, request: Request, hold: Hold, tx: TxId | None, *, new: bool = True) -> bool:
-        """Whether this node can take a request for a partition now; if not, it was answered or parked.
-
-        `new`: it begins something, and so must wait when the partition is being handed over.
-        """
-        core = self.core
-        if not hold.mine:
-            if hold.placement.lost:
-                core.refuse_lost(session, request.id, hold.number)
-            else:
-                core.remap(session, request.id)
-            return False
-        if not core.quorum:
-            core.refuse(
-                session,
-                request.id,
-                Code.NO_QUORUM,
-                "this node does not reach a majority of the cluster; it resumes by itself when it does",
-                retryable=True,
-            )
-            return False
-        # The fence, without asking for it: each request comes through here, and was let in because this node serves.
-        if not hold.active or core.frozen or (new and hold.role is Role.DRAINING):
-            if len(core.parked.get(hold.number, ())) >= core.settings.parked_max or core.parked_bytes >= PARKED_BYTES_MAX:
-                core.refuse(session, request.id, Code.BUSY, "too many requests wait for the exchange", retryable=True)
-            else:
-                core.park(hold, session, request)
-            return False
-        if tx is None:
-            return True
-        results = core.replica.partition(hold.number).results
-        outcome = results.get(tx)
-        if results.many:
-            self.sessions.crowd(hold.number)
-        if outcome == ABORTED:
-            core.refuse(session, request.id, Code.CONFLICT, f"transaction {tx.hex()} was aborted", retryable=True)
-            return False
-        if outcome is None and not self._in_use(tx, hold.number):
-            assert isinstance(request, Put | Swap | CommitTx)
-            if request.version and request.version < hold.since:
-                probe("write.sent_by_an_older_map")
-                core.remap(session, request.id)
-                return False
-            if (ahead := self.sessions.ahead(tx)) > AHEAD_MAX:
-                told = f"a session is {ahead} requests ahead of what it acknowledged: expected at most {AHEAD_MAX}"
-                core.refuse(session, request.id, Code.USAGE, told)
-                return False
-            if self.sessions.acknowledged(tx):
-                probe("write.answered_and_acknowledged")
-                core.refuse(session, request.id, Code.ANSWERED, f"{tx.hex()} was answered: its client said so")
-                return False
-        return True
-
-    def _in_use(self, tx: TxId, partition: int) -> bool:
-        return (tx, partition) in self.under_way or self._in_transaction(tx, partition)
-
-    def _is_new(self, tx: TxId, partition: int) -> bool:
-        if (tx, partition) in self.under_way or self._in_transaction(tx, partition):
-            return False
-        results = self.core.replica.partition(partition).results
-        if results.many:
-            self.sessions.crowd(partition)
-        return results.is_new(tx)
-
-    def _in_transaction(self, tx: TxId, partition: int) -> bool:
-        """Whether a transaction of this id is under way: what became of the id must have one meaning in a partition."""
-        for ids in self.transactions:
-            if tx in ids:
-                return True
-        return tx in self.core.replica.partition(partition).prepared
-
     def _refuse_taken(self, session: SessionId, request: Put | Swap) -> None:
         probe("write.id_of_a_transaction")
-        self.core.refuse(
+        self.desk.refuse(
             session,
             request.id,
             Code.BUSY,
@@ -420,11 +331,3 @@ class Writes:
 
 
 assert not NAME.fullmatch(DECISIONS), "no client can name the engine's own namespace"
-
-
-def refused_lock(node: NodeId, waited_ms: int, held: str, *, in_circle: bool) -> tuple[str, str]:
-    """The code and the words for who did not get its locks."""
-    if in_circle:
-        said = f"gave way in a deadlock, so that the others go on: it waited on {node} for {held}; run it again"
-        return Code.DEADLOCK, said
-    return Code.LOCK_TIMEOUT, f"waited {waited_ms} ms for a lock on {node}: {held or 'the primary changed'}"

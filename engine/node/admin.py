@@ -30,7 +30,7 @@ class Administration:
 
     def on_admin(self, session: SessionId, request: Admin) -> None:
         """Do a command, or say why not."""
-        core, arguments = self.node.core, request.arguments
+        arguments = request.arguments
         problem, body = "", dict[str, Any]()
         nodes, sure = tuple(arguments.get("nodes", [])), "yes" in arguments
         match request.command:
@@ -70,9 +70,9 @@ class Administration:
             case _:
                 problem = f"command {request.command!r} is not known"
         if problem:
-            core.refuse(session, request.id, Code.USAGE, problem)
+            self.node.desk.refuse(session, request.id, Code.USAGE, problem)
         else:
-            core.reply(session, Report(request.id, msgspec.json.encode(body)))
+            self.node.desk.reply(session, Report(request.id, msgspec.json.encode(body)))
 
     def status(self) -> dict[str, Any]:
         """The node, its view of the members, its partitions, and what holds things up."""

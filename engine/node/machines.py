@@ -13,6 +13,8 @@ from engine.cluster.formation import Formation
 from engine.cluster.membership import Membership
 from engine.cluster.names import Names
 from engine.cluster.rescue import Rescue
+from engine.data.admission import Admission
+from engine.data.locking import Locking
 from engine.data.locks import LockTable
 from engine.data.reads import Reads
 from engine.data.replication import Replication
@@ -27,6 +29,7 @@ from engine.transactions.coordinator import Coordinator
 from engine.transactions.deadlocks import Deadlocks
 from engine.transactions.participant import Participant
 from engine.turn.core import Core
+from engine.turn.desk import Desk
 from engine.turn.effects import (
     Asked,
     Event,
@@ -75,6 +78,7 @@ class Machines:
             durable_lsn=durable_lsn,
             affinity=affinity,
         )
+        self.desk = Desk(core)
         self.locks = LockTable(core.place)
         self.demander = Demander(core)
         self.detector = Detector(core)
@@ -84,10 +88,12 @@ class Machines:
             core, self.claims, demanded=self.demander.demanded, compare=self.demander.settling.on_compare
         )
         self.supply = SupplySide(core, self.replication, regroup=self._group)
-        self.sessions = Sessions(core, self.replication)
-        self.writes = Writes(core, self.replication, self.locks, self.sessions)
-        self.reads = Reads(core, self.locks, self.writes)
-        self.participant = Participant(core, self.replication, self.locks, self.writes, self.reads)
+        self.sessions = Sessions(core, self.replication, self.desk)
+        self.admission = Admission(core, self.desk, self.sessions)
+        self.reads = Reads(core, self.locks, self.admission)
+        self.writes = Writes(core, self.replication, self.locks, self.admission, self.reads)
+        self.locking = Locking(core, self.locks, self.admission, self.reads)
+        self.participant = Participant(core, self.replication, self.writes, self.locking)
         self.coordinator = Coordinator(core, self.replication, self.writes, self.participant)
         self.deadlocks = Deadlocks(core, self.detector, self.locks)
         self.settling = Settling(core, self.replication)
@@ -106,8 +112,8 @@ class Machines:
         self.membership = Membership(
             core, self.detector, self.claims, self.names, self.exchange, self.supply, self.anew, self.replication.stalled
         )
-        self.formation = Formation(core, self.exchange, candidates=self.membership.candidates)
-        self.rescue = Rescue(core, self.claims, self.exchange)
+        self.formation = Formation(core, self.desk, self.exchange, candidates=self.membership.candidates)
+        self.rescue = Rescue(core, self.desk, self.claims, self.exchange)
         self._machines = (
             self.exchange,
             self.formation,
@@ -180,10 +186,10 @@ class Machines:
         self._prepare_affinity()
         self.membership.switch()
         self._ask_again(self.reads.switch())
-        for number in sorted(core.parked):
+        for number in sorted(self.desk.parked):
             hold = core.holds[number]
             if hold.role is not Role.PROMOTING:
-                self._ask_again(core.unpark(hold))
+                self._ask_again(self.desk.unpark(hold))
 
     def _prepare_affinity(self) -> None:
         """Find out in good time, and in pieces, where copies should be: it takes long, and an exchange has no time."""
@@ -244,7 +250,7 @@ class Machines:
             hold.hand_over()
         self.participant.activated(hold)
         self.coordinator.activated(hold)
-        self._ask_again(self.core.unpark(hold))
+        self._ask_again(self.desk.unpark(hold))
 
     # What the exchange asks.
 

@@ -179,7 +179,7 @@ class Node(Machines):
             case Asked(session, request, since):
                 if not since:
                     self._ask(session, request)
-                for _, wanted in core.still_wanted([(session, request, since)] if since else ()):
+                for _, wanted in self.desk.still_wanted([(session, request, since)] if since else ()):
                     self._ask(session, wanted)
             case ClientSeen():
                 self.writes.origins.on_client_seen(event)
@@ -206,14 +206,14 @@ class Node(Machines):
         core = self.core
         problem = problem_with(request, core.topology.partitions if core.topology is not None else PARTITIONS_MAX)
         if problem:
-            core.refuse(session, request.id, Code.USAGE, problem)
+            self.desk.refuse(session, request.id, Code.USAGE, problem)
         elif isinstance(request, GetTable):
             version, topology = core.replica.committed
-            core.reply(session, Table(request.id, version, topology))
+            self.desk.reply(session, Table(request.id, version, topology))
         elif isinstance(request, Admin):
             self.admin.on_admin(session, request)
         elif core.topology is None:
-            core.refuse(
+            self.desk.refuse(
                 session,
                 request.id,
                 Code.NOT_FORMED,
@@ -221,7 +221,7 @@ class Node(Machines):
                 retryable=True,
             )
         elif not core.serving:
-            core.refuse(
+            self.desk.refuse(
                 session,
                 request.id,
                 Code.BUSY,
@@ -327,12 +327,12 @@ class Node(Machines):
             Get: self.reads.on_get,
             Put: self.writes.on_put,
             Swap: self.writes.on_swap,
-            Lock: self.participant.on_lock,
-            KeepLocks: self.participant.on_keep_locks,
+            Lock: self.locking.on_lock,
+            KeepLocks: self.locking.on_keep_locks,
             KeepSessions: self.sessions.on_keep,
             Unlock: self.coordinator.on_unlock,
             CommitTx: self.coordinator.on_commit,
-            Check: self.participant.on_check,
+            Check: self.locking.on_check,
             GetStatus: self.coordinator.on_status,
             Scan: self.reads.on_scan,
         }

@@ -56,9 +56,12 @@ class Coordinator:
         self.replication = replication
         self.writes = writes
         self.participant = participant
+        self.locking = participant.locking
+        self.admission = writes.admission
+        self.desk = writes.desk
         self.active: dict[TxId, Transaction] = {}
         self.one_phase: dict[TxId, OnePhase] = {}
-        writes.transactions += [self.active, self.one_phase]
+        self.admission.ask_of_ids(lambda tx, _: tx in self.active or tx in self.one_phase)
         self._over: dict[int, list[TxId]] = {}  # decision records to delete with the partition's next one
         self.wake_at: int | None = None
 
@@ -68,9 +71,9 @@ class Coordinator:
         """Commit (or only prepare) a transaction."""
         core = self.core
         for namespace, _, _ in request.writes:
-            problem = self.writes.crowded_out(namespace)
+            problem = self.admission.crowded_out(namespace)
             if problem:
-                core.refuse(session, request.id, Code.USAGE, problem)
+                self.desk.refuse(session, request.id, Code.USAGE, problem)
                 return
         assert core.topology is not None
         decision = partition_of(request.writes[0][1][0], core.topology.partitions)
@@ -85,20 +88,20 @@ class Coordinator:
             alone.asked.append((session, request.id, False))
             return
         new = not self.participant.locks.is_owner(request.owner)
-        self.writes.sessions.hear(request.tx, request.acked)
-        if not self.writes.may_serve(session, request, hold, request.tx, new=new):
+        self.admission.sessions.hear(request.tx, request.acked)
+        if not self.admission.may_serve(session, request, hold, request.tx, new=new):
             return
         state = core.replica.partition(decision)
         if state.results.get(request.tx) == COMMITTED:
             probe("tx.answered_from_results")
-            core.reply(session, Done(request.id))
+            self.desk.reply(session, Done(request.id))
             return
         if request.tx in state.prepared:
             self._recover(request.tx, state.prepared[request.tx]).asked.append((session, request.id, False))
             return
         if (request.tx, decision) in self.writes.under_way:
             probe("tx.id_of_a_write")
-            core.refuse(
+            self.desk.refuse(
                 session,
                 request.id,
                 Code.BUSY,
@@ -158,9 +161,9 @@ class Coordinator:
             if blocked is not None:
                 stale = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
             else:
-                stale = participant.conflict(owner, [], part.reads)
+                stale = self.locking.conflict(owner, [], part.reads)
         else:
-            stale = participant.conflict(owner, [*keys, *part.locks], part.reads)
+            stale = self.locking.conflict(owner, [*keys, *part.locks], part.reads)
         if stale:
             probe("tx.conflict")
             participant.give_up_part(owner, hold.number)
@@ -187,13 +190,13 @@ class Coordinator:
         self.one_phase.pop(alone.tx, None)
         self.participant.locks.release(alone.owner)
         for session, request_id, wants_status in alone.asked:
-            self.core.reply(session, Status(request_id, "committed") if wants_status else Done(request_id))
+            self.desk.reply(session, Status(request_id, "committed") if wants_status else Done(request_id))
 
     def _alone_abandoned(self, alone: OnePhase) -> None:
         """The next primary has it or closes it; the client asks there."""
         self.one_phase.pop(alone.tx, None)
         for session, request_id, _ in alone.asked:
-            self.core.remap(session, request_id, begun=True)
+            self.desk.remap(session, request_id, begun=True)
 
     def on_unlock(self, session: SessionId, request: Unlock) -> None:
         """A transaction was given up by its client: one that it had prepared, and that is not decided yet, is aborted.
@@ -209,27 +212,29 @@ class Coordinator:
             elif prepared.phase is Phase.FINISHING:
                 self._answer(prepared)
             return
-        self.participant.on_unlock(session, request)
+        self.locking.on_unlock(session, request)
 
     def on_status(self, session: SessionId, request: GetStatus) -> None:
         """How did a transaction end? One that did not begin to end is aborted, so that the answer stays true."""
         core = self.core
         hold = core.holds[request.partition]
-        if not self.writes.may_serve(session, request, hold, None, new=False):
+        if not self.admission.may_serve(session, request, hold, None, new=False):
             return
         state = core.replica.partition(request.partition)
         outcome = state.results.get(request.tx)
         running = self.active.get(request.tx)
         if outcome is not None:
-            core.reply(session, Status(request.id, "committed" if outcome == COMMITTED else "aborted"))
+            self.desk.reply(session, Status(request.id, "committed" if outcome == COMMITTED else "aborted"))
         elif running is not None:
             running.asked.append((session, request.id, True))
         elif request.tx in self.one_phase or (request.tx, request.partition) in self.writes.under_way:
-            core.refuse(session, request.id, Code.BUSY, "the transaction is being committed: ask again", retryable=True)
+            self.desk.refuse(
+                session, request.id, Code.BUSY, "the transaction is being committed: ask again", retryable=True
+            )
         elif request.tx in state.prepared:
             self._recover(request.tx, state.prepared[request.tx]).asked.append((session, request.id, True))
         elif self._may_be_forgotten(state.results, request):
-            core.refuse(
+            self.desk.refuse(
                 session,
                 request.id,
                 Code.FORGOTTEN,
@@ -244,7 +249,7 @@ class Coordinator:
 
     def _may_be_forgotten(self, results: Results, request: GetStatus) -> bool:
         """Whether a transaction of which nothing is known may have ended here. What its client awaits is not forgotten."""
-        if self.writes.sessions.acknowledged(request.tx):
+        if self.admission.sessions.acknowledged(request.tx):
             return True
         return bool(results.floor) and not 0 <= request.age_ms < self.core.settings.result_retention_ms
 
@@ -354,23 +359,22 @@ class Coordinator:
         self._tell_outcome(transaction)
 
     def _answer(self, transaction: Transaction) -> None:
-        core = self.core
         for session, request_id, wants_status in transaction.asked:
             if wants_status:
-                core.reply(session, Status(request_id, "committed" if transaction.commit else "aborted"))
+                self.desk.reply(session, Status(request_id, "committed" if transaction.commit else "aborted"))
             elif transaction.commit:
-                core.reply(session, Done(request_id))
+                self.desk.reply(session, Done(request_id))
             else:
                 reason = transaction.reason or "the transaction was aborted by recovery"
-                core.refuse(session, request_id, Code.CONFLICT, reason, retryable=True)
+                self.desk.refuse(session, request_id, Code.CONFLICT, reason, retryable=True)
         transaction.asked = []
         unlocks, transaction.unlocks = transaction.unlocks, []
         for session, unlock in unlocks:
-            self.participant.on_unlock(session, unlock)
+            self.locking.on_unlock(session, unlock)
 
     def _answer_prepared(self, transaction: Transaction) -> None:
         for session, request_id, _ in transaction.asked:
-            self.core.reply(session, Done(request_id))
+            self.desk.reply(session, Done(request_id))
         transaction.asked = []
 
     def _tell_outcome(self, transaction: Transaction) -> None:
@@ -506,9 +510,9 @@ class Coordinator:
         """Whoever waits for its end is to ask again, where it is decided now."""
         del self.active[transaction.tx]
         for session, request_id, _ in transaction.asked:
-            self.core.remap(session, request_id, begun=begun)
+            self.desk.remap(session, request_id, begun=begun)
         for session, unlock in transaction.unlocks:
-            self.core.remap(session, unlock.id)
+            self.desk.remap(session, unlock.id)
 
     def holding(self, handover: frozenset[int]) -> list[TxId]:
         """Transactions under way that touch these partitions."""

@@ -1,6 +1,6 @@
-"""A participant's half of two-phase commit: locks, votes, outcomes.
+"""A participant's half of two-phase commit: votes, outcomes, doubt.
 
-The rules are those of system.md 6. A vote is given when the prepare record is durable on every in-sync copy of the
+A vote is given when the prepare record is durable on every in-sync copy of the
 partition; from then on only the decision ends it. The outcome is one record too, and the partition's entries become
 visible, its LWM moves and its locks go when that record counts. A rolled-back transaction's counters are consumed and
 closed, on every copy.
@@ -13,176 +13,36 @@ from functools import partial
 
 from msgspec import structs
 
-from engine.data.locks import Key, LockTable
-from engine.data.reads import Reads, values_of
+from engine.data.locking import Locking
+from engine.data.locks import Key
 from engine.data.replication import Replication
-from engine.data.writes import Writes, refused_lock
+from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
-from engine.protocol.requests import KEYS_AT_ONCE, Check, Code, Done, KeepLocks, Lock, Unlock
 from engine.turn.core import Core
-from engine.turn.effects import SessionId
 from rebalance.partition import Hold
 from rebalance.ports import MS, Operation, leads, may_act
 from wal import records as r
-from wal.ids import NodeId, TxId, partition_of
+from wal.ids import NodeId, TxId
 from wal.probe import probe
-
-_Read = tuple[str, bytes, int, int]
 
 NAMED_PER_WORK = 300
 """So many participants named in a record are as much work as a key."""
-CHECKED_AT_ONCE = 1_000
-"""So many locks, and so many reads, are looked at before a turn may end."""
 
 
 class Participant:
     """Transactions as the primaries of their keys see them."""
 
-    def __init__(self, core: Core, replication: Replication, locks: LockTable, writes: Writes, reads: Reads) -> None:
+    def __init__(self, core: Core, replication: Replication, writes: Writes, locking: Locking) -> None:
         self.core = core
         self.replication = replication
-        self.locks = locks
+        self.locks = locking.locks
         self.writes = writes
-        self.reads = reads
+        self.locking = locking
         self.voting: dict[tuple[TxId, int], None] = {}
         self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
         self._doubt_since: dict[tuple[TxId, int], int] = {}
         self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks
         self.wake_at: int | None = None
-
-    # Locks.
-
-    def on_lock(self, session: SessionId, request: Lock) -> None:
-        """Lock keys and read them."""
-        core = self.core
-        problem = self.writes.crowded_out(request.namespace)
-        if problem:
-            core.refuse(session, request.id, Code.USAGE, problem)
-            return
-        assert core.topology is not None
-        new = not self.locks.is_owner(request.owner)
-        needed: dict[NodeId, None] = {}
-        keys = [(request.namespace, key) for key in request.keys[:KEYS_AT_ONCE]]
-        for _, key in keys:
-            hold = core.holds[partition_of(key, core.topology.partitions)]
-            if not self.writes.may_serve(session, request, hold, None, new=new):
-                return
-            needed |= dict.fromkeys(hold.needed)
-        core.work += len(keys)
-        timeout = min(request.timeout_ms, 10 * core.settings.lock_timeout_ms)
-
-        def granted() -> None:
-            self.locks.lend(request.owner, core.now + core.settings.lock_lease_ms * MS)
-            self.locks.introduce(request.owner, request.label, core.now)
-            self.reads.confirm(needed, session, request, lambda: core.reply(session, values_of(core, request)))
-
-        def expired(held: str, in_circle: bool) -> None:
-            probe("lock.timed_out")
-            code, said = refused_lock(core.node, timeout, held, in_circle=in_circle)
-            core.refuse(session, request.id, code, said, retryable=True)
-
-        self.locks.wait_all(request.owner, keys, core.now + timeout * MS, granted, expired)
-
-    def on_keep_locks(self, session: SessionId, request: KeepLocks) -> None:
-        """Renew leases."""
-        until = self.core.now + self.core.settings.lock_lease_ms * MS
-        for owner in request.owners:
-            self.locks.lend(owner, until, again=True)
-        self.core.reply(session, Done(request.id))
-
-    def on_unlock(self, session: SessionId, request: Unlock) -> None:
-        """A transaction was given up by its client."""
-        self.core.in_pieces(self._unlock(session, request))
-
-    def _unlock(self, session: SessionId, request: Unlock) -> Iterator[int]:
-        yield from self.locks.leaving(request.owner)
-        self.core.reply(session, Done(request.id))
-
-    def on_check(self, session: SessionId, request: Check) -> None:
-        """The end of a transaction that wrote nothing."""
-        self.core.in_pieces(self._check(session, request))
-
-    def _check(self, session: SessionId, request: Check) -> Iterator[int]:
-        """Ask whether this node is still primary of everything, and then look at everything."""
-        core, version = self.core, self.core.version
-        assert core.topology is not None
-        partitions = core.topology.partitions
-        keys = [key for _, key in request.locks]
-        keys += [key for _, key, _, _ in (*request.reads, *request.absent)]
-        needed: dict[NodeId, None] = {}
-        for at in range(0, len(keys), CHECKED_AT_ONCE):
-            for key in keys[at : at + CHECKED_AT_ONCE]:
-                hold = core.holds[partition_of(key, partitions)]
-                if not self.writes.may_serve(session, request, hold, None, new=False):
-                    return
-                needed |= dict.fromkeys(hold.needed)
-            yield CHECKED_AT_ONCE // 4
-            if core.version != version:
-                self.on_check(session, request)  # by the new one
-                return
-        self.reads.confirm(needed, session, request, lambda: core.in_pieces(self._confirmed(session, request)))
-
-    def _confirmed(self, session: SessionId, request: Check) -> Iterator[int]:
-        """No other node can have been primary while this transaction read: is all as it was?
-
-        What is unchanged at its turn was unchanged at every moment between its reading and now, so it does not matter
-        that not all is looked at in one moment.
-        """
-        core, version, stale = self.core, self.core.version, ""
-        for locks, reads in _pieces(request.locks, request.reads):
-            stale = self.conflict(request.owner, locks, reads)
-            if stale:
-                break
-            yield CHECKED_AT_ONCE // 2
-            if core.version != version:
-                self.on_check(session, request)
-                return
-        for at in range(0, 0 if stale else len(request.absent), CHECKED_AT_ONCE):
-            stale = stale or self._came_and_went(request.absent[at : at + CHECKED_AT_ONCE])
-            yield CHECKED_AT_ONCE // 2
-            if core.version != version:
-                self.on_check(session, request)
-                return
-        yield from self.locks.giving_up(request.owner)
-        if stale:
-            core.refuse(session, request.id, Code.CONFLICT, stale, retryable=True)
-        else:
-            core.reply(session, Done(request.id))
-
-    def conflict(self, owner: TxId, locks: list[Key], reads: list[_Read]) -> str:
-        """Why a transaction's view does not hold any more, or nothing."""
-        core = self.core
-        assert core.topology is not None
-        for namespace, key in locks:
-            if not self.locks.holds(owner, (namespace, key)):
-                return f"the lock on {namespace}:{key!r} was lost (its lease ran out, or the primary changed)"
-        for namespace, key, epoch, counter in reads:
-            held = core.replica.store.get((namespace, partition_of(key, core.topology.partitions)), key)
-            now = (held.epoch, held.counter) if held is not None and held.value is not None else (0, 0)
-            if now != (epoch, counter):
-                return f"{namespace}:{key!r} was changed since it was read: read {epoch}.{counter}, now {now[0]}.{now[1]}"
-            other = self.locks.owned((namespace, key))
-            if other is not None and other != owner:
-                return f"{namespace}:{key!r} is locked by transaction {other.hex()}"
-        return ""
-
-    def _came_and_went(self, absent: list[_Read]) -> str:
-        """Which of these keys, that are absent, may have been there since they were read; or nothing.
-
-        Its tombstone would tell; where that is gone, nothing was dropped above the counter at which it was read. A
-        transaction that writes need not ask: it holds what it read until its end, and so sees all of it in one moment.
-        """
-        core = self.core
-        assert core.topology is not None
-        for namespace, key, epoch, counter in absent:
-            number = partition_of(key, core.topology.partitions)
-            held = core.replica.store.get((namespace, number), key)
-            fragment = core.replica.fragments.get((namespace, number))
-            last = held.counter if held is not None else fragment.dropped if fragment is not None else 0
-            if core.holds[number].epoch != epoch or last > counter:
-                probe("tx.came_and_went")
-                return f"{namespace}:{key!r} may have come and gone since it was read, at {epoch}.{counter}"
-        return ""
 
     # Prepare.
 
@@ -213,12 +73,12 @@ class Participant:
             return "it ended here already"
         if (tx, number) in self.writes.under_way:
             return "a single write of the same id is under way"
-        if not self.writes.sessions.hear(tx, message.acked):
+        if not self.writes.admission.sessions.hear(tx, message.acked):
             # It ended here and was forgotten: this message is a late repetition, and nobody would end what it begins.
             probe("tx.prepared_too_late")
             return "its client has the answer already"
         if state.results.many:
-            self.writes.sessions.crowd(number)
+            self.writes.admission.sessions.crowd(number)
         owner = message.owner
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
         core.work += 3 + len(message.participants) // NAMED_PER_WORK + len(keys) + len(part.locks) + len(part.reads)
@@ -228,9 +88,9 @@ class Participant:
             if blocked is not None:
                 probe("tx.optimistic_lock_conflict")
                 return f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
-            stale = self.conflict(owner, [], part.reads)
+            stale = self.locking.conflict(owner, [], part.reads)
         else:
-            stale = self.conflict(owner, [*keys, *part.locks], part.reads)
+            stale = self.locking.conflict(owner, [*keys, *part.locks], part.reads)
         if stale:
             probe("tx.conflict")
             self.give_up_part(owner, number)
@@ -330,7 +190,7 @@ class Participant:
         keys = self.locks.keys_in(owner, number)
         core.work += len(keys)
         self.locks.release(owner, keys)
-        self.reads.outcome_known(keys)
+        self.locking.reads.outcome_known(keys)
         if not self.locks.is_owner(owner):
             self.owner_of.pop(tx, None)
         for node in self.ending.pop((tx, number), []):
@@ -393,11 +253,3 @@ class Participant:
 def keys_of(prepare: r.Prepare) -> list[Key]:
     """Every key that a prepared transaction holds in its partition."""
     return [*((w.namespace, key) for w in prepare.writes for key in w.keys), *prepare.locks]
-
-
-def _pieces(locks: list[Key], reads: list[_Read]) -> Iterator[tuple[list[Key], list[_Read]]]:
-    """What a transaction saw, in pieces that a turn can look at."""
-    for at in range(0, len(locks), CHECKED_AT_ONCE):
-        yield locks[at : at + CHECKED_AT_ONCE], []
-    for at in range(0, len(reads), CHECKED_AT_ONCE):
-        yield [], reads[at : at + CHECKED_AT_ONCE]

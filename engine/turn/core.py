@@ -7,27 +7,19 @@ beyond that is here. Nothing in this module decides a protocol question.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-
-from msgspec import structs
+from collections.abc import Callable, Iterator
 
 from engine.messages import Message
-from engine.protocol.limits import weight_of, within_of
-from engine.protocol.requests import Code, Failed, Remap, Reply, Request
 from engine.state.replica import Replica
-from engine.turn.effects import Effects, SessionId, Task
+from engine.turn.effects import Effects, Task
 from engine.turn.settings import Settings
 from rebalance.affinity import Affinity, assign
 from rebalance.lives import INCARNATION_BITS, Life
 from rebalance.partition import Hold
-from rebalance.ports import MS, WORK_MAX
+from rebalance.ports import WORK_MAX
 from rebalance.table import Topology, version_of
 from wal.ids import NO_VERSION, NodeId, Version, partition_of
-from wal.probe import probe
 from wal.records import Record
-
-PARKED_BYTES_MAX = 64 << 20
-"""All that may wait for the exchange in one node: when it is over, it fits into one turn."""
 
 
 class Core:
@@ -72,8 +64,6 @@ class Core:
         self.affinity_known = affinity is not assign  # where copies should be was found out
         self.work = 0  # done in this turn
         self.resumed: deque[Callable[[], None]] = deque()
-        self.parked: dict[int, list[tuple[SessionId, Request, int]]] = {}  # what waits since when, by partition
-        self.parked_bytes = 0
 
     @property
     def life(self) -> Life:
@@ -159,61 +149,6 @@ class Core:
         self.log(record)
         self.voted_lsn = self.claim_lsn
 
-    def reply(self, session: SessionId, reply: Reply) -> None:
-        """Answer a client after this turn's log is durable."""
-        self.effects.reply.append((session, reply))
-
-    def remap(self, session: SessionId, request_id: int, *, begun: bool = False) -> None:
-        """This node is not the one to ask. `begun`: what was asked is logged here, and may yet come to count."""
-        self.effects.reply.append((session, Remap(request_id, self.version, begun)))
-
-    def refuse(
-        self,
-        session: SessionId,
-        request_id: int,
-        code: str,
-        message: str,
-        *,
-        retryable: bool = False,
-        maybe_committed: bool = False,
-    ) -> None:
-        """Refuse a request, saying why."""
-        self.effects.reply.append((session, Failed(request_id, code, message, retryable, maybe_committed)))
-
-    def park(self, hold: Hold, session: SessionId, request: Request) -> None:
-        """Keep a request until the partition serves, here or elsewhere."""
-        self.parked_bytes += weight_of(request)
-        self.parked.setdefault(hold.number, []).append((session, request, self.now))
-
-    def unpark(self, hold: Hold) -> list[tuple[SessionId, Request]]:
-        """What waited for the partition, to be asked again."""
-        parked = self.parked.pop(hold.number, [])
-        self.parked_bytes -= sum(weight_of(request) for _, request, _ in parked)
-        return self.still_wanted(parked)
-
-    def still_wanted(self, waited: Iterable[tuple[SessionId, Request, int]]) -> list[tuple[SessionId, Request]]:
-        """Of what has waited since some time, that whose answer somebody waits for, with how long they still do."""
-        found: list[tuple[SessionId, Request]] = []
-        for session, request, since in waited:
-            within = within_of(request)
-            left = within - (self.now - since) // MS
-            if within and left <= 0:
-                probe("request.nobody_waits")
-                continue
-            found.append((session, structs.replace(request, within_ms=left) if within else request))
-        return found
-
     def note(self, text: str) -> None:
         """Tell the operator."""
         self.effects.notes.append(text)
-
-    def refuse_lost(self, session: SessionId, request_id: int, partition: int) -> None:
-        """The partition has no in-sync copy here."""
-        held = ", ".join(self.holds[partition].placement.in_sync)
-        self.refuse(
-            session,
-            request_id,
-            Code.LOST,
-            f"partition {partition} is LOST: every in-sync copy ({held}) is away; start one of these nodes again",
-            retryable=True,
-        )

@@ -48,11 +48,11 @@ def test_what_is_parked_waits_as_long_as_its_client_does() -> None:
     core = alone.node.core
     (hold,) = core.holds
     for number, within_ms in ((1, 100), (2, 300), (3, 0)):
-        core.park(hold, 1, put(number, within_ms))
+        alone.node.desk.park(hold, 1, put(number, within_ms))
     core.now += 200 * MS
-    left = core.unpark(hold)
+    left = alone.node.desk.unpark(hold)
     assert [(request.id, getattr(request, "within_ms", None)) for _, request in left] == [(2, 100), (3, 0)]
-    assert core.parked_bytes == 0
+    assert alone.node.desk.parked_bytes == 0
 
 
 def test_a_scan_ends_with_its_client() -> None:

@@ -1,0 +1,110 @@
+"""Whether this node may take a request now: as the primary of its partition, and as the first that executes its id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.data.sessions import AHEAD_MAX, Sessions
+from engine.protocol.requests import Code, CommitTx, Put, Request, Swap
+from engine.turn.core import Core
+from engine.turn.desk import Desk
+from engine.turn.effects import SessionId
+from rebalance.partition import Hold, Role
+from rebalance.results import ABORTED
+from wal.ids import CODECS, DECISIONS, Namespace, TxId
+from wal.probe import probe
+
+
+class Admission:
+    """Who is let in on one node. What is not was answered, sent elsewhere, or waits."""
+
+    def __init__(self, core: Core, desk: Desk, sessions: Sessions) -> None:
+        self.core = core
+        self.desk = desk
+        self.sessions = sessions
+        self._in_use: list[Callable[[TxId, int], bool]] = []
+
+    def ask_of_ids(self, in_use: Callable[[TxId, int], bool]) -> None:
+        """Whoever executes something under an id in a partition says so by this."""
+        self._in_use.append(in_use)
+
+    def is_in_use(self, tx: TxId, partition: int) -> bool:
+        """Whether something of this id is under way: what became of the id must have one meaning in a partition."""
+        for in_use in self._in_use:
+            if in_use(tx, partition):
+                return True
+        return tx in self.core.replica.partition(partition).prepared
+
+    def crowded_out(self, namespace: Namespace) -> str:
+        """Why there can be no such namespace, or nothing."""
+        known, most = self.core.replica.namespaces, self.core.settings.namespaces_max
+        if namespace in known or namespace == CODECS:
+            return ""
+        if len(known) - (DECISIONS in known) - (CODECS in known) >= most:
+            return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
+        return ""
+
+    def may_serve(self, session: SessionId, request: Request, hold: Hold, tx: TxId | None, *, new: bool = True) -> bool:
+        """Whether this node can take a request for a partition now; if not, it was answered or parked.
+
+        `new`: it begins something, and so must wait when the partition is being handed over.
+        """
+        core, desk = self.core, self.desk
+        if not hold.mine:
+            if hold.placement.lost:
+                desk.refuse_lost(session, request.id, hold.number)
+            else:
+                desk.remap(session, request.id)
+            return False
+        if not core.quorum:
+            desk.refuse(
+                session,
+                request.id,
+                Code.NO_QUORUM,
+                "this node does not reach a majority of the cluster; it resumes by itself when it does",
+                retryable=True,
+            )
+            return False
+        # The fence, without asking for it: each request comes through here, and was let in because this node serves.
+        if not hold.active or core.frozen or (new and hold.role is Role.DRAINING):
+            if desk.is_full(hold):
+                desk.refuse(session, request.id, Code.BUSY, "too many requests wait for the exchange", retryable=True)
+            else:
+                desk.park(hold, session, request)
+            return False
+        return tx is None or self._may_begin(session, request, hold, tx)
+
+    def _may_begin(self, session: SessionId, request: Request, hold: Hold, tx: TxId) -> bool:
+        """The same for what is executed under an id: whether it may be, or was, or is being."""
+        core, desk = self.core, self.desk
+        results = core.replica.partition(hold.number).results
+        outcome = results.get(tx)
+        if results.many:
+            self.sessions.crowd(hold.number)
+        if outcome == ABORTED:
+            desk.refuse(session, request.id, Code.CONFLICT, f"transaction {tx.hex()} was aborted", retryable=True)
+            return False
+        if outcome is None and not self.is_in_use(tx, hold.number):
+            assert isinstance(request, Put | Swap | CommitTx)
+            if request.version and request.version < hold.since:
+                probe("write.sent_by_an_older_map")
+                desk.remap(session, request.id)
+                return False
+            if (ahead := self.sessions.ahead(tx)) > AHEAD_MAX:
+                told = f"a session is {ahead} requests ahead of what it acknowledged: expected at most {AHEAD_MAX}"
+                desk.refuse(session, request.id, Code.USAGE, told)
+                return False
+            if self.sessions.acknowledged(tx):
+                probe("write.answered_and_acknowledged")
+                desk.refuse(session, request.id, Code.ANSWERED, f"{tx.hex()} was answered: its client said so")
+                return False
+        return True
+
+    def is_new(self, tx: TxId, partition: int) -> bool:
+        """Whether nothing was ever executed under an id in a partition, nor is being."""
+        if self.is_in_use(tx, partition):
+            return False
+        results = self.core.replica.partition(partition).results
+        if results.many:
+            self.sessions.crowd(partition)
+        return results.is_new(tx)

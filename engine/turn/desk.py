@@ -1,0 +1,87 @@
+"""The desk for clients: answers, refusals, and requests that wait. `engine.data.admission` says which are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from engine.protocol.limits import weight_of, within_of
+from engine.protocol.requests import Code, Failed, Remap, Reply, Request
+from engine.turn.core import Core
+from engine.turn.effects import SessionId
+from rebalance.partition import Hold
+from rebalance.ports import MS
+from wal.probe import probe
+
+PARKED_BYTES_MAX = 64 << 20
+"""All that may wait for the exchange in one node: when it is over, it fits into one turn."""
+
+
+class Desk:
+    """What one node says to its clients, and which of their requests wait."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.parked: dict[int, list[tuple[SessionId, Request, int]]] = {}  # what waits since when, by partition
+        self.parked_bytes = 0
+
+    def reply(self, session: SessionId, reply: Reply) -> None:
+        """Answer a client after this turn's log is durable."""
+        self.core.effects.reply.append((session, reply))
+
+    def remap(self, session: SessionId, request_id: int, *, begun: bool = False) -> None:
+        """This node is not the one to ask. `begun`: what was asked is logged here, and may yet come to count."""
+        self.core.effects.reply.append((session, Remap(request_id, self.core.version, begun)))
+
+    def refuse(
+        self,
+        session: SessionId,
+        request_id: int,
+        code: str,
+        message: str,
+        *,
+        retryable: bool = False,
+        maybe_committed: bool = False,
+    ) -> None:
+        """Refuse a request, saying why."""
+        self.core.effects.reply.append((session, Failed(request_id, code, message, retryable, maybe_committed)))
+
+    def is_full(self, hold: Hold) -> bool:
+        """Whether too much waits already."""
+        waits = len(self.parked.get(hold.number, ()))
+        return waits >= self.core.settings.parked_max or self.parked_bytes >= PARKED_BYTES_MAX
+
+    def park(self, hold: Hold, session: SessionId, request: Request) -> None:
+        """Keep a request until the partition serves, here or elsewhere."""
+        self.parked_bytes += weight_of(request)
+        self.parked.setdefault(hold.number, []).append((session, request, self.core.now))
+
+    def unpark(self, hold: Hold) -> list[tuple[SessionId, Request]]:
+        """What waited for the partition, to be asked again."""
+        parked = self.parked.pop(hold.number, [])
+        self.parked_bytes -= sum(weight_of(request) for _, request, _ in parked)
+        return self.still_wanted(parked)
+
+    def still_wanted(self, waited: Iterable[tuple[SessionId, Request, int]]) -> list[tuple[SessionId, Request]]:
+        """Of what has waited since some time, that whose answer somebody waits for, with how long they still do."""
+        found: list[tuple[SessionId, Request]] = []
+        for session, request, since in waited:
+            within = within_of(request)
+            left = within - (self.core.now - since) // MS
+            if within and left <= 0:
+                probe("request.nobody_waits")
+                continue
+            found.append((session, structs.replace(request, within_ms=left) if within else request))
+        return found
+
+    def refuse_lost(self, session: SessionId, request_id: int, partition: int) -> None:
+        """The partition has no in-sync copy here."""
+        held = ", ".join(self.core.holds[partition].placement.in_sync)
+        self.refuse(
+            session,
+            request_id,
+            Code.LOST,
+            f"partition {partition} is LOST: every in-sync copy ({held}) is away; start one of these nodes again",
+            retryable=True,
+        )
