@@ -207,7 +207,7 @@ def lease_of_a_prepared_transaction_runs_out(machine: Machine) -> None:
 def conflicts_not_looked_for(machine: Machine) -> None:
     """A transaction commits although what it read was changed, or its locks were lost."""
     assert machine.node is not None
-    replace(machine.node.participant, "conflict", lambda owner, locks, reads: "")
+    replace(machine.node.locking, "conflict", lambda owner, locks, reads: "")
 
 
 @TRANSACTIONS.fault("5")
@@ -237,7 +237,7 @@ def locks_survive_a_change_of_primary(machine: Machine) -> None:
         ]
         return original(owner, mine, reads)
 
-    around(participant, "conflict", conflict)
+    around(machine.node.locking, "conflict", conflict)
 
 
 # Answers.
@@ -325,4 +325,4 @@ def results_not_moved_with_a_partition(machine: Machine) -> None:
 def absent_is_absent(machine: Machine) -> None:
     """A transaction that wrote nothing may end if what it found absent is absent now, whatever came and went meanwhile."""
     assert machine.node is not None
-    replace(machine.node.participant, "_came_and_went", lambda absent: "")
+    replace(machine.node.locking, "_came_and_went", lambda absent: "")

@@ -214,7 +214,7 @@ def condition_told_without_confirming_the_epoch(machine: Machine) -> None:
     def confirm(needed: Any, session: SessionId, request: Request, then: Callable[[], None]) -> None:
         then()
 
-    replace(machine.node.writes, "confirm", confirm)
+    replace(machine.node.writes, "_confirm", confirm)
 
 
 @WORDS.fault("1")
