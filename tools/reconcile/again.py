@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from tools.reconcile.findings import Finding, raw_key
-from tools.reconcile.share import Counts, ShareResult, Tally, Unsettled
 from tools.reconcile.survey import Share
+from tools.reconcile.task import Counts, ShareResult, Tally, Unsettled
 from wal.ids import Fragment
 
 Run = Callable[[Sequence[Share]], list[ShareResult]]

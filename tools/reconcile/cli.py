@@ -19,12 +19,14 @@ from rich.console import Console
 
 from engine.errors import Error, UsageError
 from tools.reconcile.children import InChildren
-from tools.reconcile.copies import Level
+from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
 from tools.reconcile.repair_cli import COMMANDS
 from tools.reconcile.report import ExitCode, Report, lines_of, show
 from tools.reconcile.run import FINDINGS_KEPT, check
 from tools.reconcile.session import borrowed
+from tools.reconcile.sketch_cli import write_asking
+from tools.reconcile.sketched import check_sketches
 from tools.reconcile.spark_job import OnSpark
 from tools.reconcile.watch import watch_command
 from tools.terminal import complain, emit, emit_bytes, program
@@ -61,8 +63,12 @@ def check_command(
     level: Annotated[Level, typer.Option(help="Read all rows, or those of fragments whose digests differ.")] = Level.ROWS,
     recheck: Annotated[int, typer.Option(min=0, help="Look again, so often, at keys that nobody could compare.")] = 0,
     delay: Annotated[float, typer.Option(min=0, help="Seconds before each look.")] = 1.0,
+    sketches: Annotated[bool, typer.Option("--sketches", help="Not directories: files of `sketch` and `rows`.")] = False,
+    ask: Annotated[Path | None, typer.Option(help="With --sketches: write here what has to be seen yet.")] = None,
 ) -> None:
     """Compare the copies in these directories, of live or stopped nodes or copied from them; nothing is changed.
+
+    With --sketches they are files that the hosts made of their own directories.
 
     Exit codes: 0 every fragment has two copies here or more, and they agree; 1 they differ; 2 usage; 3 nothing differs as
     far as could be compared, and something could not be; 130 interrupted.
@@ -70,7 +76,10 @@ def check_command(
     terminal = Console(stderr=True, highlight=False, markup=False)
     busy = terminal.status(f"comparing {len(directories)} directories") if terminal.is_terminal else nullcontext()
     with busy:
-        report = _run(directories, engine, master, parallelism, values, grace, limit, level, recheck, delay)
+        if sketches:
+            report = _of_sketches(directories, values, grace, limit, ask)
+        else:
+            report = _run(directories, engine, master, parallelism, values, grace, limit, level, recheck, delay)
         if out is not None:
             report.write(out)
     _print(report, as_json=as_json)
@@ -131,6 +140,14 @@ def _run(
     with borrowed(master) as spark:
         on_spark = OnSpark(spark)
         return checked(engine=on_spark, shares=parallelism or on_spark.processors)
+
+
+def _of_sketches(files: Sequence[str], values: Values, grace: float | None, limit: int, ask: Path | None) -> Report:
+    rules = Rules(grace_ms=-1 if grace is None else round(grace * 1000), values=values)
+    report, asking = check_sketches(files, rules=rules, limit=limit)
+    if asking is not None and ask is not None:
+        write_asking(ask, asking)
+    return report
 
 
 def _print(report: Report, *, as_json: bool) -> None:

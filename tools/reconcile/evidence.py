@@ -8,13 +8,14 @@ a counter, and a write of another one is no part of the history.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
 
 from engine.offline.directory import FragmentView, State
 from tools.reconcile.findings import Facts, Finding, Kind, printable, raw_key
+from tools.reconcile.task import S
 from wal import Block, inspect
 from wal import records as r
 from wal.ids import SESSION_BYTES, Fragment, NodeId, TxId, tx_name
@@ -132,8 +133,13 @@ def _closed(
             _written(asked, write, lsn, time_ms, record)
 
 
-def attributed(findings: Sequence[Finding], states: Sequence[State], maps: Mapping[NodeId, Maps]) -> list[Finding]:
-    """The findings, each with what the logs tell of it."""
+def attributed(
+    findings: Sequence[Finding],
+    states: Sequence[S],
+    maps: Mapping[NodeId, Maps],
+    ask: Callable[[S, Mapping[Fragment, Asked]], None],
+) -> list[Finding]:
+    """The findings, each with what the logs tell of it, which are asked by `ask`."""
     about = [f for f in findings if f.namespace and (f.key is not None or f.kind in PARTED)]
     if not about:
         return list(findings)

@@ -18,6 +18,7 @@ from tools.reconcile.findings import Finding, facts_text
 from tools.reconcile.plans import Act, Action, Header, Rules, Strategy, make_plan, plan_bytes, read_plan
 from tools.reconcile.report import ExitCode, lines_of, read_report
 from tools.reconcile.run import check
+from tools.reconcile.sketch_cli import rows_command, sketch_command
 from tools.terminal import complain, emit
 
 PART_WAY = 4
@@ -174,5 +175,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rerun": rerun_command,
     "status": status_command,
     "export": export_command,
+    "sketch": sketch_command,
+    "rows": rows_command,
 }
 """The commands by name."""

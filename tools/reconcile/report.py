@@ -19,8 +19,8 @@ from rich.table import Table
 from engine.errors import UsageError
 from tools.reconcile.copies import Level
 from tools.reconcile.findings import KINDS, Finding, Kind
-from tools.reconcile.share import Counts, ShareResult, Tally
 from tools.reconcile.survey import Plan
+from tools.reconcile.task import Counts, ShareResult, Tally
 from wal.ids import Namespace, NodeId
 
 FORMAT = 1
@@ -250,6 +250,11 @@ def _incomplete(plan: Plan, counts: Counts) -> list[str]:
         reasons.append(f"and {len(counts.lost) - LOST_SHOWN} more partitions are LOST")
     if counts.stale_keys:
         reasons.append(f"{counts.stale_keys} keys could not be compared, and nothing was on its way that explains it")
+    if counts.unseen:
+        reasons.append(
+            f"{counts.unseen} buckets have to be seen, and were not: `reconcile rows DIR --buckets FILE` on each host, "
+            "then check with what it writes as well"
+        )
     if counts.alone:
         reasons.append(f"{counts.alone} fragments have one copy here: it was read, and compared with nothing")
     reasons += [

@@ -17,8 +17,9 @@ from tests.support.reconciled import DAMAGES, NOW_MS, fragment_of
 from tools.reconcile import check, in_this_process
 from tools.reconcile.children import InChildren, WorkerDied
 from tools.reconcile.copies import Level
-from tools.reconcile.share import ShareResult, check_share
+from tools.reconcile.share import check_share
 from tools.reconcile.survey import Share
+from tools.reconcile.task import ShareResult
 from wal import records as r
 
 A = TypeVar("A")

@@ -1,0 +1,304 @@
+"""The judging of one share: its partitions one after the other, whatever its rows and logs come from.
+
+Copies of directories (`tools.reconcile.share`) and sketches of them (`tools.reconcile.sketched`) are judged by the same
+rules; they differ in what has to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from engine.offline.directory import FragmentView, PartitionView
+from engine.state.identity import Identity
+from rebalance.table import CopyState, Placement, Topology
+from tools.reconcile.compare import compare
+from tools.reconcile.copies import Compared, Copy
+from tools.reconcile.findings import Finding, Kind
+from tools.reconcile.rows import Run
+from tools.reconcile.survey import Share
+from tools.reconcile.transactions import PartitionCopy, compare_transactions
+from tools.wal.rows import Rows as LogSaid
+from wal import PartitionCounter
+from wal.ids import Fragment, Namespace, NodeId, Version
+
+OTHER_DISK = "OTHER-DISK"
+"""A copy on a disk that is not the one the cluster knows."""
+LEFTOVER = "LEFTOVER"
+"""A copy that the newest topology does not place there."""
+UNSETTLED_KEPT = 100_000
+"""So many keys of a share are looked at again; what is more stays unsettled."""
+LOADING = "LOADING"
+"""A copy that is being filled, by its own log."""
+
+
+class Tally(msgspec.Struct):
+    """What was looked at, of one namespace."""
+
+    fragments: int = 0
+    keys: int = 0
+    findings: int = 0
+
+
+class Counts(msgspec.Struct):
+    """What was looked at, and what could not be. `apart` is by node and state: fragments, and counters behind.
+
+    `copies` were compared, of `copies_known`: those that the map calls in sync, and what else was found.
+    """
+
+    namespaces: dict[Namespace, Tally] = {}
+    copies: int = 0
+    copies_known: int = 0
+    alone: int = 0  # fragments with one copy only: read, and compared with nothing
+    lost: list[int] = []  # partitions that no in-sync copy is left of
+    unsettled_keys: int = 0
+    stale_keys: int = 0  # of these, keys that cannot be on their way any more
+    unsettled_gaps: int = 0
+    transactions_under_way: int = 0
+    apart: dict[str, tuple[int, int]] = {}
+    absent: dict[NodeId, int] = {}  # in-sync copies of partitions whose directory was not given, or cannot be read
+    kinds: dict[str, int] = {}
+    incomplete: int = 0
+    by_digest: int = 0  # fragments whose rows were not read: all copies' digests agree
+    unseen: int = 0  # buckets of sketches that have to be seen, and were not
+
+    def add(self, other: Counts) -> None:
+        """Count what another share counted."""
+        for namespace, theirs in other.namespaces.items():
+            mine = self.namespaces.setdefault(namespace, Tally())
+            mine.fragments += theirs.fragments
+            mine.keys += theirs.keys
+            mine.findings += theirs.findings
+        self.copies += other.copies
+        self.copies_known += other.copies_known
+        self.lost += other.lost
+        self.alone += other.alone
+        self.unsettled_keys += other.unsettled_keys
+        self.stale_keys += other.stale_keys
+        self.unsettled_gaps += other.unsettled_gaps
+        self.transactions_under_way += other.transactions_under_way
+        self.incomplete += other.incomplete
+        self.by_digest += other.by_digest
+        self.unseen += other.unseen
+        for name, (fragments, behind) in other.apart.items():
+            had = self.apart.get(name, (0, 0))
+            self.apart[name] = (had[0] + fragments, had[1] + behind)
+        for node, partitions in other.absent.items():
+            self.absent[node] = self.absent.get(node, 0) + partitions
+        for kind, count in other.kinds.items():
+            self.kinds[kind] = self.kinds.get(kind, 0) + count
+
+
+class Unsettled(msgspec.Struct):
+    """Keys of one fragment that could not be compared; `stale`: nothing was writing it."""
+
+    namespace: Namespace
+    partition: int
+    keys: list[bytes]
+    stale: bool
+
+
+class ShareResult(msgspec.Struct):
+    """What came of a share: findings as JSON, in the order of partition, namespace, key; and the counts.
+
+    `unsettled` are keys that may be looked at again, UNSETTLED_KEPT at most, if the rules ask for them.
+    """
+
+    findings: list[bytes] = []
+    counts: Counts = msgspec.field(default_factory=Counts)
+    unsettled: list[Unsettled] = []
+
+
+class Side(Protocol):
+    """What one node has, of what a share is about: `engine.offline.directory.State`, or what stands for it."""
+
+    identity: Identity
+    version: Version
+    topology: Topology | None
+    fragments: dict[Fragment, FragmentView]
+    partitions: dict[int, PartitionView]
+    unequal: dict[Fragment, tuple[int, int]]
+
+
+S = TypeVar("S", bound=Side)
+
+
+def nothing() -> None:
+    """What is left to do where nothing is."""
+
+
+class Read(NamedTuple):
+    """Rows side by side; `only` of these keys, if not of all. `done` is called once they were compared."""
+
+    runs: Iterable[Run]
+    only: Sequence[bytes] | None = None
+    done: Callable[[], None] = nothing
+
+
+class Task(Generic[S]):
+    """The partitions of one share, one after the other. Whoever is one says where rows and logs come from."""
+
+    def __init__(self, share: Share, states: Sequence[S], result: ShareResult) -> None:
+        self.findings: list[Finding] = []
+        self.share = share
+        self.states = states
+        self.said: dict[Fragment, tuple[NodeId, LogSaid]] = {}  # of each fragment one log, and what it says
+        self._kept = 0  # unsettled keys
+        self.topology = max((s.topology for s in states if s.topology is not None), key=_version, default=None)
+        self.result = result
+        self.names: dict[int, dict[Namespace, None]] = {}
+        for state in states:
+            for namespace, number in share.keys or state.fragments:
+                self.names.setdefault(number, {})[namespace] = None
+
+    def hear(self) -> None:
+        """Before the first partition: hear what logs say of the rows (`said`)."""
+        raise NotImplementedError
+
+    def read(self, name: Fragment, states: Sequence[S], copies: Sequence[Copy], placement: Placement) -> Read:
+        """The rows of these copies."""
+        raise NotImplementedError
+
+    def partition(self, number: int, unread: Mapping[NodeId, str]) -> None:
+        """Compare one partition: what could not be read, its transactions, its fragments by name."""
+        counts, share = self.result.counts, self.share
+        for node, problem in unread.items():
+            self.add(Finding(Kind.UNREADABLE, number, on=[node], detail=problem))
+        if self.topology is None:
+            return
+        placement = self.topology.placements[number]
+        readable = [s for s in self.states if s.identity.node not in unread]
+        compared = [s for s in readable if self.standing(s, placement) == CopyState.OWNING]
+        for node in placement.in_sync:
+            if all(s.identity.node != node for s in compared):
+                counts.absent[node] = counts.absent.get(node, 0) + 1
+        if placement.lost:
+            counts.lost.append(number)
+        transactions = compare_transactions(
+            number,
+            [PartitionCopy(s.identity.node, s.partitions[number]) for s in readable if number in s.partitions],
+            placement.primary,
+            share.decisions,
+            share.rules,
+            in_sync=[s.identity.node for s in compared],
+            ended=share.ended,
+            torn=[one for one in share.torn if one.partition == number],
+        )
+        counts.transactions_under_way += transactions.under_way
+        for finding in transactions.findings:
+            self.add(finding)
+        for namespace in sorted(self.names.get(number, {})):
+            self._fragment((namespace, number), placement, readable)
+
+    def standing(self, state: S, placement: Placement) -> str:
+        """What a node's copies of a partition are, by the newest topology."""
+        assert self.topology is not None
+        node = state.identity.node
+        if node not in placement.owners and node not in placement.in_sync:
+            return LEFTOVER
+        if self.topology.allocations.get(node) != state.identity.allocation:
+            return OTHER_DISK
+        return CopyState.OWNING if node in placement.in_sync else CopyState.MOVING
+
+    def _fragment(self, name: Fragment, placement: Placement, readable: Sequence[S]) -> None:
+        """Every copy that has a history, whatever its role; only one that is being filled is left out."""
+        counts, rules = self.result.counts, self.share.rules
+        roles = {s.identity.node: self.standing(s, placement) for s in readable}
+        compared = [s for s in self.compared(name, placement) if s in readable]
+        copies = [self.copy(s, name, roles[s.identity.node]) for s in compared]
+        ahead = 0
+        known = {s.identity.node for s in readable if name in s.fragments} | set(placement.in_sync)
+        counts.copies_known += len(known)
+        if copies:
+            read = self.read(name, compared, copies, placement)
+            found = compare(name, copies, placement.primary, rules, read.runs, read.only)
+            self._keep(name, found)
+            read.done()
+            ahead = max(found.cut, *(c.view.counter.lwm for c in copies)) if placement.lost else found.cut
+            tally = counts.namespaces.setdefault(name[0], Tally())
+            tally.fragments += 1
+            tally.keys += found.keys
+            tally.findings += len(found.findings) + sum(name in s.unequal for s in compared)
+            counts.copies += len(copies)
+            counts.alone += len(copies) == 1
+            counts.unsettled_keys += found.unsettled_keys
+            counts.stale_keys += found.stale_keys
+            counts.unsettled_gaps += found.unsettled_gaps
+            for finding in sorted((*found.findings, *_unequal(name, compared)), key=_about_a_key):
+                self.add(finding)
+        for state in readable:
+            view = state.fragments.get(name)
+            standing = LOADING if _loading(state, name) else roles[state.identity.node]
+            if view is not None and standing != CopyState.OWNING:
+                self._apart(state.identity.node, standing, max(0, ahead - view.counter.lwm))
+
+    def _keep(self, name: Fragment, found: Compared) -> None:
+        """What may be looked at again; of what was, all is told."""
+        share, kept = self.share, self.result.unsettled
+        if share.keys or (share.rules.again and found.unsettled and self._kept < UNSETTLED_KEPT):
+            keys = found.unsettled[: UNSETTLED_KEPT - self._kept]
+            self._kept += len(keys)
+            kept.append(Unsettled(*name, keys, bool(found.stale_keys)))
+
+    def copy(self, state: S, name: Fragment, role: str) -> Copy:
+        node, said = self.said.get(name, ("", None))
+        return Copy(
+            state.identity.node,
+            state.version,
+            state.partitions.get(name[1]) or PartitionView(),
+            state.fragments.get(name) or FragmentView(name, PartitionCounter()),
+            {},
+            role=role,
+            said=said if node == state.identity.node else None,
+        )
+
+    def compared(self, name: Fragment, placement: Placement) -> list[S]:
+        """Whose copies are compared."""
+        return [
+            s
+            for s in self.states
+            if not _loading(s, name) and (name in s.fragments or self.standing(s, placement) == CopyState.OWNING)
+        ]
+
+    def _apart(self, node: NodeId, standing: str, behind: int) -> None:
+        apart = self.result.counts.apart
+        fragments, before = apart.get(f"{node} {standing}", (0, 0))
+        apart[f"{node} {standing}"] = (fragments + 1, before + behind)
+
+    def add(self, finding: Finding) -> None:
+        result, limit = self.result, self.share.limit
+        result.counts.kinds[finding.kind] = result.counts.kinds.get(finding.kind, 0) + 1
+        result.counts.incomplete += finding.incomplete
+        if not limit or len(self.findings) < limit:
+            self.findings.append(finding)
+
+
+def _about_a_key(finding: Finding) -> bool:
+    return finding.key is not None
+
+
+def _unequal(name: Fragment, states: Sequence[Side]) -> Iterator[Finding]:
+    """Copies whose rows are not what their own checkpoint wrote, whatever the others have."""
+    for state in states:
+        sums = state.unequal.get(name)
+        if sums is not None:
+            node = state.identity.node
+            yield Finding(
+                Kind.CONTENTS_MISMATCH,
+                name[1],
+                name[0],
+                on=[node],
+                copies={node: {"written": f"{sums[0]:016x}", "found": f"{sums[1]:016x}"}},
+                detail="a row of the last checkpoint is missing, or is another than was written",
+            )
+
+
+def _loading(state: Side, name: Fragment) -> bool:
+    view = state.fragments.get(name)
+    return view is not None and view.loading
+
+
+def _version(topology: Topology) -> tuple[int, int]:
+    return topology.version
