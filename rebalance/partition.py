@@ -93,12 +93,13 @@ class Hold:
 
         A primary that stays in its epoch goes on serving; one that was about to hand over keeps the partition after all.
         """
-        before = (self.mine or self.role, self.epoch, self.placement.primary)
-        role = _BY_STATE[placement.state_of(node)] if node is not None else Role.NONE
-        if role is Role.BACKUP and placement.primary == node:
-            role = Role.PRIMARY if self.active and self.epoch == placement.epoch else Role.PROMOTING
+        old, was, epoch, before = self.role, self.role in _LEADING, self.epoch, self.placement.primary
+        role, primary = _BY_STATE[placement.state_of(node)] if node is not None else Role.NONE, placement.primary
+        mine = role is Role.BACKUP and primary == node
+        if mine:
+            role = Role.PRIMARY if self.active and epoch == placement.epoch else Role.PROMOTING
         self.role, self.placement, self.epoch = role, placement, placement.epoch
-        return before != (self.mine or self.role, self.epoch, self.placement.primary)
+        return was is not mine or (not mine and role is not old) or epoch != placement.epoch or primary != before
 
     def activate(self) -> None:
         """Its promotion is done: the partition serves."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
 
 import msgspec
@@ -226,8 +227,12 @@ def encode(topology: Topology) -> bytes:
     return _encoder.encode(topology)
 
 
+@lru_cache(maxsize=2)
 def decode(data: bytes) -> Topology:
-    """The inverse of `encode`; raises ValueError with what was wrong."""
+    """The inverse of `encode`; raises ValueError with what was wrong.
+
+    What is proposed is committed next, or is what was: a map of many partitions is not taken apart twice.
+    """
     try:
         topology = _decoder.decode(data)
     except msgspec.MsgspecError as error:
@@ -248,12 +253,12 @@ def what_changed(before: Topology | None, after: Topology) -> str:
     said += [f"{node} is another life" for node in new if node in old and old[node] != new[node]]
     if before.baseline != after.baseline:
         said.append(f"baseline {','.join(after.baseline)}")
-    pairs = list(zip(before.placements, after.placements, strict=False))
-    if primaries := sum(p.primary != q.primary for p, q in pairs):
+    changed = [(p, q) for p, q in zip(before.placements, after.placements, strict=False) if p.version != q.version]
+    if primaries := sum(p.primary != q.primary for p, q in changed):
         said.append(f"primaries moved: {primaries}")
-    if in_sync := sum(p.in_sync != q.in_sync for p, q in pairs):
+    if in_sync := sum(p.in_sync != q.in_sync for p, q in changed):
         said.append(f"in-sync sets changed: {in_sync}")
-    if lost := sum(q.lost for q in after.placements):
+    if lost := sum([q.lost for q in after.placements]):
         said.append(f"LOST: {lost}")
     return "; ".join(said)
 

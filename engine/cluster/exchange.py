@@ -214,6 +214,7 @@ class Exchange:
             probe("exchange.no_vote_on_this_disk")
             return  # the voter of this name is another disk: it alone knows what it promised
         if self.accepted != (message.ballot, message.topology):
+            topologies.decode(message.topology)  # before anything is promised about it; and the commit finds it done
             core.vote(r.Accepted(message.after, message.ballot, message.topology))
         self.draining = None
         core.frozen = True

@@ -174,7 +174,7 @@ class Membership:
         self.claims.switch()
         self.names.switch()
         core.quorum = self.detector.has_quorum()
-        self._look_at = core.now
+        self._look_at = core.now + 1  # in a turn of its own: this one had all partitions to place
         self._frozen = {}
         self._caught_up = {}
         self._emptied = {}
