@@ -253,12 +253,17 @@ def what_changed(before: Topology | None, after: Topology) -> str:
     said += [f"{node} is another life" for node in new if node in old and old[node] != new[node]]
     if before.baseline != after.baseline:
         said.append(f"baseline {','.join(after.baseline)}")
-    changed = [(p, q) for p, q in zip(before.placements, after.placements, strict=False) if p.version != q.version]
-    if primaries := sum(p.primary != q.primary for p, q in changed):
+    primaries = in_sync = lost = 0
+    for p, q in zip(before.placements, after.placements, strict=False):
+        lost += q.lost
+        if p.version != q.version:
+            primaries += p.primary != q.primary
+            in_sync += p.in_sync != q.in_sync
+    if primaries:
         said.append(f"primaries moved: {primaries}")
-    if in_sync := sum(p.in_sync != q.in_sync for p, q in changed):
+    if in_sync:
         said.append(f"in-sync sets changed: {in_sync}")
-    if lost := sum([q.lost for q in after.placements]):
+    if lost:
         said.append(f"LOST: {lost}")
     return "; ".join(said)
 
