@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from rebalance import aside
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from engine.cluster import rescue
+from engine.messages import CopyReport, ResetLost
+from rebalance import aside, plan
+from rebalance.table import Taken, Topology
 from tests.sim.machine import Machine
-from tests.sim.planted.fault import Faults, during, replace
+from tests.sim.planted.fault import Faults, around, during, replace
+from wal.ids import NodeId
 
 MEMBERSHIP = Faults()
 
@@ -20,3 +27,68 @@ def whoever_never_answers_passes_for_slow(machine: Machine) -> None:
     """Where one other copy would be left, one that beats and never answers is waited for as if it were slow."""
     assert machine.node is not None
     replace(machine.node.membership.pace, "is_mute", lambda *_: False)
+
+
+@MEMBERSHIP.fault("10")
+def whoever_is_heard_is_in_the_map(machine: Machine) -> None:
+    """A coordinator takes everyone that it hears into the map, whether or not they hear each other."""
+    assert machine.node is not None
+    replace(machine.node.detector, "connected", list)
+
+
+@MEMBERSHIP.fault("10")
+def late_by_the_clock(machine: Machine) -> None:
+    """A coordinator whose own disk keeps it from listening takes those whom it has not listened to for silent."""
+    assert machine.node is not None
+    core = machine.node.core
+
+    def turn(original: Callable[..., Any], now: int, events: Any) -> Any:
+        core.attentive += max(0, now - core.now)
+        return original(now, events)
+
+    around(machine.node, "turn", turn)
+
+
+@MEMBERSHIP.fault("1, 10")
+def emptied_copy_says_nothing(machine: Machine) -> None:
+    """A copy that had to be emptied stays in sync by the map, because its node does not say what became of it."""
+    assert machine.node is not None
+    replace(machine.node.membership, "_emptied_here", lambda: False)
+
+
+@MEMBERSHIP.fault("1")
+def an_old_order_resets_what_is_lost_again(machine: Machine) -> None:
+    """An order to begin anew with lost partitions is carried out whenever they are LOST, not only for that one time."""
+    assert machine.node is not None
+    orders, numbers = machine.node.membership.orders, list[int]()
+
+    def standing(original: Callable[[Topology], Any], topology: Topology) -> Any:
+        if orders._reset is not None:
+            numbers[:] = [number for number, _ in orders._reset.partitions]
+        if numbers:
+            orders._until = orders.core.now
+            orders._reset = ResetLost([(number, topology.placements[number].version) for number in numbers])
+        return original(topology)
+
+    around(orders, "standing", standing)
+
+
+@MEMBERSHIP.fault("1")
+def begun_again_with_any_copy(machine: Machine) -> None:
+    """A partition whose in-sync copies are all lost begins again with a copy that is not the best of those left."""
+    right = plan.best_copy
+
+    def another(
+        partition: int, reports: Mapping[str, Mapping[NodeId, CopyReport]], nodes: Sequence[NodeId], instead: NodeId
+    ) -> tuple[NodeId, Taken]:
+        best, _ = right(partition, reports, nodes, instead)
+        rest = [n for n in nodes if n != best and any(n in by_node for by_node in reports.values())]
+        return right(partition, reports, rest or nodes, instead)
+
+    during(machine, machine.node, "turn", plan, "best_copy", another)
+
+
+@MEMBERSHIP.fault("2")
+def a_rescue_counts_on_by_one(machine: Machine) -> None:
+    """Whoever goes on by force takes the next version and the next epochs, which those who are gone may have had."""
+    during(machine, machine.node, "turn", rescue, "JUMP", 1)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.client.calls import PutCall
+from tests.conversations.in_turn import in_turn
+from tests.sim.draws import Draws
 from tests.sim.network import MS
-from tests.sim.planted.stage import SETTINGS, Stage, Stories, key, told
-from tests.sim.world import Plant
+from tests.sim.oracles import compare_copies
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, REST_NS, SETTINGS, Stage, Stories, key, told
+from tests.sim.violation import Violation
+from tests.sim.world import SECOND, Plant, World
+from wal import records as r
 from wal.ids import NodeId
 
 MEMBERS = Stories()
@@ -25,10 +31,10 @@ def _in_sync(stage: Stage, partition: int) -> tuple[NodeId, ...]:
     return newest.placements[partition].in_sync
 
 
-def _busy(stage: Stage, seconds: int) -> None:
+def _busy(stage: Stage, seconds: int, partition: int = 0) -> None:
     """There is something to sync all the time."""
     for _ in range(4 * seconds):
-        stage.begin_put(key(0), b"busy")
+        stage.begin_put(key(partition), b"busy")
         stage.wait(250)
 
 
@@ -67,3 +73,133 @@ def the_last_other_copy_beats_and_does_not_answer(plant: Plant | None) -> None:
         stage.end(lost)
         stage.wait(15_000)
         stage.curtain()
+
+
+@story
+def two_members_do_not_hear_each_other(plant: Plant | None) -> None:
+    """n2 and n3 are cut off from each other, and everyone else hears both."""
+    with Stage(plant, nodes=5) as stage:
+        stage.put(key(1), b"1")
+        stage.world.network.cut("a link", [("n2", "n3"), ("n3", "n2")])
+        stage.wait(8_000)
+        put = stage.begin_put(key(1), b"2")
+        stage.wait(3_000)
+        stage.must(told(put), "one of two that do not hear each other is left out, and the rest goes on")
+        stage.curtain()
+
+
+@story
+def a_coordinator_with_a_slow_disk(plant: Plant | None) -> None:
+    """Each sync of n1's disk takes longer than it would wait for an answer; n1 is the one to set itself aside."""
+    quick = msgspec.structs.replace(
+        SETTINGS,
+        suspicion_ms=400,
+        heartbeat_ms=60,
+        connection_lost_ms=120,
+        exchange_delay_ms=40,
+        exchange_retry_ms=200,
+        exchange_drain_ms=200,
+        retransmit_ms=100,
+    )
+    with Stage(plant, settings=quick) as stage:
+        _slow(stage, "n1")
+        _busy(stage, 20, partition=1)
+        newest = stage.world.newest()
+        assert newest is not None
+        stage.must([m.node for m in newest.members] == ["n1", "n2", "n3"], "nobody is left out who is healthy")
+        stage.must("n1" not in _in_sync(stage, 1), f"the slow one is set aside, at {newest.version}")
+        stage.must(newest.version.minor <= 2, f"one exchange is enough, and not {newest.version.minor}")
+        stage["n1"].speed.slow_until = 0
+        stage.wait(30_000)
+        stage.curtain()
+
+
+@story
+def a_copy_in_sync_empties_itself(plant: Plant | None) -> None:
+    """n2 must undo what it has forgotten. No oracle watches meanwhile: no seed is to come to that."""
+    with World(Draws("a story"), SETTINGS, affinity=in_turn, plant=plant) as world:
+        names = ["n1", "n2", "n3"]
+        for name in names:
+            world.add_machine(name)
+        world.form(names)
+        client, node = world.add_client("c1"), world.machines["n2"].node
+        assert node is not None
+        put = client.spawn(client.call(PutCall(client.new_tx(), NAMESPACE, [key(0)], [b"1"]), timeout_ns=ANSWER_NS))
+        world.run_for(4 * SECOND)
+        assert told(put)
+        fragment = node.core.replica.fragment((NAMESPACE, 0))
+        fragment.settle(fragment.counter.lwm)
+        node.core.log(r.Undo(NAMESPACE, 0, 0, []))
+        assert fragment.loading
+        if not world.run_while(lambda: fragment.loading or not node.core.holds[0].in_sync, at_most=REST_NS):
+            raise Violation("story", "an emptied copy leaves the in-sync set, catches up, and is let back in")
+        compare_copies(world)
+
+
+@story
+def a_partition_is_lost_twice_and_ordered_once(plant: Plant | None) -> None:
+    """n1 has the only copy and goes; the order to begin again is not heard by n2, who leads; n1 returns, and both go."""
+    with Stage(plant, nodes=5, settings=msgspec.structs.replace(SETTINGS, backups=0)) as stage:
+        stage.put(key(0), b"1")
+        stage.power_cut("n1")
+        stage.left_out("n1")
+        unheard = stage.lose("reset-lost")
+        stage.world.command(stage["n3"], "reset-lost", {"yes": []})
+        stage.wait(1_000)
+        stage.start("n1")
+        stage.until(lambda: stage.primary(0, "n1"), "n1 is back with its copy")
+        stage.put(key(0), b"2")
+        stage.power_cut("n1", "n2")
+        stage.left_out("n1")
+        stage.wait(5_000)
+        stage.end(unheard)
+        stage.start("n1", "n2")
+        stage.until(lambda: stage.primary(0, "n1"), "n1 is back with its copy, once more")
+        stage.must(stage.get(key(0)) == b"2", "an order about a partition that was LOST is void once it was found")
+        stage.curtain()
+
+
+@story
+def the_best_of_two_old_copies(plant: Plant | None) -> None:
+    """n3 missed one write, n1 the next; then n2's disk is lost, and the operator lets the partition begin again."""
+    with Stage(plant, nodes=5) as stage:
+        stage.put(key(0), b"all have it")
+        stage.wait(2_000)
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        stage.put(key(0), b"n1 and n2 have it")
+        stage.wait(2_000)
+        stage.power_cut("n1")
+        stage.left_out("n1")
+        stage.put(key(0), b"n2 alone has it")
+        _lose(stage, "n2")
+        stage.start("n1", "n3")
+        stage.wait(5_000)
+        stage.world.command(stage["n4"], "reset-lost", {"yes": []})
+        stage.wait(3_000)
+        stage.must(stage.get(key(0), stage.another()) == b"n1 and n2 have it", "the best copy that is left is taken")
+
+
+@story
+def a_majority_is_lost_that_had_gone_on(plant: Plant | None) -> None:
+    """n3 is away; n1 and n2 have made another map when their disks are lost, and n3 goes on by force."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"1")
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        stage.put(key(0), b"2")
+        _lose(stage, "n1", "n2")
+        stage.start("n3")
+        stage.wait(3_000)
+        stage.world.command(stage["n3"], "recover", {"nodes": ["n3"], "yes": []})
+        stage.until(lambda: stage.primary(0, "n3"), "n3 goes on")
+        stage.put(key(0), b"3", stage.another())
+
+
+def _lose(stage: Stage, *names: NodeId) -> None:
+    """The disks of these nodes burn."""
+    for name in names:
+        machine = stage[name]
+        machine.stop("its disk broke", calls=0)
+        machine.wipe()
+        stage.world.destroyed(machine, "lost its disk")

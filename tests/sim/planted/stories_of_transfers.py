@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
-from engine.messages import Replicate
+from engine.messages import Replicate, Supply
 from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key
 from tests.sim.world import Plant
@@ -35,6 +35,34 @@ def a_full_transfer_of_many_rows(plant: Plant | None) -> None:
         stage["n3"].wipe()
         stage.left_out("n3")
         stage.start("n3")
+        stage.curtain()
+
+
+@story
+def a_batch_of_a_transfer_is_lost(plant: Plant | None) -> None:
+    """n3 takes everything in full, one batch at a time, and the second one is lost on the way."""
+    keys = [b"{k0}%05d" % n for n in range(500)]
+    small = msgspec.structs.replace(SETTINGS, supply_batch_bytes=1 << 10, supply_credit=1)
+    with Stage(plant, settings=small) as stage:
+        for at in range(0, len(keys), 250):
+            share = keys[at : at + 250]
+            put = PutCall(stage.client.new_tx(), NAMESPACE, share, [b"v" * 20] * len(share))
+            stage.do(stage.client.call(put, timeout_ns=ANSWER_NS))
+        stage.power_cut("n3")
+        stage["n3"].wipe()
+        stage.left_out("n3")
+        sent: list[int] = []
+
+        def is_the_second(src: str, dst: str, said: object) -> bool:
+            if isinstance(said, Supply) and (src, dst) == ("n1", "n3"):
+                sent.append(said.batch)
+            return isinstance(said, Supply) and len(sent) == 2
+
+        stage.world.network.rules.append(Rule("supply", is_the_second, drop=True))
+        stage.start("n3")
+        stage.wait(10_000)
+        newest = stage.world.newest()
+        stage.must(newest is not None and "n3" in newest.placements[0].in_sync, "what was lost is sent again, and no more")
         stage.curtain()
 
 

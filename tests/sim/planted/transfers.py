@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine.messages import AskTail, Settled
+from engine.messages import AskTail, More, Settled
 from engine.state import replica as replicas
 from rebalance.fragment import FragmentState
 from rebalance.image import FragmentImage, image_of
@@ -116,6 +116,17 @@ def ordered_copy_is_emptied_at_once(machine: Machine) -> None:
         return problem
 
     around(node.anew, "order", order)
+
+
+@TRANSFERS.fault("10")
+def asked_again_taken_for_credit(machine: Machine) -> None:
+    """A supplier that is asked once more for what was lost sends the next batch, as if it had been given leave to."""
+    assert machine.node is not None
+
+    def on_more(original: Callable[..., None], sender: NodeId, message: More) -> None:
+        original(sender, msgspec.structs.replace(message, again=False))
+
+    around(machine.node.supply, "on_more", on_more)
 
 
 @TRANSFERS.fault("1, 4")
