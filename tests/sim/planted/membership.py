@@ -8,6 +8,7 @@ from typing import Any
 from engine.cluster import rescue
 from engine.messages import CopyReport, ResetLost
 from rebalance import aside, plan
+from rebalance.salvage import best_copy
 from rebalance.table import Taken, Topology
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace
@@ -76,14 +77,12 @@ def an_old_order_resets_what_is_lost_again(machine: Machine) -> None:
 @MEMBERSHIP.fault("1")
 def begun_again_with_any_copy(machine: Machine) -> None:
     """A partition whose in-sync copies are all lost begins again with a copy that is not the best of those left."""
-    right = plan.best_copy
-
     def another(
         partition: int, reports: Mapping[str, Mapping[NodeId, CopyReport]], nodes: Sequence[NodeId], instead: NodeId
     ) -> tuple[NodeId, Taken]:
-        best, _ = right(partition, reports, nodes, instead)
+        best, _ = best_copy(partition, reports, nodes, instead)
         rest = [n for n in nodes if n != best and any(n in by_node for by_node in reports.values())]
-        return right(partition, reports, rest or nodes, instead)
+        return best_copy(partition, reports, rest or nodes, instead)
 
     during(machine, machine.node, "turn", plan, "best_copy", another)
 
