@@ -77,6 +77,7 @@ def an_old_order_resets_what_is_lost_again(machine: Machine) -> None:
 @MEMBERSHIP.fault("1")
 def begun_again_with_any_copy(machine: Machine) -> None:
     """A partition whose in-sync copies are all lost begins again with a copy that is not the best of those left."""
+
     def another(
         partition: int, reports: Mapping[str, Mapping[NodeId, CopyReport]], nodes: Sequence[NodeId], instead: NodeId
     ) -> tuple[NodeId, Taken]:
