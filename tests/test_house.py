@@ -20,7 +20,20 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("wal", "rebalance", "engine", "tools")
 
 DOING = {
-    "wal": {"archive", "archiver", "checksum", "disk", "errors", "history", "index", "log", "probe", "reader", "recovery"}
+    "wal": {
+        "archive",
+        "archiver",
+        "checksum",
+        "disk",
+        "errors",
+        "history",
+        "index",
+        "kept",
+        "log",
+        "probe",
+        "reader",
+        "recovery",
+    }
     | {"repair", "scan", "segment_file", "segments", "walk"},
     "engine": {"aio", "api", "errors", "siblings"},
     "engine.client": {"admin", "blocking", "codecs", "inside", "loop", "namespace", "running", "session", "timing"}

@@ -30,6 +30,7 @@ from wal.errors import LogClosed
 from wal.history import HistoryCursor, SegmentView
 from wal.ids import Fragment, Namespace, check_name
 from wal.index import Touched, touched_by
+from wal.kept import KEPT, Kept, Reservation, write_kept
 from wal.probe import probe
 from wal.records import Record, Trimmed
 from wal.recovery import examine, require
@@ -94,7 +95,7 @@ class Log:
         self._preparing = threading.Lock()  # held while the next segment's file is made, or taken
         self._prepared = 0  # its size, if it is there
         self._retaining = threading.Lock()  # guards the next two
-        self._pins: dict[str, int] = {}
+        self._pins: dict[str, Reservation] = {}
         self._reach: dict[Fragment, int] = {}
         self._full: DiskFull | None = None
         self._failure: DiskError | LogClosed | None = None
@@ -126,7 +127,7 @@ class Log:
         else:
             require(found, from_lsn)
         for name in disk.list():
-            if name == PREPARED or name.endswith(".tmp"):
+            if name in {PREPARED, KEPT} or name.endswith(".tmp"):
                 disk.remove(name)
         finish(disk, found)
         torn: Torn | None = None
@@ -263,13 +264,14 @@ class Log:
 
     # Retention.
 
-    def pin(self, token: str, lsn: int) -> None:
+    def pin(self, token: str, lsn: int, now_ms: int = 0) -> None:
         """Keep the log from `lsn` on, until `unpin`, or until the cap makes the pin give way. Replaces its token's.
 
         An eighth of the cap is kept free for pinned segments; what nobody has pinned goes before.
         """
         with self._retaining:
-            self._pins[token] = lsn
+            known = self._pins.get(token)
+            self._pins[token] = Reservation(token, lsn, now_ms if known is None else known.since_ms)
 
     def unpin(self, token: str) -> None:
         """Let go of a pin; one that gave way is gone already."""
@@ -279,7 +281,23 @@ class Log:
     def pins(self) -> dict[str, int]:
         """token -> the LSN from which on it keeps the log."""
         with self._retaining:
-            return dict(self._pins)
+            return {token: pin.lsn for token, pin in self._pins.items()}
+
+    def tell(self, checkpoint_lsn: int) -> None:
+        """Say in `kept.json` who needs what of it, for whoever looks at its files. From any thread, one at a time."""
+        settings = self._settings
+        with self._retaining:
+            pins = list(self._pins.values())
+        write_kept(
+            self._disk,
+            Kept(
+                bytes_max=settings.total_bytes,
+                pin_bytes=settings.pin_bytes,
+                age_ms=settings.age_ms,
+                checkpoint_lsn=checkpoint_lsn,
+                pins=pins,
+            ),
+        )
 
     def trimmable(self, checkpoint_lsn: int, open_lsn: int | None, now_ms: int = 0) -> Trimmed | None:
         """What may go, as the record to be logged before `trim`; None if the log is within its bounds, or nothing may.
@@ -299,7 +317,7 @@ class Log:
                 older_than_ms=now_ms - self._settings.age_ms if self._settings.age_ms else 0,
                 checkpoint_lsn=checkpoint_lsn,
                 open_lsn=open_lsn,
-                pins=self._pins,
+                pins={token: pin.lsn for token, pin in self._pins.items()},
             )
             if trim is None:
                 return None

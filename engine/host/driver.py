@@ -58,7 +58,7 @@ class Driver:
         self.note = note
         self.carrier: Carrier | None = None
         self.stopped: asyncio.Future[str] = loop.create_future()
-        self.duties = Duties(self, node, home.log, home.write_checkpoint)
+        self.duties = Duties(self, node, home.log, home.write_checkpoint, tells=True)
         self._events: list[Event] = []
         self._weights: list[int] = []  # bytes, of each event
         self._scheduled = False

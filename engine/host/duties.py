@@ -118,7 +118,9 @@ class _Reader:
 class Duties:
     """What is owed for one life of a node. `over`: no further turn may be taken."""
 
-    def __init__(self, doer: Doer, node: Node, log: Log, store: Callable[[CheckpointImage], None]) -> None:
+    def __init__(
+        self, doer: Doer, node: Node, log: Log, store: Callable[[CheckpointImage], None], *, tells: bool = False
+    ) -> None:
         self.doer = doer
         self.node = node
         self.log = log
@@ -140,6 +142,10 @@ class Duties:
         self._archivable = 0  # up to this LSN the store has everything, and there may be something to archive
         self._archive_at = 0  # when the next part of that is due: ns, monotonic
         self._left_alone: set[str] = set()
+        self._tells = tells  # who needs what of the log is said beside it
+        self._telling = False
+        self._told: tuple[int, frozenset[str]] | None = None
+        self._checkpoint_lsn = 0
         self._finish: Callable[[Exception | None], None] | None = None
 
     # A turn.
@@ -242,7 +248,8 @@ class Duties:
             case OpenHistory(session, wants):
                 self._close(session)
                 cursor = self.log.history(wants)
-                self.log.pin(_pin(session), cursor.at_lsn)
+                self.log.pin(_pin(session), cursor.at_lsn, self._wall_ms)
+                self._tell()
                 self._readers[session] = _Reader(cursor, wants)
             case ReadHistory(session, size):
                 reader = self._readers.get(session)
@@ -294,6 +301,7 @@ class Duties:
         if reader is None:
             return
         self.log.unpin(_pin(session))
+        self._tell()
         reader.close()
         if reader.reading:
             self._closing.append(reader)
@@ -314,11 +322,27 @@ class Duties:
             return
         if not self.over:
             self.doer.inbox(CheckpointWritten(image.lsn))
-            self._archivable = image.lsn
+            self._archivable = self._checkpoint_lsn = image.lsn
             trimmed = self.log.trimmable(image.lsn, None, self._wall_ms)
             if trimmed is not None:
                 self.doer.inbox(LogGrew(trimmed))
+            self._tell()
         self._try_finish()
+
+    def _tell(self) -> None:
+        """Say who needs what of the log, if that is another thing than was said last."""
+        saying = self._checkpoint_lsn, frozenset(self.log.pins())
+        if not self._tells or self._telling or self.over or saying == self._told:
+            return
+        self._telling, self._told = True, saying
+        self.doer.background("tell", lambda: self.log.tell(saying[0]), self._was_told)
+
+    def _was_told(self, _: None, error: Exception | None) -> None:
+        self._telling = False
+        if error is not None:
+            self._fail(error)
+        else:
+            self._tell()
 
     def _remove(self) -> None:
         """Remove what is to go, one after the other: a power cut must not leave a hole."""
