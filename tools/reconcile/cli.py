@@ -21,6 +21,7 @@ from engine.errors import Error, UsageError
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
+from tools.reconcile.page import page_of
 from tools.reconcile.repair_cli import COMMANDS
 from tools.reconcile.report import ExitCode, Report, lines_of, show
 from tools.reconcile.run import FINDINGS_KEPT, check
@@ -51,7 +52,7 @@ def check_command(
     directories: Annotated[list[str], typer.Argument(metavar="DIR...", help="Data directories, one per node.")],
     engine: Annotated[EngineName, typer.Option(help="One process, or Spark.")] = EngineName.LOCAL,
     master: Annotated[str | None, typer.Option(help="Spark's master; local[2] unless spark-submit gave one.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write findings.jsonl and summary.json here.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write findings.jsonl, report.html and summary.json here.")] = None,
     values: Annotated[Values, typer.Option(help="What a report says of values, beside their size.")] = Values.HASH,
     as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON Lines, and last the summary.")] = False,
     parallelism: Annotated[int, typer.Option(min=0, help="Tasks; 0: one, or as many as Spark has processors.")] = 0,
@@ -81,7 +82,7 @@ def check_command(
         else:
             report = _run(directories, engine, master, parallelism, values, grace, limit, level, recheck, delay)
         if out is not None:
-            report.write(out)
+            report.write(out, page_of(report))
     _print(report, as_json=as_json)
     raise typer.Exit(report.exit_code)
 

@@ -24,7 +24,7 @@ from tools.reconcile.task import Counts, ShareResult, Tally
 from wal.ids import Namespace, NodeId
 
 FORMAT = 1
-FINDINGS, SUMMARY = "findings.jsonl", "summary.json"
+FINDINGS, PAGE, SUMMARY = "findings.jsonl", "report.html", "summary.json"
 LOST_SHOWN = 8
 SHOWN = 50
 """So many findings are shown to a person; a report in a directory, and plain lines, have them all."""
@@ -133,12 +133,12 @@ class Report(msgspec.Struct, frozen=True):
         """The file of the summary."""
         return msgspec.json.format(msgspec.json.encode(self.summary), indent=2) + b"\n"
 
-    def write(self, directory: Path) -> None:
-        """Put both files into a directory, made if it is not there. The summary is last: where it is, all is."""
+    def write(self, directory: Path, page: bytes) -> None:
+        """Put the files into a directory, made if it is not there. The summary is last: where it is, all is."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             (directory / SUMMARY).unlink(missing_ok=True)
-            for name, data in ((FINDINGS, self.findings_bytes()), (SUMMARY, self.summary_bytes())):
+            for name, data in ((FINDINGS, self.findings_bytes()), (PAGE, page), (SUMMARY, self.summary_bytes())):
                 new = directory / f"{name}.tmp"
                 new.write_bytes(data)
                 os.replace(new, directory / name)

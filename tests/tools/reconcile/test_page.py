@@ -1,0 +1,121 @@
+"""The page of a report: it is whole, it says what the report says, and nothing in a report becomes markup.
+
+No browser is a dependency of this project, so the page is read by the parser of the standard library: every element must
+end where it should.
+"""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.state.store import Entry
+from tests.support.directories import copies, replace
+from tests.support.reconciled import DAMAGES, fragment_of
+from tools.reconcile import Report, Values, check
+from tools.reconcile.page import BARS_MAX, FINDINGS_SHOWN, page_of
+
+VOID = {"meta"}
+
+
+class Page(HTMLParser):
+    """Elements, texts and rows; an element that does not end is a mistake."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: dict[str, int] = {}
+        self.cells: list[str] = []
+        self.text = ""
+        self.titles: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(data.decode())
+        self.close()
+        assert self.open == [], f"these do not end: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "td":
+            self.cells.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> ends nothing"
+        assert self.open.pop() == tag, f"</{tag}> ends another element"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if "td" in self.open:
+            self.cells[-1] += data
+        if self.open[-2:] == ["rect", "title"]:
+            self.titles.append(data)
+
+
+NAMES = ["several rows", "two histories", "a store cut short", "a copy one counter behind", "every partition lost"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_says_what_the_report_says(name: str, stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    DAMAGES[name].do(tmp_path)
+    report = check([str(path) for path in directories if path.exists()], values=Values.FULL)
+    data = page_of(report)
+    assert data == page_of(report)
+    page = Page(data)
+    assert f"{report.summary.cluster}: {report.summary.verdict}" in page.text
+    for finding in report.decoded():
+        assert {str(finding.kind), finding.where, finding.key or ""} <= set(page.cells)
+        assert all(node in page.text for node in (*finding.on, *finding.copies, *finding.evidence))
+    for kind, count in report.summary.findings.items():
+        assert f"{kind}: {count}" in page.titles
+    report.write(tmp_path / "report", data)
+    assert (tmp_path / "report" / "report.html").read_bytes() == data
+
+
+def test_hostile_text_is_text(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    key = b"<script>alert('1')</script>\"&amp;</td><img src=x onerror=a>"
+    replace(directories[1], ("acc", fragment_of(key)[1]), {key: Entry(1, 1, b"</table><script src=//evil></script>")})
+    report = check([str(path) for path in directories], values=Values.FULL)
+    page = Page(page_of(report))
+    assert key.decode() in page.cells
+    assert not {"script", "img", "link", "iframe", "a"} & page.tags.keys()
+    assert not [name for name, _ in page.attributes if name.startswith("on") or name in {"src", "href"}]
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+
+
+def test_a_page_stays_small_however_much_was_found(stopped: list[Path]) -> None:
+    report = check([str(path) for path in stopped])
+    line = b'{"kind":"MISSING_ON","partition":%d,"namespace":"acc","key":"k","on":["n1"],"proof":"log"}'
+    lines = [line % (at % 1024) for at in range(5_000)]
+    many = msgspec.structs.replace(
+        report.summary, partitions=1024, findings={"MISSING_ON": 5_000}, kept=5_000, verdict="differences", exit_code=1
+    )
+    data = page_of(Report(lines, many))
+    page = Page(data)
+    assert page.cells.count("MISSING_ON") == FINDINGS_SHOWN
+    assert f"{FINDINGS_SHOWN} of 5000 are shown; findings.jsonl has 5000." in page.text
+    bars = [title for title in page.titles if "..:" in title]
+    assert len(bars) == BARS_MAX
+    assert sum(int(title.rpartition(" ")[2]) for title in bars) == 5_000
+    assert len(data) < 500_000
+
+
+def test_what_is_compared_with_other_tools_is_shown_by_tests() -> None:
+    """The page of comparisons names, for each line that says `yes` of ours, a test that is there."""
+    root = Path(__file__).parents[3]
+    lines = (root / "docs" / "reconcile-compared.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][1:]
+    rows = [row for row in rows if not row[0].startswith("---")]
+    assert len(rows) >= 25
+    for row in rows:
+        if row[1] == "-":
+            assert row[-1] == "", row
+            continue
+        file, _, name = row[-1].strip("`").partition("::")
+        assert f"def {name}(" in (root / "tests" / file).read_text(encoding="utf-8"), row
