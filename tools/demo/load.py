@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -161,9 +161,13 @@ SPARK_SECONDS = 0.1
 
 
 class Heart:
-    """Single puts, one after another, into partitions of one primary: how long is a write held up when it dies?"""
+    """Single puts, one after another, into partitions of one primary: how long is a write held up when it dies?
 
-    def __init__(self, database: aio.Database, node: str, *, keys: int = 16) -> None:
+    `width` of them are under way at a time, each in keys of its own.
+    """
+
+    def __init__(self, database: aio.Database, node: str, *, keys: int = 16, width: int = 1) -> None:
+        self._width = width
         self._namespace = database.namespace(BEATS)
         topology = database.session.router.topology
         assert topology is not None, "a connected client has the table"
@@ -175,34 +179,55 @@ class Heart:
 
     async def beat(self) -> None:
         """Until cancelled."""
-        while True:
-            for key in self._keys:
+        async with asyncio.TaskGroup() as beating:
+            for first in range(self._width):
+                beating.create_task(self._beat(self._keys[first :: self._width]))
+
+    async def _beat(self, keys: list[bytes]) -> None:
+        while keys:
+            for key in keys:
                 began = time.monotonic()
                 await self._namespace.put(key, str(self.beats).encode())
                 self.longest = max(self.longest, time.monotonic() - began)
                 self.beats += 1
                 await asyncio.sleep(BEAT_SECONDS)
 
-    async def sparks(self, line: list[int]) -> None:
-        """Beat until cancelled, and note how many beats each piece of a second had."""
-        beating = asyncio.create_task(self.beat())
+
+class Watch:
+    """What a reader sees of a load that goes on while something else happens: its rate, and how many copies lag.
+
+    `rates` are beats in a second, and `lags` what `lag` said, for each piece of `SPARK_SECONDS`; of both, `seen` is told.
+    """
+
+    def __init__(self, heart: Heart, lag: Callable[[], Awaitable[int]], seen: Callable[[Watch], None]) -> None:
+        self._heart = heart
+        self._lag = lag
+        self._seen = seen
+        self.rates: list[int] = []
+        self.lags: list[int] = []
+
+    async def look(self) -> None:
+        """Beat, and look, until cancelled."""
+        beating = asyncio.create_task(self._heart.beat())
         try:
             while not beating.done():
-                before = self.beats
+                before, began = self._heart.beats, time.monotonic()
                 await asyncio.sleep(SPARK_SECONDS)
-                line.append(self.beats - before)
+                self.lags.append(await self._lag())
+                self.rates.append(round((self._heart.beats - before) / (time.monotonic() - began)))
+                self._seen(self)
             await beating
         finally:
             beating.cancel()
 
 
-def spark_line(counts: Sequence[int], *, width: int = 60) -> str:
-    """Counts as a line of sparks, of so many columns at most: each is the least of what it stands for.
+def spark_line(counts: Sequence[int], *, width: int = 60, worst: Callable[[Sequence[int]], int] = min) -> str:
+    """Counts as a line of sparks, of so many columns at most: each is the worst of what it stands for.
 
-    >>> spark_line([0, 4, 8, 8], width=4), spark_line([8, 0, 8, 8], width=2)
-    ('▁▄██', '▁█')
+    >>> spark_line([0, 4, 8, 8], width=4), spark_line([8, 0, 8, 8], width=2), spark_line([8, 0, 4, 4], width=2, worst=max)
+    ('▁▄██', '▁█', '█▄')
     """
     share = -(-len(counts) // width) or 1
-    least = [min(counts[at : at + share]) for at in range(0, len(counts), share)]
+    shown = [worst(counts[at : at + share]) for at in range(0, len(counts), share)]
     most = max(counts, default=0) or 1
-    return "".join(SPARKS[count * (len(SPARKS) - 1) // most] for count in least)
+    return "".join(SPARKS[count * (len(SPARKS) - 1) // most] for count in shown)

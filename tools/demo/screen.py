@@ -16,10 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from tools.demo.evidence import Check
-from tools.demo.load import Load
+from tools.demo.load import Load, Watch, spark_line
 from tools.demo.summary import Summary
 
 LINE_SECONDS = 5.0
+SPARKS_LIVE = 20
 GOAL_KEYS = 30_000
 GOAL_BLOCKED = 2.0
 GOAL_RSS = 300 << 20
@@ -42,6 +43,7 @@ class Screen:
             transient=True,
         )
         self._bar: TaskID | None = None
+        self._watching: TaskID | None = None
 
     @property
     def seconds(self) -> float:
@@ -55,6 +57,27 @@ class Screen:
     def say(self, text: str) -> None:
         """Something happened."""
         self._line("  " + escape(text))
+
+    def watch(self, watch: Watch) -> None:
+        """A load goes on: at a terminal its last seconds are seen as they pass."""
+        if not self.console.is_terminal:
+            return
+        if self._watching is None:
+            self._watching = self._progress.add_task("", total=None, rate="")
+        rates, lags = watch.rates[-SPARKS_LIVE:], watch.lags[-SPARKS_LIVE:]
+        live = f"writes {spark_line(rates)}  copies missing {spark_line(lags, worst=max)} {lags[-1]:,}"
+        self._progress.update(self._watching, description=live)
+
+    def watched(self, watch: Watch) -> None:
+        """The whole of it: the rate of the load above what lagged, on one scale of time."""
+        if self._watching is not None:
+            self._progress.remove_task(self._watching)
+            self._watching = None
+        for what, counts, worst, unit in (
+            ("writes", watch.rates, min, "writes/s at most"),
+            ("lag", watch.lags, max, "partitions lacked a copy at most"),
+        ):
+            self.say(f"{what:<7}{spark_line(counts, worst=worst)} {max(counts, default=0):,} {unit}")
 
     def check(self, check: Check) -> None:
         """Something was checked."""

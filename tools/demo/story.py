@@ -22,11 +22,11 @@ import msgspec
 
 from engine import aio
 from engine.client.admin import ask
-from engine.errors import Error, UsageError
+from engine.errors import Error, Unavailable, UsageError
 from engine.turn.settings import Settings
 from tools.demo import flights as data
 from tools.demo.evidence import Check, check_return, damage, equal, lost_hours, read_return, same_counters
-from tools.demo.load import Heart, Load, spark_line
+from tools.demo.load import Heart, Load, Watch
 from tools.demo.screen import Screen
 from tools.demo.summary import Killed, Loaded, Reconciled, Replaced, Returned, Summary
 from tools.local_cluster import LocalCluster, NodeProcess, spawn, until
@@ -36,6 +36,8 @@ NEW_NODE = "n4"
 PATIENCE_SECONDS = 120.0
 CHUNK_KEYS = 2_000
 HOURS_MIN = 6
+WRITERS = 8
+"""Single writes that are under way while a node is replaced."""
 RECONCILE_SECONDS = 300.0
 
 
@@ -260,8 +262,9 @@ class Story:
         coordinator = (await self.cluster.status())["coordinator"]
         gone = next(n for n in reversed(self.cluster.running) if n.name not in {self._victim, coordinator})
         began = time.monotonic()
-        heart, line = Heart(database, gone.name), list[int]()
-        beating = asyncio.create_task(heart.sparks(line))
+        heart = Heart(database, gone.name, width=WRITERS)
+        watch = Watch(heart, self._copies_missing, self.screen.watch)
+        beating = asyncio.create_task(watch.look())
         await ask(gone.address, "stop")
         if not await gone.ended(PATIENCE_SECONDS):
             raise Error(f"{gone.name} was asked to leave and did not; its log says:\n{gone.last_words()}")
@@ -276,7 +279,8 @@ class Story:
             await beating
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
-        self.screen.say(f"writes went on meanwhile: {spark_line(line)} {heart.beats:,}, the slowest {heart.longest:.2f} s")
+        self.screen.watched(watch)
+        self.screen.say(f"{heart.beats:,} single writes went on meanwhile, the slowest took {heart.longest:.2f} s")
         await self._quiet()
         progress = await ask(node.address, "progress")
         self.summary.replacement = Replaced(
@@ -288,10 +292,18 @@ class Story:
             rows=progress["rows"],
             writes=heart.beats,
             blocked_seconds=round(heart.longest, 3),
+            lagged_most=max(watch.lags, default=0),
         )
         self.screen.say(f"{NEW_NODE} has everything: {_ways(progress)}")
         self._check([equal("writes went on while a node was replaced", True, heart.beats > 0)])
         self._check([equal("what the new node got, it got in full", {"full"}, set(progress["fragments"]))])
+
+    async def _copies_missing(self) -> int:
+        """Partitions that have fewer in-sync copies than they should."""
+        try:
+            return int((await self.cluster.status())["under_replicated"])
+        except Unavailable:
+            return self.options.partitions
 
     async def _is_member(self, name: str) -> bool:
         return name in [m["node"] for m in (await self.cluster.status())["members"]]

@@ -55,8 +55,9 @@ class Replaced(msgspec.Struct):
     fragments: dict[str, int]
     updates: dict[str, int]
     rows: dict[str, int]
-    writes: int = 0  # single ones, one after the other, that were acknowledged meanwhile
+    writes: int = 0  # single ones, that were acknowledged meanwhile
     blocked_seconds: float = 0.0  # the longest that one of them took
+    lagged_most: int = 0  # partitions that lacked an in-sync copy at one time
 
 
 class Reconciled(msgspec.Struct):

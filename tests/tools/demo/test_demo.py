@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -15,9 +16,11 @@ from typer.testing import CliRunner
 from tests.support.commands import FORESHORE, environment
 from tests.support.patience import PATIENCE_SECONDS
 from tools.cli import app
+from tools.demo.load import SPARKS
 from tools.demo.summary import Summary
 from tools.local_cluster import spawn
 
+WATCHED = (("writes", "writes/s"), ("lag", "partitions lacked a copy"))
 SMALL = ("demo", "--partitions", "32", "--engine", "local")
 
 
@@ -38,7 +41,7 @@ def processes_about(directory: Path) -> list[str]:
 @pytest.mark.slow
 def test_the_whole_story_in_small(tmp_path: Path) -> None:
     result = subprocess.run(
-        [*FORESHORE, *SMALL, "--hours", "600", "--json", "--dir", str(tmp_path / "demo")],
+        [*FORESHORE, *SMALL, "--hours", "600", "--json", "--keep", "--dir", str(tmp_path / "demo")],
         capture_output=True,
         encoding="utf-8",
         timeout=PATIENCE_SECONDS,
@@ -67,8 +70,21 @@ def test_the_whole_story_in_small(tmp_path: Path) -> None:
     assert summary.load.sent_again > 0, "acknowledged commits were sent again, and applied once"
     assert (reconciled.differences, reconciled.engine, len(reconciled.found)) == (0, "local", 1)
     assert "\x1b" not in result.stderr, "a pipe gets plain lines"
-    assert not list((tmp_path / "demo").rglob("*")), "nothing is left"
+    rate, lag = (re.search(rf"  {what} +([{SPARKS}]+) ([0-9,]+) {unit} at most", result.stderr) for what, unit in WATCHED)
+    assert rate is not None
+    assert lag is not None
+    assert len(rate[1]) == len(lag[1]), "the reader sees both, for the same times"
+    assert int(lag[2]) == replaced.lagged_most > 0
+    assert replaced.writes > len(rate[1]), "the load went on"
+    assert len(result.stdout) < 16_000, "a summary is short"
     assert not processes_about(tmp_path)
+    commands = [line.partition(" foreshore ")[2].split() for line in result.stderr.splitlines() if "  foreshore " in line]
+    assert len(commands) == 3, "what was made is to be looked at"
+    for command in commands:
+        looked = subprocess.run(
+            [*FORESHORE, *command], capture_output=True, encoding="utf-8", timeout=PATIENCE_SECONDS, check=False
+        )
+        assert (looked.returncode, bool(looked.stdout)) == (0, True), (command, looked.stderr)
 
 
 @pytest.mark.processes
