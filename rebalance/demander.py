@@ -20,14 +20,15 @@ simply followed by a demand for what is still missing. Until a copy has taken pa
 from __future__ import annotations
 
 from itertools import islice
-from typing import assert_never
+from typing import assert_never, get_args
 
 import msgspec
 
 from rebalance.choice import Kind, have_of
 from rebalance.messages import Demand, More, Settle, Supply, ToDemander, Way
-from rebalance.partition import Hold, Role
+from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
+from rebalance.rule import NewMap, Rule
 from rebalance.settling import STUCK_AFTER, Settling
 from rebalance.table import back_off_ms
 from wal import records as r
@@ -78,10 +79,13 @@ class _Session:
         self.asked_at = now
 
 
-class Demander:
+class Demander(Rule):
     """The MOVING copies of one node."""
 
+    takes = get_args(ToDemander)
+
     def __init__(self, core: Node) -> None:
+        super().__init__()
         self.core = core
         self.progress = Progress()
         self._queue: dict[NodeId, dict[int, None]] = {}  # supplier -> partitions that must catch up
@@ -93,7 +97,6 @@ class Demander:
         self._aside = 0  # how often this node was set aside for being slow
         self._held_until = 0  # it asks for nothing before
         self._number = core.run << 32
-        self.wake_at: int | None = None
 
     @property
     def behind(self) -> int:
@@ -106,9 +109,9 @@ class Demander:
         """Whether a partition was demanded and nothing of it has been supplied yet."""
         return any(number in s.awaited for s in self._sessions.values())
 
-    def switch(self, changed: list[Hold]) -> None:
-        """A new topology; `changed` are the holds whose primary, epoch or role is another now."""
-        core = self.core
+    def switch(self, new: NewMap) -> None:
+        """A new topology: what changed is demanded anew, of whoever is primary now."""
+        core, changed = self.core, new.changed
         if self._is_set_aside():
             changed = list({h.number: h for h in (*changed, *(h for h in core.holds if h.role is Role.MOVING))}.values())
         for hold in changed:
@@ -399,7 +402,7 @@ class Demander:
         times.extend(self._put_off.values())
         if self._held_until:
             times.append(self._held_until)
-        self.wake_at = min(times, default=None)
+        self.alarm.at = min(times, default=None)
 
     def tick(self) -> None:
         """Ask again what was not answered."""
@@ -424,7 +427,7 @@ class Demander:
         self.settling.go_on()
         self._demand()
 
-    def handle(self, sender: NodeId, message: ToDemander) -> None:
+    def on(self, sender: NodeId, message: ToDemander) -> None:
         """Everything that a supplier says."""
         match message:
             case Supply():

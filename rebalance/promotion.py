@@ -14,14 +14,15 @@ A node that the new map names as primary, in a new epoch, may not serve yet. It 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import assert_never
+from typing import assert_never, get_args
 
 from rebalance.fragment import FragmentState
 from rebalance.messages import AskTail, CopyTail, Tail, TailReport, ToPromotion
 from rebalance.partition import Hold, PartitionState
 from rebalance.ports import MS, Node, Operation, Shipping, may_act
+from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.counters import PartitionCounter
 from wal.ids import Namespace, NodeId
@@ -32,10 +33,13 @@ FINISH_WORK = 4
 """Of beginning an epoch, beside what each fragment takes."""
 
 
-class Promotion:
+class Promotion(Rule):
     """The partitions that this node is named primary of and may not serve yet."""
 
+    takes = get_args(ToPromotion)
+
     def __init__(self, core: Node, replication: Shipping, *, activated: Callable[[Hold], None]) -> None:
+        super().__init__()
         self.core = core
         self._replication = replication
         self._activated = activated
@@ -45,10 +49,13 @@ class Promotion:
         self._unasked: deque[int] = deque()  # of those that wait
         self._going_on = False
         self._ask_at = 0
-        self.wake_at: int | None = None
+
+    def switch(self, new: NewMap) -> None:
+        """A new map names this node primary of partitions that it does not serve yet."""
+        self.begin(new.promoted)
 
     def begin(self, holds: Iterable[Hold]) -> None:
-        """A new map: `holds` are the partitions to become primary of; whatever was under way before is void."""
+        """Become primary of these; whatever was under way before is void."""
         self._waiting = {}
         self._alone = deque()
         for hold in holds:
@@ -64,7 +71,7 @@ class Promotion:
         """Ask all who have not answered."""
         self._unasked = deque(self._waiting)
         self._ask_at = self.core.now + self.core.settings.retransmit_ms * MS
-        self.wake_at = self._ask_at if self._waiting else None
+        self.alarm.at = self._ask_at if self._waiting else None
         if not self._going_on:
             self._go_on()
 
@@ -149,7 +156,7 @@ class Promotion:
                 del self._waiting[answer.partition]
                 self._finish(self.core.holds[answer.partition], complete)
         if not self._waiting:
-            self.wake_at = None
+            self.alarm.off()
 
     def _finish(self, hold: Hold, answers: dict[NodeId, CopyTail]) -> None:
         core, number = self.core, hold.number
@@ -208,10 +215,11 @@ class Promotion:
 
     def tick(self) -> None:
         """Ask again those who did not answer."""
-        if self._waiting and self.core.now >= self._ask_at:
+        self.alarm.off()
+        if self._waiting and self.alarm.is_due(self._ask_at, self.core.now):
             self._ask()
 
-    def handle(self, sender: NodeId, message: ToPromotion) -> None:
+    def on(self, sender: NodeId, message: ToPromotion) -> None:
         """Everything that is said about promotions."""
         match message:
             case AskTail():

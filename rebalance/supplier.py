@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import assert_never
+from typing import assert_never, get_args
 
 import msgspec
 
@@ -19,6 +19,7 @@ from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import Demand, Have, More, Settled, Supply, ToSupplier, Way
 from rebalance.partition import Hold
 from rebalance.ports import CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
+from rebalance.rule import NewMap, Rule
 from rebalance.table import CopyState
 from rebalance.vouching import Awaited, Vouching, awaited
 from wal import records as r
@@ -70,10 +71,13 @@ class _Session:
         self.over = False
 
 
-class SupplySide:
+class SupplySide(Rule):
     """What one node supplies, as the primary of partitions that have MOVING copies."""
 
+    takes = get_args(ToSupplier)
+
     def __init__(self, core: Node, replication: Shipping, *, regroup: Callable[[Hold], None]) -> None:
+        super().__init__()
         self.core = core
         self.replication = replication
         self.vouching = Vouching(core, replication, regroup=regroup)
@@ -383,7 +387,7 @@ class SupplySide:
         session.sent[batch.batch] = batch
         self.core.send(session.node, batch)
 
-    def switch(self) -> None:
+    def switch(self, _: NewMap) -> None:
         """A new topology: sessions go on for what did not change, and with copies whose node did not start again."""
         core = self.core
         assert core.topology is not None
@@ -394,7 +398,7 @@ class SupplySide:
             if gone or lives.get(node) != session.life:
                 self._close(session)
 
-    def handle(self, sender: NodeId, message: ToSupplier) -> None:
+    def on(self, sender: NodeId, message: ToSupplier) -> None:
         """Everything that a demander says."""
         match message:
             case Demand():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from engine.turn.core import Core
 from rebalance.partition import Role
+from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.ids import Fragment, fragment_name
 from wal.probe import probe
@@ -18,10 +19,11 @@ from wal.probe import probe
 REASON = "an operator ordered it anew"
 
 
-class Anew:
+class Anew(Rule):
     """The fragments of one node that are to be taken anew."""
 
     def __init__(self, core: Core) -> None:
+        super().__init__()
         self.core = core
         self.wanted: dict[Fragment, bool] = {}  # in sync by the map; True: a single map has told of it
         self.loading: dict[Fragment, None] = {}  # cleared, and not in sync again
@@ -49,7 +51,7 @@ class Anew:
         """A single map tells of all that is wanted."""
         self.wanted = dict.fromkeys(self.wanted, True)
 
-    def switch(self) -> None:
+    def switch(self, _: NewMap) -> None:
         """A new map: what nobody relies on any more is cleared. Before anything is demanded."""
         core = self.core
         for name, told in list(self.wanted.items()):

@@ -25,7 +25,7 @@ suspected, in its own opinion; two of them are harmless, because ballots order t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import assert_never
+from typing import assert_never, get_args
 
 from engine.cluster.anew import Anew
 from engine.cluster.attempt import Attempt, Intent
@@ -48,14 +48,17 @@ from rebalance import table as topologies
 from rebalance.lives import disk_of, may_vote
 from rebalance.plan import Change, planning
 from rebalance.ports import MS
+from rebalance.rule import Rule
 from rebalance.table import Topology
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, NodeId, Version
 from wal.probe import probe
 
 
-class Exchange:
+class Exchange(Rule):
     """Both sides of the exchange on one node: acceptor always, coordinator when it has an attempt under way."""
+
+    takes = get_args(ToExchange)
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class Exchange:
         vouched: Callable[[], list[tuple[int, NodeId]]],
         anew: Anew,
     ) -> None:
+        super().__init__()
         self.core = core
         self._anew = anew
         self.detector = detector
@@ -87,7 +91,6 @@ class Exchange:
         self.held_up: list[str] = []
         self._resend_at = 0
         self.splits: dict[NodeId, tuple[Version, int]] = {}  # who has another map than ours
-        self.wake_at: int | None = None
 
     # Acceptor.
 
@@ -164,7 +167,7 @@ class Exchange:
         self.held_up = self._drained(message.handover)
         if self.held_up:
             if core.now < self._drain_until:
-                self.wake_at = self._drain_until
+                self.alarm.by(self._drain_until)
                 return
             probe("exchange.drain_timed_out")
             core.note(f"exchange after {message.after} no longer waits for {', '.join(self.held_up)}")
@@ -235,11 +238,11 @@ class Exchange:
             core.note(f"{sender} belongs to another cluster ({topology.cluster}): ignored")
             return
         if core.topology is not None and topologies.split_from(topology, 0, core.version, core.map_hash):
-            self.alarm(sender, message.version, topologies.hash_of(message.topology))
+            self.split_from(sender, message.version, topologies.hash_of(message.topology))
             return
         self.adopt(topology, message.topology)
 
-    def alarm(self, node: NodeId, version: Version, map_hash: int) -> None:
+    def split_from(self, node: NodeId, version: Version, map_hash: int) -> None:
         """Another map than ours follows a version of ours: promises were broken, and only a person can mend that."""
         if self.splits.get(node) != (version, map_hash):
             self.splits[node] = (version, map_hash)
@@ -249,6 +252,10 @@ class Exchange:
                 f"({self.core.map_hash:016x}) here: both sides may have acknowledged writes; keep both directories, stop "
                 "the side that is to be given up, wipe it, and let it join"
             )
+
+    def goes_with(self, node: NodeId) -> None:
+        """The map of a node goes with ours, whatever it had before."""
+        self.splits.pop(node, None)
 
     def adopt(self, topology: Topology, encoded: bytes) -> None:
         """Log a committed map and switch to it."""
@@ -273,7 +280,8 @@ class Exchange:
         self.attempt = Attempt(core.version, ballot, intent, deadline, self.claims.known())
         core.note(f"exchange after {core.version} ballot {ballot}: {intent.reason}")
         self._announce()
-        self._resend_at = self.wake_at = core.now + core.settings.retransmit_ms * MS
+        self._resend_at = core.now + core.settings.retransmit_ms * MS
+        self.alarm.by(self._resend_at)
 
     def _announce(self) -> None:
         attempt, topology = self.attempt, self.core.topology
@@ -402,7 +410,7 @@ class Exchange:
     def tick(self) -> None:
         """Resend what may have been lost; end what takes too long."""
         core, attempt = self.core, self.attempt
-        self.wake_at = None
+        self.alarm.off()
         if self.draining is not None:
             self.try_report()
         if attempt is None:
@@ -414,15 +422,15 @@ class Exchange:
                 core.note(f"exchange after {attempt.after} ballot {attempt.ballot} found no majority")
                 self.give_up()
                 return
-        if core.now >= self._resend_at and self.attempt is attempt:
+        if self.attempt is attempt and self.alarm.is_due(self._resend_at, core.now):
             self._resend_at = core.now + core.settings.retransmit_ms * MS
+            self.alarm.by(self._resend_at)
             if attempt.proposed is None:
                 self._announce()
             else:
                 self._propose()
-        self.wake_at = min(self._resend_at, self.wake_at) if self.wake_at is not None else self._resend_at
 
-    def handle(self, sender: NodeId, message: ToExchange) -> None:
+    def on(self, sender: NodeId, message: ToExchange) -> None:
         """Everything that is said about the exchange."""
         match message:
             case Announce():

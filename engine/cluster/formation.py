@@ -27,6 +27,7 @@ from engine.turn.effects import Connect, SessionId
 from rebalance import table as topologies
 from rebalance.plan import first_topology
 from rebalance.ports import MS
+from rebalance.rule import Rule
 from rebalance.table import Candidate, Topology
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId
@@ -52,19 +53,19 @@ class _Order:
         self.retry_at: int | None = None  # outbid: the next ballot begins then
 
 
-class Formation:
+class Formation(Rule):
     """Both sides of `init` on one node."""
 
     def __init__(
         self, core: Core, desk: Desk, exchange: Exchange, *, candidates: Callable[[], dict[NodeId, Candidate]]
     ) -> None:
+        super().__init__()
         self.core = core
         self.desk = desk
         self.exchange = exchange
         self._candidates = candidates
         self._order: _Order | None = None
         self._round = 0
-        self.wake_at: int | None = None
 
     # The operator.
 
@@ -106,7 +107,8 @@ class Formation:
 
     def _end(self, problem: str, *, passing: bool = False) -> None:
         """The order is over: tell who waits. `passing`: the same order may succeed later."""
-        order, self._order, self.wake_at = self._order, None, None
+        order, self._order = self._order, None
+        self.alarm.off()
         assert order is not None
         for session, request in order.asked:
             if problem:
@@ -135,7 +137,8 @@ class Formation:
         else:
             asked = tuple(n for n in order.nodes if n not in order.accepts)
             core.send(asked, Propose(NO_VERSION, order.ballot, order.proposed))
-        order.resend_at = self.wake_at = core.now + core.settings.retransmit_ms * MS
+        order.resend_at = core.now + core.settings.retransmit_ms * MS
+        self.alarm.by(order.resend_at)
 
     def on_promise(self, sender: NodeId, message: Promise) -> None:
         """Count a promise; when all are there, propose."""
@@ -191,12 +194,13 @@ class Formation:
         if order is not None and message.ballot == order.ballot and order.retry_at is None:
             probe("formation.outbid")
             rank = sorted(order.nodes).index(self.core.node)
-            order.retry_at = self.wake_at = self.core.now + settings.exchange_retry_ms * MS * (2 + rank) // 2
+            order.retry_at = self.core.now + settings.exchange_retry_ms * MS * (2 + rank) // 2
+            self.alarm.by(order.retry_at)
 
     def tick(self) -> None:
         """Say it again, try again, or give up."""
         order, core = self._order, self.core
-        self.wake_at = None
+        self.alarm.off()
         if order is None:
             return
         if core.topology is not None:
@@ -206,12 +210,11 @@ class Formation:
             silent = [n for n in order.nodes if n not in (order.accepts if order.proposed else order.promises)]
             problem = f"no consent from {', '.join(silent)}: nothing is formed yet; are they running? Give the order again"
             self._end(problem, passing=True)
-        elif order.retry_at is not None and core.now >= order.retry_at:
+        elif order.retry_at is None:
+            if self.alarm.is_due(order.resend_at, core.now):
+                self._say(order)
+        elif self.alarm.is_due(order.retry_at, core.now):
             self._begin(order)
-        elif order.retry_at is None and core.now >= order.resend_at:
-            self._say(order)
-        if self._order is not None and self.wake_at is None:
-            self.wake_at = order.retry_at if order.retry_at is not None else order.resend_at
 
     # Everyone who is named.
 
@@ -244,7 +247,7 @@ class Formation:
             core.vote(r.Accepted(NO_VERSION, message.ballot, message.topology))
         core.send(sender, Accept(NO_VERSION, message.ballot, core.life, core.claim_lsn, core.voted_lsn))
 
-    def handle(self, sender: NodeId, message: ToFormation) -> None:
+    def on(self, sender: NodeId, message: ToFormation) -> None:
         """What is said about the first map, on a node that has none."""
         match message:
             case Announce():

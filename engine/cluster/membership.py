@@ -8,7 +8,7 @@ operator changes the baseline, or when a member is held up by an exchange whose 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import assert_never, get_args
 
 from engine.cluster.anew import Anew
 from engine.cluster.attempt import Intent
@@ -25,13 +25,16 @@ from engine.turn.core import Core
 from engine.turn.effects import Connect, PeerSeen
 from rebalance.plan import surplus, wanted_handover
 from rebalance.ports import MS
+from rebalance.rule import NewMap, Rule
 from rebalance.supplier import SupplySide
 from rebalance.table import BACK_OFF_MS, Candidate, Topology, split_from
 from wal.ids import NO_VERSION, NodeId
 
 
-class Membership:
+class Membership(Rule):
     """One node's view of the others, and the coordinator's initiative."""
+
+    takes = get_args(ToMembership)
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class Membership:
         stalled: Callable[[int], list[NodeId]],
     ) -> None:
         self._stalled = stalled  # the copies that have not answered this node for so many times `suspicion_ms`
+        super().__init__()
         self.core = core
         self.detector = detector
         self.claims = claims
@@ -66,7 +70,6 @@ class Membership:
         self._look_at = 0  # when to look again whether an exchange is due
         self._silent: list[NodeId] = []  # who was suspected when this node last looked
         self._silence_at: int | None = 0  # when somebody may come to be suspected
-        self.wake_at: int | None = None
 
     # What others know of us, and we of them.
 
@@ -111,12 +114,12 @@ class Membership:
         if topology is None or message.version == NO_VERSION or message.version > core.version:
             return True
         if message.cluster and message.cluster != topology.cluster:
-            exchange.alarm(sender, message.version, message.map_hash)
+            exchange.split_from(sender, message.version, message.map_hash)
             return False
         if message.map_hash and split_from(topology, core.map_hash, message.version, message.map_hash):
-            exchange.alarm(sender, message.version, message.map_hash)
+            exchange.split_from(sender, message.version, message.map_hash)
             return False
-        exchange.splits.pop(sender, None)
+        exchange.goes_with(sender)
         return True
 
     def on_join(self, sender: NodeId, message: Join) -> None:
@@ -166,7 +169,7 @@ class Membership:
 
     # Time.
 
-    def switch(self) -> None:
+    def switch(self, _: NewMap) -> None:
         """A new topology was committed."""
         core, topology = self.core, self.core.topology
         assert topology is not None
@@ -200,9 +203,9 @@ class Membership:
         if core.now >= self._look_at:
             self._look_at = core.now + min(beat, core.settings.exchange_delay_ms * MS // 2)
             self._lead()
-        self.wake_at = min(self._next_heartbeat, self._look_at)
+        self.alarm.at = min(self._next_heartbeat, self._look_at)
         if self._silence_at is not None:
-            self.wake_at = min(self.wake_at, self._silence_at)
+            self.alarm.by(self._silence_at)
 
     def _notice_silence(self) -> None:
         """Whenever somebody comes to be suspected, look again at what was waiting for it.
@@ -388,7 +391,7 @@ class Membership:
             self._moves = (asked, handover, surplus(topology, present, affinity))
         return self._moves[1], self._moves[2]
 
-    def handle(self, sender: NodeId, message: ToMembership) -> None:
+    def on(self, sender: NodeId, message: ToMembership) -> None:
         """Everything that is said about membership."""
         match message:
             case Halt():

@@ -16,7 +16,7 @@ catch up if they came back after all; and it says in every log who did this, and
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import assert_never, get_args
 
 import msgspec
 
@@ -31,6 +31,7 @@ from engine.turn.effects import SessionId
 from rebalance import table as topologies
 from rebalance.plan import Change, next_topology
 from rebalance.ports import MS
+from rebalance.rule import Rule
 from rebalance.salvage import INTERVENTIONS_KEPT, as_object
 from rebalance.table import Candidate, Intervention, Taken, Topology
 from wal.ids import NO_BALLOT, NodeId, Version
@@ -52,16 +53,18 @@ class _Asked:
         self.answers: dict[NodeId, Surveyed] = {}
 
 
-class Rescue:
+class Rescue(Rule):
     """Both sides of a survey on one node."""
 
+    takes = get_args(ToRescue)
+
     def __init__(self, core: Core, desk: Desk, claims: Claims, exchange: Exchange) -> None:
+        super().__init__()
         self.core = core
         self.desk = desk
         self.claims = claims
         self.exchange = exchange
         self._asked: _Asked | None = None
-        self.wake_at: int | None = None
 
     def begin(self, session: SessionId, request: int, nodes: tuple[NodeId, ...], near: list[NodeId], *, force: bool) -> str:
         """Ask those who are left; the answer follows. Or why not. `near` are all that are heard of."""
@@ -92,11 +95,12 @@ class Rescue:
         asked = self._asked
         assert asked is not None
         self.core.send(tuple(n for n in asked.nodes if n not in asked.answers), Survey(asked.request))
-        self.wake_at = min(self.core.now + self.core.settings.retransmit_ms * MS, asked.deadline)
+        self.alarm.by(min(self.core.now + self.core.settings.retransmit_ms * MS, asked.deadline))
 
     def tick(self) -> None:
         """Ask again; or give up."""
-        asked, self.wake_at = self._asked, None
+        asked = self._asked
+        self.alarm.off()
         if asked is None:
             return
         if self.core.now >= asked.deadline:
@@ -105,7 +109,7 @@ class Rescue:
         else:
             self._ask()
 
-    def handle(self, sender: NodeId, message: ToRescue) -> None:
+    def on(self, sender: NodeId, message: ToRescue) -> None:
         """Everything that is said about it."""
         match message:
             case Survey(number):
@@ -217,7 +221,8 @@ class Rescue:
         self.desk.refuse(asked.session, asked.request, Code.USAGE, problem)
 
     def _end(self) -> None:
-        self._asked, self.wake_at = None, None
+        self._asked = None
+        self.alarm.off()
 
 
 def _told(old: Topology, nodes: tuple[NodeId, ...], taken: list[Taken]) -> str:

@@ -15,6 +15,7 @@ from engine.protocol.requests import KEYS_AT_ONCE, Check, Code, Done, KeepLocks,
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.ports import MS
+from rebalance.rule import NewMap, Rule
 from wal.ids import NodeId, TxId, partition_of
 from wal.probe import probe
 
@@ -24,15 +25,31 @@ CHECKED_AT_ONCE = 1_000
 """So many locks, and so many reads, are looked at before a turn may end."""
 
 
-class Locking:
+class Locking(Rule):
     """The locks that clients hold on one node."""
 
     def __init__(self, core: Core, locks: LockTable, admission: Admission, reads: Reads) -> None:
+        super().__init__()
         self.core = core
         self.desk = admission.desk
         self.admission = admission
         self.locks = locks
         self.reads = reads
+
+    @property
+    def wake_at(self) -> int | None:
+        """When somebody has waited for long enough, or a lease runs out."""
+        return self.locks.next_expiry()
+
+    def tick(self) -> None:
+        """Whose time is over gives up, or is given up."""
+        for owner in self.locks.expire(self.core.now):
+            self.core.in_pieces(self.locks.giving_up(owner))
+
+    def switch(self, _: NewMap) -> None:
+        """Locks go with their partitions."""
+        if len(self.locks) or not self.locks.idle:
+            self.locks.drop({hold.number for hold in self.core.holds if not hold.active})
 
     def on_lock(self, session: SessionId, request: Lock) -> None:
         """Lock keys and read them."""

@@ -15,7 +15,7 @@ cannot know whether it was acknowledged: the primary does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import assert_never
+from typing import assert_never, get_args
 
 from msgspec import structs
 
@@ -28,6 +28,7 @@ from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Rows, Sca
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.ports import MS, WORK_MAX, may_act
+from rebalance.rule import NewMap, Rule
 from wal.ids import NodeId, partition_of
 from wal.probe import probe
 
@@ -77,10 +78,13 @@ NOBODY = -1
 _WONDER = Get(0, "", [])
 
 
-class Reads:
+class Reads(Rule):
     """The reads of one node."""
 
+    takes = get_args(ToReads)
+
     def __init__(self, core: Core, locks: LockTable, admission: Admission) -> None:
+        super().__init__()
         self.core = core
         self.locks = locks
         self.desk = admission.desk
@@ -93,7 +97,6 @@ class Reads:
         self._behind: dict[Key, list[tuple[SessionId, Get | Scan, int]]] = {}  # waits for a prepared key's outcome, since
         self._current: dict[tuple[NodeId, ...], int] = {}  # copies -> when they were known to be at this version
         self._wondering: dict[tuple[NodeId, ...], int] = {}  # copies that were asked about it, when
-        self.wake_at: int | None = None
 
     # What is asked.
 
@@ -210,7 +213,7 @@ class Reads:
             asked.asked_at = asked.since = core.now
             core.effects.early.append((needed, Confirm(core.version, self._sequence)))
             wake = core.now + core.settings.retransmit_ms * MS
-            self.wake_at = wake if self.wake_at is None else min(self.wake_at, wake)
+            self.alarm.by(wake)
         self._turn = {}
 
     # Answers.
@@ -297,7 +300,7 @@ class Reads:
             for _, _, then in asked.then:
                 then()
 
-    def switch(self) -> list[tuple[SessionId, Request]]:
+    def switch(self, _: NewMap) -> None:
         """A new topology: every read that was not answered must be asked again."""
         now = self.core.now
         again = [(session, request, asked.since) for asked in self._rounds.values() for session, request, _ in asked.then]
@@ -306,21 +309,20 @@ class Reads:
         again.extend((session, scan.request, since) for session, scan, since in self._scans.values())
         self._rounds, self._turn, self._behind, self._scans = {}, {}, {}, {}
         self._current, self._wondering = {}, {}
-        return self.desk.still_wanted(asked for asked in again if asked[1] is not _WONDER)
+        self.desk.ask_again(self.desk.still_wanted(asked for asked in again if asked[1] is not _WONDER))
 
     def tick(self) -> None:
         """Ask again what was not confirmed."""
         core = self.core
         after = core.settings.retransmit_ms * MS
-        self.wake_at = None
+        self.alarm.off()
         for sequence, asked in self._rounds.items():
-            if core.now >= asked.asked_at + after:
+            if self.alarm.is_due(asked.asked_at + after, core.now):
                 asked.asked_at = core.now
                 core.send(tuple(asked.waiting), Confirm(core.version, sequence))
-            due = asked.asked_at + after
-            self.wake_at = due if self.wake_at is None else min(self.wake_at, due)
+                self.alarm.by(core.now + after)
 
-    def handle(self, sender: NodeId, message: ToReads) -> None:
+    def on(self, sender: NodeId, message: ToReads) -> None:
         """Everything that is said about reads."""
         match message:
             case Confirm():

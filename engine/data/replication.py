@@ -12,7 +12,7 @@ it as often as it likes. When the topology changes, what does not count yet is s
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import assert_never
+from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
 from engine.messages import AskMap, Replicate, Replicated
@@ -20,6 +20,7 @@ from engine.messages.data import ToReplication
 from engine.turn.core import Core
 from rebalance.partition import Group, Hold, Role
 from rebalance.ports import MS, WORK_MAX, Operation, may_act
+from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.counters import CounterError
 from wal.ids import NodeId
@@ -65,8 +66,10 @@ class Batch:
         self.since = 0  # when it was first sent, in the time for which this node was attentive
 
 
-class Replication:
+class Replication(Rule):
     """The batches of one node: those it sent as a primary, and how it takes those of others."""
+
+    takes = get_args(ToReplication)
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class Replication:
         demanded: Callable[[int], bool],
         compare: Callable[[r.Compare], None],
     ) -> None:
+        super().__init__()
         self.core = core
         self.claims = claims
         self._demanded = demanded  # whether the first supply of a partition is on its way to this node
@@ -86,7 +90,6 @@ class Replication:
         self._backlog: dict[NodeId, int] = {}
         self._lagging: dict[NodeId, dict[int, dict[int, Batch]]] = {}  # MOVING copy -> partition -> not answered by it
         self._acks: dict[NodeId, list[int]] = {}
-        self.wake_at: int | None = None
 
     # Primary.
 
@@ -118,7 +121,7 @@ class Replication:
             batch.since = core.attentive
             batch.patience = core.settings.retransmit_ms * MS
             batch.due = core.now + batch.patience
-            self.wake_at = batch.due if self.wake_at is None else min(self.wake_at, batch.due)
+            self.alarm.by(batch.due)
             if batch.lagging:
                 self._note_lagging(batch)
                 self._count_backlog(batch)
@@ -236,7 +239,7 @@ class Replication:
         found.extend(record for operations in self._turn.values() for o in operations for record in o.records)
         return found
 
-    def switch(self) -> None:
+    def switch(self, _: NewMap) -> None:
         """A new topology: what does not count yet goes to its copies, or is abandoned."""
         core = self.core
         batches, self._batches = self._batches, {}
@@ -335,7 +338,7 @@ class Replication:
         """Send again what was not answered."""
         core = self.core
         longest = PATIENCE_MAX * core.settings.retransmit_ms * MS
-        self.wake_at = None
+        self.alarm.off()
         for batch in self._batches.values():
             patience = batch.patience
             if core.now >= batch.due and core.work < WORK_MAX:
@@ -345,9 +348,9 @@ class Replication:
                 patience = min(2 * patience, longest)
                 batch.due = core.now + patience
                 batch.patience = patience
-            self.wake_at = batch.due if self.wake_at is None else min(self.wake_at, batch.due)
+            self.alarm.by(batch.due)
 
-    def handle(self, sender: NodeId, message: ToReplication) -> None:
+    def on(self, sender: NodeId, message: ToReplication) -> None:
         """Everything that is said about replication."""
         match message:
             case Replicate():

@@ -34,6 +34,7 @@ from engine.turn.desk import Desk
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
 from rebalance.ports import MS, Operation, leads, may_act
+from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.ids import SESSION_BYTES, TxId, sequence_of, tx_of
 from wal.probe import probe
@@ -59,10 +60,11 @@ class _Heard:
         self.at = at
 
 
-class Sessions:
+class Sessions(Rule):
     """The sessions that one node has heard of, and the partitions whose answers it may have to look at."""
 
     def __init__(self, core: Core, replication: Replication, desk: Desk) -> None:
+        super().__init__()
         self.core = core
         self.desk = desk
         self.replication = replication
@@ -71,7 +73,6 @@ class Sessions:
         self._by_age: deque[bytes] = deque()
         self._crowded: dict[int, None] = {}
         self._again: dict[int, int] = {}  # partition -> when its answers are old enough to be looked at again
-        self.wake_at: int | None = None
 
     def hear(self, tx: TxId, acked: int) -> bool:
         """A session says up to where it has its answers. Whether `tx` may be new: it was not acknowledged.
@@ -120,7 +121,7 @@ class Sessions:
     def crowd(self, number: int) -> None:
         """A partition of this primary has many answers: see at the end of the turn which of them may go."""
         self._crowded[number] = None
-        self.wake_at = self.core.now
+        self.alarm.by(self.core.now)
 
     def tick(self) -> None:
         """Look where answers have piled up, or have grown old."""
@@ -133,7 +134,7 @@ class Sessions:
             if hold is not None and may_act(core, core.version) and number not in self.under_way:
                 self._look(hold)
         self._crowded = {}
-        self.wake_at = min(self._again.values(), default=None)
+        self.alarm.at = min(self._again.values(), default=None)
 
     def _look(self, hold: Hold) -> None:
         """Forget what is acknowledged, and what is of sessions that have been silent for too long."""
@@ -176,7 +177,7 @@ class Sessions:
     def _over(self, record: r.Forget) -> None:
         self.under_way.pop(record.partition, None)
 
-    def switch(self) -> None:
+    def switch(self, _: NewMap) -> None:
         """A new topology: what was under way is sent again or abandoned; what is not this node's is not looked at."""
         holds = self.core.holds
         self._again = {number: at for number, at in self._again.items() if number < len(holds) and holds[number].mine}

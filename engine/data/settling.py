@@ -12,6 +12,7 @@ from engine.data.replication import Replication
 from engine.turn.core import Core
 from rebalance.partition import Hold, Role
 from rebalance.ports import MS, Operation, leads, may_act
+from rebalance.rule import Rule
 from wal import records as r
 from wal.ids import Fragment, Namespace
 
@@ -20,10 +21,11 @@ SETTLE_MS = 1_000
 NAMES_AT_ONCE = 500
 
 
-class Settling:
+class Settling(Rule):
     """The fragments of one node that have a tail."""
 
     def __init__(self, core: Core, replication: Replication) -> None:
+        super().__init__()
         self.core = core
         self._replication = replication
         self._look_at = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.cluster.anew import Anew
 from engine.cluster.claims import Claims
@@ -42,6 +42,7 @@ from rebalance.demander import Demander
 from rebalance.lives import next_incarnation
 from rebalance.partition import Group, Hold, Role
 from rebalance.promotion import Promotion
+from rebalance.rule import NewMap, Rule
 from rebalance.supplier import SupplySide
 from rebalance.table import Topology, what_changed
 from wal import records as r
@@ -78,7 +79,7 @@ class Machines:
             durable_lsn=durable_lsn,
             affinity=affinity,
         )
-        self.desk = Desk(core)
+        self.desk = Desk(core, self._ask_again)
         self.locks = LockTable(core.place)
         self.demander = Demander(core)
         self.detector = Detector(core)
@@ -114,7 +115,7 @@ class Machines:
         )
         self.formation = Formation(core, self.desk, self.exchange, candidates=self.membership.candidates)
         self.rescue = Rescue(core, self.desk, self.claims, self.exchange)
-        self._machines = (
+        self.rules: tuple[Rule, ...] = (
             self.exchange,
             self.formation,
             self.replication,
@@ -124,10 +125,15 @@ class Machines:
             self.participant,
             self.coordinator,
             self.demander,
+            self.supply,
             self.rescue,
             self.settling,
             self.deadlocks,
+            self.anew,
+            self.membership,
+            self.locking,
         )
+        self.order = self._order()
         self._assigned: tuple[object, int] = (None, 0)  # who holds data, and for how many partitions it is known where
         self._draining: dict[int, None] = {}  # partitions that an exchange hands over
         self._groups: dict[tuple[object, ...], tuple[tuple[NodeId, ...], tuple[NodeId, ...], Group]] = {}
@@ -139,6 +145,7 @@ class Machines:
     # A new topology.
 
     def _switch(self, topology: Topology) -> None:
+        """Let a new map take effect on all rules, in their order."""
         core = self.core
         changes = what_changed(core.topology, topology)
         core.topology = topology
@@ -159,39 +166,60 @@ class Machines:
         for number in self._draining:
             core.holds[number].keep()
         self._draining = {}
-        to_promote = [hold for hold in core.holds if hold.role is Role.PROMOTING]
-        for hold in to_promote:
+        promoted = [hold for hold in core.holds if hold.role is Role.PROMOTING]
+        for hold in promoted:
             hold.since = topology.version.number
         members = ", ".join(m.node for m in topology.members)
         core.note(f"topology {topology.version}: {members}{f' ({changes})' if changes else ''}")
-        hardened = list(self.supply.vouching.hardened)
-        self.supply.switch()
+        hardened = [core.holds[number] for number in self.supply.vouching.hardened]
+        new = NewMap([*moved, *hardened], changed, promoted)
+        for takes_effect, _ in self.order:
+            takes_effect(new)
+
+    def _order(self) -> list[tuple[Callable[[NewMap], None], str]]:
+        """In which order a new map takes effect, and why each stands where it does."""
+        return [
+            (self.supply.switch, "who is vouched for no more is known before copies are grouped"),
+            (self._regroup, "all that is shipped from here on goes to the copies of the new map"),
+            (self.locking.switch, "what is abandoned next releases keys, and hands on none that another node leads now"),
+            (self.replication.switch, "what does not count yet is this copy's before anybody looks at what it has"),
+            (self.sessions.switch, "what was to be forgotten and is abandoned has said so"),
+            (self.participant.switch, "no outcome is asked for that another primary awaits now"),
+            (self.coordinator.switch, "it asks participants of the new map, and this node's are among them"),
+            (self.deadlocks.switch, "waits went with the locks, and with transactions that were turned away"),
+            (self._begin_again, "a promotion takes stock of what is here, and half a transfer is nothing"),
+            (self.promotion.switch, "what it owes goes to the new groups; what it finishes at once serves from here on"),
+            (self.anew.switch, "a copy that is to be taken anew is cleared before it is demanded"),
+            (self.demander.switch, "it says what this node has, which nothing above changes any more"),
+            (self._evict, "what moved away goes when nobody above needed it"),
+            (self._prepare_affinity, "where copies should be is found out for the next map, in what is left of the turn"),
+            (self.membership.switch, "what it says of this node in its next heartbeat is what came of all this"),
+            (self.reads.switch, "whoever waited asks again, of the node as it is now"),
+            (self._unpark, "and so does whoever waited for the exchange; both are taken before what came later"),
+        ]
+
+    def _regroup(self, new: NewMap) -> None:
+        """Who is waited for, and who is not, in each partition that moved or had somebody vouched for."""
         self._groups = {}
-        for hold in (*moved, *(core.holds[number] for number in hardened)):
+        for hold in new.moved:
             self._group(hold)
-        self._drop_locks()
-        self.replication.switch()
-        self.sessions.switch()
-        self.participant.switch()
-        self.coordinator.switch()
-        self.deadlocks.switch()
-        for hold in to_promote:  # one that was lost may begin again where a transfer had not ended
+
+    def _begin_again(self, new: NewMap) -> None:
+        """A partition that was lost may begin again where a transfer had not ended."""
+        core = self.core
+        for hold in new.promoted:
             for namespace, fragment in list(core.replica.partition(hold.number).fragments.items()):
                 if fragment.loading:
                     core.log(r.FragmentClear(namespace, hold.number, "the partition begins again with nothing", True))
-        self.promotion.begin(to_promote)
-        self.anew.switch()
-        self.demander.switch(changed)
-        self._evict(deque(moved))
-        self._prepare_affinity()
-        self.membership.switch()
-        self._ask_again(self.reads.switch())
+
+    def _unpark(self, _: NewMap) -> None:
+        """What waited for the exchange is asked again, but where the partition has yet to be promoted."""
         for number in sorted(self.desk.parked):
-            hold = core.holds[number]
+            hold = self.core.holds[number]
             if hold.role is not Role.PROMOTING:
                 self._ask_again(self.desk.unpark(hold))
 
-    def _prepare_affinity(self) -> None:
+    def _prepare_affinity(self, _: NewMap | None = None) -> None:
         """Find out in good time, and in pieces, where copies should be: it takes long, and an exchange has no time."""
         core, top = self.core, self.core.topology
         if top is None or core.affinity is not assign:
@@ -226,12 +254,11 @@ class Machines:
             known = self._groups[key] = (needed, moving, (tuple(sorted(needed)), tuple(sorted(moving))))
         hold.needed, hold.moving, hold.group = known
 
-    def _drop_locks(self) -> None:
-        if len(self.locks) or not self.locks.idle:
-            self.locks.drop({hold.number for hold in self.core.holds if not hold.active})
-
-    def _evict(self, moved: deque[Hold]) -> None:
+    def _evict(self, new: NewMap) -> None:
         """A copy that is not wanted here any more goes, and the log says so."""
+        self._evict_next(deque(new.moved))
+
+    def _evict_next(self, moved: deque[Hold]) -> None:
         core, work = self.core, 0
         while moved and work < EVICT_WORK and core.serving:
             hold = moved.popleft()
@@ -241,7 +268,7 @@ class Machines:
                     core.log(r.FragmentClear(namespace, hold.number, "the copy moved away", True))
         core.work += work
         if moved and core.serving:
-            core.resume(lambda: self._evict(moved))
+            core.resume(lambda: self._evict_next(moved))
 
     def _activated(self, hold: Hold) -> None:
         """A promotion is done: the partition serves."""

@@ -14,18 +14,9 @@ from typing import assert_never, get_args
 from engine.cluster.formation import about_first_map
 from engine.messages import KINDS as MESSAGES
 from engine.messages import (
-    Finish,
-    Finished,
-    Inquire,
-    Inquired,
     Message,
-    PrepareParts,
-    Resolve,
-    Vote,
 )
-from engine.messages.cluster import ToExchange, ToMembership, ToRescue
-from engine.messages.data import ToReads, ToReplication
-from engine.messages.transactions import ToCoordinator, ToDeadlocks, ToParticipant
+from engine.messages.cluster import ToExchange
 from engine.node.admin import Administration
 from engine.node.machines import Machines
 from engine.protocol.limits import problem_with
@@ -69,7 +60,6 @@ from engine.turn.settings import Settings
 from rebalance import table as topologies
 from rebalance.affinity import Affinity, assign
 from rebalance.lives import lives_before
-from rebalance.messages import ToDemander, ToPromotion, ToSupplier
 from rebalance.partition import Hold
 from rebalance.ports import MS, WORK_MAX, HistoryRead
 from wal import records as r
@@ -106,6 +96,7 @@ class Node(Machines):
         self._booted = False
         self._checkpoint_at = 0
         self._on_message = self._message_handlers()
+        self._woken = [rule for rule in self.rules if rule is not self.membership]
         self._on_request = self._request_handlers()
         version, encoded = replica.committed
         if encoded:
@@ -233,24 +224,18 @@ class Node(Machines):
 
     def _tick(self) -> None:
         now = self.core.now
-        self.membership.tick()
-        for machine in self._machines:
-            if machine.wake_at is not None and now >= machine.wake_at:
-                machine.tick()
-        expiry = self.locks.next_expiry()
-        if expiry is not None and now >= expiry:
-            for owner in self.locks.expire(now):
-                self.core.in_pieces(self.locks.giving_up(owner))
+        self.membership.tick()  # in each turn: what came in it may have ended a silence
+        for rule in self._woken:
+            wake_at = rule.wake_at
+            if wake_at is not None and now >= wake_at:
+                rule.tick()
         if self.exchange.draining is not None:
             self.exchange.try_report()
         if reason := self.membership.leaving.over():
             self.core.task(Stop(reason))
 
     def _next_wake(self) -> int | None:
-        times = [m.wake_at for m in (self.membership, *self._machines) if m.wake_at is not None]
-        expiry = self.locks.next_expiry()
-        if expiry is not None:
-            times.append(expiry)
+        times = [at for rule in self.rules if (at := rule.wake_at) is not None]
         if not self.checkpointing:
             times.append(self._checkpoint_at)
         return max(self.core.now + 1, min(times)) if times else None
@@ -275,52 +260,17 @@ class Node(Machines):
     # Who handles what.
 
     def _message_handlers(self) -> dict[type[Message], Callable[..., None]]:
-        handled: list[tuple[Callable[..., None], object]] = [
-            (self._handle_exchange, ToExchange),
-            (self.membership.handle, ToMembership),
-            (self.rescue.handle, ToRescue),
-            (self.replication.handle, ToReplication),
-            (self.reads.handle, ToReads),
-            (self.promotion.handle, ToPromotion),
-            (self.supply.handle, ToSupplier),
-            (self.demander.handle, ToDemander),
-            (self._handle_participant, ToParticipant),
-            (self._handle_coordinator, ToCoordinator),
-            (self.deadlocks.handle, ToDeadlocks),
-        ]
-        handlers = {kind: handler for handler, kinds in handled for kind in get_args(kinds)}
+        handlers = {kind: rule.on for rule in self.rules for kind in rule.takes}
+        handlers |= dict.fromkeys(get_args(ToExchange), self._on_exchange)
         assert set(handlers) == set(MESSAGES), "every message has its machine"
         return handlers
 
-    def _handle_exchange(self, sender: NodeId, message: ToExchange) -> None:
+    def _on_exchange(self, sender: NodeId, message: ToExchange) -> None:
+        """What is said about the first map is for whoever forms a cluster."""
         if self.core.topology is None and about_first_map(message):
-            self.formation.handle(sender, message)
+            self.formation.on(sender, message)
         else:
-            self.exchange.handle(sender, message)
-
-    def _handle_participant(self, sender: NodeId, message: ToParticipant) -> None:
-        match message:
-            case PrepareParts():
-                self.participant.on_prepare(sender, message)
-            case Finish():
-                self.participant.on_finish(sender, message)
-            case Inquire():
-                self.participant.on_inquire(sender, message)
-            case _:
-                assert_never(message)
-
-    def _handle_coordinator(self, sender: NodeId, message: ToCoordinator) -> None:
-        match message:
-            case Vote():
-                self.coordinator.on_vote(sender, message)
-            case Finished():
-                self.coordinator.on_finished(sender, message)
-            case Resolve():
-                self.coordinator.on_resolve(sender, message)
-            case Inquired():
-                self.coordinator.on_inquired(sender, message)
-            case _:
-                assert_never(message)
+            self.exchange.on(sender, message)
 
     def _request_handlers(self) -> dict[type[Request], Callable[[SessionId, Request], None]]:
         handlers: dict[type[Request], Callable[..., None]] = {

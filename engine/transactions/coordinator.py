@@ -23,10 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import assert_never, get_args
 
 from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
+from engine.messages.transactions import ToCoordinator
 from engine.protocol.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
 from engine.transactions.commits import OnePhase, Phase, Transaction, split
 from engine.transactions.participant import NAMED_PER_WORK, Participant
@@ -35,6 +37,7 @@ from engine.turn.effects import SessionId
 from rebalance.partition import Hold
 from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.results import ABORTED, COMMITTED, Results
+from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.ids import DECISIONS, NodeId, TxId, partition_of
 from wal.probe import probe
@@ -48,10 +51,13 @@ FINISH_PARTS = 200
 """Partitions that one message tells an outcome."""
 
 
-class Coordinator:
+class Coordinator(Rule):
     """Transactions whose decision partition this node is primary of."""
 
+    takes = get_args(ToCoordinator)
+
     def __init__(self, core: Core, replication: Replication, writes: Writes, participant: Participant) -> None:
+        super().__init__()
         self.core = core
         self.replication = replication
         self.writes = writes
@@ -63,7 +69,6 @@ class Coordinator:
         self.one_phase: dict[TxId, OnePhase] = {}
         self.admission.ask_of_ids(lambda tx, _: tx in self.active or tx in self.one_phase)
         self._over: dict[int, list[TxId]] = {}  # decision records to delete with the partition's next one
-        self.wake_at: int | None = None
 
     # What clients ask.
 
@@ -284,7 +289,7 @@ class Coordinator:
                     transaction.origin,
                 ),
             )
-        self._wake(core.now + core.settings.retransmit_ms * MS)
+        self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
     def on_vote(self, sender: NodeId, message: Vote) -> None:
         """Count a vote. A yes stands whatever the topology: the prepare is on every in-sync copy."""
@@ -393,7 +398,7 @@ class Coordinator:
             for at in range(0, len(numbers), FINISH_PARTS):
                 share = numbers[at : at + FINISH_PARTS]
                 core.send(primary, Finish(core.version, transaction.tx, transaction.commit, share))
-        self._wake(core.now + core.settings.retransmit_ms * MS)
+        self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
     def on_finished(self, sender: NodeId, message: Finished) -> None:
         """A participant is done."""
@@ -453,7 +458,7 @@ class Coordinator:
             primary = core.holds[number].placement.primary
             if primary is not None:
                 core.send(primary, Inquire(core.version, transaction.tx, number, transaction.decision))
-        self._wake(core.now + core.settings.retransmit_ms * MS)
+        self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
     def on_inquired(self, sender: NodeId, message: Inquired) -> None:
         """A participant says whether it is prepared."""
@@ -467,6 +472,20 @@ class Coordinator:
         elif not transaction.awaited:
             probe("tx.recovery.found_prepared_everywhere")
             self._decide(transaction, commit=True)
+
+    def on(self, sender: NodeId, message: ToCoordinator) -> None:
+        """Everything that participants say."""
+        match message:
+            case Vote():
+                self.on_vote(sender, message)
+            case Finished():
+                self.on_finished(sender, message)
+            case Resolve():
+                self.on_resolve(sender, message)
+            case Inquired():
+                self.on_inquired(sender, message)
+            case _:
+                assert_never(message)
 
     def activated(self, hold: Hold) -> None:
         """This node became primary of a partition: finish what its decisions began, recover what has none."""
@@ -487,7 +506,7 @@ class Coordinator:
 
     # Topology and time.
 
-    def switch(self) -> None:
+    def switch(self, _: NewMap) -> None:
         """A new topology: what is decided elsewhere now is not ours; votes of the rest are asked for anew."""
         core = self.core
         self._over = {p: txs for p, txs in self._over.items() if core.holds[p].mine}
@@ -518,37 +537,31 @@ class Coordinator:
         """Transactions under way that touch these partitions."""
         return [t.tx for t in self.active.values() if t.decision in handover or any(p in handover for p in t.participants)]
 
-    def _wake(self, at: int) -> None:
-        self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
-
     def tick(self) -> None:
         """Ask again; abort what waited too long."""
         core = self.core
         after = core.settings.retransmit_ms * MS
-        self.wake_at = None
+        self.alarm.off()
         for transaction in list(self.active.values()):
             if transaction.phase in (Phase.SPLITTING, Phase.DECIDING):
                 continue
             waited = core.now - transaction.since
             if transaction.phase is Phase.PREPARED:
-                if waited >= core.settings.lock_lease_ms * MS:
+                if self.alarm.is_due(transaction.since + core.settings.lock_lease_ms * MS, core.now):
                     probe("tx.prepared_and_abandoned")
                     self._no(transaction, "its client prepared it and did not come back")
-                else:
-                    self._wake(transaction.since + core.settings.lock_lease_ms * MS)
                 continue
             if transaction.phase is Phase.PREPARING and waited >= PREPARE_SECONDS_MAX * 1000 * MS:
                 self._no(transaction, f"a participant did not vote within {PREPARE_SECONDS_MAX} s")
                 continue
-            if core.now >= transaction.sent_at + after:
-                if transaction.phase is Phase.PREPARING:
-                    self._ask_votes(transaction)
-                elif transaction.phase is Phase.RECOVERING:
-                    self._inquire(transaction)
-                else:
-                    self._tell_outcome(transaction)
-            if transaction.tx in self.active:
-                self._wake(transaction.sent_at + after)
+            if not self.alarm.is_due(transaction.sent_at + after, core.now):
+                continue
+            if transaction.phase is Phase.PREPARING:
+                self._ask_votes(transaction)
+            elif transaction.phase is Phase.RECOVERING:
+                self._inquire(transaction)
+            else:
+                self._tell_outcome(transaction)
 
 
 def _shares(parts: list[Part], named: int) -> list[list[Part]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import assert_never
+from typing import assert_never, get_args
 
 from engine.cluster.detector import Detector
 from engine.data.locks import LockTable
@@ -21,6 +21,7 @@ from engine.messages import GiveWay, Waits
 from engine.messages.transactions import ToDeadlocks
 from engine.turn.core import Core
 from rebalance.ports import MS
+from rebalance.rule import NewMap, Rule
 from wal.ids import NodeId, TxId
 from wal.probe import probe
 
@@ -33,10 +34,13 @@ Wait = tuple[TxId, TxId]
 """Who waits, and for whom."""
 
 
-class Deadlocks:
+class Deadlocks(Rule):
     """Who waits for whom on one node, and, at the coordinator, on all."""
 
+    takes = get_args(ToDeadlocks)
+
     def __init__(self, core: Core, detector: Detector, locks: LockTable) -> None:
+        super().__init__()
         self.core = core
         self._detector = detector
         self._locks = locks
@@ -61,7 +65,7 @@ class Deadlocks:
         if stood and coordinator is not None:
             core.send(coordinator, Waits(core.version, stood))
 
-    def switch(self) -> None:
+    def switch(self, _: NewMap) -> None:
         """A new topology: locks may have gone with their partitions."""
         self._seen, self._told = {}, {}
 
@@ -95,7 +99,7 @@ class Deadlocks:
             circle = ", which waits for ".join(tx.hex() for tx in following[1:])
             self._locks.give_way(message.victim, f"which waits for {circle}", self.core.now)
 
-    def handle(self, sender: NodeId, message: ToDeadlocks) -> None:
+    def on(self, sender: NodeId, message: ToDeadlocks) -> None:
         """Everything that is said about waits."""
         match message:
             case Waits():

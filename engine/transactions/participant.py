@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import assert_never, get_args
 
 from msgspec import structs
 
@@ -18,9 +19,11 @@ from engine.data.locks import Key
 from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
+from engine.messages.transactions import ToParticipant
 from engine.turn.core import Core
 from rebalance.partition import Hold
 from rebalance.ports import MS, Operation, leads, may_act
+from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.ids import NodeId, TxId
 from wal.probe import probe
@@ -29,10 +32,13 @@ NAMED_PER_WORK = 300
 """So many participants named in a record are as much work as a key."""
 
 
-class Participant:
+class Participant(Rule):
     """Transactions as the primaries of their keys see them."""
 
+    takes = get_args(ToParticipant)
+
     def __init__(self, core: Core, replication: Replication, writes: Writes, locking: Locking) -> None:
+        super().__init__()
         self.core = core
         self.replication = replication
         self.locks = locking.locks
@@ -42,7 +48,6 @@ class Participant:
         self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
         self._doubt_since: dict[tuple[TxId, int], int] = {}
         self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks
-        self.wake_at: int | None = None
 
     # Prepare.
 
@@ -132,6 +137,18 @@ class Participant:
         """Release a transaction's locks in one partition, where it does not wait for an outcome."""
         self.locks.give_up(owner, self.locks.keys_in(owner, number))
 
+    def on(self, sender: NodeId, message: ToParticipant) -> None:
+        """Everything that coordinators say."""
+        match message:
+            case PrepareParts():
+                self.on_prepare(sender, message)
+            case Finish():
+                self.on_finish(sender, message)
+            case Inquire():
+                self.on_inquire(sender, message)
+            case _:
+                assert_never(message)
+
     # Outcome.
 
     def on_finish(self, sender: NodeId, message: Finish) -> None:
@@ -216,7 +233,7 @@ class Participant:
             self.locks.pin(self.owner_of.get(tx, tx), keys_of(prepare))
             self._doubt(tx, hold.number, 0)
 
-    def switch(self) -> None:
+    def switch(self, _: NewMap) -> None:
         """A new topology: forget what belongs to partitions of other primaries now."""
         holds = self.core.holds
         for key in [k for k in self._doubt_since if not holds[k[1]].mine]:
@@ -230,24 +247,21 @@ class Participant:
         """From `since` on, the outcome of a prepared transaction is awaited."""
         self._doubt_since[(tx, number)] = since
         due = since + self.core.settings.in_doubt_ms * MS
-        self.wake_at = due if self.wake_at is None else min(self.wake_at, due)
+        self.alarm.by(due)
 
     def tick(self) -> None:
         """Ask for outcomes that are overdue."""
         core = self.core
-        self.wake_at = None
+        self.alarm.off()
         overdue = core.settings.in_doubt_ms * MS
         for (tx, number), since in self._doubt_since.items():
-            due = since + overdue
-            if core.now >= due:
+            if self.alarm.is_due(since + overdue, core.now):
                 prepare = core.replica.partition(number).prepared.get(tx)
                 primary = core.holds[prepare.decision].placement.primary if prepare is not None else None
                 if prepare is not None and primary is not None:
                     probe("tx.asked_for_outcome")
                     core.send(primary, Resolve(core.version, tx, prepare.decision, number))
-                self._doubt_since[(tx, number)] = core.now
-                due = core.now + overdue
-            self.wake_at = due if self.wake_at is None else min(self.wake_at, due)
+                self._doubt(tx, number, core.now)
 
 
 def keys_of(prepare: r.Prepare) -> list[Key]:

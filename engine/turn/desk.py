@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import structs
 
@@ -21,8 +21,9 @@ PARKED_BYTES_MAX = 64 << 20
 class Desk:
     """What one node says to its clients, and which of their requests wait."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, ask_again: Callable[[Sequence[tuple[SessionId, Request]]], None]) -> None:
         self.core = core
+        self.ask_again = ask_again  # take requests that waited like new ones, before those that came later
         self.parked: dict[int, list[tuple[SessionId, Request, int]]] = {}  # what waits since when, by partition
         self.parked_bytes = 0
 

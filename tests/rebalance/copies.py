@@ -20,6 +20,7 @@ from rebalance.messages import AskTail, CopyMessage, Demand, More, Settle, Settl
 from rebalance.partition import Hold, Role
 from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory
 from rebalance.promotion import Promotion
+from rebalance.rule import NewMap
 from rebalance.supplier import SupplySide
 from rebalance.table import Member, Placement, Topology
 from wal import records as r
@@ -244,11 +245,11 @@ class Copy:
             case Taken(number):
                 self.shipping.on_taken(sender, number)
             case Supply() | Settle():
-                self.demander.handle(sender, said)
+                self.demander.on(sender, said)
             case Demand() | More() | Settled():
-                self.supply.handle(sender, said)
+                self.supply.on(sender, said)
             case AskTail() | Tail():
-                self.promotion.handle(sender, said)
+                self.promotion.on(sender, said)
 
     def go_on(self) -> bool:
         """Do one thing of what was put off; whether there was one."""
@@ -297,12 +298,13 @@ class Copy:
         if not self.holds:
             self.holds = [Hold(n, p) for n, p in enumerate(topology.placements)]
         changed = [h for h, p in zip(self.holds, topology.placements, strict=True) if h.place(p, self.node)]
-        self.supply.switch()
+        new = NewMap(changed, changed, [hold for hold in self.holds if hold.role is Role.PROMOTING])
+        self.supply.switch(new)
         for hold in self.holds:
             self._group(hold)
         self.shipping.switch()
-        self.promotion.begin([hold for hold in self.holds if hold.role is Role.PROMOTING])
-        self.demander.switch(changed)
+        self.promotion.switch(new)
+        self.demander.switch(new)
 
     def _group(self, hold: Hold) -> None:
         hold.needed, hold.moving = (), ()

@@ -14,6 +14,7 @@ from engine.turn.effects import Effects
 from engine.turn.settings import Settings
 from rebalance.partition import Hold, Role
 from rebalance.ports import MS, Operation
+from rebalance.rule import NewMap
 from rebalance.table import Member, Placement, Topology
 from wal import records as r
 from wal.ids import NodeId, Version
@@ -142,7 +143,7 @@ def test_batches_of_many_turns_are_cut_when_a_new_topology_sends_them_together()
     for operation in operations:
         primary.ship(operation)
     primary.sent()
-    primary.replication.switch()
+    primary.replication.switch(NewMap([], [], []))
     batches = [batch for _, batch in primary.sent()]
     assert [len(batch.records) for batch in batches] == [2, 2, 2, 1]
     for batch in batches:

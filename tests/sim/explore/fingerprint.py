@@ -28,7 +28,7 @@ _SKIPPED = (
     Settings,
     Turns,
 )
-_LEFT_OUT = {"effects", "affinity", "work", "wake_at"}
+_LEFT_OUT = {"effects", "affinity", "work", "alarm"}
 
 
 _PLAIN = (int, str, bytes, float, bool, type(None))

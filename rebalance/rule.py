@@ -1,0 +1,78 @@
+"""What a rule module is: it takes messages of its own, lives through changes of the map, and is woken when it wants to be.
+
+A node is a list of rules, in an order for each of the two things that happen to all of them: a new map (`switch`) and time
+(`tick`). What a rule takes is a closed union of its own, and `on` has one case for each kind of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from rebalance.partition import Hold
+from wal.ids import NodeId
+
+
+class NewMap(msgspec.Struct, frozen=True):
+    """What a new map changes for one node."""
+
+    moved: list[Hold]
+    """Partitions whose copies are elsewhere now, or are waited for no more."""
+    changed: list[Hold]
+    """Partitions whose primary, epoch or role here is another now."""
+    promoted: list[Hold]
+    """Partitions that this node is named primary of, and does not serve yet."""
+
+
+class Alarm:
+    """When a rule wants to be woken next (ns); `at` is None if nothing happens by itself."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at: int | None = None
+
+    def by(self, at: int) -> None:
+        """Not later than that."""
+        if self.at is None or at < self.at:
+            self.at = at
+
+    def off(self) -> None:
+        """Not at all."""
+        self.at = None
+
+    def is_due(self, at: int, now: int) -> bool:
+        """Whether this time has come; if not, it rings then.
+
+        What is to be said until it is answered is said again when what was said last is `retransmit_ms` old: nobody
+        relies on one message, and nobody says a thing more often than that.
+        """
+        if now >= at:
+            return True
+        self.by(at)
+        return False
+
+
+class Rule:
+    """A rule module of one node. `takes` are the kinds of messages that are for it."""
+
+    takes: ClassVar[tuple[type, ...]] = ()
+
+    def __init__(self) -> None:
+        self.alarm = Alarm()
+
+    @property
+    def wake_at(self) -> int | None:
+        """When `tick` has something to do."""
+        return self.alarm.at
+
+    def on(self, sender: NodeId, message: Any, /) -> None:
+        """A message of a kind that it takes."""
+        raise AssertionError(f"{type(self).__name__} takes no {type(message).__name__}")
+
+    def switch(self, new: NewMap, /) -> None:
+        """A new map takes effect."""
+
+    def tick(self) -> None:
+        """The time has come for which it asked, or passed."""
