@@ -14,7 +14,7 @@ A node that the new map names as primary, in a new epoch, may not serve yet. It 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import assert_never, get_args
 
