@@ -115,8 +115,8 @@ def undone_keys_not_fetched(machine: Machine) -> None:
     assert machine.node is not None
     supply = machine.node.supply
 
-    def plan(original: Callable[..., Way], session: Any, name: Any, have: Any, choice: Any) -> Way:
-        way = original(session, name, have, choice)
+    def plan(original: Callable[..., Way], session: Any, have: Any, choice: Any) -> Way:
+        way = original(session, have, choice)
         session.fetch = [(fragment, []) for fragment, _ in session.fetch]
         return way
 
@@ -184,8 +184,8 @@ def digests_not_compared(machine: Machine) -> None:
     assert machine.node is not None
     node = machine.node
 
-    def choose(original: Callable[..., Any], name: Any, have: Any, **more: Any) -> Any:
-        return original(name, have if have is None else msgspec.structs.replace(have, digests=[]), **more)
+    def choose(original: Callable[..., Any], have: Any, **more: Any) -> Any:
+        return original(msgspec.structs.replace(have, digests=[]), **more)
 
     def on_settled(original: Callable[..., None], sender: NodeId, message: Settled) -> None:
         fragments = [(namespace, lwm, list[tuple[int, int]]()) for namespace, lwm, _ in message.fragments]
