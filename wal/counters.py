@@ -90,11 +90,6 @@ class PartitionCounter:
         """What is applied above a gap, as (start, delta), sorted, disjoint and never adjacent."""
         return tuple((start, end - start) for start, end in self._ranges.items()) if self._ranges else ()
 
-    @property
-    def sequential(self) -> bool:
-        """Nothing is applied above a gap."""
-        return not self._ranges
-
     def reserve(self, n: int) -> int:
         """Promise the next `n` counters, on a primary; return `start`, for the range (start, n). O(1)."""
         if n < 1:
@@ -198,6 +193,8 @@ class PartitionCounter:
 
     def advance(self, value: int) -> None:
         """Jump lwm to `value` and drop every range at or below it; below lwm: nothing. For the exchange only.
+
+        The engine has no use for it, nor for `finalize`: its promotions close gaps by records, which move the counters.
 
         Raises CounterAhead, and changes nothing, if something above `value` is applied already.
         """

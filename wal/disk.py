@@ -102,10 +102,6 @@ class Disk(Protocol):
         """Make all names durable."""
         ...
 
-    def free_bytes(self) -> int:
-        """What is left for us on the file system."""
-        ...
-
 
 def check_file_name(name: str) -> str:
     """Return `name` if it is a plain file name; raise ValueError if it could lead anywhere else."""
@@ -202,12 +198,6 @@ class DirectoryDisk:
         """Make all names durable."""
         with _translated("sync directory", self.path):
             self._flush.directory(self._fd)
-
-    def free_bytes(self) -> int:
-        """What an unprivileged process may still use."""
-        with _translated("statvfs", self.path):
-            found = os.fstatvfs(self._fd)
-            return found.f_bavail * found.f_frsize
 
     def close(self) -> None:
         """Give the directory handle back; open files stay usable."""

@@ -114,11 +114,6 @@ class MemoryDisk:
         self._synced_names = dict(self._names)
         self._changes.clear()
 
-    def free_bytes(self) -> int:
-        """What is left of `capacity`."""
-        self._call("free_bytes", "")
-        return (self.capacity or 1 << 40) - self.used
-
     # Cruelty.
 
     def fail(self, operation: str, nth: int, reason: Reason = "EIO") -> None:
