@@ -205,7 +205,10 @@ class Demander(Rule):
         ]
         core.work += len(haves)
         credit = core.settings.supply_credit
-        core.send(session.supplier, Demand(core.version, session.number, numbers, haves, credit, part, len(session.parts)))
+        core.send(
+            session.supplier,
+            Demand(core.version, session.number, numbers, haves, credit=credit, part=part, parts=len(session.parts)),
+        )
 
     def _ask_again(self, session: _Session) -> None:
         """Nobody answered for a while: say again the first parts of which nothing was supplied, and what was taken."""
@@ -284,7 +287,9 @@ class Demander(Rule):
         for namespace, partition in batch.done:
             whole = session.ways.get((namespace, partition))
             if whole is not None and partition in session.partitions and whole.kind == Kind.FULL:
-                self.core.log(r.FragmentReady(namespace, partition, whole.up_to, whole.digest, whole.epochs, True))
+                self.core.log(
+                    r.FragmentReady(namespace, partition, whole.up_to, whole.digest, epochs=whole.epochs, full=True)
+                )
                 self._no_history.pop((namespace, partition), None)
         for namespace, partition in batch.missed:
             probe("demand.history_missed")

@@ -170,16 +170,16 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
     version: Version
     session: int
     batch: int
-    epochs: list[tuple[int, int]]  # (partition, epoch)
-    later: list[int]
-    ways: list[Way]
-    prepares: list[r.Prepare]
-    writes: list[r.Write]
-    rows: list[r.Preload]
-    results: list[r.Results]
-    done: list[tuple[Namespace, int]]
-    missed: list[tuple[Namespace, int]]
-    last: bool
+    epochs: list[tuple[int, int]] = []  # (partition, epoch)
+    later: list[int] = []
+    ways: list[Way] = []
+    prepares: list[r.Prepare] = []
+    writes: list[r.Write] = []
+    rows: list[r.Preload] = []
+    results: list[r.Results] = []
+    done: list[tuple[Namespace, int]] = []
+    missed: list[tuple[Namespace, int]] = []
+    last: bool = False
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -78,7 +78,8 @@ def first_topology(
         partitions=partitions,
         backups=backups,
         members=tuple(
-            Member(c.node, c.allocation, c.incarnation, c.address, order, c.domain) for order, c in enumerate(candidates, 1)
+            Member(c.node, c.allocation, c.incarnation, c.address, order=order, domain=c.domain)
+            for order, c in enumerate(candidates, 1)
         ),
         baseline=nodes,
         placements=tuple(Placement(1, 1, tuple(owners), tuple(owners)) for owners in ideal),
@@ -318,7 +319,7 @@ def _life(node: Member | Candidate) -> tuple[NodeId, str, int]:
 
 def _members(old: Topology, alive: Mapping[NodeId, Candidate]) -> tuple[Member, ...]:
     kept = [
-        Member(m.node, c.allocation, c.incarnation, c.address, m.order, c.domain)
+        Member(m.node, c.allocation, c.incarnation, c.address, order=m.order, domain=c.domain)
         for m in old.members
         for c in [alive.get(m.node)]
         if c is not None and c.allocation == m.allocation
@@ -327,7 +328,7 @@ def _members(old: Topology, alive: Mapping[NodeId, Candidate]) -> tuple[Member, 
     order = old.next_order
     for node, c in alive.items():
         if node not in known:
-            kept.append(Member(node, c.allocation, c.incarnation, c.address, order, c.domain))
+            kept.append(Member(node, c.allocation, c.incarnation, c.address, order=order, domain=c.domain))
             order += 1
     return tuple(sorted(kept, key=lambda m: m.order))
 

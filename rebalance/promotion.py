@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import assert_never, get_args
 
+from msgspec import structs
+
 from rebalance.fragment import FragmentState
 from rebalance.messages import AskTail, CopyTail, Tail, TailReport, ToPromotion
 from rebalance.partition import Hold, PartitionState
@@ -110,8 +112,8 @@ class Promotion(Rule):
                 if f.counter.hwm or f.epochs
             ],
             list(state.prepared),
-            [],
-            [],
+            writes=[],
+            prepares=[],
         )
 
     def on_ask_tail(self, sender: NodeId, message: AskTail) -> None:
@@ -138,7 +140,9 @@ class Promotion(Rule):
                 else:
                     writes.extend(fragment.lacking(report.lwm, report.ranges))
             prepares = [p for tx, p in state.prepared.items() if newer or tx not in theirs.prepared]
-            answers.append(CopyTail(mine.partition, mine.epoch, mine.fragments, mine.prepared, writes, prepares))
+            answers.append(
+                CopyTail(mine.partition, mine.epoch, mine.fragments, mine.prepared, writes=writes, prepares=prepares)
+            )
         core.send(sender, Tail(message.version, answers))
 
     def on_tail(self, sender: NodeId, message: Tail) -> None:
@@ -262,36 +266,14 @@ def _begin(hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Reco
         records.append(r.NoOp(number, epoch, gaps))
     for prepare in state.prepared.values():
         probe("promotion.kept_prepared")
-        records.append(
-            r.Prepare(
-                prepare.tx,
-                number,
-                epoch,
-                [_issued_in(epoch, w) for w in prepare.writes],
-                prepare.locks,
-                prepare.participants,
-                prepare.decision,
-                prepare.issued,
-                prepare.held,
-            )
-        )
+        writes = [_issued_in(epoch, w) for w in prepare.writes]
+        records.append(structs.replace(prepare, epoch=epoch, writes=writes, origin=prepare.issued))
     return r.EpochStart(number, epoch, firsts), records
 
 
 def _issued_in(epoch: int, write: r.Write) -> r.Write:
     """The same counters, entries and transaction, issued again in `epoch`."""
-    return r.Write(
-        write.namespace,
-        write.partition,
-        epoch,
-        write.start,
-        write.keys,
-        write.values,
-        write.stable,
-        write.tx,
-        write.closed,
-        write.issued,
-    )
+    return structs.replace(write, epoch=epoch, origin=write.issued)
 
 
 def _epochs_after(number: int, state: PartitionState, epoch: int) -> list[r.EpochStart]:

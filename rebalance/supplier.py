@@ -123,7 +123,7 @@ class SupplySide(Rule):
         if self._sessions.get(session.node) is not session:
             return
         numbers, haves = session.demanded[0]
-        first = Supply(core.version, session.number, 0, [], [], [], [], [], [], [], [], [], False)
+        first = Supply(core.version, session.number, 0)
         work = 0
         while numbers and work < PLAN_WORK:
             number = numbers.pop()
@@ -321,8 +321,8 @@ class SupplySide(Rule):
             name[1],
             [e.epoch for _, e in rows],
             [e.counter for _, e in rows],
-            [k for k, _ in rows],
-            [e.value for _, e in rows],
+            keys=[k for k, _ in rows],
+            values=[e.value for _, e in rows],
         )
         results: list[r.Results] = []
         if name[1] not in session.results_sent:
@@ -350,8 +350,8 @@ class SupplySide(Rule):
             name[1],
             [e.epoch if e else 0 for e in entries],
             [e.counter if e else 0 for e in entries],
-            keys,
-            [e.value if e else None for e in entries],
+            keys=keys,
+            values=[e.value if e else None for e in entries],
         )
 
     def _batch(
@@ -369,16 +369,12 @@ class SupplySide(Rule):
             self.core.version,
             session.number,
             session.batch + 1,
-            [],
-            [],
-            [],
-            [],
-            writes or [],
-            rows or [],
-            results or [],
-            done or [],
-            missed or [],
-            last,
+            writes=writes or [],
+            rows=rows or [],
+            results=results or [],
+            done=done or [],
+            missed=missed or [],
+            last=last,
         )
 
     def _send(self, session: _Session, batch: Supply) -> None:

@@ -63,7 +63,7 @@ class Vouching:
         if wrong:
             probe("supply.digest_differed")
             self.begin_anew(hold, sender)
-            core.send(sender, Settle(core.version, number, [], wrong, [], [], message.round))
+            core.send(sender, Settle(core.version, number, [], wrong, ended=[], prepares=[], round=message.round))
             return
         core.work += len(state.fragments)
         marks = self.hardened.get(number, {}).get(sender)
@@ -78,7 +78,10 @@ class Vouching:
         if reached and not (ended or lacking or self._shipping.outstanding(sender, number)):
             self._compare(hold, sender, message)
         else:
-            core.send(sender, Settle(core.version, number, list(marks.items()), [], ended, lacking, message.round))
+            core.send(
+                sender,
+                Settle(core.version, number, list(marks.items()), [], ended=ended, prepares=lacking, round=message.round),
+            )
 
     def _compare(self, hold: Hold, node: NodeId, message: Settled) -> None:
         """Everything that was promised is there: does it contain the same? If so, vouch for it."""
@@ -116,7 +119,7 @@ class Vouching:
             self.differed[name, node] = self.differed.get((name, node), 0) + 1
             core.note(f"{node} has other contents of {namespace}/{hold.number} than this node: it is to take them in full")
         self.begin_anew(hold, node)
-        core.send(node, Settle(core.version, hold.number, [], wrong, [], [], 0))
+        core.send(node, Settle(core.version, hold.number, [], wrong, ended=[], prepares=[], round=0))
 
     def begin_anew(self, hold: Hold, node: NodeId) -> None:
         """The copy begins again: do not wait for it."""

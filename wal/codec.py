@@ -195,7 +195,9 @@ def decode_header(data: bytes, checksum: Checksum = crc32c) -> SegmentHeader:
         names = [name.rstrip(b"\0").decode("ascii") for name in (cluster, node)]
     except UnicodeDecodeError as error:
         raise FormatError(f"the header's names are not ASCII: {error}") from error
-    return SegmentHeader(names[0], names[1], first_lsn, capacity, lsn, end, last_crc, crc)
+    return SegmentHeader(
+        names[0], names[1], first_lsn, capacity, previous_lsn=lsn, previous_end=end, previous_crc=last_crc, crc=crc
+    )
 
 
 def block_size(length: int) -> int:
@@ -276,7 +278,9 @@ def encode_footer(trailer: Trailer, index: SegmentIndex) -> tuple[Trailer, bytes
     told: list[object] = [
         _big_endian(index.starts),
         [
-            _IndexEntry(name, partition, entry.low, entry.high, _big_endian(entry.blocks), _big_endian(entry.marks))
+            _IndexEntry(
+                name, partition, entry.low, entry.high, blocks=_big_endian(entry.blocks), marks=_big_endian(entry.marks)
+            )
             for (name, partition), entry in index.fragments.items()
         ],
     ]

@@ -251,7 +251,7 @@ class HistoryCursor:
     def _close_gaps(self, partition: int, epoch: int, gaps: Sequence[tuple[str, int, int]]) -> None:
         for namespace, start, delta in gaps:
             if (namespace, partition) in self._active:
-                self._offer(Write(namespace, partition, epoch, start, [], [], closed=delta))
+                self._offer(Write(namespace, partition, epoch, start, keys=[], values=[], closed=delta))
 
     def _offer(self, write: Write) -> None:
         """Supply the write, if it is wanted."""

@@ -95,7 +95,7 @@ def require(found: Examined, from_lsn: int) -> None:
     if from_lsn > ends:
         what = f"the store needs the log from LSN {from_lsn} on, and the log ends before LSN {ends}"
         cost = f"the records from LSN {ends} to {from_lsn - 1}, unless the store holds all of them"
-        raise LogBehindStore(_finding("missing", name, offset, ends, what, cost))
+        raise LogBehindStore(_finding("missing", name, offset, ends, what=what, cost=cost))
 
 
 def _header(disk: Disk, lsn: int, cluster: str, node: str) -> SegmentHeader | Finding:
@@ -107,15 +107,15 @@ def _header(disk: Disk, lsn: int, cluster: str, node: str) -> SegmentHeader | Fi
     except NewerFormat as error:
         raise LogTooNew(newer(error, name, 0, lsn)) from error
     except FormatError as error:
-        return _finding("damaged", name, 0, lsn, str(error), f"the records from LSN {lsn} on")
+        return _finding("damaged", name, 0, lsn, what=str(error), cost=f"the records from LSN {lsn} on")
     finally:
         file.close()
     if (header.cluster, header.node) != (cluster, node):
         what = f"the log of node {header.node!r} in cluster {header.cluster!r}: expected {node!r} in {cluster!r}"
-        raise LogForeign(_finding("foreign", name, 0, lsn, what, "nothing, where it belongs"))
+        raise LogForeign(_finding("foreign", name, 0, lsn, what=what, cost="nothing, where it belongs"))
     if header.first_lsn != lsn:
         what = f"the segment begins at LSN {header.first_lsn}: expected {lsn}, by the file's name"
-        return _finding("replaced", name, 0, lsn, what, f"the records from LSN {lsn} on")
+        return _finding("replaced", name, 0, lsn, what=what, cost=f"the records from LSN {lsn} on")
     return header
 
 
@@ -126,7 +126,7 @@ def _link(found: Examined, header: SegmentHeader, from_lsn: int) -> Finding | No
         if first <= from_lsn:
             return None
         what = f"the log begins at LSN {first}: expected LSN {from_lsn}, from which on the store needs it"
-        return _finding("missing", name, 0, from_lsn, what, f"the records from LSN {from_lsn} to {first - 1}")
+        return _finding("missing", name, 0, from_lsn, what=what, cost=f"the records from LSN {from_lsn} to {first - 1}")
     before = found.sealed[-1]
     ended = before.trailer.last_lsn, before.trailer.end, before.trailer.last_crc
     known = header.previous_lsn, header.previous_end, header.previous_crc
@@ -135,12 +135,12 @@ def _link(found: Examined, header: SegmentHeader, from_lsn: int) -> Finding | No
     lost = before.last_lsn + 1
     if known[0] > ended[0]:
         what = f"the segment follows LSN {known[0]}: the log before it ends with LSN {ended[0]} in {before.name}"
-        return _finding("missing", name, 0, lost, what, f"the records from LSN {lost} to {known[0]}")
+        return _finding("missing", name, 0, lost, what=what, cost=f"the records from LSN {lost} to {known[0]}")
     what = (
         f"the segment follows LSN {known[0]}, end {known[1]}, crc {known[2]:08x}: the one before it, {before.name}, "
         f"has LSN {ended[0]}, end {ended[1]}, crc {ended[2]:08x}"
     )
-    return _finding("replaced", name, 0, lost, what, f"the records from LSN {lost} on")
+    return _finding("replaced", name, 0, lost, what=what, cost=f"the records from LSN {lost} on")
 
 
 def _examine_sealed(
@@ -193,7 +193,7 @@ def _examine_last(found: Examined, file: File, header: SegmentHeader) -> Finding
             known = f"a whole block at offset {raw.offset} says that all before offset {raw.header.synced_to} was synced"
             what = f"{scan.stop or 'zeros where a block should be'}; {known}"
             cost = f"the records from LSN {scan.lsn} on"
-            return _finding("damaged", builder.name, scan.offset, scan.lsn, what, cost)
+            return _finding("damaged", builder.name, scan.offset, scan.lsn, what=what, cost=cost)
     return None
 
 
@@ -208,7 +208,7 @@ def _resized(found: Examined, file: File, header: SegmentHeader, what: str) -> F
     _, scan = rebuild(file, header, min(file.size(), header.capacity))
     _cut_at(found, file, header, scan, what)
     cost = f"the records from LSN {scan.lsn} on"
-    return _finding("damaged", stored_name(file, header.first_lsn), scan.offset, scan.lsn, what, cost)
+    return _finding("damaged", stored_name(file, header.first_lsn), scan.offset, scan.lsn, what=what, cost=cost)
 
 
 def _cut_at(found: Examined, file: File, header: SegmentHeader, scan: Scan, why: str) -> None:

@@ -141,7 +141,9 @@ class SegmentBuilder:
 
     def encode(self, body: bytes, records: int, *, time_ms: int) -> tuple[BlockHeader, bytes]:
         """The next block, to be written at `end`; `add` it when it was."""
-        header = BlockHeader(len(body), 0, self.next_lsn, records, 0, time_ms, self.synced_to, self.crc)
+        header = BlockHeader(
+            len(body), 0, self.next_lsn, records, flags=0, time_ms=time_ms, synced_to=self.synced_to, previous_crc=self.crc
+        )
         data, crc = encode_block(self.header.first_lsn, header, body)
         return header._replace(crc=crc), data
 

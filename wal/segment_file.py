@@ -135,7 +135,7 @@ def decode(raw: RawBlock, name: str) -> Block:
         records = decode_body(header, raw.data)
     except NewerFormat as error:
         raise LogTooNew(newer(error, name, raw.offset, header.first_lsn)) from error
-    return Block(header.first_lsn, header.time_ms, records, name, raw.offset, len(raw.data))
+    return Block(header.first_lsn, header.time_ms, records, name, offset=raw.offset, bytes=len(raw.data))
 
 
 def after(block: Block, lsn: int) -> Block:
@@ -144,7 +144,7 @@ def after(block: Block, lsn: int) -> Block:
         return block
     assert lsn <= block.last_lsn, f"LSN {lsn} is not in {block.first_lsn} to {block.last_lsn}"
     records = block.records[lsn - block.first_lsn :]
-    return Block(lsn, block.time_ms, records, block.segment, block.offset, block.bytes)
+    return Block(lsn, block.time_ms, records, block.segment, offset=block.offset, bytes=block.bytes)
 
 
 def before(block: Block, lsn: int) -> Block:
@@ -153,7 +153,7 @@ def before(block: Block, lsn: int) -> Block:
         return block
     assert block.first_lsn < lsn, f"LSN {lsn - 1} is not in {block.first_lsn} to {block.last_lsn}"
     records = block.records[: lsn - block.first_lsn]
-    return Block(block.first_lsn, block.time_ms, records, block.segment, block.offset, block.bytes)
+    return Block(block.first_lsn, block.time_ms, records, block.segment, offset=block.offset, bytes=block.bytes)
 
 
 def broken(scan: Scan, name: str, cost: str, kind: Kind = "damaged") -> Finding:

@@ -87,7 +87,7 @@ class Walk:
         if self._owner not in (None, self._log) and read:
             what = f"a log of node {read[0].node!r} in cluster {read[0].cluster!r}: expected {_named(self._owner)}"
             cost = "nothing, where it belongs; what its node had here is not here"
-            yield _finding("foreign", segment_name(read[0].first_lsn), 0, read[0].first_lsn, what, cost)
+            yield _finding("foreign", segment_name(read[0].first_lsn), 0, read[0].first_lsn, what=what, cost=cost)
         for at, found in enumerate(headers):
             header = self._ours(lsns[at], found)
             after = headers[at + 1] if at + 1 < len(headers) else None
@@ -112,9 +112,9 @@ class Walk:
         try:
             header = read_header(file, self._checksum)
         except NewerFormat as error:
-            return _finding("newer", name, 0, lsn, str(error), "nothing, with the version that wrote it")
+            return _finding("newer", name, 0, lsn, what=str(error), cost="nothing, with the version that wrote it")
         except FormatError as error:
-            return _finding("damaged", name, 0, lsn, str(error), lost)
+            return _finding("damaged", name, 0, lsn, what=str(error), cost=lost)
         finally:
             file.close()
         return header
@@ -126,10 +126,10 @@ class Walk:
         lost = f"the records from LSN {lsn} on that were in this segment"
         if _owner(header) != self._log:
             what = f"a segment of node {header.node!r} in cluster {header.cluster!r}: expected {_named(self._log)}"
-            return _finding("foreign", segment_name(lsn), 0, lsn, what, lost)
+            return _finding("foreign", segment_name(lsn), 0, lsn, what=what, cost=lost)
         if header.first_lsn != lsn:
             what = f"the segment begins at LSN {header.first_lsn}: expected {lsn}, by the file's name"
-            return _finding("replaced", segment_name(lsn), 0, lsn, what, lost)
+            return _finding("replaced", segment_name(lsn), 0, lsn, what=what, cost=lost)
         return header
 
     def _link(self, header: SegmentHeader) -> Finding | None:
@@ -143,9 +143,9 @@ class Walk:
         if known[0] > ended[0]:
             what = f"the segment follows LSN {known[0]}: the log before it ends with LSN {ended[0]} in {before}"
             cost = f"the records from LSN {lost} to {known[0]}"
-            return _finding("missing", name, 0, lost, what, cost, until=header.first_lsn)
+            return _finding("missing", name, 0, lost, what=what, cost=cost, until=header.first_lsn)
         what = f"the segment follows LSN {known[0]}, end {known[1]}: {before} ends with LSN {ended[0]} at {ended[1]}"
-        return _finding("replaced", name, 0, lost, what, "which of the two belongs here cannot be told")
+        return _finding("replaced", name, 0, lost, what=what, cost="which of the two belongs here cannot be told")
 
     def _segment(self, header: SegmentHeader, after: SegmentHeader | Finding | None) -> Iterator[Found]:
         try:
@@ -275,7 +275,7 @@ class _SegmentWalk:
                     yield decode(raw, self.name)
             except FormatError as error:
                 cost = "what this block says, or the footer lies that led to it: `foreshore wal verify` tells which"
-                yield _finding("damaged", self.name, offset, self._header.first_lsn, str(error), cost)
+                yield _finding("damaged", self.name, offset, self._header.first_lsn, what=str(error), cost=cost)
             except LogTooNew as error:
                 yield error.finding
         yield self.sealed().info()
@@ -356,7 +356,7 @@ class _SegmentWalk:
         elif (stray := nonzero_end(self._file, self._builder.end, fits[0])) > self._builder.end:
             what = f"bytes up to offset {stray} that are no block: expected zeros up to {fits[0]}"
             name, end = self.name, self._builder.end
-            yield _finding("stray", name, end, self._builder.next_lsn, what, "nothing")
+            yield _finding("stray", name, end, self._builder.next_lsn, what=what, cost="nothing")
 
     def _archive(self, file: ArchiveFile, scan: Scan) -> Iterator[Finding]:
         """What of an archive cannot be given back."""
@@ -371,11 +371,11 @@ class _SegmentWalk:
         return info if self._whole else msgspec.structs.replace(info, last_lsn=scan.lsn - 1)
 
     def _finding(self, kind: Kind, scan: Scan, what: str, cost: str, until: int = 0) -> Finding:
-        return _finding(kind, self.name, scan.offset, scan.lsn, what, cost, until=until)
+        return _finding(kind, self.name, scan.offset, scan.lsn, what=what, cost=cost, until=until)
 
     def _footer_problem(self, header: SegmentHeader, what: str) -> Finding:
         cost = "nothing: it is made again from the blocks"
-        return _finding("index", self.name, header.capacity, header.first_lsn, what, cost)
+        return _finding("index", self.name, header.capacity, header.first_lsn, what=what, cost=cost)
 
 
 def _finding(kind: Kind, segment: str, offset: int, lsn: int, what: str, cost: str, *, until: int = 0) -> Finding:
