@@ -60,7 +60,7 @@ def have_of(fragment: FragmentState, digests: list[tuple[int, int]], *, no_histo
         ranges=list(counter.ranges),
         epochs=list(fragment.epochs),
         digests=digests,
-        base=fragment.base,
+        stable=fragment.stable,
         loading=fragment.loading,
         no_history=no_history,
         suspects=[] if fragment.loading else list(fragment.suspects),
@@ -100,8 +100,8 @@ def choose(joiner: Have, supplier: Have, reach: int, rows: Callable[[int], int] 
     cut = shared if joiner.highest > shared else -1
     lwm, ranges = joiner.lwm, joiner.ranges
     if cut >= 0:
-        if cut < joiner.base:
-            return Choice(Kind.FULL, f"its history parts at {cut} and it can undo down to {joiner.base} only")
+        if cut < joiner.stable:
+            return Choice(Kind.FULL, f"its history parts at {cut} and it can undo down to {joiner.stable} only")
         lwm = min(lwm, cut)
         ranges = [(start, min(delta, cut - start)) for start, delta in ranges if start < cut]
     mine = dict(supplier.digests)

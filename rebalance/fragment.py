@@ -1,12 +1,12 @@
 """One copy of one fragment: its counter, its epochs, its digest, and the tail that is not yet known to be everywhere.
 
 ```
-        base                lwm          highest
+        stable                lwm          highest
  ---------|===================|....====...|       === applied and kept in the tail, ... gap
-  settled          tail           tail
+  stable           tail           tail
 ```
 
-Everything at or below `base` is durable on every in-sync copy (the primary says so with each write: `Write.stable`).
+Everything at or below `stable` is durable on every in-sync copy (the primary says so with each write: `Write.stable`).
 What lies above is kept here, write by write, because it may still be needed: a new primary fetches from the survivors
 what it lacks of it, re-issues it in its own epoch, and a copy whose suffix was not continued undoes it. So the tail is
 small (what was in flight), it is all that a failover needs, and neither reads the log.
@@ -66,13 +66,11 @@ KNOWN, NEW, NEWEST = range(3)
 class FragmentState:
     """One copy of one fragment. It changes only by the methods below, in the order of the log.
 
-    Invariants: base <= lwm; the tail (`settling` up to lwm, `beyond` above a gap) holds every applied write above base
+    Invariants: stable <= lwm; the tail (`unstable` up to lwm, `beyond` above a gap) holds every applied write above stable
     and nothing else; the epoch table ascends in both epoch and first counter; `digest` is the digest at lwm.
     """
 
     __slots__ = (
-        "base",
-        "base_digest",
         "beyond",
         "counter",
         "digest",
@@ -83,26 +81,28 @@ class FragmentState:
         "history_from",
         "loading",
         "name",
-        "settling",
+        "stable",
+        "stable_digest",
         "suspects",
         "tombstones",
+        "unstable",
     )
 
     def __init__(self, name: Fragment) -> None:
         self.name = name
         self.counter = PartitionCounter()
         self.epochs: list[tuple[int, int]] = []
-        self.base = 0
-        self.base_digest = 0
+        self.stable = 0
+        self.stable_digest = 0
         self.digest = 0
-        self.settling: list[tuple[int, int, Write]] = []  # (end, digest there, write), from base to lwm; short
+        self.unstable: list[tuple[int, int, Write]] = []  # (end, digest there, write), from stable to lwm; short
         self.beyond: dict[int, Write] = {}  # by start, above a gap
         self.digests: list[tuple[int, int]] = []
         self.loading = False  # emptied, and not whole yet: its counters count for nothing
         self.history_from = 0  # the log holds every write above this counter
         self.suspects: dict[bytes, None] = {}  # rows that may be wrong: undone, or live while loading; not yet fetched
         self.dirty = False  # changed since the last checkpoint began
-        self.tombstones: dict[bytes, int] = {}  # deletes in the store that may go when base has passed them
+        self.tombstones: dict[bytes, int] = {}  # deletes in the store that may go when stable has passed them
         self.dropped = 0  # no delete above this counter has gone from the store
 
     # The life of a copy.
@@ -120,24 +120,24 @@ class FragmentState:
             or write.closed
             or self.loading
             or self.suspects
-            or not self.settling
+            or not self.unstable
             or not epochs
             or epochs[-1][0] != write.epoch
             or (value := values[0]) is None
             or not self.counter.step(start, 1)
         ):
             return False
-        end, before, settling, stable = start + 1, self.digest, self.settling, write.stable
+        end, before, unstable, stable = start + 1, self.digest, self.unstable, write.stable
         entry = _pack(end, write.origin or write.epoch, _PUT, xxh3_64_intdigest(value))
         digest = self.digest = xxh3_64_intdigest(entry + keys[0], before)
-        if stable == start:  # all that was here before is settled
-            settling.clear()
-            self.base, self.base_digest = start, before
-        settling.append((end, digest, write))
+        if stable == start:  # all that was here before is on every in-sync copy
+            unstable.clear()
+            self.stable, self.stable_digest = start, before
+        unstable.append((end, digest, write))
         if not end % DIGEST_EVERY:
             self._keep_digest()
-        if stable > self.base:
-            self.settle(stable)
+        if stable > self.stable:
+            self.note_stable(stable)
         return True
 
     def apply(self, write: Write) -> int:
@@ -160,8 +160,8 @@ class FragmentState:
             self.beyond[start] = write
             if start == lwm:
                 stable = max(stable, self._pass(lwm))
-        if stable > self.base:
-            self.settle(stable)
+        if stable > self.stable:
+            self.note_stable(stable)
         return how
 
     def _pass_over(self, write: Write, start: int, end: int) -> None:
@@ -170,12 +170,12 @@ class FragmentState:
         if not epochs or epochs[-1][0] != write.epoch:
             self._note_epoch(write)
         digest = self.digest = chain(self.digest, write)
-        self.settling.append((end, digest, write))
+        self.unstable.append((end, digest, write))
         if end // DIGEST_EVERY != start // DIGEST_EVERY:
             self._keep_digest()
 
     def _keep_digest(self) -> None:
-        self.digests.append((self.settling[-1][0], self.digest))
+        self.digests.append((self.unstable[-1][0], self.digest))
         if len(self.digests) > DIGESTS_KEPT:
             del self.digests[0]
 
@@ -203,20 +203,20 @@ class FragmentState:
         else:
             self.epochs.insert(at, (write.epoch, first))
 
-    def settle(self, stable: int) -> bool:
+    def note_stable(self, stable: int) -> bool:
         """Everything up to `stable` is on every in-sync copy: forget the tail up to there. True if there was some.
 
         Not while loading: a transfer may still say that less than that is whole here.
         """
         if self.loading:
             return False
-        settling, count = self.settling, 0
-        for end, digest, _ in settling:
+        unstable, count = self.unstable, 0
+        for end, digest, _ in unstable:
             if end > stable:
                 break
-            self.base, self.base_digest = end, digest
+            self.stable, self.stable_digest = end, digest
             count += 1
-        del settling[:count]
+        del unstable[:count]
         return count > 0
 
     def begin_epoch(self, epoch: int, first: int) -> list[Write]:
@@ -239,11 +239,11 @@ class FragmentState:
         """
         if self.counter.highest_applied <= above:
             return []
-        if above < self.base:
-            raise CannotUndo(f"{self}: cannot undo down to {above}, the tail begins at {self.base}")
+        if above < self.stable:
+            raise CannotUndo(f"{self}: cannot undo down to {above}, the tail begins at {self.stable}")
         undone: list[Write] = []
-        while self.settling and self.settling[-1][0] > above:
-            undone.append(self.settling.pop()[2])
+        while self.unstable and self.unstable[-1][0] > above:
+            undone.append(self.unstable.pop()[2])
         undone.reverse()
         undone.extend(sorted((w for w in self.beyond.values() if w.end > above), key=_start))
         assert all(w.start >= above for w in undone), f"{self}: a cut at {above} would split a write"
@@ -254,7 +254,7 @@ class FragmentState:
             for key in write.keys:
                 self.suspects[key] = None
         if above < lwm:
-            self.digest = self.settling[-1][1] if self.settling else self.base_digest
+            self.digest = self.unstable[-1][1] if self.unstable else self.stable_digest
             self.digests = [d for d in self.digests if d[0] <= above]
         self.epochs = [e for e in self.epochs if e[1] <= above]
         return undone
@@ -270,14 +270,14 @@ class FragmentState:
             for start, delta in self.counter.missing(lwm):
                 self.counter.update(start, delta)
             later = [w for w in self.tail() if w.end > lwm]
-            self.settling.clear()
+            self.unstable.clear()
             self.beyond = {w.start: w for w in later}
-            self.base, self.base_digest, self.digest = lwm, digest, digest
+            self.stable, self.stable_digest, self.digest = lwm, digest, digest
             self.digests = [(lwm, digest)]
             self.epochs = list(epochs)
             self.history_from = max(lwm, self.history_from)  # the log may have lost live writes since
             self.loading = False
-            self.settle(self._pass(lwm))
+            self.note_stable(self._pass(lwm))
         assert not self.loading, f"{self}: a fragment that was cleared needs a full transfer"
 
     @classmethod
@@ -287,22 +287,22 @@ class FragmentState:
         Raises ValueError if a counter was kept twice.
         """
         state = cls(name)
-        state.base, state.base_digest = stable
-        state.digest = state.base_digest
-        state.counter = PartitionCounter(state.base)
+        state.stable, state.stable_digest = stable
+        state.digest = state.stable_digest
+        state.counter = PartitionCounter(state.stable)
         for write in tail:
             if not state.counter.update(write.start, write.delta):
                 raise ValueError(f"{fragment_name(name)}: the checkpoint holds {write.start} twice")
             state.beyond[write.start] = write
         state.epochs = list(epochs)
-        state._pass(state.base)
+        state._pass(state.stable)
         return state
 
     # What it says of itself.
 
     def tail(self) -> list[Write]:
-        """Every applied write above base, in order."""
-        return [*(write for _, _, write in self.settling), *sorted(self.beyond.values(), key=_start)]
+        """Every applied write above stable, in order."""
+        return [*(write for _, _, write in self.unstable), *sorted(self.beyond.values(), key=_start)]
 
     @property
     def history(self) -> list[tuple[int, int]]:
@@ -319,18 +319,18 @@ class FragmentState:
         """The digest at `counter`, if it is still known."""
         if counter == self.counter.lwm:
             return self.digest
-        if counter == self.base:
-            return self.base_digest
+        if counter == self.stable:
+            return self.stable_digest
         if counter == 0:
             return 0
         known = next((d for c, d in self.digests if c == counter), None)
-        if known is None and counter > self.base:
-            known = next((d for c, d, _ in self.settling if c == counter), None)
+        if known is None and counter > self.stable:
+            known = next((d for c, d, _ in self.unstable if c == counter), None)
         return known
 
     def recent_digests(self) -> list[tuple[int, int]]:
         """(counter, digest) pairs to compare with a supplier, oldest first, lwm last."""
-        return [*self.digests[-4:], (self.base, self.base_digest), (self.counter.lwm, self.digest)]
+        return [*self.digests[-4:], (self.stable, self.stable_digest), (self.counter.lwm, self.digest)]
 
     def lacking(self, lwm: int, ranges: list[tuple[int, int]]) -> list[Write]:
         """The writes of the tail that a copy with this lwm and these ranges lacks, in order."""
@@ -342,16 +342,16 @@ class FragmentState:
     def check(self) -> None:
         """Assert the whole invariant; for tests and the simulator."""
         self.counter.check()
-        assert self.base <= self.counter.lwm, f"{self}: base {self.base} is above lwm"
-        covered = PartitionCounter(self.base)
+        assert self.stable <= self.counter.lwm, f"{self}: stable {self.stable} is above lwm"
+        covered = PartitionCounter(self.stable)
         for write in self.tail():
             assert covered.update(write.start, write.delta), f"{self}: {write.start} is in the tail twice"
         assert (covered.lwm, covered.ranges) == (self.counter.lwm, self.counter.ranges), f"{self}: tail says {covered}"
         for (epoch, first), (next_epoch, next_first) in zip(self.epochs, self.epochs[1:], strict=False):
             assert epoch < next_epoch, f"{self}: epochs do not ascend: {self.epochs}"
             assert first < next_first, f"{self}: first counters do not ascend: {self.epochs}"
-        digest = self.base_digest
-        for end, there, write in self.settling:
+        digest = self.stable_digest
+        for end, there, write in self.unstable:
             digest = chain(digest, write)
             assert digest == there, f"{self}: the digest at {end} is not that of its history"
         assert digest == self.digest, f"{self}: the digest is not that of its history"

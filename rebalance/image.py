@@ -27,8 +27,8 @@ class FragmentImage(msgspec.Struct, frozen=True, array_like=True):
 
     counter: bytes
     epochs: list[tuple[int, int]]
-    base: int
-    base_digest: int
+    stable: int
+    stable_digest: int
     tail: list[Write]
     digests: list[tuple[int, int]]
     loading: bool
@@ -58,8 +58,8 @@ def image_of(fragment: FragmentState, row: Row | None = None) -> FragmentImage:
     return FragmentImage(
         counter=fragment.counter.to_bytes(),
         epochs=fragment.epochs,
-        base=fragment.base,
-        base_digest=fragment.base_digest,
+        stable=fragment.stable,
+        stable_digest=fragment.stable_digest,
         tail=_without(tail, held) if held else tail,
         digests=fragment.digests,
         loading=fragment.loading,
@@ -73,7 +73,7 @@ def image_of(fragment: FragmentState, row: Row | None = None) -> FragmentImage:
 def fragment_of(name: Fragment, image: FragmentImage, row: Row | None = None) -> FragmentState:
     """The inverse of `image_of`; raises ValueError for an image that does not hold together."""
     tail = _filled(name, image, row) if image.held else image.tail
-    state = FragmentState.from_stable(name, (image.base, image.base_digest), image.epochs, tail)
+    state = FragmentState.from_stable(name, (image.stable, image.stable_digest), image.epochs, tail)
     state.digests = list(image.digests)
     stored = PartitionCounter.from_bytes(image.counter)
     if (stored.lwm, stored.ranges) != (state.counter.lwm, state.counter.ranges):
@@ -82,7 +82,7 @@ def fragment_of(name: Fragment, image: FragmentImage, row: Row | None = None) ->
     state.history_from = image.history_from
     state.suspects = dict.fromkeys(image.suspects)
     state.tombstones = dict(image.tombstones)
-    state.dropped = image.base
+    state.dropped = image.stable
     return state
 
 

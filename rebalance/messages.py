@@ -92,7 +92,7 @@ class Tail(msgspec.Struct, frozen=True, array_like=True, tag="tail", gc=False):
 class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a copy has of one fragment: a MOVING one says it, for its supplier to compare it with its own.
 
-    `base`: how far down it can undo. `loading`: nothing that can be built on. `no_history`: that was tried in vain.
+    `stable`: how far down it can undo. `loading`: nothing that can be built on. `no_history`: that was tried in vain.
     `suspects` are keys to be sent as they are.
     """
 
@@ -103,7 +103,7 @@ class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ranges: list[tuple[int, int]]
     epochs: list[tuple[int, int]]
     digests: list[tuple[int, int]]  # (counter, digest) it can vouch for, newest last
-    base: int = 0
+    stable: int = 0
     loading: bool = False
     no_history: bool = False
     suspects: list[bytes] = []

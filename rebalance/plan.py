@@ -268,9 +268,9 @@ def _told(taken: Taken) -> str:
 
 
 def wanted_handover(
-    old: Topology, alive: Sequence[NodeId], settled: Mapping[int, Sequence[NodeId]], affinity: Affinity = assign
+    old: Topology, alive: Sequence[NodeId], vouched: Mapping[int, Sequence[NodeId]], affinity: Affinity = assign
 ) -> list[int]:
-    """Partitions whose ideal primary is in sync (or about to be: `settled`) and is not the primary yet.
+    """Partitions whose ideal primary is in sync (or about to be: `vouched`) and is not the primary yet.
 
     A primary that is gone hands nothing over: its partition changes hands without waiting for anybody. Nothing is handed to
     who is set aside and waited for all the same.
@@ -283,7 +283,7 @@ def wanted_handover(
         best = next((n for n in wanted if n in here), None)
         if best is None or placement.lost or placement.owners[0] == best or placement.owners[0] not in here:
             continue
-        if best in settled.get(number, ()) or (best in placement.in_sync and old.aside.get(best, 0) <= 0):
+        if best in vouched.get(number, ()) or (best in placement.in_sync and old.aside.get(best, 0) <= 0):
             found.append(number)
     return found
 

@@ -136,7 +136,7 @@ class Promotion(Rule):
             for namespace, fragment in state.fragments.items():
                 report = known.get(namespace)
                 if newer or report is None:
-                    writes.extend(fragment.lacking(fragment.base, []))
+                    writes.extend(fragment.lacking(fragment.stable, []))
                 else:
                     writes.extend(fragment.lacking(report.lwm, report.ranges))
             prepares = [p for tx, p in state.prepared.items() if newer or tx not in theirs.prepared]
@@ -177,7 +177,7 @@ class Promotion(Rule):
             write
             for namespace, fragment in state.fragments.items()
             if any(_lags(a, namespace, fragment, lowest, state.epoch) for a in answers.values())
-            for write in fragment.lacking(fragment.base, [])
+            for write in fragment.lacking(fragment.stable, [])
             if write.end <= fragment.counter.lwm  # what lies above is issued again below
         ]
         if lacked:

@@ -195,13 +195,13 @@ class Exchange(Rule):
                 p,
                 f.counter.lwm,
                 f.counter.highest_applied,
-                f.base,
+                f.stable,
                 f.digest,
                 f.epochs[-1][0] if f.epochs else 0,
                 doubted=(ns, p) in self._anew.wanted,
             )
             for (ns, p), f in self.core.replica.fragments.items()
-            if f.loading or f.counter.hwm or f.base
+            if f.loading or f.counter.hwm or f.stable
         ]
 
     def on_propose(self, sender: NodeId, message: Propose) -> None:

@@ -325,12 +325,12 @@ class Membership(Rule):
         names = {c.node: c for c in alive}
         lost = [m.node for m in topology.members if m.node not in names]
         joins = [c.node for c in alive if not _is_member(topology, c)]
-        settled: dict[int, list[NodeId]] = {}
+        vouched: dict[int, list[NodeId]] = {}
         for partition, node in self._caught_up:
-            settled.setdefault(partition, []).append(node)
+            vouched.setdefault(partition, []).append(node)
         going = self.leaving.granted(topology, list(names))
         present = [c.node for c in alive if c.node not in going]
-        handover, extra = self._wanted_moves(topology, present, settled)
+        handover, extra = self._wanted_moves(topology, present, vouched)
         if going:
             leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going]
             handover = [*handover, *leaving]
@@ -379,15 +379,15 @@ class Membership(Rule):
         )
 
     def _wanted_moves(
-        self, topology: Topology, present: list[NodeId], settled: dict[int, list[NodeId]]
+        self, topology: Topology, present: list[NodeId], vouched: dict[int, list[NodeId]]
     ) -> tuple[list[int], list[int]]:
         """Primaries to move and copies to drop; computed once for as long as nothing changes."""
         if not self.core.affinity_known:
             return [], []
-        asked = (topology, present, settled)
+        asked = (topology, present, vouched)
         if self._moves is None or self._moves[0] != asked:
             affinity = self.core.affinity
-            handover = wanted_handover(topology, present, settled, affinity)
+            handover = wanted_handover(topology, present, vouched, affinity)
             self._moves = (asked, handover, surplus(topology, present, affinity))
         return self._moves[1], self._moves[2]
 

@@ -19,7 +19,7 @@ from engine.data.locks import LockTable
 from engine.data.reads import Reads
 from engine.data.replication import Replication
 from engine.data.sessions import Sessions
-from engine.data.settling import Settling
+from engine.data.stability import Stability
 from engine.data.writes import Writes
 from engine.protocol.requests import (
     Request,
@@ -97,7 +97,7 @@ class Machines:
         self.participant = Participant(core, self.replication, self.writes, self.locking)
         self.coordinator = Coordinator(core, self.replication, self.writes, self.participant)
         self.deadlocks = Deadlocks(core, self.detector, self.locks)
-        self.settling = Settling(core, self.replication)
+        self.stability = Stability(core, self.replication)
         self.promotion = Promotion(core, self.replication, activated=self._activated)
         self.anew = Anew(core)
         self.exchange = Exchange(
@@ -127,7 +127,7 @@ class Machines:
             self.demander,
             self.supply,
             self.rescue,
-            self.settling,
+            self.stability,
             self.deadlocks,
             self.anew,
             self.membership,

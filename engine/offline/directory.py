@@ -74,7 +74,7 @@ class FragmentView(msgspec.Struct, frozen=True):
     """One copy of one fragment, without its rows.
 
     `epochs` is the epoch table up to LWM; `digests` every counter of this copy whose digest is known; `tail` who wrote
-    what is applied above `base`. The fragment was not touched after `touched_ms`: the newest block that speaks of it, or
+    what is applied above `stable`. The fragment was not touched after `touched_ms`: the newest block that speaks of it, or
     the first one after the checkpoint; 0 if there is no such block. A `loading` copy was emptied and counts for nothing.
     The log has every record above `history_from`.
     """
@@ -82,7 +82,7 @@ class FragmentView(msgspec.Struct, frozen=True):
     name: Fragment
     counter: PartitionCounter
     epochs: list[tuple[int, int]] = []
-    base: int = 0
+    stable: int = 0
     digests: dict[int, int] = {}
     tail: list[Claim] = []
     loading: bool = False
@@ -318,13 +318,13 @@ def _nothing(_key: bytes) -> None:
 def view_of(state: FragmentState, touched_ms: int) -> FragmentView:
     """What there is to say about a copy, beside its rows."""
     digests = dict(state.digests)
-    digests |= {end: digest for end, digest, _ in state.settling}
-    digests |= {0: 0, state.base: state.base_digest, state.counter.lwm: state.digest}
+    digests |= {end: digest for end, digest, _ in state.unstable}
+    digests |= {0: 0, state.stable: state.stable_digest, state.counter.lwm: state.digest}
     return FragmentView(
         state.name,
         state.counter.copy(),
         state.history,
-        state.base,
+        state.stable,
         digests,
         [Claim(w.start, w.delta, w.tx) for w in state.tail()],
         state.loading,

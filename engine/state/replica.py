@@ -67,7 +67,7 @@ class Replica:
         self.accepted: tuple[Version, Ballot, bytes] = (NO_VERSION, NO_BALLOT, b"")
         self.committed: tuple[Version, bytes] = (NO_VERSION, b"")
         self.trimmed = 1  # the log has a record which says that it begins here
-        self.tails: dict[Fragment, None] = {}  # fragments that may have something to settle
+        self.tails: dict[Fragment, None] = {}  # fragments that may have a tail
         self.emptied: dict[Fragment, None] = {}  # cleared in this life because they could not undo; not whole again yet
         self._dirty_fragments: dict[Fragment, None] = {}
         self._dirty_partitions: dict[int, None] = {}
@@ -151,7 +151,7 @@ class Replica:
             case r.Checkpoint() | r.Compare() | r.Origin():
                 pass
             case r.Stable(partition, _, counters):
-                return self._settle(partition, counters)
+                return self._note_stable(partition, counters)
             case _:
                 self._apply_vote(record)
         return True
@@ -367,16 +367,16 @@ class Replica:
             self._touch(fragment)
             self._promise_again(name[1])
 
-    def _settle(self, number: int, counters: list[tuple[Namespace, int]]) -> bool:
-        settled = False
+    def _note_stable(self, number: int, counters: list[tuple[Namespace, int]]) -> bool:
+        moved = False
         for namespace, counter in counters:
             fragment = self.fragments.get((namespace, number))
-            if fragment is not None and fragment.settle(counter):
+            if fragment is not None and fragment.note_stable(counter):
                 self._touch(fragment)
-                settled = True
-                if not fragment.settling and not fragment.beyond:
+                moved = True
+                if not fragment.unstable and not fragment.beyond:
                     self.tails.pop(fragment.name, None)
-        return settled
+        return moved
 
     def _touch(self, fragment: FragmentState) -> None:
         """The fragment changed: the next checkpoint stores it."""
@@ -422,7 +422,7 @@ class Replica:
         try:
             for name, data in loaded.fragments.items():
                 state = fragment_of(name, decode(data, type=FragmentImage), partial(_version_in, self.store.base.get, name))
-                if state.settling or state.beyond:
+                if state.unstable or state.beyond:
                     self.tails[name] = None
                 self.fragments[name] = state
                 self.namespaces[name[0]] = None

@@ -49,7 +49,7 @@ def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, lwm: int) -> 
 def drop_tombstones(store: LayeredStore, fragment: FragmentState) -> None:
     """A delete that every in-sync copy has needs no tombstone: nothing older can arrive any more."""
     rows = store.layer_of(fragment.name)
-    for key in [k for k, counter in fragment.tombstones.items() if counter <= fragment.base]:
+    for key in [k for k, counter in fragment.tombstones.items() if counter <= fragment.stable]:
         counter = fragment.tombstones.pop(key)
         fragment.dropped = max(fragment.dropped, counter)
         held = store.get(fragment.name, key)

@@ -2,7 +2,7 @@
 
 ```
 choose [prefer-history]
-  joiner   lwm=5 highest=9 ranges=(6,2) epochs=1:1,2:6 digests=5:a base=3 [loading]
+  joiner   lwm=5 highest=9 ranges=(6,2) epochs=1:1,2:6 digests=5:a stable=3 [loading]
   supplier lwm=20 highest=20 epochs=1:1,2:6 digests=5:a reach=0 rows=100
 ```
 
@@ -61,7 +61,7 @@ def _have(side: Command) -> Have:
         ranges=ranges(side.option("ranges") or ""),
         epochs=pairs(side.option("epochs") or ""),
         digests=pairs(side.option("digests") or "", 16),
-        base=int(side.option("base") or 0),
+        stable=int(side.option("stable") or 0),
         loading=side.flag("loading"),
     )
     side.done()

@@ -5,7 +5,7 @@ n1: write 0 e1 a=1 b=2        apply counters 1 and 2, issued in epoch 1; `b=` de
 n1: close 2 1 e1              counter 3 is a closed gap
 n1: epoch 2 from 4            counters from 4 on belong to epoch 2
 n1: cut 3                     undo everything above 3
-n1: settle 2                  everything up to 2 is on every in-sync copy
+n1: stable 2                  everything up to 2 is on every in-sync copy
 n1: clear                     emptied, to be taken in full
 n1: ready n2                  the full transfer from n2 is complete
 n1: lacking 2 (3,1)           what of the tail a copy with this lwm and these ranges lacks
@@ -75,8 +75,8 @@ class FragmentStory(Interpreter):
     def _undone(self, writes: list[Write]) -> str:
         return f"undone {written(writes)}; {self.on_show()}"
 
-    def on_settle(self, command: Command) -> str:
-        self.copy.settle(command.number("stable"))
+    def on_stable(self, command: Command) -> str:
+        self.copy.note_stable(command.number("stable"))
         return self.on_show()
 
     def on_clear(self, _: Command) -> str:
@@ -117,7 +117,7 @@ def state_of(copy: FragmentState) -> str:
     epochs = ",".join(f"{epoch}:{first}" for epoch, first in copy.epochs) or "-"
     suspects = " ".join(key.decode() for key in copy.suspects)
     return (
-        f"{copy.counter} base={copy.base} epochs={epochs} digest={short(copy.digest)}"
+        f"{copy.counter} stable={copy.stable} epochs={epochs} digest={short(copy.digest)}"
         f"{' loading' if copy.loading else ''}{f' suspects={suspects}' if suspects else ''}"
     )
 

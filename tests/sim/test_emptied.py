@@ -83,8 +83,8 @@ def empty(world: World, name: NodeId) -> None:
     node = world.machines[name].node
     assert node is not None
     fragment = node.core.replica.fragment(FIRST)
-    fragment.settle(fragment.counter.lwm)
-    assert fragment.base
+    fragment.note_stable(fragment.counter.lwm)
+    assert fragment.stable
     node.core.log(r.Undo(NAMESPACE, 0, 0, []))
     assert loading(world, name)
     assert hold_of(world, name).in_sync

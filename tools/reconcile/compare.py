@@ -15,8 +15,8 @@ false alarm. Four rules make that sound:
   like the others; another one is held against what they have, and lowers nobody's cut. Where no copy is in sync, the one
   that is ahead stands for them.
 * A copy that has not yet taken part in the newest epoch may have to undo what lies beyond that epoch's first counter.
-  Up to its `base` it cannot undo: what differs there is a fork.
-* A tombstone at or below the cut equals absence. A copy whose `base` is above the cut may have dropped a newer tombstone
+  Up to its `stable` it cannot undo: what differs there is a fork.
+* A tombstone at or below the cut equals absence. A copy whose `stable` is above the cut may have dropped a newer tombstone
   already, so there the absence of a key says nothing.
 * A gap, or a prepared transaction, is a finding only if nothing was heard of it for a while (`Rules.under_way`), as the
   node's own log tells the time.
@@ -106,7 +106,7 @@ def cut_of(copies: Sequence[Copy]) -> int:
         if copy.epoch < newest:
             later = [first for c in copies for epoch, first in c.view.epochs if epoch > copy.epoch]
             if later:
-                cut = min(cut, max(copy.view.base, min(later) - 1))
+                cut = min(cut, max(copy.view.stable, min(later) - 1))
     return cut
 
 

@@ -1,6 +1,6 @@
 """Counters that a copy lacks and should have: who holds them, and what that is called. Pure.
 
-An in-sync copy owes what any copy knows to be settled (`base`: durable on every in-sync copy), and what lies below a
+An in-sync copy owes what any copy knows to be stable (`stable`: durable on every in-sync copy), and what lies below a
 counter that it has itself: that is a COUNTER_GAP. What another in-sync copy has beyond that may or may not have been
 acknowledged: the copy is BEHIND. A copy that the map does not call in sync owes nothing.
 """
@@ -18,7 +18,7 @@ from wal.ids import Fragment, tx_name
 def gaps(name: Fragment, copies: Sequence[Copy], rules: Rules, compared: Compared) -> Iterator[Finding]:
     """What the in-sync ones of these copies lack."""
     expected = [c for c in copies if c.in_sync]
-    promised = max(c.view.base for c in copies)
+    promised = max(c.view.stable for c in copies)
     if rules.grace_ms and len({c.version for c in expected}) > 1:
         promised = 0  # read one after another while a node joined: a copy that was in sync for one is not yet for another
     top = max((c.view.counter.lwm for c in expected), default=0)

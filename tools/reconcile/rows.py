@@ -277,7 +277,7 @@ class _Rows:
         if key in copy.damaged:
             return False
         if entry is None:  # a newer tombstone may have been here, or the row itself in the part that cannot be read
-            return copy.view.base <= reach and None not in copy.damaged
+            return copy.view.stable <= reach and None not in copy.damaged
         return entry.counter <= reach
 
     def _held_against(

@@ -121,7 +121,7 @@ def read_peers(peers: list[Place], stack: ExitStack) -> list[State]:
 def _ask(owed: Owed, name: Fragment, mine: FragmentView | None, peer: State, theirs: FragmentView) -> None:
     had = mine.counter if mine is not None and not mine.loading else PartitionCounter()
     for start, delta in had.missing(theirs.counter.highest_applied):
-        for first, last, settled in _cut(start + 1, start + delta, theirs.base):
+        for first, last, settled in _cut(start + 1, start + delta, theirs.stable):
             for lower, n in _has(theirs.counter, first - 1, last):
                 owed.debts.append(Debt(name, (lower + 1, lower + n), peer.identity.node, settled))
     common = sorted(set(theirs.digests) & set(mine.digests)) if mine is not None else []
@@ -130,12 +130,12 @@ def _ask(owed: Owed, name: Fragment, mine: FragmentView | None, peer: State, the
         owed.parted.append((name, parted, peer.identity.node))
 
 
-def _cut(first: int, last: int, base: int) -> Iterator[tuple[int, int, bool]]:
-    """A stretch of counters, cut at the peer's base: up to there all is settled."""
-    if first <= base:
-        yield first, min(last, base), True
-    if last > base:
-        yield max(first, base + 1), last, False
+def _cut(first: int, last: int, stable: int) -> Iterator[tuple[int, int, bool]]:
+    """A stretch of counters, cut at what the peer knows to be stable: up to there every in-sync copy has all."""
+    if first <= stable:
+        yield first, min(last, stable), True
+    if last > stable:
+        yield max(first, stable + 1), last, False
 
 
 def _has(counter: PartitionCounter, start: int, end: int) -> Iterator[tuple[int, int]]:

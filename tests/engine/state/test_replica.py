@@ -177,7 +177,7 @@ def test_the_quick_way_is_taken_by_single_puts_that_follow_each_other() -> None:
     for start in range(5):
         replica.apply(r.Update([r.Write(*name, 1, start, [b"k%d" % start], [b"v"], start, start.to_bytes(16, "big"))]))
     assert taken == [0], "only the first write of a fragment makes it"
-    assert replica.fragments[name].base == 4
+    assert replica.fragments[name].stable == 4
     assert replica.store.get(name, b"k4") is not None
     assert len(replica.partition(3).results.items()) == 5
 

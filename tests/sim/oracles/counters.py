@@ -14,7 +14,7 @@ from wal.records import Accepted, Committed, EpochStart, Record
 
 
 class Watermarks(Oracle):
-    """On every copy `hwm >= highest applied >= lwm >= base`, and whatever else a copy knows of itself."""
+    """On every copy `hwm >= highest applied >= lwm >= stable`, and whatever else a copy knows of itself."""
 
     def look(self, world: World) -> None:
         """All copies of running nodes."""
@@ -22,8 +22,8 @@ class Watermarks(Oracle):
             assert machine.node is not None
             for name, copy in machine.node.core.replica.fragments.items():
                 counter = copy.counter
-                if not counter.hwm >= counter.highest_applied >= counter.lwm >= copy.base:
-                    raise Violation("watermarks", f"{machine.name}: {copy} base={copy.base}", About(fragments=(name,)))
+                if not counter.hwm >= counter.highest_applied >= counter.lwm >= copy.stable:
+                    raise Violation("watermarks", f"{machine.name}: {copy} stable={copy.stable}", About(fragments=(name,)))
 
     def finish(self, world: World) -> None:
         """The whole of it."""

@@ -1,6 +1,6 @@
 """Invariant 8: a deleted key does not come back; and nothing else is there that the history does not say.
 
-A tombstone may go once every in-sync copy has passed it: that is what `base` stands for, so it is compared with them at
+A tombstone may go once every in-sync copy has passed it: that is what `stable` stands for, so it is compared with them at
 every look. In the end the rows of every copy must be what its counters say, replayed from the ledger.
 """
 
@@ -43,10 +43,10 @@ class Deletions(Oracle):
                     if holder is None or other is None or not self._ruined.forgive(holder, newest):
                         continue
                     theirs = other.core.replica.fragments.get(name)
-                    if copy.base > (theirs.counter.lwm if theirs is not None else 0):
+                    if copy.stable > (theirs.counter.lwm if theirs is not None else 0):
                         raise Violation(
                             "tombstones",
-                            f"{machine.name} has forgotten what it had up to {copy.base} of {copy}; {node}, in sync, has "
+                            f"{machine.name} has forgotten what it had up to {copy.stable} of {copy}; {node}, in sync, has "
                             f"{theirs or 'nothing'}",
                             About(fragments=(name,)),
                         )

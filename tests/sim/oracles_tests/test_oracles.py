@@ -195,7 +195,7 @@ def forget_a_tombstone_too_early(small: Small) -> None:
     behind.clear(loading=True)
     for oracle in small.oracles.all:
         if type(oracle).__name__ == "Deletions":
-            small.copy(small.primary).base = 1
+            small.copy(small.primary).stable = 1
             oracle.look(small.world)
 
 

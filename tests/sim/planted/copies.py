@@ -47,9 +47,9 @@ def tombstones_dropped_at_once(machine: Machine) -> None:
     assert machine.node is not None
 
     def drop(original: Callable[..., None], fragment: FragmentState) -> None:
-        base, fragment.base = fragment.base, fragment.counter.highest_applied
+        stable, fragment.stable = fragment.stable, fragment.counter.highest_applied
         original(fragment)
-        fragment.base = base
+        fragment.stable = stable
 
     around(machine.node.core.replica, "_drop_tombstones", drop)
 

@@ -128,7 +128,7 @@ def a_copy_in_sync_empties_itself(plant: Plant | None) -> None:
         world.run_for(4 * SECOND)
         assert told(put)
         fragment = node.core.replica.fragment((NAMESPACE, 0))
-        fragment.settle(fragment.counter.lwm)
+        fragment.note_stable(fragment.counter.lwm)
         node.core.log(r.Undo(NAMESPACE, 0, 0, []))
         assert fragment.loading
         if not world.run_while(lambda: fragment.loading or not node.core.holds[0].in_sync, at_most=REST_NS):

@@ -59,7 +59,7 @@ def copy_of(
     fragment = replica.fragment(ACC)
     rows: dict[bytes, Entry | None] = dict(replica.store.scan(ACC, b"", 1 << 20))
     if drop_tombstones:
-        rows = {k: e for k, e in rows.items() if e is None or e.value is not None or e.counter > fragment.base}
+        rows = {k: e for k, e in rows.items() if e is None or e.value is not None or e.counter > fragment.stable}
     rows |= changed or {}
     told = dict(damaged or {})
     left = [(key, entry) for key, entry in sorted(rows.items()) if entry is not None and key not in told]

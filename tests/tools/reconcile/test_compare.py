@@ -60,7 +60,7 @@ def test_a_key_is_missing_also_where_everything_is_settled() -> None:
     whole = story(r.FragmentReady(*ACC, 6, 7, [(1, 1)], True))  # as after a full transfer: base, cut and LWM are one
     copies = {node: copy_of(node, whole) for node in ("n1", "n2")}
     copies["n3"] = copy_of("n3", whole, changed={b"c": None})
-    assert {c.view.base for c in copies.values()} == {6}
+    assert {c.view.stable for c in copies.values()} == {6}
     assert told(judged(three(**copies))) == [(Kind.MISSING_ON, "c", ["n3"])]
 
 

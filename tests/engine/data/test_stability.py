@@ -1,4 +1,4 @@
-"""Tails settle by themselves, hold no value for long, and a checkpoint stores none twice."""
+"""Tails become stable by themselves, hold no value for long, and a checkpoint stores none twice."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def test_when_nothing_more_is_written_no_copy_keeps_a_tail() -> None:
             assert node is not None
             replica = node.core.replica
             assert [f.counter.lwm for f in replica.fragments.values() if f.name[0] == NAMESPACE] == [1, 1, 1]
-            assert all(f.tail() == [] and f.base == f.counter.lwm for f in replica.fragments.values())
+            assert all(f.tail() == [] and f.stable == f.counter.lwm for f in replica.fragments.values())
             assert replica.tails == {}
         stage.power_cut("n1", "n2", "n3")
         stage.start("n1", "n2", "n3")
         stage.curtain()
 
 
-def test_what_is_settled_is_so_again_when_the_log_is_replayed() -> None:
+def test_what_is_stable_is_so_again_when_the_log_is_replayed() -> None:
     replica = Replica(LayeredStore(MemoryStore()))
     replica.apply(put(0, LARGE))
     assert NAME in replica.tails
     assert replica.apply(r.Stable(7, 1, [("acc", 1), ("bank", 1)]))
-    assert replica.fragment(NAME).base == 1
+    assert replica.fragment(NAME).stable == 1
     assert replica.tails == {}
     assert not replica.apply(r.Stable(7, 1, [("acc", 1)])), "said twice, it changes nothing, and no log must know"
     replica.apply(put(1, b"next", stable=1))

@@ -1,9 +1,10 @@
-"""Tails settle by themselves: what was written last, and by nobody after it, is not kept for ever.
+"""Tails become stable by themselves: what was written last, and by nobody after it, is not kept for ever.
 
 Every write says up to where the ones before it are on every in-sync copy (`Write.stable`), and so a busy fragment keeps
 what is under way. Where nothing follows, the last write would stay in the tail of each copy, value and all. So a primary
-looks now and then at the fragments that have a tail: one that did not move since the last look is settled by a record of
-its own, `Stable`, one for all fragments of a partition. It goes to the copies like a write, and nobody waits for it.
+looks now and then at the fragments that have a tail, and says of those that did not move since the last look that they are
+stable, in a record of its own, `Stable`, one for all fragments of a partition. It goes to the copies like a write, and
+nobody waits for it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from rebalance.rule import Rule
 from wal import records as r
 from wal.ids import Fragment, Namespace
 
-SETTLE_MS = 1_000
+LOOK_MS = 1_000
 """From look to look."""
 NAMES_AT_ONCE = 500
 
 
-class Settling(Rule):
+class Stability(Rule):
     """The fragments of one node that have a tail."""
 
     def __init__(self, core: Core, replication: Replication) -> None:
@@ -35,12 +36,12 @@ class Settling(Rule):
 
     @property
     def wake_at(self) -> int | None:
-        """When to look next; never while there is nothing to settle."""
+        """When to look next; never while there is no tail."""
         return self._look_at if self.core.replica.tails and self.core.serving and not self._looking else None
 
     def tick(self) -> None:
         """Look at all that have a tail, a piece at a time."""
-        self._look_at = self.core.now + SETTLE_MS * MS
+        self._look_at = self.core.now + LOOK_MS * MS
         self._looking = list(self.core.replica.tails)
         self._stood, self._stands = self._stands, {}
         self._go_on()
@@ -51,9 +52,9 @@ class Settling(Rule):
         core.work += len(piece)
         for name in piece:
             fragment, hold = core.replica.fragments.get(name), self._hold(name)
-            if fragment is None or not (fragment.settling or fragment.beyond):
+            if fragment is None or not (fragment.unstable or fragment.beyond):
                 core.replica.tails.pop(name, None)
-            elif hold is not None and fragment.settling and not fragment.loading:
+            elif hold is not None and fragment.unstable and not fragment.loading:
                 lwm = fragment.counter.lwm
                 if self._stood.get(name) == lwm:
                     quiet.setdefault(name[1], []).append((name[0], lwm))
