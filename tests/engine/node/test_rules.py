@@ -14,7 +14,7 @@ from tests.engine.transactions.test_participant import lone_node
 def test_a_new_map_takes_effect_on_each_rule_once_and_every_place_has_its_reason() -> None:
     node = lone_node()
     switched = [step.__self__ for step, _ in node.order if step.__name__ == "switch"]  # type: ignore[attr-defined]
-    waits = {node.exchange, node.formation, node.rescue, node.settling}
+    waits = {node.exchange, node.formation, node.rescue, node.stability}
     assert all(type(rule).switch is Rule.switch for rule in waits), "these live through any map"
     assert {type(rule).__name__ for rule in switched} == {type(rule).__name__ for rule in node.rules if rule not in waits}
     assert len(switched) == len(set(switched))
