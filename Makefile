@@ -11,10 +11,10 @@ READY := $(VENV)/.ready
 export PYTHONHASHSEED ?= random
 export FORESHORE_JAVA_HOME ?= $(shell test -d $(CURDIR)/$(VENV)/jre && echo $(CURDIR)/$(VENV)/jre)
 
-.PHONY: help setup demo test check sim sim-long crash rewrite docs bench lock clean
+.PHONY: help setup demo test check sim sim-long crash rewrite docs spark-archive bench lock clean
 
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): requirements.lock requirements-jre.lock pyproject.toml tools/setup.sh
 	@tools/setup.sh $(VENV)
@@ -49,6 +49,9 @@ rewrite: $(READY) ## write the answers of the conversations anew; the diff is th
 
 docs: $(READY) ## the reference of the API as static pages, in build/reference
 	@$(BIN)/python -m tests.reference build/reference
+
+spark-archive: $(READY) ## this project for Spark's executors, in build/foreshore-spark.tar.gz
+	@$(BIN)/python -m tools.reconcile.archive build/foreshore-spark.tar.gz
 
 bench: $(READY) ## every figure that README or ARCHITECTURE claims, measured here
 	@$(BIN)/foreshore bench $(ARGS)
