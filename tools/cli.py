@@ -34,7 +34,7 @@ from wal import DiskError, LogClosed, LogError
 PROGRAMS = {
     "node": ("tools.node_commands", "Start, stop and look at a node."),
     "cluster": ("tools.cluster_commands", "Form a cluster, and look at it."),
-    "wal": ("tools.wal.cli", "Look at a node's log; nothing is written."),
+    "wal": ("tools.wal.cli", "Look at a node's log, and copy what of it is whole."),
     "reconcile": ("tools.reconcile.cli", "Compare the copies of a cluster."),
     "doctor": ("tools.doctor", "Say whether this machine is fit for a node."),
     "demo": ("tools.demo.cli", "The whole story, with real data."),

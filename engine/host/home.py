@@ -16,7 +16,8 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -123,6 +124,16 @@ def open_home(
             f"cannot use the data directory {path}: {where}: {error.strerror}; expected files that this user may read "
             "and write"
         ) from error
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Nobody uses this data directory, and nobody begins to meanwhile. Raises UsageError."""
+    lock = _take_lock(path)
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def _take_lock(path: Path) -> int:

@@ -11,11 +11,10 @@ Values stay where they are unless they are asked for: `values` is `none`, `hash`
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -24,12 +23,12 @@ from engine.errors import UsageError
 from engine.offline.directory import read_directory
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Rules
-from tools.reconcile.findings import HASH_BYTES, Finding, Values
+from tools.reconcile.entries import Cells, entries, value_cells
+from tools.reconcile.findings import Finding, Values
 from tools.reconcile.share import check_share
 from tools.reconcile.survey import Look, Share, local_path, plan, survey
 from wal import Block, inspect, list_segments
-from wal import records as r
-from wal.ids import fragment_name, tx_name
+from wal.ids import fragment_name
 
 ROWS_AT_ONCE = 10_000
 SHARES = 8
@@ -107,9 +106,6 @@ class Piece(NamedTuple):
     values: Values = Values.HASH
 
 
-Cells: TypeAlias = tuple[Any, ...]
-
-
 def pieces(table: Table, directories: Sequence[str], values: Values, shares: int = SHARES) -> list[Piece]:
     """The tasks that a table is read in. Raises UsageError."""
     paths = [local_path(given) for given in directories]
@@ -137,13 +133,14 @@ def batches(piece: Piece) -> Iterator[Any]:
     for cells in _rows(piece):
         held.append(cells)
         if len(held) == ROWS_AT_ONCE:
-            yield _batch(held, schema)
+            yield batch_of(held, schema)
             held = []
     if held:
-        yield _batch(held, schema)
+        yield batch_of(held, schema)
 
 
-def _batch(held: Sequence[Cells], schema: Any) -> Any:
+def batch_of(held: Sequence[Cells], schema: Any) -> Any:
+    """Rows as an Arrow batch."""
     columns = zip(*held, strict=True)
     arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -166,7 +163,7 @@ def _state(piece: Piece) -> Iterator[Cells]:
         for name in sorted(state.fragments):
             for key, entry in state.rows(name, lambda _key, _what: None):
                 head = (node, *name, key, entry.epoch, entry.counter, entry.value is None)
-                yield (*head, *_value(entry.value, piece.values))
+                yield (*head, *value_cells(entry.value, piece.values))
 
 
 def _wal(piece: Piece) -> Iterator[Cells]:
@@ -175,38 +172,7 @@ def _wal(piece: Piece) -> Iterator[Cells]:
     for block in inspect([Path(piece.path) / "wal" / piece.segment]):
         if isinstance(block, Block):
             for lsn, record in enumerate(block.records, block.first_lsn):
-                head = (node, piece.segment, lsn, block.time_ms * 1000, r.kind_of(record))
-                for write in _writes(record):
-                    yield from _updates(head, write, piece.values)
-
-
-def _writes(record: r.Record) -> Iterable[r.Write]:
-    """The updates of a record; a rollback and a closed gap are counters that nothing was written with."""
-    match record:
-        case r.Update(writes) | r.History(writes) | r.Prepare(writes=writes):
-            return writes
-        case r.Outcome(tx, partition, epoch, False, ranges):
-            return [r.Write(n, partition, epoch, start, [], [], 0, tx, delta) for n, start, delta in ranges]
-        case r.NoOp(partition, epoch, ranges):
-            return [r.Write(n, partition, epoch, start, [], [], 0, b"", delta) for n, start, delta in ranges]
-        case _:
-            return ()
-
-
-def _updates(head: Cells, write: r.Write, values: Values) -> Iterator[Cells]:
-    told = (*head, tx_name(write.tx) if write.tx else None, write.namespace, write.partition, write.epoch)
-    for counter in range(write.start + 1, write.start + 1 + write.closed):
-        yield (*told, counter, "none", None, None, None, None)
-    for counter, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
-        yield (*told, counter, "delete" if value is None else "put", key, *_value(value, values))
-
-
-def _value(value: bytes | None, values: Values) -> Cells:
-    """Size, hash and value, as far as they are asked for."""
-    if value is None:
-        return None, None, None
-    hashed = hashlib.blake2b(value, digest_size=HASH_BYTES).hexdigest() if values is Values.HASH else None
-    return len(value), hashed, value if values is Values.FULL else None
+                yield from entries((node, piece.segment, lsn, block.time_ms * 1000), record, piece.values)
 
 
 def _found(line: bytes) -> Cells:

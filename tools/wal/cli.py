@@ -21,10 +21,12 @@ from tools.terminal import Row, program, show, word
 from tools.wal.counters import counters
 from tools.wal.diff import diff
 from tools.wal.dump import AsJson, Directories, FromLsn, OfNamespace, OfPartition, ToLsn, check_range, dump
+from tools.wal.export import export
 from tools.wal.filters import Filter
 from tools.wal.history import history
 from tools.wal.key import key
-from tools.wal.places import Place, place_of
+from tools.wal.mend import cut, repair
+from tools.wal.places import Place, losses_of, place_of
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
 from tools.wal.tx import tx
@@ -36,9 +38,12 @@ from wal.records import kind_of
 from wal.retention import plan
 
 TALLIED = ("writes", "updates", "deletes", "closed", "bytes")
+_NOTHING: dict[str, Any] = {"from": None, "to": None, "goes": None, "pinned_by": [], "pinned_since": None}
 ASIDE = re.compile(r".*\.(?:torn|lost)(?:\.\d+)?")
 
-app = program("wal", "Look at a node's log, live or stopped; nothing is written.")
+app = program(
+    "wal", "Look at a node's log, live or stopped; only `repair` and `cut` write, and only where they are told to."
+)
 app.command()(verify)
 app.command()(counters)
 app.command()(dump)
@@ -46,6 +51,9 @@ app.command("key")(key)
 app.command("tx")(tx)
 app.command()(diff)
 app.command("history")(history)
+app.command()(cut)
+app.command()(repair)
+app.command()(export)
 
 
 @app.command()
@@ -190,10 +198,12 @@ def _segment_rows(places: list[Place], trouble: Trouble) -> Iterator[Row]:
                 "pinned_since": time_text(min(pin.since_ms for pin in pins)) if pins else None,
             }
         if place.log is not None and place.log.is_dir():
+            for loss in losses_of(place):
+                at = {"first_lsn": loss.first_lsn, "last_lsn": loss.last_lsn, "bytes": None, "state": f"lost-by-{loss.by}"}
+                yield {"node": place.name, "segment": None} | at | _NOTHING
             for file in sorted(filter(_is_aside, place.log.iterdir())):
                 head: dict[str, Any] = {"node": place.name, "segment": file.name, "first_lsn": None, "last_lsn": None}
-                rest: dict[str, Any] = {"from": None, "to": None, "goes": None, "pinned_by": [], "pinned_since": None}
-                yield head | {"bytes": file.stat().st_size, "state": "set-aside"} | rest
+                yield head | {"bytes": file.stat().st_size, "state": "set-aside"} | _NOTHING
 
 
 def _kept(place: Place) -> Kept | None:

@@ -10,7 +10,8 @@ from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import is_live
 from engine.state.identity import read_identity
 from tools.terminal import Unreadable
-from wal import Owner, Source
+from wal import DirectoryDisk, Owner, Source
+from wal.cut import Loss, read_losses
 
 SUFFIXES = {".wal", ".walz"}
 """Of segments, as they are written and archived."""
@@ -43,6 +44,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         if self.log is None:
             raise Unreadable(f"{self.path} has no log: expected a data directory, its wal, or a segment file")
         return [self.log] if self.log.is_file() else self.log
+
+
+def losses_of(place: Place) -> list[Loss]:
+    """What `cut` and `repair` left out of this log."""
+    if place.log is None or not place.log.is_dir():
+        return []
+    with DirectoryDisk(place.log, read_only=True) as disk:
+        return read_losses(disk)
 
 
 def place_of(text: str) -> Place:

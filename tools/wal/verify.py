@@ -24,9 +24,10 @@ from tools.terminal import ExitCode, code_of, emit, exit_code_of, to_json
 from tools.wal.against import Owed, check_peers, owed_by, read_peers
 from tools.wal.audit import audit as audit_store
 from tools.wal.logic import Logic, torn
-from tools.wal.places import Place, place_of
+from tools.wal.places import Place, losses_of, place_of
 from wal import Block, Finding, Report, inspect
 from wal import verify as verify_log
+from wal.cut import loss_name
 
 SHOWN = 5
 """So many damages of a store are told one by one; it is to be replaced as a whole anyway."""
@@ -220,6 +221,13 @@ class Checked:
         lsns = f"{report.first_lsn}..{report.last_lsn}"
         counted = {"log": lsns, "segments": len(report.segments), "blocks": report.blocks, "records": report.records}
         self.facts.append(counted | {"bytes": report.bytes})
+        for loss in losses_of(place):
+            what = (
+                f"`foreshore wal {loss.by}` left LSN {loss.first_lsn} to {loss.last_lsn} out, of {loss.source}: take them "
+                f"from peers, and then remove its note, {loss_name(loss)}"
+            )
+            if loss.last_lsn >= loss.first_lsn:
+                self._problem("lost", ExitCode.TAIL if loss.last_lsn >= report.last_lsn else ExitCode.MISSING, what)
         if place.directory is not None and not report.segments and not report.findings:
             what = f"{place.log} has no segment: a node that was ever started has one, and its start in it"
             self._problem("missing", ExitCode.MISSING, what)

@@ -1,0 +1,173 @@
+"""`foreshore wal cut` and `repair`: a copy of a log up to an LSN, or without what is damaged.
+
+The log itself is left as it is. With `--in-place` the copy takes its place, and the log becomes a backup beside it; that is
+refused while a node runs there, and where the store would then be ahead of its log.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.errors import UsageError
+from engine.host.home import held
+from engine.state.store_errors import StoreError
+from engine.state.store_lmdb import LmdbStore
+from tools.terminal import Unreadable, complain, show
+from tools.wal.dump import AsJson
+from tools.wal.places import Place, place_of
+from wal import DirectoryDisk, Finding, Report, list_segments
+from wal import verify as verify_log
+from wal.cut import Loss, copy_part, write_loss
+
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="A data directory, or a log.")]
+Out = Annotated[Path | None, typer.Option("-o", "--out", help="Where the copy goes: a new directory with the log in it.")]
+InPlace = Annotated[
+    bool, typer.Option("--in-place", help="Let the copy take the log's place; the log is kept as wal.before-*.")
+]
+
+
+def cut(
+    directory: Directory,
+    to_lsn: Annotated[int, typer.Option(min=0, help="The last LSN of the copy, or the last before it that ends a block.")],
+    out: Out = None,
+    in_place: InPlace = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a log up to an LSN. What is left out is noted in the copy, and `verify` tells of it.
+
+    Exit codes: 0 done; 2 usage; 3 it cannot be read or written; 5 or 6 it is damaged: see to it with repair.
+    """
+    place, log = _log_of(directory)
+    report = verify_log(place.source, owner=place.owner)
+    before = [finding for finding in report.findings if finding.damage and finding.costs(1) and finding.lsn <= to_lsn]
+    if before:
+        raise Unreadable(f"{place.path} is damaged before LSN {to_lsn}: {before[0]}; `foreshore wal repair` first")
+    _make("cut", place, log, report, from_lsn=report.first_lsn, to_lsn=to_lsn, out=out, in_place=in_place, as_json=as_json)
+
+
+def repair(directory: Directory, out: Out = None, in_place: InPlace = False, as_json: AsJson = False) -> None:
+    """Copy what of a log can be believed: up to the damage, or, if the store has all before it, from behind it on.
+
+    Exit codes: 0 done, or nothing is wrong; 2 usage; 3 it cannot be read or written.
+    """
+    place, log = _log_of(directory)
+    report = verify_log(place.source, owner=place.owner)
+    wrong = [finding for finding in report.findings if finding.damage or finding.kind == "torn"]
+    if not wrong:
+        complain(f"{place.path}: nothing is lost, so there is nothing to repair")
+        return
+    if any(finding.kind in {"foreign", "newer"} for finding in wrong):
+        raise Unreadable(f"{place.path}: {wrong[0]}; that is for the version, or the node, that it belongs to")
+    behind = _behind(place, report, wrong)
+    first, end = (behind, report.last_lsn) if behind else (report.first_lsn, min(f.lsn for f in wrong) - 1)
+    _make("repair", place, log, report, from_lsn=first, to_lsn=end, out=out, in_place=in_place, as_json=as_json)
+
+
+def _behind(place: Place, report: Report, wrong: list[Finding]) -> int:
+    """The first segment behind all damage, if the store has everything before it; 0 if not."""
+    stored = _store_lsn(place)
+    last = max(finding.until or report.last_lsn + 1 for finding in wrong)
+    segments = [info.first_lsn for info in list_segments(place.source, owner=place.owner) if info.first_lsn >= last]
+    return segments[0] if stored and segments and segments[0] <= stored + 1 else 0
+
+
+def _make(
+    by: str,
+    place: Place,
+    log: Path,
+    report: Report,
+    *,
+    from_lsn: int,
+    to_lsn: int,
+    out: Path | None,
+    in_place: bool,
+    as_json: bool,
+) -> None:
+    if (out is None) == (not in_place):
+        raise UsageError("say where the copy goes: --out DIRECTORY, or --in-place, which keeps a backup")
+    stored = _store_lsn(place) if in_place else 0
+    if stored > to_lsn:
+        raise UsageError(
+            f"{place.directory} has a store that holds everything up to LSN {stored}, and its log would end at {to_lsn}: "
+            "expected a log that reaches so far. Make a copy with --out; take this node's copies from its peers, or, if "
+            "it is alone, `foreshore node start --accept-loss`"
+        )
+    with held(place.directory) if in_place and place.directory is not None else nullcontext():
+        target = out if out is not None else _free(log, f"{by}.tmp")
+        if target.exists():
+            raise UsageError(f"{target} is there already: name a new directory")
+        try:
+            with DirectoryDisk(log, read_only=True) as source, DirectoryDisk(target) as disk:
+                last = copy_part(source, disk, from_lsn=from_lsn, to_lsn=to_lsn)
+                if from_lsn > report.first_lsn:
+                    lost = report.first_lsn, from_lsn - 1
+                else:
+                    lost = last + 1, max(report.last_lsn, *(finding.lsn for finding in report.findings), last)
+                findings = [finding for finding in report.findings if finding.damage or finding.kind == "torn"]
+                loss = Loss(
+                    by=by,
+                    source=str(log),
+                    time_ms=time.time_ns() // 1_000_000,
+                    first_lsn=lost[0],
+                    last_lsn=lost[1],
+                    findings=findings,
+                )
+                noted = write_loss(disk, loss)
+            backup = None
+            if in_place:
+                backup = _free(log, f"before-{by}")
+                os.rename(log, backup)
+                os.rename(target, log)
+                target = log
+        except OSError as error:
+            raise Unreadable(f"{target} cannot be written: {error.strerror}") from error
+    show(
+        [
+            {
+                "log": str(target),
+                "first_lsn": from_lsn,
+                "last_lsn": last,
+                "lost_from": lost[0] if lost[1] >= lost[0] else None,
+                "lost_to": lost[1] if lost[1] >= lost[0] else None,
+                "noted_in": noted,
+                "backup": str(backup) if backup is not None else None,
+            }
+        ],
+        as_json=as_json,
+    )
+
+
+def _log_of(text: str) -> tuple[Place, Path]:
+    place = place_of(text)
+    if place.log is None or not place.log.is_dir():
+        raise UsageError(f"{place.path} is no log: expected a data directory, or the directory with its segments")
+    return place, place.log
+
+
+def _store_lsn(place: Place) -> int:
+    """What the store has of the log; 0 where there is none that can be read."""
+    if place.directory is None:
+        return 0
+    try:
+        store = LmdbStore(place.directory / "store", read_only=True)
+        try:
+            return store.load().lsn
+        finally:
+            store.close()
+    except (StoreError, ValueError):
+        return 0
+
+
+def _free(log: Path, word: str) -> Path:
+    """A name beside the log that nothing has."""
+    path, n = log.with_name(f"{log.name}.{word}"), 1
+    while path.exists():
+        n += 1
+        path = log.with_name(f"{log.name}.{word}.{n}")
+    return path
