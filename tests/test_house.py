@@ -24,6 +24,7 @@ DOING = {
         "archive",
         "archiver",
         "checksum",
+        "cut",
         "disk",
         "errors",
         "history",
