@@ -322,7 +322,7 @@ class Shipping(Protocol):
         """A MOVING copy begins to take these partitions' writes: what is under way goes to it too."""
         ...
 
-    def harden(self, node: NodeId, partition: int) -> None:
+    def wait_for(self, node: NodeId, partition: int) -> None:
         """From now on wait for this MOVING copy too."""
         ...
 

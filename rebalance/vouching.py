@@ -36,9 +36,9 @@ class Vouching:
     def __init__(self, core: Node, shipping: Shipping, *, regroup: Callable[[Hold], None]) -> None:
         self.core = core
         self._shipping = shipping
-        self._regroup = regroup  # the hold's hardened copies changed
+        self._regroup = regroup  # the copies that are waited for changed
         self._lives: Mapping[NodeId, Awaited] = {}  # which life of each member the map lists
-        self.hardened: dict[int, dict[NodeId, dict[str, int]]] = {}  # waited for since; the counters it must reach
+        self.pending: dict[int, dict[NodeId, dict[str, int]]] = {}  # MOVING, and waited for; the counters each must reach
         self.vouched: dict[tuple[int, NodeId], None] = {}
         self.differed: dict[tuple[Fragment, NodeId], int] = {}  # copies with other contents than this one, and how often
         self._comparisons: dict[tuple[int, NodeId], Comparison] = {}
@@ -66,12 +66,12 @@ class Vouching:
             core.send(sender, Settle(core.version, number, [], wrong, ended=[], prepares=[], round=message.round))
             return
         core.work += len(state.fragments)
-        marks = self.hardened.get(number, {}).get(sender)
+        marks = self.pending.get(number, {}).get(sender)
         if marks is None:
             marks = {namespace: f.counter.hwm for namespace, f in state.fragments.items()}
-            self.hardened.setdefault(number, {})[sender] = marks
+            self.pending.setdefault(number, {})[sender] = marks
             self._regroup(hold)
-            self._shipping.harden(sender, number)
+            self._shipping.wait_for(sender, number)
         ended = [tx for tx in message.readers if tx not in state.prepared]
         lacking = [p for tx, p in state.prepared.items() if not p.writes and tx not in message.readers]
         reached = all(theirs.get(ns, (0, []))[0] >= mark for ns, mark in marks.items())
@@ -104,7 +104,7 @@ class Vouching:
 
     def _compared(self, asked: Comparison, hold: Hold, node: NodeId) -> None:
         core, key = self.core, (hold.number, node)
-        if self._comparisons.get(key) is not asked or asked.void or node not in self.hardened.get(hold.number, {}):
+        if self._comparisons.get(key) is not asked or asked.void or node not in self.pending.get(hold.number, {}):
             return
         wrong = asked.wrong()
         if wrong is None:
@@ -129,18 +129,18 @@ class Vouching:
         self.vouched.pop((hold.number, node), None)
 
     def _forget(self, number: int, node: NodeId) -> bool:
-        """A copy is not hardened any more; whether it was."""
-        copies = self.hardened.get(number)
+        """A copy is not waited for any more; whether it was."""
+        copies = self.pending.get(number)
         if copies is None or copies.pop(node, None) is None:
             return False
         if not copies:
-            del self.hardened[number]
+            del self.pending[number]
         return True
 
     def switch(self, lives: Mapping[NodeId, Awaited]) -> None:
         """A new topology: a copy that started again, or is not awaited any more, is not waited for."""
         core = self.core
-        for number, node in [(number, node) for number, copies in self.hardened.items() for node in copies]:
+        for number, node in [(number, node) for number, copies in self.pending.items() for node in copies]:
             hold = core.holds[number]
             awaited = hold.mine and node in hold.placement.owners and node not in hold.placement.in_sync
             if not awaited or self._lives.get(node) != lives.get(node):

@@ -196,7 +196,7 @@ class Replication(Rule):
         """Whether a MOVING copy has yet to answer a batch that touches the partition."""
         return partition in self._lagging.get(node, {})
 
-    def harden(self, node: NodeId, partition: int) -> None:
+    def wait_for(self, node: NodeId, partition: int) -> None:
         """From now on wait for this MOVING copy too, also for what is under way."""
         for batch in list(self._lagging.get(node, {}).get(partition, {}).values()):
             if not batch.counts:

@@ -171,8 +171,8 @@ class Machines:
             hold.since = topology.version.number
         members = ", ".join(m.node for m in topology.members)
         core.note(f"topology {topology.version}: {members}{f' ({changes})' if changes else ''}")
-        hardened = [core.holds[number] for number in self.supply.vouching.hardened]
-        new = NewMap([*moved, *hardened], changed, promoted)
+        pending = [core.holds[number] for number in self.supply.vouching.pending]
+        new = NewMap([*moved, *pending], changed, promoted)
         for takes_effect, _ in self.order:
             takes_effect(new)
 
@@ -245,11 +245,11 @@ class Machines:
         if not hold.mine:
             hold.needed, hold.moving, hold.group = (), (), ((), ())
             return
-        hardened = self.supply.vouching.hardened.get(hold.number, {})
-        key = (placement.owners, placement.in_sync, tuple(hardened))
+        pending = self.supply.vouching.pending.get(hold.number, {})
+        key = (placement.owners, placement.in_sync, tuple(pending))
         known = self._groups.get(key)
         if known is None:
-            needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in hardened))
+            needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in pending))
             moving = tuple(n for n in placement.owners if n != node and n not in needed)
             known = self._groups[key] = (needed, moving, (tuple(sorted(needed)), tuple(sorted(moving))))
         hold.needed, hold.moving, hold.group = known

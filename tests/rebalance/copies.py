@@ -115,7 +115,7 @@ class Shipping:
             again.counts = True
             self._dispatch(again)
 
-    def harden(self, node: NodeId, partition: int) -> None:
+    def wait_for(self, node: NodeId, partition: int) -> None:
         """Wait for a MOVING copy too."""
         for shipped in self._sent.values():
             if not shipped.counts and shipped.operation.partition == partition and node in shipped.lagging:
@@ -309,9 +309,9 @@ class Copy:
     def _group(self, hold: Hold) -> None:
         hold.needed, hold.moving = (), ()
         if hold.mine:
-            hardened = self.supply.vouching.hardened.get(hold.number, {})
+            pending = self.supply.vouching.pending.get(hold.number, {})
             others = [node for node in hold.placement.owners if node != self.node]
-            hold.needed = tuple(n for n in others if n in hold.placement.in_sync or n in hardened)
+            hold.needed = tuple(n for n in others if n in hold.placement.in_sync or n in pending)
             hold.moving = tuple(n for n in others if n not in hold.needed)
 
     def _activate(self, hold: Hold) -> None:

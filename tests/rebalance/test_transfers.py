@@ -362,7 +362,7 @@ def test_a_write_under_way_waits_for_a_copy_that_is_about_to_be_vouched_for() ->
     copies["n1"].put(0, k1="under way")
     counter = copies["n1"].replica.fragment(name_of(0)).counter
     copies.run()
-    assert "n3" in copies["n1"].supply.vouching.hardened[0], "it has settled"
+    assert "n3" in copies["n1"].supply.vouching.pending[0], "it has settled"
     copies.trouble = lambda _sender, to, said: 0 if isinstance(said, Batch) and to == "n3" else 1
     copies.wait(4)
     assert counter.lwm < counter.hwm, "nobody was told that it counts while one that may be promoted lacks it"

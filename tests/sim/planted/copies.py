@@ -158,7 +158,7 @@ def vouched_for_on_its_own_word(machine: Machine) -> None:
 
     def on_settled(original: Callable[..., None], sender: NodeId, message: Settled) -> None:
         original(sender, message)
-        if sender in supply.vouching.hardened.get(message.partition, {}):
+        if sender in supply.vouching.pending.get(message.partition, {}):
             supply.vouching.vouched[(message.partition, sender)] = None
 
     around(supply.vouching, "on_settled", on_settled)
@@ -170,7 +170,7 @@ def vouched_for_without_waiting_for_it(machine: Machine) -> None:
     assert machine.node is not None
     supply, replication = machine.node.supply, machine.node.replication
     replace(supply.vouching, "_regroup", lambda hold: None)
-    replace(replication, "harden", lambda node, partition: None)
+    replace(replication, "wait_for", lambda node, partition: None)
     replace(replication, "outstanding", lambda node, partition: False)
 
 
