@@ -9,7 +9,7 @@ whole in one conversation:
  MOVING copy: demander                      its primary: supplier
  Demand(what I have)   ------------------>  chooses a way for every fragment (`choice`)
                        <------------------  Supply: epochs and ways, then batches
- undo, clear, log, apply; More(credit) -->
+ undo, clear, log, apply; Credit(batch) -->
                        <------------------  Supply ... last
  Settled(lwm, digests) ------------------>  from now on its answers are waited for
                        <------------------  Settle(marks)

@@ -4,7 +4,7 @@
  MOVING copy                                primary
  Demand(what I have)   ------------------>  choose a way for every fragment
                        <------------------  Supply: epochs and ways, then batches
- undo, clear, log, apply; More(credit) -->
+ undo, clear, log, apply; Credit(batch) -->
                        <------------------  Supply ... last
  Settled(lwm, digests) ------------------>  from now on my answers are waited for
                        <------------------  Settle(marks)
@@ -25,7 +25,7 @@ from typing import assert_never, get_args
 import msgspec
 
 from rebalance.choice import Kind, have_of
-from rebalance.messages import Demand, More, Settle, Supply, ToDemander, Way
+from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Way
 from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
 from rebalance.rule import NewMap, Rule
@@ -219,7 +219,7 @@ class Demander(Rule):
             self._ask(session, part)
         if session.batch:
             credit = core.settings.supply_credit
-            core.send(session.supplier, More(core.version, session.number, session.batch, credit, again=True))
+            core.send(session.supplier, Credit(core.version, session.number, session.batch, credit, again=True))
 
     # What is supplied.
 
@@ -231,7 +231,7 @@ class Demander(Rule):
             return
         session.heard_at = core.now
         if message.batch <= session.batch:
-            core.send(sender, More(core.version, session.number, session.batch, 0))
+            core.send(sender, Credit(core.version, session.number, session.batch, 0))
             return
         if message.batch - session.batch <= 4 * core.settings.supply_credit:
             session.ahead[message.batch] = message
@@ -247,7 +247,7 @@ class Demander(Rule):
         while (batch := session.ahead.pop(session.batch + 1, None)) is not None:
             session.batch += 1
             self._take(session, batch)
-            core.send(session.supplier, More(core.version, session.number, session.batch, 1))
+            core.send(session.supplier, Credit(core.version, session.number, session.batch, 1))
             if batch.last:
                 self._end(session)
                 return

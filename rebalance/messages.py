@@ -129,7 +129,7 @@ class Demand(msgspec.Struct, frozen=True, array_like=True, tag="demand", gc=Fals
     parts: int = 1
 
 
-class More(msgspec.Struct, frozen=True, array_like=True, tag="more", gc=False):
+class Credit(msgspec.Struct, frozen=True, array_like=True, tag="more", gc=False):
     """Everything up to batch `batch` of the session is durable here; send `credit` more.
 
     `again`: nothing came for a while. What was sent beyond is to be sent once more, and `credit` is all that there is.
@@ -223,7 +223,7 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle", gc=Fals
 
 
 ToPromotion: TypeAlias = AskTail | Tail
-ToSupplier: TypeAlias = Demand | More | Settled
+ToSupplier: TypeAlias = Demand | Credit | Settled
 ToDemander: TypeAlias = Supply | Settle
 CopyMessage: TypeAlias = ToPromotion | ToSupplier | ToDemander
 """All that the rules of this package say to each other."""

@@ -16,7 +16,7 @@ import msgspec
 
 from rebalance.choice import Choice, Kind, choose, have_of, nothing_of
 from rebalance.lives import INCARNATION_BITS
-from rebalance.messages import Demand, Have, More, Settled, Supply, ToSupplier, Way
+from rebalance.messages import Credit, Demand, Have, Settled, Supply, ToSupplier, Way
 from rebalance.partition import Hold
 from rebalance.ports import CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
@@ -209,7 +209,7 @@ class SupplySide(Rule):
             epochs=epochs,
         )
 
-    def on_more(self, sender: NodeId, message: More) -> None:
+    def on_credit(self, sender: NodeId, message: Credit) -> None:
         """The demander took batches and has credit for more."""
         session = self._sessions.get(sender)
         if session is None or session.number != message.session:
@@ -399,8 +399,8 @@ class SupplySide(Rule):
         match message:
             case Demand():
                 self.on_demand(sender, message)
-            case More():
-                self.on_more(sender, message)
+            case Credit():
+                self.on_credit(sender, message)
             case Settled():
                 self.vouching.on_settled(sender, message)
             case _:

@@ -49,9 +49,9 @@ from rebalance.messages import (
     Contents,
     CopyReport,
     CopyTail,
+    Credit,
     Demand,
     Have,
-    More,
     Settle,
     Settled,
     SingleMap,
@@ -95,7 +95,7 @@ Message: TypeAlias = (
     | Waits
     | GiveWay
     | Demand
-    | More
+    | Credit
     | Supply
     | Settled
     | Settle
@@ -122,6 +122,7 @@ __all__ = [
     "Contents",
     "CopyReport",
     "CopyTail",
+    "Credit",
     "Demand",
     "Finish",
     "Finished",
@@ -135,7 +136,6 @@ __all__ = [
     "Leave",
     "Life",
     "Message",
-    "More",
     "Part",
     "PrepareParts",
     "Promise",

@@ -185,7 +185,7 @@ class Speech:
             case m.Demand(_, session, partitions, haves):
                 had = "".join(f"; {_have(h)}" for h in haves)
                 return f"{_number(session)} {_partitions(partitions)}{had}"
-            case m.More(_, session, batch, credit, again):
+            case m.Credit(_, session, batch, credit, again):
                 return f"{_number(session)} batch={batch} credit={credit}{' again' if again else ''}"
             case m.Supply():
                 return self._supply(message)

@@ -16,7 +16,7 @@ from engine.state.replica import Replica
 from engine.state.store import Entry, LayeredStore, MemoryStore
 from rebalance.demander import Demander
 from rebalance.lives import INCARNATION_BITS
-from rebalance.messages import AskTail, CopyMessage, Demand, More, Settle, Settled, Supply, Tail
+from rebalance.messages import AskTail, CopyMessage, Credit, Demand, Settle, Settled, Supply, Tail
 from rebalance.partition import Hold, Role
 from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory
 from rebalance.promotion import Promotion
@@ -246,7 +246,7 @@ class Copy:
                 self.shipping.on_taken(sender, number)
             case Supply() | Settle():
                 self.demander.on(sender, said)
-            case Demand() | More() | Settled():
+            case Demand() | Credit() | Settled():
                 self.supply.on(sender, said)
             case AskTail() | Tail():
                 self.promotion.on(sender, said)

@@ -110,7 +110,7 @@ def test_exactly_the_missing_updates_are_supplied(way: str) -> None:
 
 
 TROUBLES = {"lost": 0, "doubled": 2, "swapped": -1}
-KINDS = ["Demand", "Supply", "More", "Settled", "Settle", "Batch", "Taken"]
+KINDS = ["Demand", "Supply", "Credit", "Settled", "Settle", "Batch", "Taken"]
 
 
 def once(kind: str, times: int, nth: int) -> Callable[[str, str, Said], int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine.messages import AskTail, More, Settled
+from engine.messages import AskTail, Credit, Settled
 from engine.state import replica as replicas
 from rebalance.fragment import FragmentState
 from rebalance.image import FragmentImage, image_of
@@ -123,10 +123,10 @@ def asked_again_taken_for_credit(machine: Machine) -> None:
     """A supplier that is asked once more for what was lost sends the next batch, as if it had been given leave to."""
     assert machine.node is not None
 
-    def on_more(original: Callable[..., None], sender: NodeId, message: More) -> None:
+    def on_credit(original: Callable[..., None], sender: NodeId, message: Credit) -> None:
         original(sender, msgspec.structs.replace(message, again=False))
 
-    around(machine.node.supply, "on_more", on_more)
+    around(machine.node.supply, "on_credit", on_credit)
 
 
 @TRANSFERS.fault("1, 4")
