@@ -7,8 +7,8 @@ whole in one conversation:
 
 ```
  MOVING copy: demander                      its primary: supplier
- Demand(what I have)   ------------------>  chooses a way for every fragment (`choice`)
-                       <------------------  Supply: epochs and ways, then batches
+ Demand(what I have)   ------------------>  chooses a transfer for every fragment (`choice`)
+                       <------------------  Supply: epochs and transfers, then batches
  undo, clear, log, apply; Credit(batch) -->
                        <------------------  Supply ... last
  Settled(lwm, digests) ------------------>  from now on its answers are waited for
@@ -16,7 +16,7 @@ whole in one conversation:
  Settled again, at the marks ------------>  compares what both contain (`comparing`), and vouches: in sync by the next map
 ```
 
-Three ways: **nothing** is missing; what is missing is in the primary's log, **historical**; or all rows go, **full**.
+Three kinds: **nothing** is missing; what is missing is in the primary's log, **historical**; or all rows go, **full**.
 
 A primary that the map names anew owes a `promotion` first: it fetches what the in-sync survivors have beyond it, closes
 the gaps that are left, and issues again in its own epoch what may not be everywhere.

@@ -2,7 +2,7 @@
 
 The supplier decides when the demand arrives, because it alone knows both sides as they are now. The first question is
 where the two histories part: the end of the last epoch that both tables have. What the joiner has beyond that was never
-continued, and it must undo it. Then the cheapest sound way is taken:
+continued, and it must undo it. Then the cheapest sound kind of transfer is taken:
 
 * **nothing**: same history up to the same counter, and the digests agree,
 * **historical**: the supplier's log reaches back to what the joiner has, and less is missing than there are rows,
@@ -25,7 +25,7 @@ from wal.ids import Fragment
 
 
 class Kind(StrEnum):
-    """The ways of catching up."""
+    """The kinds of transfer."""
 
     NOTHING = "nothing"
     HISTORICAL = "historical"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The way, with its reason in words. `cut`: undo everything above it first (-1: nothing to undo).
+    """The kind of transfer, with its reason in words. `cut`: undo everything above it first (-1: nothing to undo).
 
     `missing` updates are to come. Where they come from history, `has` are those that the joiner has when it has undone.
     """
@@ -86,7 +86,7 @@ def divergence(mine: list[tuple[int, int]], my_end: int, theirs: list[tuple[int,
 
 
 def choose(joiner: Have, supplier: Have, reach: int, rows: Callable[[int], int] | None) -> Choice:
-    """The way that `joiner` catches up with `supplier`, decided here and nowhere else.
+    """How `joiner` catches up with `supplier`, decided here and nowhere else.
 
     `reach`: the supplier's log holds every write above this counter; it was tried in vain if the joiner wants no history.
     `rows` counts those of the supplier, up to a limit, and is asked only where history could do; None: history is

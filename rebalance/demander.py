@@ -2,8 +2,8 @@
 
 ```
  MOVING copy                                primary
- Demand(what I have)   ------------------>  choose a way for every fragment
-                       <------------------  Supply: epochs and ways, then batches
+ Demand(what I have)   ------------------>  choose a transfer for every fragment
+                       <------------------  Supply: epochs and transfers, then batches
  undo, clear, log, apply; Credit(batch) -->
                        <------------------  Supply ... last
  Settled(lwm, digests) ------------------>  from now on my answers are waited for
@@ -25,7 +25,7 @@ from typing import assert_never, get_args
 import msgspec
 
 from rebalance.choice import Kind, have_of
-from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Way
+from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Transfer
 from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
 from rebalance.rule import NewMap, Rule
@@ -43,7 +43,7 @@ LONGEST_PAUSE_MS = 60_000
 class Progress(msgspec.Struct):
     """What one node's rebalancing has moved; for status, the demo and the scenarios."""
 
-    ways: dict[Fragment, str] = {}
+    kinds: dict[Fragment, str] = {}
     reasons: dict[Fragment, str] = {}
     expected: dict[Fragment, int] = {}
     updates: dict[str, int] = {}
@@ -67,7 +67,7 @@ class _Session:
         self.said = 0  # how many of the parts
         self.partitions = {n: None for part in parts for n in part}
         self.awaited: dict[int, None] = {}  # demanded, and nothing of them was supplied yet
-        self.ways: dict[Fragment, Way] = {}
+        self.transfers: dict[Fragment, Transfer] = {}
         self.in_full = False  # something is taken in full
         self.later: dict[int, None] = {}  # partitions that the supplier will serve in another session
         self.doubts: dict[int, list[TxId]] = {}  # prepared here without a write, when the demand was made
@@ -257,13 +257,13 @@ class Demander(Rule):
                 return
 
     def _take(self, session: _Session, batch: Supply) -> None:
-        self.core.work += 2 * len(batch.ways) + len(batch.writes) + sum(len(rows.keys) for rows in batch.rows)
+        self.core.work += 2 * len(batch.transfers) + len(batch.writes) + sum(len(rows.keys) for rows in batch.rows)
         for number in batch.later:
             session.later[number] = None
             session.awaited.pop(number, None)
-        for way in batch.ways:
-            if way.partition in session.partitions:
-                self._prepare_for(session, way)
+        for transfer in batch.transfers:
+            if transfer.partition in session.partitions:
+                self._prepare_for(session, transfer)
         open_there: dict[int, dict[TxId, None]] = {}
         for prepare in batch.prepares:
             open_there.setdefault(prepare.partition, {})[prepare.tx] = None
@@ -278,14 +278,14 @@ class Demander(Rule):
         for rows in batch.rows:
             if rows.partition in session.partitions:
                 self.core.log(rows)
-                taken = session.ways.get((rows.namespace, rows.partition))
+                taken = session.transfers.get((rows.namespace, rows.partition))
                 kind = "full" if taken is not None and taken.kind == Kind.FULL else "fetched"
                 self.progress.rows[kind] = self.progress.rows.get(kind, 0) + len(rows.keys)
         for results in batch.results:
             if results.partition in session.partitions:
                 self.core.log(results)
         for namespace, partition in batch.done:
-            whole = session.ways.get((namespace, partition))
+            whole = session.transfers.get((namespace, partition))
             if whole is not None and partition in session.partitions and whole.kind == Kind.FULL:
                 self.core.log(
                     r.FragmentReady(namespace, partition, whole.up_to, whole.digest, epochs=whole.epochs, full=True)
@@ -308,25 +308,25 @@ class Demander(Rule):
         if ended or state.epoch < epoch:
             self.core.log(r.EpochStart(partition, epoch, [], ended))
 
-    def _prepare_for(self, session: _Session, way: Way) -> None:
-        """What must be true before the first entry of this way arrives."""
-        core, name = self.core, (way.namespace, way.partition)
-        session.ways[name] = way
-        first = name not in self.progress.ways or way.missing
-        if first or way.kind == Kind.FULL:
-            self.progress.ways[name] = way.kind
-            self.progress.reasons[name] = way.reason
-            self.progress.expected[name] = way.missing
-        if way.kind == Kind.FULL:
+    def _prepare_for(self, session: _Session, transfer: Transfer) -> None:
+        """What must be true before the first entry of this transfer arrives."""
+        core, name = self.core, (transfer.namespace, transfer.partition)
+        session.transfers[name] = transfer
+        first = name not in self.progress.kinds or transfer.missing
+        if first or transfer.kind == Kind.FULL:
+            self.progress.kinds[name] = transfer.kind
+            self.progress.reasons[name] = transfer.reason
+            self.progress.expected[name] = transfer.missing
+        if transfer.kind == Kind.FULL:
             session.in_full = True
-            core.note(f"{way.namespace}/{way.partition} from {session.supplier} in full: {way.reason}")
-            core.log(r.FragmentClear(way.namespace, way.partition, way.reason))
-        elif way.cut >= 0:
+            core.note(f"{transfer.namespace}/{transfer.partition} from {session.supplier} in full: {transfer.reason}")
+            core.log(r.FragmentClear(transfer.namespace, transfer.partition, transfer.reason))
+        elif transfer.cut >= 0:
             fragment = core.replica.fragment(name)
-            keys = sorted({k for w in fragment.lacking(way.cut, []) for k in w.keys})
+            keys = sorted({k for w in fragment.lacking(transfer.cut, []) for k in w.keys})
             probe("demand.undid_suffix")
-            core.note(f"{way.namespace}/{way.partition} undoes what lies above {way.cut}: {way.reason}")
-            core.log(r.Undo(way.namespace, way.partition, way.cut, keys))
+            core.note(f"{transfer.namespace}/{transfer.partition} undoes what lies above {transfer.cut}: {transfer.reason}")
+            core.log(r.Undo(transfer.namespace, transfer.partition, transfer.cut, keys))
 
     def _take_writes(self, writes: list[r.Write]) -> None:
         core = self.core

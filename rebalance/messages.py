@@ -142,7 +142,7 @@ class Credit(msgspec.Struct, frozen=True, array_like=True, tag="more", gc=False)
     again: bool = False
 
 
-class Way(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How one fragment catches up, and why.
 
     `kind` is nothing, historical or full. `cut`: undo everything above it first (-1: nothing to undo). A full transfer
@@ -163,8 +163,8 @@ class Way(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=False):
     """One batch of a session.
 
-    The first brings the epochs and the ways; `later` partitions are for another session, because enough go in full in
-    this one. `done` fragments are complete, `missed` ones need another way.
+    The first brings the epochs and the transfers; `later` partitions are for another session, because enough go in full in
+    this one. `done` fragments are complete, `missed` ones need another kind.
     """
 
     version: Version
@@ -172,7 +172,7 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
     batch: int
     epochs: list[tuple[int, int]] = []  # (partition, epoch)
     later: list[int] = []
-    ways: list[Way] = []
+    transfers: list[Transfer] = []
     prepares: list[r.Prepare] = []
     writes: list[r.Write] = []
     rows: list[r.Preload] = []

@@ -1,6 +1,6 @@
 """How a primary brings MOVING copies up to date; `rebalance.vouching` says when it vouches for them.
 
-A demand is answered by one session: the supplier chooses a way for every fragment (`rebalance.choice`), reads its log once
+A demand is answered by one session: the supplier chooses a transfer for every fragment (`choice`), reads its log once
 for all that go historically, then scans what goes in full, fragment by fragment. Batches are bounded in bytes and leave
 only while the demander has credit, so neither side's memory grows with the data. Writes on the partition never wait.
 """
@@ -16,7 +16,7 @@ import msgspec
 
 from rebalance.choice import Choice, Kind, choose, have_of, nothing_of
 from rebalance.lives import INCARNATION_BITS
-from rebalance.messages import Credit, Demand, Have, Settled, Supply, ToSupplier, Way
+from rebalance.messages import Credit, Demand, Have, Settled, Supply, ToSupplier, Transfer
 from rebalance.partition import Hold
 from rebalance.ports import CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
@@ -33,7 +33,7 @@ MANY = 1 << 62
 
 
 PLAN_WORK = 500
-"""Of planning in one piece; choosing a way for a fragment is `CHOICE_WORK`."""
+"""Of planning in one piece; choosing one for a fragment is `CHOICE_WORK`."""
 CHOICE_WORK = 2
 WRITES_MAX = 2_000
 """Keys of a batch of history; and fragments that it calls done, rows that it fetches."""
@@ -57,7 +57,7 @@ class _Session:
         self.batch = 0  # the last batch sent
         self.sent: dict[int, Supply] = {}  # not answered yet
         self.partitions: list[int] = []
-        self.firsts: deque[Supply] = deque()  # the epochs and ways of what was planned
+        self.firsts: deque[Supply] = deque()  # the epochs and transfers of what was planned
         self.wants: list[Want] = []  # of the log
         self.history: dict[Fragment, None] = {}  # being read from it
         self.reading = False
@@ -87,7 +87,7 @@ class SupplySide(Rule):
     # Sessions.
 
     def on_demand(self, sender: NodeId, message: Demand) -> None:
-        """Choose the ways, piece by piece, and begin."""
+        """Choose the transfers, piece by piece, and begin."""
         core = self.core
         core.work += len(message.haves)
         if not may_act(core, message.version):
@@ -118,7 +118,7 @@ class SupplySide(Rule):
             core.resume(lambda: self._plan_on(session))
 
     def _plan_on(self, session: _Session) -> None:
-        """Choose the ways of the next partitions; when all are planned, begin with what is owed."""
+        """Choose the transfers of the next partitions; when all are planned, begin with what is owed."""
         core = self.core
         if self._sessions.get(session.node) is not session:
             return
@@ -146,7 +146,7 @@ class SupplySide(Rule):
         self._advance(session)
 
     def _plan_partition(self, session: _Session, number: int, haves: dict[Namespace, Have], first: Supply) -> int:
-        """Choose the ways of one partition, for the batch that will say so; how much work it was."""
+        """Choose the transfers of one partition, for the batch that will say so; how much work it was."""
         core, sender = self.core, session.node
         hold = core.holds[number] if number < len(core.holds) else None
         if hold is None or not hold.active or hold.placement.state_of(sender) is not CopyState.MOVING:
@@ -169,11 +169,11 @@ class SupplySide(Rule):
             # What is applied here beyond a gap; the log alone would not say that it counts.
             first.writes.extend(w for w in fragment.lacking(fragment.counter.lwm, []) if w.start > fragment.counter.lwm)
         for namespace, choice in choices.items():
-            first.ways.append(self._plan(session, haves[namespace], choice))
+            first.transfers.append(self._plan(session, haves[namespace], choice))
         return CHOICE_WORK * len(choices)
 
     def _choose(self, have: Have, *, returning: bool) -> Choice:
-        """The way for one fragment. A node in its first life has no history to prefer: rows are all it can need."""
+        """How one fragment is transferred. A node in its first life has no history to prefer: rows are all it can need."""
         fragment = self.core.replica.fragment(have.name)
         mine = have_of(fragment, [(c, d) for c, _ in have.digests if (d := fragment.digest_at(c)) is not None])
         as_rows = not (self.core.settings.prefer_history and returning)
@@ -186,7 +186,7 @@ class SupplySide(Rule):
         self.core.work += page.work
         return len(page.rows) if page.next is None else MANY
 
-    def _plan(self, session: _Session, have: Have, choice: Choice) -> Way:
+    def _plan(self, session: _Session, have: Have, choice: Choice) -> Transfer:
         """What the session owes for one fragment."""
         name = have.name
         fragment = self.core.replica.fragment(name)
@@ -198,7 +198,7 @@ class SupplySide(Rule):
         if choice.has is not None:
             session.history[name] = None
             session.wants.append(Want(name, choice.has, lwm, epochs))
-        return Way(
+        return Transfer(
             *name,
             kind=choice.kind,
             reason=choice.reason,

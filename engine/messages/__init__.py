@@ -58,7 +58,7 @@ from rebalance.messages import (
     Supply,
     Tail,
     TailReport,
-    Way,
+    Transfer,
 )
 
 Message: TypeAlias = (
@@ -154,8 +154,8 @@ __all__ = [
     "Surveyed",
     "Tail",
     "TailReport",
+    "Transfer",
     "Vote",
     "Waits",
-    "Way",
     "kind_of",
 ]

@@ -178,7 +178,7 @@ class Administration:
         progress = self.node.demander.progress
         ways: dict[str, int] = {}
         expected: dict[str, int] = {}
-        for name, kind in progress.ways.items():
+        for name, kind in progress.kinds.items():
             ways[kind] = ways.get(kind, 0) + 1
             expected[kind] = expected.get(kind, 0) + progress.expected[name]
         return {
@@ -190,7 +190,7 @@ class Administration:
             "supplied": self.node.supply.supplied,
             "fetched": self.node.promotion.fetched,
             "differed": {fragment_name(n): often for n, often in self.node.demander.settling.answers.differed.items()},
-            "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.ways[n] == "full"},
+            "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.kinds[n] == "full"},
         }
 
 

@@ -243,7 +243,7 @@ class Speech:
 
     def _supply(self, supply: m.Supply) -> str:
         said = [f"{_number(supply.session)} batch={supply.batch}"]
-        said += [self._way(way) for way in supply.ways]
+        said += [self._transfer(transfer) for transfer in supply.transfers]
         said += [self.record(prepare) for prepare in supply.prepares]
         if supply.writes:
             said.append(self._writes(supply.writes))
@@ -255,9 +255,9 @@ class Speech:
         return "; ".join(said)
 
     @staticmethod
-    def _way(way: m.Way) -> str:
-        undo = f" undo above {way.cut}" if way.cut >= 0 else ""
-        return f"{way.namespace}/{way.partition} {way.kind}{undo} ({way.reason})"
+    def _transfer(transfer: m.Transfer) -> str:
+        undo = f" undo above {transfer.cut}" if transfer.cut >= 0 else ""
+        return f"{transfer.namespace}/{transfer.partition} {transfer.kind}{undo} ({transfer.reason})"
 
 
 def placement_line(number: int, placement: Placement) -> str:

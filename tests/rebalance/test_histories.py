@@ -119,7 +119,7 @@ def test_exactly_what_a_copy_lacks_is_supplied(deeds: list[str], seed: int, extr
     story.heal()
     assert copy.holds[0].role is Role.BACKUP
     new = copy.records[begins:]
-    if copy.demander.progress.ways.get(name) == Kind.FULL:
+    if copy.demander.progress.kinds.get(name) == Kind.FULL:
         return
     assert not any(isinstance(record, r.FragmentClear) for record in new)
     writes = [w for record in new if isinstance(record, r.History) for w in record.writes]

@@ -92,7 +92,7 @@ def test_a_copy_becomes_whole_and_may_be_promoted(way: str) -> None:
     move(copies)
     end(copies)
     kinds = {"nothing": Kind.NOTHING, "historical": Kind.HISTORICAL, "full": Kind.FULL, "parted": Kind.HISTORICAL}
-    assert copies["n3"].demander.progress.ways[name_of(0)] == kinds[way]
+    assert copies["n3"].demander.progress.kinds[name_of(0)] == kinds[way]
 
 
 @pytest.mark.parametrize("way", ["historical", "parted"])
@@ -195,7 +195,7 @@ def test_history_that_is_gone_is_replaced_by_rows() -> None:
     copies["n1"].trim()
     move(copies)
     end(copies)
-    assert copies["n3"].demander.progress.ways[name_of(0)] == Kind.FULL
+    assert copies["n3"].demander.progress.kinds[name_of(0)] == Kind.FULL
 
 
 def test_history_that_turns_out_to_be_gone_is_missed_and_asked_for_in_full() -> None:
@@ -205,7 +205,7 @@ def test_history_that_turns_out_to_be_gone_is_missed_and_asked_for_in_full() -> 
     move(copies)
     end(copies)
     assert any("could not supply the history" in note for note in copies["n3"].notes)
-    assert copies["n3"].demander.progress.ways[name_of(0)] == Kind.FULL
+    assert copies["n3"].demander.progress.kinds[name_of(0)] == Kind.FULL
 
 
 def test_a_row_that_differs_is_found_before_it_is_vouched_for() -> None:
@@ -290,7 +290,7 @@ def test_partitions_in_full_go_a_few_at_a_time_and_all_of_them_go() -> None:
         later += sum(bool(getattr(said, "later", ())) for *_, said in copies.wire)
     assert later, "some were left for another session"
     end(copies)
-    assert set(copies["n3"].demander.progress.ways) == {name_of(n) for n in range(4)}
+    assert set(copies["n3"].demander.progress.kinds) == {name_of(n) for n in range(4)}
 
 
 def test_a_live_write_that_comes_before_the_transfer_is_not_lost_in_it() -> None:

@@ -153,7 +153,7 @@ def test_a_reservation_gives_way(moment: Moment, archived: bool) -> None:
             stage.curtain()
             node = stage["n3"].node
             assert node is not None
-            way = node.demander.progress.ways[NAMESPACE, 0]
+            way = node.demander.progress.kinds[NAMESPACE, 0]
             assert way == ("full" if moment in FULL else "historical")
     finally:
         deaf()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine.messages import Settled, Way
+from engine.messages import Settled, Transfer
 from engine.node.node import Node
 from engine.state.recover import Replays, recover
 from engine.state.store import LayeredStore
@@ -86,14 +86,14 @@ def full_transfer_without_clearing(machine: Machine) -> None:
     assert machine.node is not None
     core, demander = machine.node.core, machine.node.demander
 
-    def prepare_for(original: Callable[..., None], session: Any, way: Way) -> None:
+    def prepare_for(original: Callable[..., None], session: Any, transfer: Transfer) -> None:
         def log(record: r.Record) -> None:
             if not isinstance(record, r.FragmentClear):
                 right(record)
 
         right = core.log
         with swapped(core, "log", log):
-            original(session, way)
+            original(session, transfer)
 
     around(demander, "_prepare_for", prepare_for)
 
@@ -103,8 +103,8 @@ def own_suffix_not_undone(machine: Machine) -> None:
     """A joiner keeps what it has beyond the point where its history parts from the supplier's."""
     assert machine.node is not None
 
-    def prepare_for(original: Callable[..., None], session: Any, way: Way) -> None:
-        original(session, msgspec.structs.replace(way, cut=-1))
+    def prepare_for(original: Callable[..., None], session: Any, transfer: Transfer) -> None:
+        original(session, msgspec.structs.replace(transfer, cut=-1))
 
     around(machine.node.demander, "_prepare_for", prepare_for)
 
@@ -115,10 +115,10 @@ def undone_keys_not_fetched(machine: Machine) -> None:
     assert machine.node is not None
     supply = machine.node.supply
 
-    def plan(original: Callable[..., Way], session: Any, have: Any, choice: Any) -> Way:
-        way = original(session, have, choice)
+    def plan(original: Callable[..., Transfer], session: Any, have: Any, choice: Any) -> Transfer:
+        transfer = original(session, have, choice)
         session.fetch = [(fragment, []) for fragment, _ in session.fetch]
-        return way
+        return transfer
 
     around(supply, "_plan", plan)
 
@@ -180,7 +180,7 @@ def vouched_for_without_waiting_for_it(machine: Machine) -> None:
     find.""",
 )
 def digests_not_compared(machine: Machine) -> None:
-    """A supplier does not compare digests, when it chooses a way and when it vouches."""
+    """A supplier does not compare digests, when it chooses a kind of transfer and when it vouches."""
     assert machine.node is not None
     node = machine.node
 

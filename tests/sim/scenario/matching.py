@@ -214,7 +214,7 @@ def _record_places(record: r.Record) -> list[tuple[str, int]]:
 def _places(message: m.Message) -> list[tuple[str, int]]:
     match message:
         case m.Supply():
-            found = [(w.namespace, w.partition) for w in message.ways]
+            found = [(w.namespace, w.partition) for w in message.transfers]
             found += [(w.namespace, w.partition) for w in message.writes]
             return found + [(row.namespace, row.partition) for row in message.rows]
         case m.Demand():

@@ -218,7 +218,7 @@ def written(stage: Stage, statement: Statement, words: list[str]) -> Answer:
 def rebalance(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """The way that a copy caught up since its node started."""
     machine, name = stage.machine(statement, words[0]), stage.fragment(statement, words[1])
-    return machine.node.demander.progress.ways.get(name, NONE) if machine.node is not None else NONE
+    return machine.node.demander.progress.kinds.get(name, NONE) if machine.node is not None else NONE
 
 
 @expects("supplied", "NODE [FRAGMENT] <= N", least=1, most=2)
