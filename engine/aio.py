@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 from engine import errors
 from engine.client.calls import GetCall, PutCall, StatusCall
 from engine.client.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
+from engine.client.here import OfThisProcess
 from engine.client.inside import TransactionNamespace
 from engine.client.namespace import Access, age_of, get_call
 from engine.client.namespace import Namespace as RawNamespace
@@ -40,7 +41,7 @@ __all__ = ["Concurrency", "Database", "Isolation", "Level", "Mode", "Namespace",
 __all__ += ["TransactionNamespace"]
 
 
-class Namespace(Generic[K, V]):
+class Namespace(OfThisProcess, Generic[K, V]):
     """A named map of a cluster. Single operations are linearizable; a batch is atomic within each partition."""
 
     def __init__(self, database: Database, name: str, codec: Codec[K, V]) -> None:
@@ -186,7 +187,7 @@ class Namespace(Generic[K, V]):
                 yield decode_key(key), decode(value)
 
 
-class Transaction:
+class Transaction(OfThisProcess):
     """A transaction: commits on a clean exit of `async with`, rolls back on an exception."""
 
     def __init__(self, database: Database, raw: RawTransaction) -> None:
@@ -267,7 +268,7 @@ class Transaction:
         await self._raw.__aexit__(kind, error, traceback)
 
 
-class Database(Access):
+class Database(OfThisProcess, Access):
     """A cluster, or an embedded node, as an application sees it."""
 
     def __init__(self, session: Session, where: str, close: Callable[[], Awaitable[None]] | None = None) -> None:

@@ -32,6 +32,7 @@ from engine import aio, errors
 from engine.aio import Setting
 from engine.client.blocking import Rows, TransactionNamespace
 from engine.client.codecs import Codec, CodecName
+from engine.client.here import OfThisProcess
 from engine.client.loop import Loop, immortal, iterate
 from engine.client.namespace import PAGE_ROWS
 from engine.client.running import Level, Mode, TransactionOptions, at_once, check_run, joined
@@ -48,7 +49,7 @@ _MISSING = object()
 __all__ = ["Database", "Namespace", "Transaction", "TransactionNamespace", "connect", "open", "transactional"]
 
 
-class Namespace(Rows[K, V]):
+class Namespace(OfThisProcess, Rows[K, V]):
     """A named map, as a dict: with any codec but `bytes`, keys are text."""
 
     def __init__(self, database: Database, native: aio.Namespace[K, V]) -> None:
@@ -201,7 +202,7 @@ class Namespace(Rows[K, V]):
         return repr(self._native)
 
 
-class Transaction:
+class Transaction(OfThisProcess):
     """A transaction: commits on a clean exit of `with`, rolls back on an exception."""
 
     def __init__(self, database: Database, native: aio.Transaction) -> None:
@@ -270,7 +271,7 @@ class Transaction:
         self._run(self._native.__aexit__(kind, error, traceback))
 
 
-class Database:
+class Database(OfThisProcess):
     """A cluster, or an embedded node, as an application sees it."""
 
     def __init__(self, loop: Loop, native: aio.Database, again: Callable[[], Coroutine[Any, Any, aio.Database]]) -> None:

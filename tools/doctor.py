@@ -9,14 +9,16 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import resource
 import shutil
 import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,6 +49,9 @@ _LYING = (
 )
 FILES_MIN = 4096
 MEMORY_MIN = 1 << 30
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*(.*)")
+_BOUND = re.compile(r"(>=|<=|==|<|>|!=)\s*([0-9][^,]*)")
+_HOLDS = {"<": lt, "<=": le, "==": eq, "!=": ne, ">=": ge, ">": gt}
 TIME_ERROR = 5
 """What adjtimex says of a clock that nothing disciplines."""
 
@@ -127,13 +132,17 @@ def judge_clock(state: int) -> Finding:
     return Finding("clock", "ok", "synchronized" if state >= 0 else "cannot be asked here")
 
 
-def judge_python(*, optimized: bool, crc: str, missing: list[str]) -> list[Finding]:
-    """The interpreter and what it imports."""
+def judge_python(*, optimized: bool, crc: str, missing: list[str], unfit: list[str]) -> list[Finding]:
+    """The interpreter and what it imports. `unfit`: packages of versions with which this one was not made to work."""
     found = [Finding("python", "ok", f"{platform.python_implementation()} {platform.python_version()}")]
     if optimized:
         found = [Finding("python", "bad", "python -O", "assertions are part of a node: run it without -O")]
     if missing:
         found.append(Finding("packages", "bad", f"missing: {', '.join(missing)}", "install the project again"))
+    if unfit:
+        found.append(
+            Finding("versions", "bad", "; ".join(unfit), "install the project again, and nothing by hand beside it")
+        )
     if crc != "google_crc32c":
         found.append(Finding("checksum", "warn", crc, "20 times slower than in hardware: `pip install google-crc32c`"))
     return found
@@ -153,7 +162,10 @@ def examine(data: Path, listen: str) -> Iterator[Finding]:
     yield judge_clock(_clock_state())
     yield _port(listen)
     yield from judge_python(
-        optimized=not __debug__, crc=checksum.IMPLEMENTATION, missing=[name for name in NEEDED if not _is_there(name)]
+        optimized=not __debug__,
+        crc=checksum.IMPLEMENTATION,
+        missing=[name for name in NEEDED if not _is_there(name)],
+        unfit=[said for text in _requirements() if (said := unfit_version(text, _version))],
     )
     yield _spark()
 
@@ -211,11 +223,48 @@ def _port(listen: str) -> Finding:
         return Finding("port", "bad", f"{listen}: {error.strerror}", "stop who has it, or give --listen another address")
 
 
-def _is_there(package: str) -> bool:
+def _version(package: str) -> str:
+    """The version of a package that is installed; nothing if it is not."""
     try:
-        return bool(version(package))
+        return version(package)
     except PackageNotFoundError:
-        return False
+        return ""
+
+
+def _is_there(package: str) -> bool:
+    return bool(_version(package))
+
+
+def _requirements() -> list[str]:
+    """What this package says of the versions of others, in the words of its metadata; nothing in a bare checkout."""
+    try:
+        return [text for text in requires("foreshore") or [] if not text.endswith('extra == "dev"')]
+    except PackageNotFoundError:
+        return []
+
+
+def unfit_version(requirement: str, installed: Callable[[str], str]) -> str:
+    """What is wrong with a package that is installed, by a requirement such as `lmdb<4,>=3; extra == "node"`; or nothing.
+
+    >>> unfit_version("lmdb<4,>=3", lambda name: "2.1"), unfit_version("lmdb<4,>=3", lambda name: "3.0.1")
+    ('lmdb 2.1 is installed, expected <4,>=3', '')
+    """
+    name, expected = _REQUIREMENT.fullmatch(requirement.partition(";")[0].strip()).groups()
+    found = installed(name)
+    if not found or not expected:
+        return ""
+    for operator, bound in _BOUND.findall(expected):
+        here, there = _numbers(found), _numbers(bound)
+        size = max(len(here), len(there))
+        here, there = (numbers + (0,) * (size - len(numbers)) for numbers in (here, there))
+        if not _HOLDS[operator](here, there):
+            return f"{name} {found} is installed, expected {expected}"
+    return ""
+
+
+def _numbers(said: str) -> tuple[int, ...]:
+    """A version's numbers: 4.1.0rc1 is 4.1.0 here."""
+    return tuple(int(found[0]) for part in said.split(".") if (found := re.match(r"[0-9]+", part)))
 
 
 def _spark() -> Finding:

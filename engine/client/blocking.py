@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, ItemsView, Iterable, Iterator, 
 from typing import Any, Generic, TypeVar, overload
 
 from engine.client import inside
+from engine.client.here import OfThisProcess
 from engine.client.loop import iterate
 
 D = TypeVar("D")
@@ -63,7 +64,7 @@ class _Values(ValuesView[V]):
         return any(value == found for found in self)
 
 
-class TransactionNamespace(Generic[K, V]):
+class TransactionNamespace(OfThisProcess, Generic[K, V]):
     """A namespace inside a transaction."""
 
     def __init__(self, run: Callable[[Coroutine[Any, Any, Any]], Any], native: inside.TransactionNamespace[K, V]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Generic, TypeVar, overload
 
 from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
+from engine.client.here import OfThisProcess
 from engine.client.namespace import Namespace
 from engine.client.transaction import Transaction
 
@@ -14,7 +15,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class TransactionNamespace(Generic[K, V]):
+class TransactionNamespace(OfThisProcess, Generic[K, V]):
     """A namespace inside a transaction."""
 
     def __init__(self, raw: Transaction, namespace: Namespace, codec: Codec[K, V]) -> None:

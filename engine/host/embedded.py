@@ -7,7 +7,7 @@ import difflib
 import logging
 import secrets
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import msgspec
 
@@ -106,6 +106,18 @@ class Embedded:
             self._asker.on_replies(ADDRESS, [reply for _, reply in replies])
 
 
+def _check(name: str, kind: Any, value: object) -> None:
+    """Raise UsageError for a value that a setting cannot have."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        said, choices = str(error), getattr(get_args(kind)[0], "__members__", None)
+        if choices:
+            near = difflib.get_close_matches(str(value).upper(), choices, n=1)
+            said = f"expected one of {', '.join(choices)}" + (f"; did you mean {near[0]!r}?" if near else "")
+        raise errors.UsageError(f"{name} is {value!r}: {said}") from None
+
+
 async def open_node(path: Path, options: dict[str, Any], *, disk: MakeDisk = DirectoryDisk) -> Embedded:
     """Open a directory as a cluster of one, not begun yet. `disk` holds the log."""
     known = Settings.__struct_fields__
@@ -114,10 +126,10 @@ async def open_node(path: Path, options: dict[str, Any], *, disk: MakeDisk = Dir
             near = difflib.get_close_matches(name, known, n=1)
             expected = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
             raise errors.UsageError(f"unknown setting {name!r}: {expected}")
-    try:
-        settings = msgspec.convert(ALONE | options, Settings)
-    except msgspec.ValidationError as error:
-        raise errors.UsageError(f"a setting is wrong: {error}") from None
+    for field in msgspec.structs.fields(Settings):
+        if field.name in options:
+            _check(field.name, field.type, options[field.name])
+    settings = msgspec.convert(ALONE | options, Settings)
     check_settings(settings)
     home = await asyncio.get_running_loop().run_in_executor(
         None, lambda: open_home(path, cluster=settings.cluster, node=None, settings=settings, disk=disk)

