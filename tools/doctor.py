@@ -141,7 +141,7 @@ def judge_python(*, optimized: bool, crc: str, missing: list[str], unfit: list[s
         found.append(Finding("packages", "bad", f"missing: {', '.join(missing)}", "install the project again"))
     if unfit:
         found.append(
-            Finding("versions", "bad", "; ".join(unfit), "install the project again, and nothing by hand beside it")
+            Finding("versions", "bad", "; ".join(unfit), "install the project again, in an environment of its own")
         )
     if crc != "google_crc32c":
         found.append(Finding("checksum", "warn", crc, "20 times slower than in hardware: `pip install google-crc32c`"))
@@ -249,9 +249,11 @@ def unfit_version(requirement: str, installed: Callable[[str], str]) -> str:
     >>> unfit_version("lmdb<4,>=3", lambda name: "2.1"), unfit_version("lmdb<4,>=3", lambda name: "3.0.1")
     ('lmdb 2.1 is installed, expected <4,>=3', '')
     """
-    name, expected = _REQUIREMENT.fullmatch(requirement.partition(";")[0].strip()).groups()
+    said = _REQUIREMENT.fullmatch(requirement.partition(";")[0].strip())
+    assert said is not None, "metadata begins with a name"
+    name, expected = said[1], said[2]
     found = installed(name)
-    if not found or not expected:
+    if not found:
         return ""
     for operator, bound in _BOUND.findall(expected):
         here, there = _numbers(found), _numbers(bound)
