@@ -14,13 +14,14 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from engine import errors
-from engine.client.calls import GetCall, PutCall, StatusCall
+from engine.client.calls import GetCall, PutCall
 from engine.client.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, pairs_of, range_of, value_of
+from engine.client.ends import StatusCall
 from engine.client.here import OfThisProcess
 from engine.client.inside import TransactionNamespace
 from engine.client.namespace import Access, age_of, get_call
 from engine.client.namespace import Namespace as RawNamespace
-from engine.client.running import Level, Mode, TransactionOptions, check_run, pause_seconds, to_await
+from engine.client.running import Level, Mode, TransactionOptions, check_run, pause, to_await
 from engine.client.session import Session, reached
 from engine.client.timing import Aged, check_seconds, time_left
 from engine.client.transaction import Concurrency, Isolation, check_label, check_mode, entered, place_of
@@ -354,7 +355,7 @@ class Database(OfThisProcess, Access):
                     returned = True
             except errors.Error as error:
                 if not await self.did_commit(error, transaction, returned=returned, last=attempt >= attempts):
-                    await self.pause(attempt)
+                    await pause(attempt)
                     continue
             return result
         raise AssertionError("the last attempt returns or raises")
@@ -373,10 +374,6 @@ class Database(OfThisProcess, Access):
         if last:
             raise error
         return False
-
-    async def pause(self, attempt: int) -> None:
-        """The pause after a failed attempt: longer after later ones, and never the same for two that met."""
-        await asyncio.sleep(pause_seconds(attempt))
 
     async def transaction_status(self, tx_id: str, *, timeout: float | None = None) -> Literal["committed", "aborted"]:
         """How a transaction ended: `committed` or `aborted`. One that has not begun to end is aborted."""

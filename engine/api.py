@@ -35,7 +35,7 @@ from engine.client.codecs import Codec, CodecName
 from engine.client.here import OfThisProcess
 from engine.client.loop import Loop, immortal, iterate
 from engine.client.namespace import PAGE_ROWS
-from engine.client.running import Level, Mode, TransactionOptions, at_once, check_run, joined
+from engine.client.running import Level, Mode, TransactionOptions, at_once, check_run, joined, pause
 from engine.client.timing import Aged
 from engine.client.transaction import Concurrency, entered
 
@@ -355,7 +355,7 @@ class Database(OfThisProcess):
             except errors.Error as error:
                 asked = self._native.did_commit(error, transaction._native, returned=returned, last=attempt >= attempts)
                 if not self._loop.run(asked):
-                    self._loop.run(self._native.pause(attempt))
+                    self._loop.run(pause(attempt))
                     continue
             return result
         raise AssertionError("the last attempt returns or raises")

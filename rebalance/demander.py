@@ -242,7 +242,7 @@ class Demander(Rule):
         """Take the next batches, as many as the turn has room for."""
         core = self.core
         session.taking = False
-        if self._sessions.get(session.supplier) is not session or core.frozen:
+        if self._sessions.get(session.supplier) is not session or not may_act(core, core.version):
             return
         while (batch := session.ahead.pop(session.batch + 1, None)) is not None:
             session.batch += 1

@@ -98,7 +98,7 @@ def circles(root: Path) -> list[list[str]]:
     """The modules of a tree that import each other, in whatever way."""
     files = {
         ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file
-        for package in ("wal", "rebalance", "engine")
+        for package in PACKAGES
         for file in sorted((root / package).rglob("*.py"))
     }
     graph: networkx.DiGraph[str] = networkx.DiGraph(
@@ -178,6 +178,94 @@ def test_the_heart_needs_nothing_but_the_log() -> None:
     ).stdout.split()
     assert {"rebalance", "wal"} <= set(loaded)
     assert not {"engine", "tools", "asyncio", "socket", "lmdb"} & set(loaded)
+
+
+# Bounds: what a reader can hold in mind.
+
+BOUNDED = ("engine",)
+MODULE_LINES_MAX = 450
+FUNCTION_LINES_MAX = 50
+"""Without its docstring: what it promises is not what it does."""
+BARE_MAX = 5
+"""Arguments that a call may pass by their place alone."""
+
+
+def too_large(name: str, text: str) -> list[str]:
+    """What in a module is larger than a reader can hold in mind."""
+    lines = text.count("\n")
+    found = [f"{name} has {lines} lines"] if lines > MODULE_LINES_MAX else []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                first = node.body[0]
+                told = 0
+                if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and first.end_lineno is not None:
+                    told = first.end_lineno - first.lineno + 1
+                assert node.end_lineno is not None
+                long = node.end_lineno - node.lineno + 1 - told
+                if long > FUNCTION_LINES_MAX:
+                    found.append(f"{name}:{node.lineno}: {node.name} has {long} lines")
+            case ast.Call(func=func, args=args):
+                bare = sum(not isinstance(argument, ast.Starred) for argument in args)
+                if bare > BARE_MAX:
+                    found.append(f"{name}:{node.lineno}: {ast.unparse(func)} is given {bare} arguments without their names")
+    return found
+
+
+def test_nothing_is_larger_than_a_reader_can_hold_in_mind() -> None:
+    found: list[str] = []
+    for file in (file for package in BOUNDED for file in sorted((ROOT / package).rglob("*.py"))):
+        found += too_large(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))
+    assert found == []
+
+
+def test_a_module_a_function_and_a_call_that_are_too_large_are_noticed() -> None:
+    assert too_large("m", "a = 1\n" * 451) == ["m has 451 lines"]
+    body = "    a = 1\n" * 49
+    assert too_large("m", f'def f():\n    """A promise."""\n{body}') == []
+    assert too_large("m", f"async def f():\n{body}    a = 2\n") == ["m:1: f has 51 lines"]
+    assert too_large("m", "f(1, 2, 3, 4, 5, a=6)\nf(*a)") == []
+    assert too_large("m", "f(1, 2, 3, 4, 5, 6)") == ["m:1: f is given 6 arguments without their names"]
+
+
+def test_no_function_is_too_complex() -> None:
+    """Of the checks that always run: ruff counts, and nobody in the product is let off."""
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]["lint"]
+    assert told["mccabe"]["max-complexity"] == 20
+    assert "C901" in told["select"]
+    let_off = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for package in BOUNDED
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if "noqa" in line and "C901" in line and "one case for each" not in line
+    ]
+    assert let_off == []
+
+
+# The fence: may a node act on what was said under a version?
+
+BY_ITS_PARTS = {
+    "engine/data/admission.py": "a request came under no version, and was let in because this node serves",
+    "engine/data/writes.py": "the same in one step, for how it nearly always is",
+    "engine/cluster/exchange.py": "it freezes the node, and thaws it",
+    "engine/cluster/membership.py": "what is told of this node, and whether an exchange did not end",
+    "engine/cluster/leaving.py": "who is held up is not asked to stop the cluster",
+    "engine/node/admin.py": "an operator is told",
+    "engine/turn/core.py": "here it is kept",
+    "rebalance/ports.py": "here the fence is said, once",
+}
+"""Where it is asked whether the node is frozen without asking for the whole fence (`may_act`), and why."""
+
+
+def test_the_fence_is_said_once_and_each_exception_gives_its_reason() -> None:
+    found: dict[str, int] = {}
+    for package in ("rebalance", "engine"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Attribute) and node.attr == "frozen" and ast.unparse(node.value) != "message":
+                    found[str(file.relative_to(ROOT))] = node.lineno
+    assert set(found) == set(BY_ITS_PARTS)
 
 
 # Sets: their order differs from run to run.

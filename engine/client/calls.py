@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from engine import errors
 from engine.protocol.requests import (
     KEYS_AT_ONCE,
-    Check,
-    CommitTx,
     Done,
     Get,
-    GetStatus,
     KeepLocks,
     Lock,
     Put,
@@ -24,7 +21,6 @@ from engine.protocol.requests import (
     Request,
     Rows,
     Scan,
-    Status,
     Swap,
     Unlock,
     Values,
@@ -74,7 +70,8 @@ class Call(ABC):
         """The answer to such a request; raises ProtocolError if it is none."""
 
 
-def _unexpected(reply: Reply) -> errors.ProtocolError:
+def unexpected(reply: Reply) -> errors.ProtocolError:
+    """An answer of another kind than was asked for."""
     return errors.ProtocolError(f"unexpected answer: {reply}")
 
 
@@ -122,12 +119,12 @@ class GetCall(KeysCall):
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Ask for these keys, or for as many of them as are answered at once."""
         keys = self.keys_of(items[:KEYS_AT_ONCE])
-        return Get(request_id, self.namespace, keys, self.anywhere, self.age_ms, self.within_ms)
+        return Get(request_id, self.namespace, keys, self.anywhere, self.age_ms, within_ms=self.within_ms)
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Note their values; of those that did not fit into the answer, that they are to be asked for again."""
         if not isinstance(reply, Values) or not 0 < len(reply.values) <= len(items):
-            raise _unexpected(reply)
+            raise unexpected(reply)
         if reply.age_ms:
             unknown = min(reply.age_ms, self.answered_ms) < 0
             self.answered_ms = -1 if unknown else max(reply.age_ms, self.answered_ms)
@@ -151,7 +148,15 @@ class LockCall(GetCall):
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Lock these keys, or as many of them as are answered at once."""
         keys = self.keys_of(items[:KEYS_AT_ONCE])
-        return Lock(request_id, self.owner, self.namespace, keys, self.timeout_ms, self.within_ms, self.label)
+        return Lock(
+            request_id,
+            self.owner,
+            namespace=self.namespace,
+            keys=keys,
+            timeout_ms=self.timeout_ms,
+            within_ms=self.within_ms,
+            label=self.label,
+        )
 
 
 class PutCall(KeysCall):
@@ -169,15 +174,31 @@ class PutCall(KeysCall):
         """Set these keys."""
         if len(items) == len(self.keys):
             return Put(
-                request_id, self.tx, self.namespace, self.keys, self.values, self.acked, self.version, self.within_ms
+                request_id,
+                self.tx,
+                self.namespace,
+                self.keys,
+                self.values,
+                acked=self.acked,
+                version=self.version,
+                within_ms=self.within_ms,
             )
         keys, values = [self.keys[i] for i in items], [self.values[i] for i in items]
-        return Put(request_id, self.tx, self.namespace, keys, values, self.acked, self.version, self.within_ms)
+        return Put(
+            request_id,
+            self.tx,
+            self.namespace,
+            keys,
+            values,
+            acked=self.acked,
+            version=self.version,
+            within_ms=self.within_ms,
+        )
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Nothing to note."""
         if not isinstance(reply, Done):
-            raise _unexpected(reply)
+            raise unexpected(reply)
 
 
 class SwapCall(KeysCall):
@@ -208,20 +229,20 @@ class SwapCall(KeysCall):
         return Swap(
             request_id,
             self.tx,
-            self.namespace,
-            self.keys[0],
-            self.when,
-            self.old,
-            self.new,
-            self.acked,
-            self.version,
-            self.within_ms,
+            namespace=self.namespace,
+            key=self.keys[0],
+            when=self.when,
+            old=self.old,
+            new=self.new,
+            acked=self.acked,
+            version=self.version,
+            within_ms=self.within_ms,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Note what came of it."""
         if not isinstance(reply, Done):
-            raise _unexpected(reply)
+            raise unexpected(reply)
         self.applied, self.found = reply.applied, reply.found
 
 
@@ -246,128 +267,6 @@ class KeepLocksCall(UnlockCall):
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Renew what lies at one node."""
         return KeepLocks(request_id, [self.owner])
-
-
-class CommitCall(Call):
-    """Commit a transaction, at the primary of its first written key."""
-
-    writes = True
-
-    def __init__(
-        self,
-        tx: TxId,
-        owner: TxId,
-        *,
-        optimistic: bool,
-        writes: list[tuple[Namespace, list[bytes], list[bytes | None]]],
-        locks: list[tuple[Namespace, bytes]],
-        reads: list[tuple[Namespace, bytes, int, int]],
-        prepare_only: bool = False,
-        label: str = "",
-    ) -> None:
-        self.tx = tx
-        self.label = label
-        self.owner = owner
-        self.optimistic = optimistic
-        self.write_set = writes
-        self.locks = locks
-        self.reads = reads
-        self.prepare_only = prepare_only
-        self.ends = not prepare_only
-
-    def only_partition(self, count: int) -> int | None:
-        """The decision partition."""
-        return partition_of(self.write_set[0][1][0], count)
-
-    def partitions(self, count: int) -> list[int]:
-        """The decision partition."""
-        return [partition_of(self.write_set[0][1][0], count)]
-
-    def request(self, request_id: int, items: list[Item]) -> Request:
-        """Commit."""
-        return CommitTx(
-            request_id,
-            self.tx,
-            self.owner,
-            self.optimistic,
-            self.write_set,
-            self.locks,
-            self.reads,
-            self.prepare_only,
-            self.acked,
-            self.version,
-            self.within_ms,
-            self.label,
-        )
-
-    def take(self, items: list[Item], reply: Reply) -> None:
-        """Nothing to note."""
-        if not isinstance(reply, Done):
-            raise _unexpected(reply)
-
-
-class CheckCall(Call):
-    """End a transaction that wrote nothing: its locks and reads, wherever they are."""
-
-    def __init__(
-        self,
-        owner: TxId,
-        locks: list[tuple[Namespace, bytes]],
-        reads: list[tuple[Namespace, bytes, int, int]],
-        absent: list[tuple[Namespace, bytes, int, int]],
-    ) -> None:
-        self.owner = owner
-        self.locks = locks
-        self.reads = reads
-        self.absent = absent
-
-    def partitions(self, count: int) -> list[int]:
-        """The partition of each lock, then of each read, then of each of those that found nothing."""
-        keys = [key for _, key in self.locks]
-        keys += [key for _, key, _, _ in (*self.reads, *self.absent)]
-        return [partition_of(key, count) for key in keys]
-
-    def request(self, request_id: int, items: list[Item]) -> Request:
-        """Check what lies at one node."""
-        first_read = len(self.locks)
-        first_absent = first_read + len(self.reads)
-        return Check(
-            request_id,
-            self.owner,
-            [self.locks[i] for i in items if i < first_read],
-            [self.reads[i - first_read] for i in items if first_read <= i < first_absent],
-            self.within_ms,
-            [self.absent[i - first_absent] for i in items if i >= first_absent],
-        )
-
-    def take(self, items: list[Item], reply: Reply) -> None:
-        """Nothing to note."""
-        if not isinstance(reply, Done):
-            raise _unexpected(reply)
-
-
-class StatusCall(Call):
-    """How a transaction ended, at its decision partition; `outcome` is `committed` or `aborted`."""
-
-    def __init__(self, tx: TxId, partition: int) -> None:
-        self.tx = tx
-        self.partition = partition
-        self.age_ms = -1
-        self.outcome = ""
-
-    def partitions(self, count: int) -> list[int]:
-        """The decision partition."""
-        return [self.partition]
-
-    def request(self, request_id: int, items: list[Item]) -> Request:
-        """Ask."""
-        return GetStatus(request_id, self.tx, self.partition, self.age_ms)
-
-    def take(self, items: list[Item], reply: Reply) -> None:
-        """Note the outcome."""
-        if not isinstance(reply, Status):
-            raise _unexpected(reply)
-        self.outcome = reply.outcome
 
 
 class ScanCall(Call):
@@ -402,12 +301,22 @@ class ScanCall(Call):
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Rows of one node's partitions."""
         at, up_to, within = self.start, self.end, self.within_ms
-        return Scan(request_id, self.namespace, items, at, up_to, self.limit, within, self.anywhere, self.age_ms)
+        return Scan(
+            request_id,
+            self.namespace,
+            partitions=items,
+            start=at,
+            end=up_to,
+            limit=self.limit,
+            within_ms=within,
+            stale=self.anywhere,
+            age_ms=self.age_ms,
+        )
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Merge one node's rows."""
         if not isinstance(reply, Rows) or len(reply.keys) != len(reply.values):
-            raise _unexpected(reply)
+            raise unexpected(reply)
         self._rows.extend(zip(reply.keys, reply.values, strict=True))
         if reply.more:
             last = reply.keys[-1]

@@ -9,7 +9,8 @@ write that may have been executed and was never answered ends as CommitUnknown, 
 from __future__ import annotations
 
 from engine import errors
-from engine.client.calls import Call, Item, StatusCall
+from engine.client.calls import Call, Item
+from engine.client.ends import StatusCall
 from engine.client.flights import MS, Errand, Flight
 from engine.client.identity import Identity
 from engine.client.places import SILENCE_MS, Places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 from collections.abc import Awaitable, Callable
@@ -30,10 +31,10 @@ RETRY_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Between two attempts, about."""
 
 
-def pause_seconds(attempt: int) -> float:
+async def pause(attempt: int) -> None:
     """The pause after a failed attempt: longer after later ones, and never the same for two that met."""
-    pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS)) - 1]
-    return pause * random.uniform(0.5, 1.5)  # noqa: S311  # spreads retries, hides no secret
+    seconds = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS)) - 1]
+    await asyncio.sleep(seconds * random.uniform(0.5, 1.5))  # noqa: S311  # spreads retries, hides no secret
 
 
 def check_run(function: object, attempts: int) -> None:

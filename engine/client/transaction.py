@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from engine import errors
-from engine.client.calls import CheckCall, CommitCall, GetCall, KeepLocksCall, LockCall, UnlockCall
+from engine.client.calls import GetCall, KeepLocksCall, LockCall, UnlockCall
+from engine.client.ends import CheckCall, CommitCall
 from engine.client.session import Session
 from engine.protocol.limits import label_problem
 from wal.ids import Namespace as NamespaceName

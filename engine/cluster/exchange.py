@@ -31,6 +31,7 @@ from engine.cluster.anew import Anew
 from engine.cluster.attempt import Attempt, Intent
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
+from engine.cluster.splits import Splits
 from engine.messages import (
     Accept,
     Announce,
@@ -90,7 +91,7 @@ class Exchange(Rule):
         self.retry_at = 0
         self.held_up: list[str] = []
         self._resend_at = 0
-        self.splits: dict[NodeId, tuple[Version, int]] = {}  # who has another map than ours
+        self.splits = Splits(core)
 
     # Acceptor.
 
@@ -148,11 +149,11 @@ class Exchange(Rule):
             Promise(
                 message.after,
                 message.ballot,
-                accepted_ballot,
-                accepted,
-                core.life,
-                core.voted_lsn,
-                self.claims.sure(),
+                accepted_ballot=accepted_ballot,
+                accepted=accepted,
+                life=core.life,
+                voted_lsn=core.voted_lsn,
+                claims=self.claims.sure(),
             ),
         )
         if self.single is not None:
@@ -177,10 +178,10 @@ class Exchange(Rule):
         self.single = SingleMap(
             message.after,
             message.ballot,
-            core.life,
-            self.claims.known(),
-            self.copies(),
-            self._vouched() if core.serving else [],
+            life=core.life,
+            claims=self.claims.known(),
+            copies=self.copies(),
+            vouched=self._vouched() if core.serving else [],
         )
         core.send(self._coordinator, self.single)
 
@@ -188,16 +189,16 @@ class Exchange(Rule):
         """What every copy here has; one that is loading has nothing that counts. It says so, and so does a doubted one."""
         self._anew.told()
         return [
-            CopyReport(ns, p, 0, 0, 0, 0, 0, True)
+            CopyReport(ns, p, lwm=0, highest=0, stable=0, digest=0, epoch=0, loading=True)
             if f.loading
             else CopyReport(
                 ns,
                 p,
-                f.counter.lwm,
-                f.counter.highest_applied,
-                f.stable,
-                f.digest,
-                f.epochs[-1][0] if f.epochs else 0,
+                lwm=f.counter.lwm,
+                highest=f.counter.highest_applied,
+                stable=f.stable,
+                digest=f.digest,
+                epoch=f.epochs[-1][0] if f.epochs else 0,
                 doubted=(ns, p) in self._anew.wanted,
             )
             for (ns, p), f in self.core.replica.fragments.items()
@@ -238,24 +239,9 @@ class Exchange(Rule):
             core.note(f"{sender} belongs to another cluster ({topology.cluster}): ignored")
             return
         if core.topology is not None and topologies.split_from(topology, 0, core.version, core.map_hash):
-            self.split_from(sender, message.version, topologies.hash_of(message.topology))
+            self.splits.note(sender, message.version, topologies.hash_of(message.topology))
             return
         self.adopt(topology, message.topology)
-
-    def split_from(self, node: NodeId, version: Version, map_hash: int) -> None:
-        """Another map than ours follows a version of ours: promises were broken, and only a person can mend that."""
-        if self.splits.get(node) != (version, map_hash):
-            self.splits[node] = (version, map_hash)
-            probe("exchange.split")
-            self.core.note(
-                f"SPLIT: {node} has map {map_hash:016x} of version {version}, which does not go with {self.core.version} "
-                f"({self.core.map_hash:016x}) here: both sides may have acknowledged writes; keep both directories, stop "
-                "the side that is to be given up, wipe it, and let it join"
-            )
-
-    def goes_with(self, node: NodeId) -> None:
-        """The map of a node goes with ours, whatever it had before."""
-        self.splits.pop(node, None)
 
     def adopt(self, topology: Topology, encoded: bytes) -> None:
         """Log a committed map and switch to it."""

@@ -90,7 +90,14 @@ class Formation(Rule):
         if core.node not in [c.node for c in chosen]:
             return f"the node that forms the cluster ({core.node}) must be in it"
         settings = core.settings
-        first = first_topology(cluster, settings.cluster, settings.partitions, settings.backups, chosen, core.affinity)
+        first = first_topology(
+            cluster,
+            settings.cluster,
+            partitions=settings.partitions,
+            backups=settings.backups,
+            candidates=chosen,
+            affinity=core.affinity,
+        )
         if len(chosen) == 1 and not self.exchange.accepted[1]:
             self.exchange.adopt(first, topologies.encode(first))  # nobody else has to agree
             self._answer(session, request)
@@ -230,7 +237,17 @@ class Formation(Rule):
         if message.ballot > exchange.promised:
             core.vote(r.Promised(NO_VERSION, message.ballot))
         ballot, accepted = exchange.accepted
-        core.send(sender, Promise(NO_VERSION, message.ballot, ballot, accepted, core.life, core.voted_lsn))
+        core.send(
+            sender,
+            Promise(
+                NO_VERSION,
+                message.ballot,
+                accepted_ballot=ballot,
+                accepted=accepted,
+                life=core.life,
+                voted_lsn=core.voted_lsn,
+            ),
+        )
 
     def on_propose(self, sender: NodeId, message: Propose) -> None:
         """Agree to a first map that names this disk."""

@@ -114,12 +114,12 @@ class Membership(Rule):
         if topology is None or message.version == NO_VERSION or message.version > core.version:
             return True
         if message.cluster and message.cluster != topology.cluster:
-            exchange.split_from(sender, message.version, message.map_hash)
+            exchange.splits.note(sender, message.version, message.map_hash)
             return False
         if message.map_hash and split_from(topology, core.map_hash, message.version, message.map_hash):
-            exchange.split_from(sender, message.version, message.map_hash)
+            exchange.splits.note(sender, message.version, message.map_hash)
             return False
-        exchange.goes_with(sender)
+        exchange.splits.goes_with(sender)
         return True
 
     def on_join(self, sender: NodeId, message: Join) -> None:
@@ -247,12 +247,12 @@ class Membership(Rule):
                     Join(
                         me.node,
                         me.allocation,
-                        me.incarnation,
-                        me.address,
-                        me.domain,
-                        core.version,
-                        topology.cluster if topology is not None else self.exchange.consent,
-                        self.detector.silent(),
+                        incarnation=me.incarnation,
+                        address=me.address,
+                        domain=me.domain,
+                        version=core.version,
+                        cluster=topology.cluster if topology is not None else self.exchange.consent,
+                        silent=self.detector.silent(),
                     ),
                 )
         leader = self.detector.coordinator()
@@ -267,17 +267,17 @@ class Membership(Rule):
         return Heartbeat(
             core.version,
             core.life,
-            core.durable_lsn,
-            core.frozen,
-            self.detector.silent(),
-            min(core.voted_lsn, core.durable_lsn),
-            topology.cluster if topology is not None else "",
-            core.map_hash,
-            core.longest_sync // MS,
-            0,
-            [n for n in self._stalled(1) if self.detector.is_steady(n)],  # who was cut off gets its time again
-            self._emptied_here(),
-            [n for n in self._stalled(MUTE_SUSPICIONS) if self.detector.is_steady(n)],
+            durable_lsn=core.durable_lsn,
+            frozen=core.frozen,
+            silent=self.detector.silent(),
+            voted_lsn=min(core.voted_lsn, core.durable_lsn),
+            cluster=topology.cluster if topology is not None else "",
+            map_hash=core.map_hash,
+            sync_ms=core.longest_sync // MS,
+            busy_ms=0,
+            stalled=[n for n in self._stalled(1) if self.detector.is_steady(n)],  # who was cut off gets its time again
+            emptied=self._emptied_here(),
+            mute=[n for n in self._stalled(MUTE_SUSPICIONS) if self.detector.is_steady(n)],
         )
 
     def _emptied_here(self) -> bool:
@@ -323,6 +323,28 @@ class Membership(Rule):
             return
         alive = self._alive()
         names = {c.node: c for c in alive}
+        intent = self._intent(topology, alive, names)
+        if not intent.reason:
+            self._reason_since = None
+            return
+        if self._reason_since is None:
+            self._reason_since = core.now
+        waited = core.now - self._reason_since
+        starting = core.now - (self.detector.since or 0) < 2 * core.settings.suspicion_ms * MS and not core.serving
+        absent = [n for n in topology.voters if n not in names or not self.detector.heard_since_start(n)]
+        if starting and absent:
+            return  # the cluster is coming back: give the others the time to come too
+        lost = any(m.node not in names for m in topology.members)
+        if not lost and waited < core.settings.exchange_delay_ms * MS:
+            return
+        if not topology.carried_by(names):
+            return
+        self._reason_since = None
+        self.exchange.begin(intent)
+
+    def _intent(self, topology: Topology, alive: list[Candidate], names: dict[NodeId, Candidate]) -> Intent:
+        """What the next map should change, and for which reasons; for none, nothing is to be begun."""
+        core = self.core
         lost = [m.node for m in topology.members if m.node not in names]
         joins = [c.node for c in alive if not _is_member(topology, c)]
         vouched: dict[int, list[NodeId]] = {}
@@ -350,32 +372,15 @@ class Membership(Rule):
             "an exchange that did not end": bool(self._frozen) or core.frozen,
         }
         given = [reason for reason, holds in reasons.items() if holds]
-        if not given:
-            self._reason_since = None
-            return
-        if self._reason_since is None:
-            self._reason_since = core.now
-        waited = core.now - self._reason_since
-        starting = core.now - (self.detector.since or 0) < 2 * core.settings.suspicion_ms * MS and not core.serving
-        absent = [n for n in topology.voters if n not in names or not self.detector.heard_since_start(n)]
-        if starting and absent:
-            return  # the cluster is coming back: give the others the time to come too
-        if not lost and waited < core.settings.exchange_delay_ms * MS:
-            return
-        if not topology.carried_by(names):
-            return
-        self._reason_since = None
-        self.exchange.begin(
-            Intent(
-                alive,
-                handover=sorted(set(handover)),
-                baseline=baseline,
-                reset=reset,
-                aside=self.pace.known(topology) | slow,
-                mute=[n for n in slow if self.pace.is_mute(n, names)],
-                leaving=going,
-                reason="; ".join(given),
-            )
+        return Intent(
+            alive,
+            handover=sorted(set(handover)),
+            baseline=baseline,
+            reset=reset,
+            aside=self.pace.known(topology) | slow,
+            mute=[n for n in slow if self.pace.is_mute(n, names)],
+            leaving=going,
+            reason="; ".join(given),
         )
 
     def _wanted_moves(

@@ -130,14 +130,14 @@ class Rescue(Rule):
         return Surveyed(
             number,
             core.life,
-            core.address,
-            core.settings.domain,
-            version,
-            committed,
-            ballot,
-            accepted,
-            self.claims.known(),
-            self.exchange.copies(),
+            address=core.address,
+            domain=core.settings.domain,
+            version=version,
+            topology=committed,
+            accepted_ballot=ballot,
+            accepted=accepted,
+            claims=self.claims.known(),
+            copies=self.exchange.copies(),
         )
 
     def _decide(self, asked: _Asked) -> None:
@@ -191,7 +191,12 @@ class Rescue(Rule):
             ],
             singles={
                 n: SingleMap(
-                    old.version, NO_BALLOT, asked.answers[n].life, asked.answers[n].claims, asked.answers[n].copies, []
+                    old.version,
+                    NO_BALLOT,
+                    life=asked.answers[n].life,
+                    claims=asked.answers[n].claims,
+                    copies=asked.answers[n].copies,
+                    vouched=[],
                 )
                 for n in nodes
             },

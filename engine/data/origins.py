@@ -40,7 +40,15 @@ class Origins:
         """What is to be logged beside the first record of a transaction in this partition; mostly nothing."""
         client = None if (tx[:SESSION_BYTES], hold.group) in self._said else self._clients.get(session)
         if client is not None:
-            return Origin(hold.number, hold.epoch, tx, self._core.node, label, client.name, client.address)
+            return Origin(
+                hold.number,
+                hold.epoch,
+                tx=tx,
+                node=self._core.node,
+                label=label,
+                client=client.name,
+                address=client.address,
+            )
         return Origin(hold.number, hold.epoch, tx, self._core.node, label) if label else None
 
     def log(self, origin: Origin, hold: Hold) -> Origin:

@@ -153,7 +153,7 @@ class Writes:
             self._join(job, request.tx, number)
         if len(by_partition) <= 1:  # how it nearly always is
             for number, (keys, values) in by_partition.items():
-                self._issue(core.holds[number], job, request.tx, namespace, keys, values, locked=granted)
+                self._issue(core.holds[number], job, request, keys, values, locked=granted)
             if not job.left:
                 self.desk.reply(session, Done(request.id))
             return
@@ -183,7 +183,7 @@ class Writes:
                 return
             shares.popleft()
             work += 2 + len(keys)
-            self._issue(core.holds[number], job, tx, namespace, keys, values, locked=granted)
+            self._issue(core.holds[number], job, request, keys, values, locked=granted)
         core.work += work
         if shares and not job.over:
             core.resume(lambda: self._issue_on(job, session, request, shares, granted=granted, again=True))
@@ -259,7 +259,7 @@ class Writes:
             locks.give_up(request.tx, [key])
             self._confirm(hold.needed, session, request, lambda: self.desk.reply(session, Done(request.id, False, found)))
             return
-        self._issue(hold, job, request.tx, request.namespace, [request.key], [request.new], locked=True, found=found)
+        self._issue(hold, job, request, [request.key], [request.new], locked=True, found=found)
 
     def _wait(self, session: SessionId, request: Put | Swap, keys: list[Key]) -> None:
         """Stand in line behind the transactions that hold some of the keys, then go on holding all of them."""
@@ -283,17 +283,18 @@ class Writes:
         self,
         hold: Hold,
         job: _Job,
-        tx: TxId,
-        namespace: Namespace,
+        request: Put | Swap,
         keys: list[bytes],
         values: list[bytes | None],
         *,
         locked: bool,
         found: bytes | None = None,
     ) -> None:
-        core = self.core
+        core, tx, namespace = self.core, request.tx, request.namespace
         counter = core.replica.ensure_fragment((namespace, hold.number)).counter
-        write = r.Write(namespace, hold.number, hold.epoch, counter.reserve(len(keys)), keys, values, counter.lwm, tx)
+        write = r.Write(
+            namespace, hold.number, hold.epoch, counter.reserve(len(keys)), keys, values=values, stable=counter.lwm, tx=tx
+        )
         share = self.under_way[(tx, hold.number)] = _Share(write, locked=locked, found=found)
         share.jobs.append(job)
         job.left += 1

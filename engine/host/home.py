@@ -197,7 +197,7 @@ def _open(path: Path, identity: Identity, settings: Settings, lock: int, *, acce
             raise
     except (LogError, StoreError, DiskError, ValueError) as error:
         raise _refusal(path, error) from error
-    return Home(path, identity, log, base, replica, lock)
+    return Home(path, identity, log=log, store=base, replica=replica, lock=lock)
 
 
 def _refusal(path: Path, error: Exception) -> Error:

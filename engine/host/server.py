@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from engine.errors import Error, UsageError
 from engine.host.driver import Driver
@@ -88,15 +88,18 @@ def _is_loopback(host: str) -> bool:
 class Server:
     """One running node."""
 
-    def __init__(
-        self, config: ServerConfig, home: Home, node: Node, driver: Driver, transport: Transport, pulse: Pulse
-    ) -> None:
+    def __init__(self, config: ServerConfig, home: Home, *, node: Node, driver: Driver, transport: Transport) -> None:
         self.config = config
         self.home = home
         self.node = node
         self.driver = driver
         self.transport = transport
-        self.pulse = pulse
+        self.pulse = Pulse(
+            config.settings.heartbeat_ms / 1000,
+            told=driver.duties.pulse,
+            hello=partial(transport.hello, BEAT),
+            address_of=transport.address_of,
+        )
 
     @classmethod
     async def start(
@@ -108,20 +111,7 @@ class Server:
         """
         check_config(config)
         settings = config.settings
-        began = time.monotonic()
-        home = open_home(
-            config.data,
-            cluster=settings.cluster,
-            node=config.node or None,
-            settings=settings,
-            accept_loss=config.accept_loss,
-            disk=disk,
-        )
-        if home.log.torn is not None:
-            note(f"set aside a torn tail of the log: {home.log.torn}")
-        if home.log.set_aside:
-            note(f"set aside what was damaged, and all behind it: {', '.join(home.log.set_aside)}")
-        note(f"recovered {config.data} up to LSN {home.log.durable_lsn} in {time.monotonic() - began:.2f} s")
+        home = _recovered(config, note, disk)
         loop = asyncio.get_running_loop()
         try:
             identity = home.identity
@@ -131,7 +121,9 @@ class Server:
             inbox = _Inbox()
             transport = Transport(
                 loop,
-                identity=PeerSeen(identity.node, identity.allocation, incarnation, "", "", ""),
+                identity=PeerSeen(
+                    identity.node, identity.allocation, incarnation=incarnation, address="", domain="", cluster=""
+                ),
                 cluster_name=settings.cluster,
                 cluster_id=cluster_id,
                 taken=cluster_id.taken,
@@ -143,14 +135,7 @@ class Server:
             except OSError as error:
                 raise UsageError(f"cannot listen on {config.listen}: {_why(error)}") from error
             address = config.advertise or taken
-            transport.identity = PeerSeen(
-                identity.node,
-                identity.allocation,
-                incarnation,
-                address,
-                settings.domain,
-                "",
-            )
+            transport.identity = structs.replace(transport.identity, address=address, domain=settings.domain)
             node = Node(
                 settings,
                 home.replica,
@@ -167,22 +152,10 @@ class Server:
         driver = Driver(loop, home, node, note=note)
         inbox.driver = driver
         driver.carrier = transport
-        if config.seeds:
-            note(f"looks for other nodes at {', '.join(config.seeds)}, and keeps trying where none answers")
-        for seed in config.seeds:
-            transport.connect(seed)
-        if node.core.topology is not None:
-            for member in node.core.topology.members:
-                transport.connect(member.address)
+        _look_for_others(config, node, transport, note)
         driver.start()
         note(f"node {identity.node} listens on {address}")
-        pulse = Pulse(
-            settings.heartbeat_ms / 1000,
-            told=driver.duties.pulse,
-            hello=partial(transport.hello, BEAT),
-            address_of=transport.address_of,
-        )
-        return cls(config, home, node, driver, transport, pulse)
+        return cls(config, home, node=node, driver=driver, transport=transport)
 
     @property
     def address(self) -> str:
@@ -251,3 +224,33 @@ class _Inbox:
     def __call__(self, event: Event, weight: int) -> None:
         if self.driver is not None:
             self.driver.inbox(event, weight)
+
+
+def _recovered(config: ServerConfig, note: Callable[[str], None], disk: MakeDisk) -> Home:
+    """The directory, as its log says that it is."""
+    began = time.monotonic()
+    home = open_home(
+        config.data,
+        cluster=config.settings.cluster,
+        node=config.node or None,
+        settings=config.settings,
+        accept_loss=config.accept_loss,
+        disk=disk,
+    )
+    if home.log.torn is not None:
+        note(f"set aside a torn tail of the log: {home.log.torn}")
+    if home.log.set_aside:
+        note(f"set aside what was damaged, and all behind it: {', '.join(home.log.set_aside)}")
+    note(f"recovered {config.data} up to LSN {home.log.durable_lsn} in {time.monotonic() - began:.2f} s")
+    return home
+
+
+def _look_for_others(config: ServerConfig, node: Node, transport: Transport, note: Callable[[str], None]) -> None:
+    """Connect to whoever was named, and to the members of the last map."""
+    if config.seeds:
+        note(f"looks for other nodes at {', '.join(config.seeds)}, and keeps trying where none answers")
+    for seed in config.seeds:
+        transport.connect(seed)
+    if node.core.topology is not None:
+        for member in node.core.topology.members:
+            transport.connect(member.address)

@@ -293,14 +293,14 @@ class Transport:
         return Hello(
             MAGIC,
             PROTOCOL,
-            role,
-            self._cluster_name,
-            self._cluster_id(),
-            me.node,
-            me.allocation,
-            me.incarnation,
-            me.address,
-            me.domain,
+            role=role,
+            cluster_name=self._cluster_name,
+            cluster=self._cluster_id(),
+            node=me.node,
+            allocation=me.allocation,
+            incarnation=me.incarnation,
+            address=me.address,
+            domain=me.domain,
         )
 
     def problem_with(self, hello: Hello) -> str:
@@ -403,4 +403,11 @@ def _address(transport: asyncio.Transport) -> Address:
 
 
 def _seen(hello: Hello) -> PeerSeen:
-    return PeerSeen(hello.node, hello.allocation, hello.incarnation, hello.address, hello.domain, hello.cluster)
+    return PeerSeen(
+        hello.node,
+        hello.allocation,
+        incarnation=hello.incarnation,
+        address=hello.address,
+        domain=hello.domain,
+        cluster=hello.cluster,
+    )

@@ -13,7 +13,7 @@ from engine.turn.effects import SessionId
 from engine.turn.turns import TURN_MS_MAX
 from rebalance.ports import MS
 from rebalance.salvage import as_object
-from rebalance.table import CopyState, stamp
+from rebalance.table import CopyState, Topology, stamp
 from wal.ids import Fragment, fragment_name
 
 DIGITS_MAX = 5
@@ -106,7 +106,7 @@ class Administration:
             "held_up_by": node.exchange.held_up,
             "split": [
                 {"node": n, "version": str(version), "map": f"{map_hash:016x}"}
-                for n, (version, map_hash) in node.exchange.splits.items()
+                for n, (version, map_hash) in node.exchange.splits.found.items()
             ],
             "checkpointing": node.checkpointing,
             "turns": {
@@ -117,41 +117,43 @@ class Administration:
                 "longest_took": node.turns.longest_took,
             },
         }
-        if topology is not None:
-            lags = node.replication.lags_ms()
-            status |= {
-                "cluster": topology.cluster,
-                "stamp": f"{stamp(topology):016x}",
-                "map": f"{core.map_hash:016x}",
-                "partition_count": topology.partitions,
-                "backups": topology.backups,
-                "epoch": max(p.epoch for p in topology.placements),
-                "coordinator": node.detector.coordinator(),
-                "members": [
-                    {
-                        "node": m.node,
-                        "address": m.address,
-                        "incarnation": m.incarnation,
-                        "suspected": node.detector.suspected(m.node),
-                        "sync_ms": node.membership.pace.sync_ms.get(m.node, 0),
-                        "lag_ms": lags.get(m.node, 0),
-                        "aside": max(0, topology.aside.get(m.node, 0)),
-                        "primary": sum(p.primary == m.node for p in topology.placements),
-                        "owning": sum(p.state_of(m.node) is CopyState.OWNING for p in topology.placements),
-                        "moving": sum(p.state_of(m.node) is CopyState.MOVING for p in topology.placements),
-                    }
-                    for m in topology.members
-                ],
-                "baseline": list(topology.baseline),
-                "copies": min(topology.backups + 1, len(topology.baseline)),
-                "interventions": [as_object(i) for i in topology.interventions],
-                "under_replicated": sum(
-                    len(p.in_sync) < min(topology.backups + 1, len(topology.baseline)) or p.lost
-                    for p in topology.placements
-                ),
-                "lost": [n for n, p in enumerate(topology.placements) if p.lost],
-            }
-        return status
+        return status | self._map_status(topology) if topology is not None else status
+
+    def _map_status(self, topology: Topology) -> dict[str, Any]:
+        """What the map says, and how its members are."""
+        node, core = self.node, self.node.core
+        lags = node.replication.lags_ms()
+        return {
+            "cluster": topology.cluster,
+            "stamp": f"{stamp(topology):016x}",
+            "map": f"{core.map_hash:016x}",
+            "partition_count": topology.partitions,
+            "backups": topology.backups,
+            "epoch": max(p.epoch for p in topology.placements),
+            "coordinator": node.detector.coordinator(),
+            "members": [
+                {
+                    "node": m.node,
+                    "address": m.address,
+                    "incarnation": m.incarnation,
+                    "suspected": node.detector.suspected(m.node),
+                    "sync_ms": node.membership.pace.sync_ms.get(m.node, 0),
+                    "lag_ms": lags.get(m.node, 0),
+                    "aside": max(0, topology.aside.get(m.node, 0)),
+                    "primary": sum(p.primary == m.node for p in topology.placements),
+                    "owning": sum(p.state_of(m.node) is CopyState.OWNING for p in topology.placements),
+                    "moving": sum(p.state_of(m.node) is CopyState.MOVING for p in topology.placements),
+                }
+                for m in topology.members
+            ],
+            "baseline": list(topology.baseline),
+            "copies": min(topology.backups + 1, len(topology.baseline)),
+            "interventions": [as_object(i) for i in topology.interventions],
+            "under_replicated": sum(
+                len(p.in_sync) < min(topology.backups + 1, len(topology.baseline)) or p.lost for p in topology.placements
+            ),
+            "lost": [n for n, p in enumerate(topology.placements) if p.lost],
+        }
 
     def counters(self, namespaces: list[str]) -> dict[str, Any]:
         """Per fragment: LWM, HWM, ranges, digest, epoch; and, where few are asked for, contents at the last checkpoint."""

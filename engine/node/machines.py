@@ -80,42 +80,22 @@ class Machines:
             affinity=affinity,
         )
         self.desk = Desk(core, self._ask_again)
-        self.locks = LockTable(core.place)
-        self.demander = Demander(core)
-        self.detector = Detector(core)
-        self.claims = Claims(core)
-        self.names = Names(core, self.detector)
-        self.replication = Replication(
-            core, self.claims, demanded=self.demander.demanded, compare=self.demander.settling.on_compare
-        )
-        self.supply = SupplySide(core, self.replication, regroup=self._group)
-        self.sessions = Sessions(core, self.replication, self.desk)
-        self.admission = Admission(core, self.desk, self.sessions)
-        self.reads = Reads(core, self.locks, self.admission)
-        self.writes = Writes(core, self.replication, self.locks, self.admission, self.reads)
-        self.locking = Locking(core, self.locks, self.admission, self.reads)
-        self.participant = Participant(core, self.replication, self.writes, self.locking)
-        self.coordinator = Coordinator(core, self.replication, self.writes, self.participant)
-        self.deadlocks = Deadlocks(core, self.detector, self.locks)
-        self.stability = Stability(core, self.replication)
-        self.promotion = Promotion(core, self.replication, activated=self._activated)
-        self.anew = Anew(core)
-        self.exchange = Exchange(
-            core,
-            self.detector,
-            self.claims,
-            switch=self._switch,
-            drained=self._held_up_by,
-            break_locks=self._break_locks,
-            vouched=lambda: list(self.supply.vouching.vouched),
-            anew=self.anew,
-        )
-        self.membership = Membership(
-            core, self.detector, self.claims, self.names, self.exchange, self.supply, self.anew, self.replication.stalled
-        )
-        self.formation = Formation(core, self.desk, self.exchange, candidates=self.membership.candidates)
-        self.rescue = Rescue(core, self.desk, self.claims, self.exchange)
-        self.rules: tuple[Rule, ...] = (
+        self._assigned: tuple[object, int] = (None, 0)  # who holds data, and for how many partitions it is known where
+        self._draining: dict[int, None] = {}  # partitions that an exchange hands over
+        self._groups: dict[tuple[object, ...], tuple[tuple[NodeId, ...], tuple[NodeId, ...], Group]] = {}
+        self._waiting: deque[Event] = deque()  # there was too much to do to take them
+        self.turns = Turns()  # noted by whoever pays them
+        self.checkpointing = False  # one is being written
+        self.checkpoint_wanted = False
+        self._make_copies(core)
+        self._make_transactions(core)
+        self._make_cluster(core)
+        self.rules = self._rules()
+        self.order = self._order()
+
+    def _rules(self) -> tuple[Rule, ...]:
+        """All of them, in the order in which time passes for them."""
+        return (
             self.exchange,
             self.formation,
             self.replication,
@@ -133,14 +113,57 @@ class Machines:
             self.membership,
             self.locking,
         )
-        self.order = self._order()
-        self._assigned: tuple[object, int] = (None, 0)  # who holds data, and for how many partitions it is known where
-        self._draining: dict[int, None] = {}  # partitions that an exchange hands over
-        self._groups: dict[tuple[object, ...], tuple[tuple[NodeId, ...], tuple[NodeId, ...], Group]] = {}
-        self._waiting: deque[Event] = deque()  # there was too much to do to take them
-        self.turns = Turns()  # noted by whoever pays them
-        self.checkpointing = False  # one is being written
-        self.checkpoint_wanted = False
+
+    def _make_copies(self, core: Core) -> None:
+        """How copies come to have the same, and who is known to be there."""
+        self.locks = LockTable(core.place)
+        self.demander = Demander(core)
+        self.detector = Detector(core)
+        self.claims = Claims(core)
+        self.names = Names(core, self.detector)
+        self.replication = Replication(
+            core, self.claims, demanded=self.demander.demanded, compare=self.demander.settling.on_compare
+        )
+        self.supply = SupplySide(core, self.replication, regroup=self._group)
+        self.stability = Stability(core, self.replication)
+        self.promotion = Promotion(core, self.replication, activated=self._activated)
+        self.anew = Anew(core)
+
+    def _make_transactions(self, core: Core) -> None:
+        """What clients read and write, one by one and in transactions."""
+        self.sessions = Sessions(core, self.replication, self.desk)
+        self.admission = Admission(core, self.desk, self.sessions)
+        self.reads = Reads(core, self.locks, self.admission)
+        self.writes = Writes(core, self.replication, self.locks, self.admission, self.reads)
+        self.locking = Locking(core, self.locks, self.admission, self.reads)
+        self.participant = Participant(core, self.replication, self.writes, self.locking)
+        self.coordinator = Coordinator(core, self.replication, self.writes, self.participant)
+        self.deadlocks = Deadlocks(core, self.detector, self.locks)
+
+    def _make_cluster(self, core: Core) -> None:
+        """Who is in the next map, and how it is decided."""
+        self.exchange = Exchange(
+            core,
+            self.detector,
+            self.claims,
+            switch=self._switch,
+            drained=self._held_up_by,
+            break_locks=self._break_locks,
+            vouched=lambda: list(self.supply.vouching.vouched),
+            anew=self.anew,
+        )
+        self.membership = Membership(
+            core,
+            self.detector,
+            claims=self.claims,
+            names=self.names,
+            exchange=self.exchange,
+            supply=self.supply,
+            anew=self.anew,
+            stalled=self.replication.stalled,
+        )
+        self.formation = Formation(core, self.desk, self.exchange, candidates=self.membership.candidates)
+        self.rescue = Rescue(core, self.desk, self.claims, self.exchange)
 
     # A new topology.
 

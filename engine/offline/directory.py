@@ -323,11 +323,11 @@ def view_of(state: FragmentState, touched_ms: int) -> FragmentView:
     return FragmentView(
         state.name,
         state.counter.copy(),
-        state.history,
-        state.stable,
-        digests,
-        [Claim(w.start, w.delta, w.tx) for w in state.tail()],
-        state.loading,
-        touched_ms,
-        state.history_from,
+        epochs=state.history,
+        stable=state.stable,
+        digests=digests,
+        tail=[Claim(w.start, w.delta, w.tx) for w in state.tail()],
+        loading=state.loading,
+        touched_ms=touched_ms,
+        history_from=state.history_from,
     )

@@ -47,7 +47,9 @@ def set_right(path: Path, fragment: Fragment, rows: Mapping[bytes, Entry | None]
             raise Unrepaired(f"{path}: {left[0]}; more of {fragment[0]}/{fragment[1]} is damaged than would be repaired")
         held |= {key: entry for key, entry in rows.items() if entry is not None}
         kept = {key: entry for key, entry in held.items() if key not in rows or rows[key] is not None}
-        store.write(CheckpointImage(store.load().lsn, {}, {}, {}, [fragment], {fragment: kept}))
+        store.write(
+            CheckpointImage(store.load().lsn, {}, fragments={}, partitions={}, cleared=[fragment], rows={fragment: kept})
+        )
     except StoreError as error:
         raise CorruptionError(str(error)) from error
     finally:

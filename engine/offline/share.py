@@ -15,7 +15,7 @@ from typing import assert_never
 
 import msgspec
 
-from engine.state.replica import NodeImage
+from engine.state.node_image import NodeImage
 from engine.state.store import CheckpointImage, Entry, Loaded, Row
 from engine.state.store_errors import StoreDamaged
 from engine.state.store_lmdb import LmdbStore

@@ -10,12 +10,12 @@ The rule under it all: a fragment's state is a map key -> (epoch, counter, value
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias, assert_never
 
 import msgspec
 
+from engine.state.node_image import NodeImage, version_in
 from engine.state.rows import drop_tombstones, drop_unconfirmed, preload
 from engine.state.store import ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
 from rebalance.fragment import KNOWN, NEWEST, CannotUndo, FragmentState
@@ -26,29 +26,7 @@ from wal import records as r
 from wal.ids import DECISIONS, NO_BALLOT, NO_VERSION, Ballot, Fragment, Namespace, Version
 from wal.probe import probe
 
-
-class NodeImage(msgspec.Struct, frozen=True, array_like=True):
-    """The node's own part of a checkpoint. `open` are records of the log that are not applied yet."""
-
-    incarnation: int
-    promised: tuple[Version, Ballot]
-    accepted: tuple[Version, Ballot, bytes]
-    committed: tuple[Version, bytes]
-    open: list[r.Record]
-    lives: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    claimed_at: Version = NO_VERSION
-    claims: list[r.Claim] = msgspec.field(default_factory=list)
-    trimmed: int = 1
-
-
 _Voted: TypeAlias = r.Promised | r.Accepted | r.Committed | r.Boot | r.Claimed
-
-
-def _version_in(
-    get: Callable[[Fragment, bytes], Entry | None], name: Fragment, key: bytes
-) -> tuple[int, int, bytes | None] | None:
-    entry = get(name, key)
-    return (entry.epoch, entry.counter, entry.value) if entry is not None else None
 
 
 class Replica:
@@ -96,7 +74,7 @@ class Replica:
 
     # The one apply.
 
-    def apply(self, record: r.Record) -> bool:  # noqa: C901  # one case for each record, flat
+    def apply(self, record: r.Record) -> bool:  # one case for each record, flat
         """Fold one record; True if it changed anything that a log must know."""
         if isinstance(record, r.Update):  # nearly every record is one
             new = False
@@ -132,22 +110,12 @@ class Replica:
                 self._dirty_partitions[partition] = None
             case r.FragmentClear(namespace, partition, _, gone):
                 self._clear((namespace, partition), gone=gone)
-            case r.FragmentReady(namespace, partition, lwm, digest, epochs, full):
-                fragment = self.ensure_fragment((namespace, partition))
-                fragment.ready(lwm, digest, epochs, full=full)
-                if full:
-                    self.emptied.pop(fragment.name, None)
-                    self._drop_unconfirmed(fragment, lwm)
-                self._touch(fragment)
-                self._drop_ended(partition)
+            case r.FragmentReady():
+                self._ready(record)
             case r.Undo(namespace, partition, above):
                 self._undo(self.ensure_fragment((namespace, partition)), above)
-            case r.Trimmed(first_lsn, dropped):
-                self.trimmed = max(first_lsn, self.trimmed)
-                for namespace, partition, counter in dropped:
-                    fragment = self.ensure_fragment((namespace, partition))
-                    fragment.history_from = max(fragment.history_from, counter)
-                    self._touch(fragment)
+            case r.Trimmed():
+                self._trimmed(record)
             case r.Checkpoint() | r.Compare() | r.Origin():
                 pass
             case r.Stable(partition, _, counters):
@@ -289,7 +257,7 @@ class Replica:
     def _close(self, partition: int, epoch: int, ranges: list[r.Range]) -> bool:
         new = False
         for namespace, start, delta in ranges:
-            new = self.apply_write(r.Write(namespace, partition, epoch, start, [], [], closed=delta)) or new
+            new = self.apply_write(r.Write(namespace, partition, epoch, start, [], values=[], closed=delta)) or new
         return new
 
     def _epoch_start(self, record: r.EpochStart) -> bool:
@@ -343,6 +311,22 @@ class Replica:
             if write.tx:
                 self.partition(write.partition).results.forget(write.tx)
                 self._dirty_partitions[write.partition] = None
+
+    def _trimmed(self, record: r.Trimmed) -> None:
+        self.trimmed = max(record.first_lsn, self.trimmed)
+        for namespace, partition, counter in record.dropped:
+            fragment = self.ensure_fragment((namespace, partition))
+            fragment.history_from = max(fragment.history_from, counter)
+            self._touch(fragment)
+
+    def _ready(self, record: r.FragmentReady) -> None:
+        fragment = self.ensure_fragment((record.namespace, record.partition))
+        fragment.ready(record.lwm, record.digest, record.epochs, full=record.full)
+        if record.full:
+            self.emptied.pop(fragment.name, None)
+            self._drop_unconfirmed(fragment, record.lwm)
+        self._touch(fragment)
+        self._drop_ended(record.partition)
 
     def _drop_unconfirmed(self, fragment: FragmentState, lwm: int) -> None:
         drop_unconfirmed(self.store, fragment, lwm)
@@ -400,7 +384,7 @@ class Replica:
             if state is not None:
                 state.dirty = False
             fragments[name] = (
-                encode(image_of(state, partial(_version_in, self.store.get, name))) if state is not None else None
+                encode(image_of(state, partial(version_in, self.store.get, name))) if state is not None else None
             )
         partitions = {
             number: encode(PartitionImage(p.epoch, list(p.prepared.values()), p.results.items(), p.results.floor))
@@ -411,7 +395,9 @@ class Replica:
         knows = self.lives, self.claimed_at, self.claims
         node = encode(NodeImage(self.incarnation, *exchange, open_records, *knows, self.trimmed))
         self._dirty_fragments, self._dirty_partitions = {}, {}
-        return CheckpointImage(lsn, {"node": node}, fragments, partitions, cleared, rows, size)
+        return CheckpointImage(
+            lsn, {"node": node}, fragments=fragments, partitions=partitions, cleared=cleared, rows=rows, weight=size
+        )
 
     def _drop_tombstones(self, fragment: FragmentState) -> None:
         drop_tombstones(self.store, fragment)
@@ -421,7 +407,7 @@ class Replica:
         decode = msgspec.msgpack.decode
         try:
             for name, data in loaded.fragments.items():
-                state = fragment_of(name, decode(data, type=FragmentImage), partial(_version_in, self.store.base.get, name))
+                state = fragment_of(name, decode(data, type=FragmentImage), partial(version_in, self.store.base.get, name))
                 if state.unstable or state.beyond:
                     self.tails[name] = None
                 self.fragments[name] = state

@@ -10,7 +10,9 @@ from enum import Enum
 
 from engine.messages import Part
 from engine.protocol.requests import CommitTx, Unlock
+from engine.turn.core import Core
 from engine.turn.effects import SessionId
+from rebalance.partition import Hold
 from wal import records as r
 from wal.ids import TxId, partition_of
 
@@ -63,6 +65,16 @@ class OnePhase:
         self.owner = owner
         self.writes = writes
         self.asked = asked  # as of a transaction
+
+
+def reserved(core: Core, part: Part, hold: Hold, tx: TxId) -> list[r.Write]:
+    """What a part writes, with counters of this primary."""
+    writes: list[r.Write] = []
+    for namespace, keys, values in part.writes:
+        counter = core.replica.ensure_fragment((namespace, hold.number)).counter
+        start = counter.reserve(len(keys))
+        writes.append(r.Write(namespace, hold.number, hold.epoch, start, keys, values=values, stable=counter.lwm, tx=tx))
+    return writes
 
 
 def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterator[int]:

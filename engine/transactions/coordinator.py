@@ -22,22 +22,19 @@ recoveries at once, or a recovery and a slow coordinator, end the same way.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import assert_never, get_args
 
-from engine.data.replication import Replication
-from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.messages.transactions import ToCoordinator
 from engine.protocol.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
-from engine.transactions.commits import OnePhase, Phase, Transaction, split
-from engine.transactions.participant import NAMED_PER_WORK, Participant
-from engine.turn.core import Core
+from engine.transactions.commits import Phase, Transaction, split
+from engine.transactions.deciding import Deciding
+from engine.transactions.participant import NAMED_PER_WORK
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
-from rebalance.ports import MS, Operation, leads, may_act
-from rebalance.results import ABORTED, COMMITTED, Results
-from rebalance.rule import NewMap, Rule
+from rebalance.ports import MS, leads, may_act
+from rebalance.results import COMMITTED, Results
+from rebalance.rule import NewMap
 from wal import records as r
 from wal.ids import DECISIONS, NodeId, TxId, partition_of
 from wal.probe import probe
@@ -47,28 +44,12 @@ PREPARE_SECONDS_MAX = 30
 
 PREPARE_WORK = 500
 """Keys, and partitions, of which one message asks for votes."""
-FINISH_PARTS = 200
-"""Partitions that one message tells an outcome."""
 
 
-class Coordinator(Rule):
+class Coordinator(Deciding):
     """Transactions whose decision partition this node is primary of."""
 
     takes = get_args(ToCoordinator)
-
-    def __init__(self, core: Core, replication: Replication, writes: Writes, participant: Participant) -> None:
-        super().__init__()
-        self.core = core
-        self.replication = replication
-        self.writes = writes
-        self.participant = participant
-        self.locking = participant.locking
-        self.admission = writes.admission
-        self.desk = writes.desk
-        self.active: dict[TxId, Transaction] = {}
-        self.one_phase: dict[TxId, OnePhase] = {}
-        self.admission.ask_of_ids(lambda tx, _: tx in self.active or tx in self.one_phase)
-        self._over: dict[int, list[TxId]] = {}  # decision records to delete with the partition's next one
 
     # What clients ask.
 
@@ -156,53 +137,6 @@ class Coordinator(Rule):
         elif transaction.phase is Phase.PREPARED:
             self._answer_prepared(transaction)
 
-    def _commit_alone(self, transaction: Transaction, part: Part, hold: Hold) -> None:
-        core, participant, owner, tx = self.core, self.participant, transaction.owner, transaction.tx
-        keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
-        held = list(dict.fromkeys([*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]))
-        stale = ""
-        if transaction.optimistic:
-            blocked = participant.locks.try_all(owner, held)
-            if blocked is not None:
-                stale = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
-            else:
-                stale = self.locking.conflict(owner, [], part.reads)
-        else:
-            stale = self.locking.conflict(owner, [*keys, *part.locks], part.reads)
-        if stale:
-            probe("tx.conflict")
-            participant.give_up_part(owner, hold.number)
-            self._decide_unknown(tx, hold, [], stale).asked = transaction.asked
-            return
-        participant.locks.pin(owner, held, in_doubt=False)
-        writes: list[r.Write] = []
-        for namespace, written, values in part.writes:
-            counter = core.replica.ensure_fragment((namespace, hold.number)).counter
-            start = counter.reserve(len(written))
-            writes.append(r.Write(namespace, hold.number, hold.epoch, start, written, values, counter.lwm, tx))
-        alone = self.one_phase[tx] = OnePhase(tx, owner, writes, transaction.asked)
-        update = r.Update(writes)
-        records: list[r.Record] = [update]
-        if transaction.origin is not None:
-            records.insert(0, self.writes.origins.log(transaction.origin, hold))
-        core.log_unapplied(update)
-        counted, abandoned = partial(self._alone_counted, alone), partial(self._alone_abandoned, alone)
-        self.replication.ship(Operation(hold, records, counted=counted, abandoned=abandoned), hold)
-
-    def _alone_counted(self, alone: OnePhase) -> None:
-        for write in alone.writes:
-            self.core.replica.apply_write(write)
-        self.one_phase.pop(alone.tx, None)
-        self.participant.locks.release(alone.owner)
-        for session, request_id, wants_status in alone.asked:
-            self.desk.reply(session, Status(request_id, "committed") if wants_status else Done(request_id))
-
-    def _alone_abandoned(self, alone: OnePhase) -> None:
-        """The next primary has it or closes it; the client asks there."""
-        self.one_phase.pop(alone.tx, None)
-        for session, request_id, _ in alone.asked:
-            self.desk.remap(session, request_id, begun=True)
-
     def on_unlock(self, session: SessionId, request: Unlock) -> None:
         """A transaction was given up by its client: one that it had prepared, and that is not decided yet, is aborted.
 
@@ -279,14 +213,14 @@ class Coordinator(Rule):
                 PrepareParts(
                     core.version,
                     transaction.tx,
-                    transaction.owner,
-                    transaction.optimistic,
-                    parts,
-                    transaction.participants,
-                    transaction.decision,
-                    transaction.prepare_only,
-                    transaction.acked,
-                    transaction.origin,
+                    owner=transaction.owner,
+                    optimistic=transaction.optimistic,
+                    parts=parts,
+                    participants=transaction.participants,
+                    decision=transaction.decision,
+                    held=transaction.prepare_only,
+                    acked=transaction.acked,
+                    origin=transaction.origin,
                 ),
             )
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
@@ -309,111 +243,6 @@ class Coordinator(Rule):
                 self._answer_prepared(transaction)
             else:
                 self._decide(transaction, commit=True)
-
-    def _no(self, transaction: Transaction, reason: str) -> None:
-        transaction.reason = reason
-        self._decide(transaction, commit=False)
-
-    # The decision.
-
-    def _decide(self, transaction: Transaction, *, commit: bool) -> None:
-        """Write the decision record: the commit point, when it counts."""
-        core, hold = self.core, self.core.holds[transaction.decision]
-        assert hold.mine, "only the decision's primary decides"
-        known = core.replica.partition(hold.number).results.get(transaction.tx)
-        assert known is None, f"transaction {transaction.tx.hex()} was decided before: {known}"
-        transaction.phase, transaction.commit = Phase.DECIDING, commit
-        transaction.held_back = core.frozen
-        if core.frozen:
-            probe("tx.decision_held_back")
-            return  # what this node has was reported to an exchange: the record is for the version that comes of it
-        over = self._over.pop(hold.number, [])
-        keys = [transaction.tx, *over]
-        outcome = bytes([COMMITTED if commit else ABORTED])
-        values: list[bytes | None] = [
-            outcome + b"".join(p.to_bytes(2, "big") for p in transaction.participants),
-            *(None for _ in over),
-        ]
-        counter = core.replica.ensure_fragment((DECISIONS, hold.number)).counter
-        start = counter.reserve(len(keys))
-        write = r.Write(DECISIONS, hold.number, hold.epoch, start, keys, values, counter.lwm, transaction.tx)
-        update = r.Update([write])
-        core.log_unapplied(update)
-        counted = partial(self._decision_counted, transaction, write)
-        self.replication.ship(Operation(hold, [update], counted=counted, abandoned=self._decision_abandoned), hold)
-
-    def _decide_unknown(self, tx: TxId, hold: Hold, participants: list[int], reason: str) -> Transaction:
-        """Abort a transaction of which nothing is known here, so that nothing of it can begin any more."""
-        transaction = self.active[tx] = Transaction(tx, hold.number, participants, self.core.now)
-        self._no(transaction, reason)
-        return transaction
-
-    @staticmethod
-    def _decision_abandoned() -> None:
-        probe("tx.decision_abandoned")  # the next primary has the record, or recovers the transaction
-
-    def _decision_counted(self, transaction: Transaction, write: r.Write) -> None:
-        self.core.replica.apply_write(write)
-        self.decided(transaction)
-
-    def decided(self, transaction: Transaction) -> None:
-        """The decision counts: answer the client, tell the participants."""
-        transaction.phase = Phase.FINISHING
-        self._answer(transaction)
-        transaction.awaited = dict.fromkeys(transaction.participants)
-        self._tell_outcome(transaction)
-
-    def _answer(self, transaction: Transaction) -> None:
-        for session, request_id, wants_status in transaction.asked:
-            if wants_status:
-                self.desk.reply(session, Status(request_id, "committed" if transaction.commit else "aborted"))
-            elif transaction.commit:
-                self.desk.reply(session, Done(request_id))
-            else:
-                reason = transaction.reason or "the transaction was aborted by recovery"
-                self.desk.refuse(session, request_id, Code.CONFLICT, reason, retryable=True)
-        transaction.asked = []
-        unlocks, transaction.unlocks = transaction.unlocks, []
-        for session, unlock in unlocks:
-            self.locking.on_unlock(session, unlock)
-
-    def _answer_prepared(self, transaction: Transaction) -> None:
-        for session, request_id, _ in transaction.asked:
-            self.desk.reply(session, Done(request_id))
-        transaction.asked = []
-
-    def _tell_outcome(self, transaction: Transaction) -> None:
-        core = self.core
-        transaction.sent_at = core.now
-        if not transaction.awaited:
-            self._forget(transaction)
-            return
-        by_primary: dict[NodeId, list[int]] = {}
-        for number in transaction.awaited:
-            primary = core.holds[number].placement.primary
-            if primary is not None:
-                by_primary.setdefault(primary, []).append(number)
-        core.work += len(transaction.awaited) // 4
-        for primary, numbers in by_primary.items():
-            for at in range(0, len(numbers), FINISH_PARTS):
-                share = numbers[at : at + FINISH_PARTS]
-                core.send(primary, Finish(core.version, transaction.tx, transaction.commit, share))
-        self.alarm.by(core.now + core.settings.retransmit_ms * MS)
-
-    def on_finished(self, sender: NodeId, message: Finished) -> None:
-        """A participant is done."""
-        transaction = self.active.get(message.tx)
-        if transaction is None or transaction.phase is not Phase.FINISHING:
-            return
-        for number in message.partitions:
-            transaction.awaited.pop(number, None)
-        transaction.sent_at = self.core.now
-        if not transaction.awaited:
-            self._forget(transaction)
-
-    def _forget(self, transaction: Transaction) -> None:
-        del self.active[transaction.tx]
-        self._over.setdefault(transaction.decision, []).append(transaction.tx)
 
     # Recovery.
 
@@ -524,14 +353,6 @@ class Coordinator(Rule):
                 self._inquire(transaction)
             elif transaction.phase is Phase.FINISHING:
                 self._tell_outcome(transaction)
-
-    def _turn_away(self, transaction: Transaction, *, begun: bool) -> None:
-        """Whoever waits for its end is to ask again, where it is decided now."""
-        del self.active[transaction.tx]
-        for session, request_id, _ in transaction.asked:
-            self.desk.remap(session, request_id, begun=begun)
-        for session, unlock in transaction.unlocks:
-            self.desk.remap(session, unlock.id)
 
     def holding(self, handover: frozenset[int]) -> list[TxId]:
         """Transactions under way that touch these partitions."""

@@ -20,6 +20,7 @@ from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.messages.transactions import ToParticipant
+from engine.transactions.commits import reserved
 from engine.turn.core import Core
 from rebalance.partition import Hold
 from rebalance.ports import MS, Operation, leads, may_act
@@ -62,7 +63,10 @@ class Participant(Rule):
                 continue
             reason = self._vote(sender, message, part, hold)
             if reason:
-                core.send(sender, Vote(core.version, message.tx, part.partition, hold.epoch, False, reason))
+                core.send(
+                    sender,
+                    Vote(core.version, message.tx, partition=part.partition, epoch=hold.epoch, yes=False, reason=reason),
+                )
 
     def _vote(self, sender: NodeId, message: PrepareParts, part: Part, hold: Hold) -> str:
         core, tx, number = self.core, message.tx, part.partition
@@ -71,7 +75,7 @@ class Participant(Rule):
         if (tx, number) in self.voting:
             return ""
         if held is not None:
-            core.send(sender, Vote(core.version, tx, number, held.epoch, True, ""))
+            core.send(sender, Vote(core.version, tx, partition=number, epoch=held.epoch, yes=True, reason=""))
             return ""
         known = state.results.get(tx)
         if known is not None:
@@ -85,29 +89,20 @@ class Participant(Rule):
         if state.results.many:
             self.writes.admission.sessions.crowd(number)
         owner = message.owner
-        keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
-        core.work += 3 + len(message.participants) // NAMED_PER_WORK + len(keys) + len(part.locks) + len(part.reads)
-        if message.optimistic:
-            wanted = [*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
-            blocked = self.locks.try_all(owner, list(dict.fromkeys(wanted)))
-            if blocked is not None:
-                probe("tx.optimistic_lock_conflict")
-                return f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
-            stale = self.locking.conflict(owner, [], part.reads)
-        else:
-            stale = self.locking.conflict(owner, [*keys, *part.locks], part.reads)
+        stale = self._seen_otherwise(message, part)
         if stale:
-            probe("tx.conflict")
-            self.give_up_part(owner, number)
             return stale
-        writes: list[r.Write] = []
-        for namespace, written, values in part.writes:
-            counter = core.replica.ensure_fragment((namespace, number)).counter
-            start = counter.reserve(len(written))
-            writes.append(r.Write(namespace, number, hold.epoch, start, written, values, counter.lwm, tx))
+        writes = reserved(core, part, hold, tx)
         locked = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
         prepare = r.Prepare(
-            tx, number, hold.epoch, writes, locked, message.participants, message.decision, held=message.held
+            tx,
+            number,
+            epoch=hold.epoch,
+            writes=writes,
+            locks=locked,
+            participants=message.participants,
+            decision=message.decision,
+            held=message.held,
         )
         core.log(prepare)
         self.locks.pin(owner, keys_of(prepare))
@@ -122,12 +117,33 @@ class Participant(Rule):
         self.replication.ship(Operation(hold, records, counted=voted, abandoned=stopped), hold)
         return ""
 
+    def _seen_otherwise(self, message: PrepareParts, part: Part) -> str:
+        """Why a part cannot be voted for: somebody has changed what it rests on, or is about to. Else its keys are held."""
+        owner = message.owner
+        keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
+        self.core.work += 3 + len(message.participants) // NAMED_PER_WORK + len(keys) + len(part.locks) + len(part.reads)
+        if message.optimistic:
+            wanted = [*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
+            blocked = self.locks.try_all(owner, list(dict.fromkeys(wanted)))
+            if blocked is not None:
+                probe("tx.optimistic_lock_conflict")
+                return f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
+            stale = self.locking.conflict(owner, [], part.reads)
+        else:
+            stale = self.locking.conflict(owner, [*keys, *part.locks], part.reads)
+        if stale:
+            probe("tx.conflict")
+            self.give_up_part(owner, part.partition)
+        return stale
+
     def _voted(self, prepare: r.Prepare, to: NodeId) -> None:
         """A prepare record is durable on every in-sync copy: the vote may be given."""
         core = self.core
         self.voting.pop((prepare.tx, prepare.partition), None)
         if prepare.tx in core.replica.partition(prepare.partition).prepared:
-            core.send(to, Vote(core.version, prepare.tx, prepare.partition, prepare.epoch, True, ""))
+            core.send(
+                to, Vote(core.version, prepare.tx, partition=prepare.partition, epoch=prepare.epoch, yes=True, reason="")
+            )
 
     def _not_voted(self, prepare: r.Prepare) -> None:
         """The next primary has the prepare, or closes its counters."""

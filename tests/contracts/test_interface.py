@@ -22,7 +22,7 @@ PAIRS = [
     (api.connect, aio.connect),
     (api.open, aio.open),
 ]
-SHARED_WITH_THE_FACE = {"did_commit", "inside", "pause"}
+SHARED_WITH_THE_FACE = {"did_commit", "inside"}
 """What `engine.api` needs of `engine.aio` to do the same; not for applications."""
 
 RETRYABLE = {"Conflict", "Deadlock", "LockTimeout", "TransactionTimeout", "NoQuorum", "Unavailable", "PartitionLost"}

@@ -13,7 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.client.calls import CommitCall, PutCall, ScanCall
+from engine.client.calls import PutCall, ScanCall
+from engine.client.ends import CommitCall
 from engine.node.node import Node
 from engine.turn.effects import Effects, Event
 from engine.turn.settings import Settings

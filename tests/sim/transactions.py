@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from engine import errors
-from engine.client.calls import CheckCall, CommitCall, GetCall, LockCall, StatusCall, UnlockCall
+from engine.client.calls import GetCall, LockCall, UnlockCall
+from engine.client.ends import CheckCall, CommitCall, StatusCall
 from tests.sim.clients import Client
 from tests.sim.network import MS
 from wal.ids import Namespace, TxId, partition_of

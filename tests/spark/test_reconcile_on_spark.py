@@ -19,6 +19,7 @@ from tools.reconcile import Report, Values, check
 from tools.reconcile import spark_job as job
 from tools.reconcile.cli import app
 from tools.reconcile.export import export_by_spark
+from tools.reconcile.on_spark import JobFailed, OnSpark
 from tools.reconcile.session import find_java, session
 from tools.reconcile.tables import SCHEMAS, Table, batches, pieces
 
@@ -57,7 +58,7 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
     """One test, because there is one session: what is said of every damage, the engine by itself, and the command."""
     spark = session("local[2]", name="tests")
     try:
-        on_spark = job.OnSpark(spark)
+        on_spark = OnSpark(spark)
         for name, damage in DAMAGES.items():
             directories = damaged(name, stopped, tmp_path / name)
             here = check(directories, values=Values.FULL)
@@ -70,7 +71,7 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
         assert on_spark.processors == 2
         assert on_spark(abs, []) == []
         assert on_spark(abs, [-3, 2, -1]) == [3, 2, 1]
-        with pytest.raises(job.JobFailed, match=r"Spark gave up: .*ZeroDivisionError"):
+        with pytest.raises(JobFailed, match=r"Spark gave up: .*ZeroDivisionError"):
             on_spark(fails_on_two, [1, 2, 3])
 
         _the_tables_of_the_data_source(spark, several, tmp_path / "exported")

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from engine import aio
-from engine.client.calls import CommitCall
+from engine.client.ends import CommitCall
 from engine.errors import Error
 from tools.demo.flights import FLIGHTS, TOTALS, Hour, Total, decode_total, encode
 from wal.ids import partition_of

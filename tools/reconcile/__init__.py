@@ -8,10 +8,10 @@
 Both engines run the same two functions over lists: `local` in a loop, `spark` as tasks. So nothing is shuffled, only
 findings leave a task, and the report is the same to the byte. The modules, from the bottom up: `findings`, `copies`,
 `votes`, `gaps`, `rows`, `compare`, `transactions`, `task` (pure), `logs`, `survey`, `share` (which read), `report`, `run`,
-`session`, `spark_job`, `cli`; `again` and `watch`, for directories that are written to; `sketch`, `sketched` and
-`sketch_cli`, for directories that nobody has in one place; `evidence`, which asks the logs about what was found; `plans`
-(pure), `apply` and `repair_cli`, which say what to do about it, and do it; `tables`, `source` and `export`, which show
-directories as tables.
+`session`, `on_spark`, `cli`, `spark_job`; `again` and `watch`, for directories that are written to; `sketch`, `sketched`
+and `sketch_cli`, for directories that nobody has in one place; `evidence`, which asks the logs about what was found;
+`plans` (pure), `apply` and `repair_cli`, which say what to do about it, and do it; `tables`, `source` and `export`, which
+show directories as tables.
 """
 
 from tools.reconcile.findings import Finding, Kind, Values

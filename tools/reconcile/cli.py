@@ -21,6 +21,7 @@ from engine.errors import Error, UsageError
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
+from tools.reconcile.on_spark import OnSpark
 from tools.reconcile.page import page_of
 from tools.reconcile.repair_cli import COMMANDS
 from tools.reconcile.report import ExitCode, Report, lines_of, show
@@ -28,7 +29,6 @@ from tools.reconcile.run import FINDINGS_KEPT, check
 from tools.reconcile.session import borrowed
 from tools.reconcile.sketch_cli import write_asking
 from tools.reconcile.sketched import check_sketches
-from tools.reconcile.spark_job import OnSpark
 from tools.reconcile.watch import watch_command
 from tools.terminal import complain, emit, emit_bytes, program
 from wal import LogError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engine.state.replica import NodeImage
+from engine.state.node_image import NodeImage
 from engine.state.store import Entry
 from engine.state.store_errors import StoreError
 from engine.state.store_lmdb import LmdbStore

@@ -7,7 +7,8 @@ from typing import TypeVar
 import pytest
 
 from engine import errors
-from engine.client.calls import GetCall, PutCall, ScanCall, StatusCall
+from engine.client.calls import GetCall, PutCall, ScanCall
+from engine.client.ends import StatusCall
 from engine.client.places import SILENCE_MS
 from engine.client.routing import Router
 from engine.protocol.requests import (

@@ -46,6 +46,6 @@ def test_another_successor_of_an_older_version_is_a_split_and_is_not_taken() -> 
         other = msgspec.structs.replace(topology, version=Version(9, 0), before=((first[0], first[1]), (Version(8, 0), 7)))
         node.exchange.on_commit("n2", Commit(other.version, topologies.encode(other)))
         assert core.topology is topology
-        assert node.exchange.splits["n2"][0] == other.version
-        node.exchange.splits.clear()
+        assert node.exchange.splits.found["n2"][0] == other.version
+        node.exchange.splits.found.clear()
         stage.curtain()

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from engine.client.calls import GetCall, PutCall, StatusCall
+from engine.client.calls import GetCall, PutCall
+from engine.client.ends import StatusCall
 from engine.messages import KINDS as MESSAGES
 from engine.messages import kind_of
 from engine.turn.settings import Settings

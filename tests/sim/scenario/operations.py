@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from engine import errors
-from engine.client.calls import Call, GetCall, PutCall, ScanCall, StatusCall, SwapCall
+from engine.client.calls import Call, GetCall, PutCall, ScanCall, SwapCall
+from engine.client.ends import StatusCall
 from tests.sim.clients import Client, Task
 from tests.sim.network import MS
 from tests.sim.transactions import Key, SimTransaction

@@ -11,7 +11,8 @@ from random import Random
 from typing import NamedTuple
 
 from engine import errors
-from engine.client.calls import Call, CommitCall, GetCall, PutCall, StatusCall, SwapCall
+from engine.client.calls import Call, GetCall, PutCall, SwapCall
+from engine.client.ends import CommitCall, StatusCall
 from tests.sim.checkers.history import Apply, ReadApplied
 from tests.sim.clients import Client
 from tests.sim.network import MS

@@ -8,7 +8,8 @@ from __future__ import annotations
 from random import Random
 
 from engine import errors
-from engine.client.calls import CommitCall, LockCall, StatusCall
+from engine.client.calls import LockCall
+from engine.client.ends import CommitCall, StatusCall
 from tests.sim.clients import Client
 from tests.sim.network import MS
 from tests.sim.transactions import SimTransaction

@@ -1,0 +1,129 @@
+"""How transactions end, as calls: commit it, see that what was only read still stands, ask what became of it."""
+
+from __future__ import annotations
+
+from engine.client.calls import Call, Item, unexpected
+from engine.protocol.requests import Check, CommitTx, Done, GetStatus, Reply, Request, Status
+from wal.ids import Namespace, TxId, partition_of
+
+
+class CommitCall(Call):
+    """Commit a transaction, at the primary of its first written key."""
+
+    writes = True
+
+    def __init__(
+        self,
+        tx: TxId,
+        owner: TxId,
+        *,
+        optimistic: bool,
+        writes: list[tuple[Namespace, list[bytes], list[bytes | None]]],
+        locks: list[tuple[Namespace, bytes]],
+        reads: list[tuple[Namespace, bytes, int, int]],
+        prepare_only: bool = False,
+        label: str = "",
+    ) -> None:
+        self.tx = tx
+        self.label = label
+        self.owner = owner
+        self.optimistic = optimistic
+        self.write_set = writes
+        self.locks = locks
+        self.reads = reads
+        self.prepare_only = prepare_only
+        self.ends = not prepare_only
+
+    def only_partition(self, count: int) -> int | None:
+        """The decision partition."""
+        return partition_of(self.write_set[0][1][0], count)
+
+    def partitions(self, count: int) -> list[int]:
+        """The decision partition."""
+        return [partition_of(self.write_set[0][1][0], count)]
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Commit."""
+        return CommitTx(
+            request_id,
+            self.tx,
+            owner=self.owner,
+            optimistic=self.optimistic,
+            writes=self.write_set,
+            locks=self.locks,
+            reads=self.reads,
+            prepare_only=self.prepare_only,
+            acked=self.acked,
+            version=self.version,
+            within_ms=self.within_ms,
+            label=self.label,
+        )
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Nothing to note."""
+        if not isinstance(reply, Done):
+            raise unexpected(reply)
+
+
+class CheckCall(Call):
+    """End a transaction that wrote nothing: its locks and reads, wherever they are."""
+
+    def __init__(
+        self,
+        owner: TxId,
+        locks: list[tuple[Namespace, bytes]],
+        reads: list[tuple[Namespace, bytes, int, int]],
+        absent: list[tuple[Namespace, bytes, int, int]],
+    ) -> None:
+        self.owner = owner
+        self.locks = locks
+        self.reads = reads
+        self.absent = absent
+
+    def partitions(self, count: int) -> list[int]:
+        """The partition of each lock, then of each read, then of each of those that found nothing."""
+        keys = [key for _, key in self.locks]
+        keys += [key for _, key, _, _ in (*self.reads, *self.absent)]
+        return [partition_of(key, count) for key in keys]
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Check what lies at one node."""
+        first_read = len(self.locks)
+        first_absent = first_read + len(self.reads)
+        return Check(
+            request_id,
+            self.owner,
+            locks=[self.locks[i] for i in items if i < first_read],
+            reads=[self.reads[i - first_read] for i in items if first_read <= i < first_absent],
+            within_ms=self.within_ms,
+            absent=[self.absent[i - first_absent] for i in items if i >= first_absent],
+        )
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Nothing to note."""
+        if not isinstance(reply, Done):
+            raise unexpected(reply)
+
+
+class StatusCall(Call):
+    """How a transaction ended, at its decision partition; `outcome` is `committed` or `aborted`."""
+
+    def __init__(self, tx: TxId, partition: int) -> None:
+        self.tx = tx
+        self.partition = partition
+        self.age_ms = -1
+        self.outcome = ""
+
+    def partitions(self, count: int) -> list[int]:
+        """The decision partition."""
+        return [self.partition]
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Ask."""
+        return GetStatus(request_id, self.tx, self.partition, self.age_ms)
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Note the outcome."""
+        if not isinstance(reply, Status):
+            raise unexpected(reply)
+        self.outcome = reply.outcome

@@ -1,0 +1,30 @@
+"""Who has another map than this node, where it should have the same: two clusters go by one name, and both may serve."""
+
+from __future__ import annotations
+
+from engine.turn.core import Core
+from wal.ids import NodeId, Version
+from wal.probe import probe
+
+
+class Splits:
+    """The nodes whose map does not go with this one's."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.found: dict[NodeId, tuple[Version, int]] = {}  # with what map
+
+    def note(self, node: NodeId, version: Version, map_hash: int) -> None:
+        """Another map than ours follows a version of ours: promises were broken, and only a person can mend that."""
+        if self.found.get(node) != (version, map_hash):
+            self.found[node] = (version, map_hash)
+            probe("exchange.split")
+            self.core.note(
+                f"SPLIT: {node} has map {map_hash:016x} of version {version}, which does not go with {self.core.version} "
+                f"({self.core.map_hash:016x}) here: both sides may have acknowledged writes; keep both directories, stop "
+                "the side that is to be given up, wipe it, and let it join"
+            )
+
+    def goes_with(self, node: NodeId) -> None:
+        """The map of a node goes with ours, whatever it had before."""
+        self.found.pop(node, None)
