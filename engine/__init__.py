@@ -4,34 +4,46 @@
 `engine.aio` has the same in its native, asynchronous form. What is below this module is the node itself.
 """
 
-try:
+import importlib
+from typing import TYPE_CHECKING
+
+from engine.siblings import check_siblings
+
+if TYPE_CHECKING:
+    from engine import aio as aio
+    from engine import api as api
+    from engine import errors as errors
     from engine.api import Database, Namespace, Transaction, connect, transactional
     from engine.api import open as open  # noqa: A004  # as `dbm.open`; not in `__all__`: `import *` keeps the builtin
-except (AttributeError, ImportError):
-    from engine.siblings import check_siblings
+    from engine.client.codecs import Codec, by_tuple
+    from engine.client.timing import Aged
+    from engine.client.transaction import Concurrency, Isolation
+    from engine.errors import (
+        AlreadyAnswered,
+        ClusterReadOnly,
+        CommitUnknown,
+        Conflict,
+        CorruptionError,
+        Deadlock,
+        DiskFull,
+        Error,
+        LockTimeout,
+        NoQuorum,
+        PartitionLost,
+        ProtocolError,
+        TransactionTimeout,
+        Unavailable,
+        UsageError,
+    )
 
-    check_siblings(["wal", "rebalance"])
-    raise
-from engine.client.codecs import Codec, by_tuple
-from engine.client.timing import Aged
-from engine.client.transaction import Concurrency, Isolation
-from engine.errors import (
-    AlreadyAnswered,
-    ClusterReadOnly,
-    CommitUnknown,
-    Conflict,
-    CorruptionError,
-    Deadlock,
-    DiskFull,
-    Error,
-    LockTimeout,
-    NoQuorum,
-    PartitionLost,
-    ProtocolError,
-    TransactionTimeout,
-    Unavailable,
-    UsageError,
-)
+_WHERE = {
+    "engine.api": ("Database", "Namespace", "Transaction", "connect", "open", "transactional"),
+    "engine.client.codecs": ("Codec", "by_tuple"),
+    "engine.client.timing": ("Aged",),
+    "engine.client.transaction": ("Concurrency", "Isolation"),
+}
+"""Where a name comes from, which is imported when it is first asked for; what is not here is one of `engine.errors`."""
+_MODULES = ("aio", "api", "errors")
 
 __all__ = [
     "Aged",
@@ -60,3 +72,22 @@ __all__ = [
     "connect",
     "transactional",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """A name of the engine (PEP 562): a program that looks at a log waits for no client, and no node."""
+    if name in _MODULES:
+        return importlib.import_module(f"engine.{name}")
+    if name not in __all__ and name != "open":
+        raise AttributeError(f"module 'engine' has no attribute {name!r}")
+    where = next((module for module, names in _WHERE.items() if name in names), "engine.errors")
+    found: object = getattr(importlib.import_module(where), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES, "open"})
+
+
+check_siblings(["wal", "rebalance"])

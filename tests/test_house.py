@@ -40,7 +40,7 @@ DOING = {
     "engine.client": {"admin", "blocking", "codecs", "inside", "loop", "namespace", "running", "session", "timing"}
     | {"transaction"},
     "engine.host": {"driver", "duties", "embedded", "home", "pulse", "server", "transport"},
-    "engine.offline": {"directory", "repair", "rows", "share"},
+    "engine.offline": {"directory", "live", "refusals", "repair", "rows", "share"},
     "engine.state": {"identity", "recover", "store_apply", "store_errors", "store_file", "store_lmdb", "store_sums"}
     | {"store_reads", "store_writer"},
     "engine.testing": {"node", "plugin"},

@@ -22,7 +22,6 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -55,6 +54,8 @@ app = program(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version  # noqa: PLC0415  # it takes a while, and nothing else asks for it
+
         print(f"foreshore {version('foreshore')}")
         raise typer.Exit
 
@@ -98,12 +99,23 @@ def help_command(words: Annotated[list[str] | None, typer.Argument(metavar="[COM
     app(args=[*(words or []), "--help"], prog_name="foreshore")
 
 
-@app.command("completion", help="What a shell completes: put it into ~/.bashrc, or source it.")
-def completion_command(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash or zsh.")] = "bash") -> None:
+@app.command("completion", help="What a shell completes: put it where the shell begins, or source it.")
+def completion_command(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")] = "bash") -> None:
     """A script for the shell."""
-    if shell not in {"bash", "zsh"}:
-        raise UsageError(f"completion for {shell!r} is not there: expected bash or zsh")
-    emit(completion(shell))
+    if shell not in {"bash", "zsh", "fish"}:
+        raise UsageError(f"completion for {shell!r} is not there: expected bash, zsh or fish")
+    emit(fish_completion() if shell == "fish" else completion(shell))
+
+
+def fish_completion() -> Iterator[str]:
+    """The same for fish, with what each program is for."""
+    for name, (_, meaning) in PROGRAMS.items():
+        said = meaning.replace("'", r"\'")
+        yield f"complete -c foreshore -n __fish_use_subcommand -a {name} -d '{said}'"
+        if verbs := verbs_of(name):
+            yield f"complete -c foreshore -n '__fish_seen_subcommand_from {name}' -a '{' '.join(verbs)}'"
+    yield "complete -c foreshore -n __fish_use_subcommand -a 'help version completion'"
+    yield f"complete -c foreshore -n '__fish_seen_subcommand_from help' -a '{' '.join(PROGRAMS)}'"
 
 
 def completion(shell: str) -> Iterator[str]:

@@ -17,13 +17,9 @@ from enum import IntEnum
 
 import msgspec
 import typer
-from rich.cells import cell_len
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from engine.errors import CorruptionError, Error, Unavailable, UsageError
-from engine.offline.directory import DoesNotFold, LogLost
+from engine.offline.refusals import DoesNotFold, LogLost
 from engine.state.store_errors import StoreDamaged, StoreError, StoreForeign
 from tools.reconcile.findings import printable
 from wal import DiskError, Finding, LogError
@@ -219,6 +215,8 @@ def _escaped(character: str) -> str:
 
 def width_of(rows: Sequence[Row]) -> int:
     """How many columns a table of these rows takes if nothing in it is cut or wrapped."""
+    from rich.cells import cell_len  # noqa: PLC0415  # no pipe waits for it
+
     shown = [list(rows[0]), *([clean("" if cell is None else _text(cell)) for cell in row.values()] for row in rows)]
     return sum(max(map(cell_len, column)) + 3 for column in zip(*shown, strict=True)) + 1
 
@@ -235,6 +233,10 @@ def _text(cell: Cell) -> str:
 
 def _show_table(rows: Sequence[Row]) -> None:
     """Rows with the same names as tables; a change of names begins another one. One that does not fit is plain lines."""
+    from rich.console import Console  # noqa: PLC0415  # no pipe waits for it
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
     console = Console(highlight=False)
     for _, group in itertools.groupby(rows, key=list):
         alike = list(group)

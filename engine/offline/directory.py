@@ -17,7 +17,6 @@ Nothing here takes a lock that a node would wait for.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Container, Iterator
 from functools import partial
@@ -28,6 +27,8 @@ from typing import Self
 import msgspec
 
 from engine.errors import CorruptionError, UsageError
+from engine.offline.live import is_live
+from engine.offline.refusals import DoesNotFold, LogLost
 from engine.offline.rows import Reading, Tell
 from engine.offline.share import Overtaken, Share, Tail, Window
 from engine.state.identity import Identity, read_identity
@@ -52,14 +53,6 @@ PAGES_BYTES_MAX = 1 << 30
 """Up to this size the pages of a store are walked before LMDB opens it (about 120 MB/s)."""
 
 _NOT_FOLDED = (ValueError, LookupError, AssertionError, CounterError)
-
-
-class DoesNotFold(CorruptionError):
-    """Checkpoint and log are readable, and contradict each other; a smaller share may fold."""
-
-
-class LogLost(CorruptionError):
-    """The log does not reach the checkpoint, or is another node's, or is not there at all."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -240,22 +233,6 @@ def read_directory(
         raise CorruptionError(str(error)) from error
     except OSError as error:
         raise CorruptionError(f"{path} cannot be read: {error.strerror}; is it mounted, and may you read it?") from error
-
-
-def is_live(path: str | os.PathLike[str]) -> bool:
-    """Whether a node runs in this directory now."""
-    try:
-        descriptor = os.open(Path(path) / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        # Shared, and given back at once: only a node that starts within these microseconds would see it.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def check_pages(path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from engine.errors import CorruptionError, Error
-from engine.offline.directory import is_live
+from engine.offline.live import is_live
 from engine.offline.rows import Reading
 from engine.state.store import CheckpointImage, Entry
 from engine.state.store_errors import StoreError

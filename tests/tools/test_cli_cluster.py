@@ -273,13 +273,19 @@ def again(root: Path, *names: str) -> Iterator[list[Node]]:
             node.kill()
 
 
+def test_fish_completes_the_same() -> None:
+    script = foreshore("completion", "fish").stdout
+    assert "complete -c foreshore -n __fish_use_subcommand -a wal -d 'Look at a node\\'s log" in script
+    assert next(line for line in script.splitlines() if "__fish_seen_subcommand_from wal" in line).endswith("export'")
+
+
 def test_a_shell_completes_commands(tmp_path: Path) -> None:
     script = foreshore("completion", "bash")
     assert script.returncode == 0
     (tmp_path / "complete.bash").write_text(script.stdout)
     for typed, expected in (
         (["foreshore", "do"], ["doctor"]),
-        (["foreshore", "cluster", "re"], ["remove", "reset-lost", "recover"]),
+        (["foreshore", "cluster", "re"], ["remove", "refetch", "reset-lost", "recover"]),
         (["foreshore", "wal", "du"], ["dump"]),
         (["foreshore", "help", "n"], ["node"]),
     ):
@@ -290,8 +296,8 @@ def test_a_shell_completes_commands(tmp_path: Path) -> None:
         told = subprocess.run(["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
         assert (told.stdout.split(), told.stderr) == (expected, "")
     assert foreshore("completion", "zsh").stdout.startswith("autoload -U +X bashcompinit && bashcompinit\n")
-    refused = foreshore("completion", "fish")
+    refused = foreshore("completion", "tcsh")
     assert (refused.returncode, refused.stderr) == (
         2,
-        "foreshore: completion for 'fish' is not there: expected bash or zsh\n",
+        "foreshore: completion for 'tcsh' is not there: expected bash, zsh or fish\n",
     )

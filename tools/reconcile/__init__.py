@@ -14,8 +14,21 @@ and `sketch_cli`, for directories that nobody has in one place; `evidence`, whic
 show directories as tables.
 """
 
-from tools.reconcile.findings import Finding, Kind, Values
-from tools.reconcile.report import ExitCode, Report, Summary
-from tools.reconcile.run import check, in_this_process
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tools.reconcile.findings import Finding, Kind, Values
+    from tools.reconcile.report import ExitCode, Report, Summary
+    from tools.reconcile.run import check, in_this_process
 
 __all__ = ["ExitCode", "Finding", "Kind", "Report", "Summary", "Values", "check", "in_this_process"]
+
+_WHERE = {"Finding": "findings", "Kind": "findings", "Values": "findings", "check": "run", "in_this_process": "run"}
+
+
+def __getattr__(name: str) -> object:
+    """A name of this package (PEP 562), imported when it is first asked for: a reader of a log needs only the findings."""
+    if name not in __all__:
+        raise AttributeError(f"module 'tools.reconcile' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"tools.reconcile.{_WHERE.get(name, 'report')}"), name)

@@ -24,7 +24,8 @@ import msgspec
 
 import engine
 from engine.errors import CorruptionError, Error, UsageError
-from engine.offline.directory import is_live, read_directory
+from engine.offline.directory import read_directory
+from engine.offline.live import is_live
 from engine.offline.repair import Unrepaired, set_right
 from engine.state.identity import read_identity
 from engine.state.store import Entry

@@ -12,7 +12,8 @@ from contextlib import ExitStack
 import msgspec
 
 from engine.errors import CorruptionError
-from engine.offline.directory import DoesNotFold, State, read_directory
+from engine.offline.directory import State, read_directory
+from engine.offline.refusals import DoesNotFold
 from engine.offline.rows import Tell, side_by_side
 from engine.state.store import Row
 from rebalance.table import Placement

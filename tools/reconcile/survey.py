@@ -17,7 +17,8 @@ from pathlib import Path
 import msgspec
 
 from engine.errors import CorruptionError, UsageError
-from engine.offline.directory import check_pages, is_live, read_directory
+from engine.offline.directory import check_pages, read_directory
+from engine.offline.live import is_live
 from engine.state.identity import read_identity
 from rebalance.results import ABORTED, COMMITTED
 from rebalance.table import Topology

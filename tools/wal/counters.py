@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from engine.errors import CorruptionError, UsageError
-from engine.offline.directory import FragmentView, State, is_live, read_directory
+from engine.offline.directory import FragmentView, State, read_directory
+from engine.offline.live import is_live
 from rebalance.table import CopyState, Topology
 from tools.terminal import ExitCode, Row, Unreadable, complain, show, word
 from tools.wal.places import Place, place_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from engine.errors import CorruptionError, UsageError
-from engine.offline.directory import is_live
+from engine.offline.live import is_live
 from engine.state.identity import read_identity
 from tools.terminal import Unreadable
 from wal import DirectoryDisk, Owner, Source

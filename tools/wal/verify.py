@@ -15,7 +15,8 @@ import msgspec
 import typer
 
 from engine.errors import CorruptionError, UsageError
-from engine.offline.directory import State, is_live, read_directory
+from engine.offline.directory import State, read_directory
+from engine.offline.live import is_live
 from engine.state.store_errors import StoreDamaged, StoreError, StoreTooNew
 from engine.state.store_file import structure_problems
 from engine.state.store_lmdb import LmdbStore

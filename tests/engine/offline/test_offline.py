@@ -10,7 +10,9 @@ import pytest
 
 import engine.aio
 from engine.errors import CorruptionError, UsageError
-from engine.offline.directory import DoesNotFold, State, is_live, read_directory
+from engine.offline.directory import State, read_directory
+from engine.offline.live import is_live
+from engine.offline.refusals import DoesNotFold
 from engine.state.store import Entry
 from tests.support.directories import append, flip, lose, replace
 from wal import list_segments
