@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.turn.settings import Settings
-from tests.support.directories import SEGMENT_BYTES, build, copies
+from tests.support.directories import SEGMENT_BYTES, append, build, copies
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.reconciled import DAMAGES, PARTITIONS, story
+from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, story
 from tools.reconcile import Report, Values, check
 from tools.reconcile import spark_job as job
 from tools.reconcile.cli import app
@@ -22,6 +22,7 @@ from tools.reconcile.export import export_by_spark
 from tools.reconcile.on_spark import JobFailed, OnSpark
 from tools.reconcile.session import find_java, session
 from tools.reconcile.tables import SCHEMAS, Table, batches, pieces
+from wal import records as r
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,12 +77,36 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
 
         _the_tables_of_the_data_source(spark, several, tmp_path / "exported")
 
+        _a_stream_of_the_log(spark, damaged("nothing", stopped, tmp_path / "followed"), tmp_path / "stream")
+
         local = CliRunner().invoke(app, ["check", *several, "--json"])
         remote = CliRunner().invoke(app, ["check", *several, "--json", "--engine", "spark"])
         assert (remote.exit_code, remote.stdout) == (1, local.stdout), remote.stderr
         assert on_spark(abs, [-4]) == [4], "a session that somebody else began goes on"
     finally:
         spark.stop()
+
+
+def _a_stream_of_the_log(spark: SparkSession, directories: list[str], to: Path) -> None:
+    """Every update once, also where the stream ended in between and the log went on."""
+
+    def follow() -> None:
+        stream = spark.readStream.format("foreshore").option("kind", "wal").load(directories[0])
+        writer = stream.select("lsn", "counter").writeStream.option("checkpointLocation", str(to / "place"))
+        query = writer.format("parquet").start(str(to / "updates"))
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    follow()
+    append(Path(directories[0]), [r.Update([r.Write("acc", 1, 1, 900, [b"new"], [b"1"])])], now_ms=NOW_MS)
+    follow()
+    told = [(row["lsn"], row["counter"]) for row in spark.read.parquet(str(to / "updates")).collect()]
+    found = pieces(Table.WAL, directories[:1], Values.NONE)
+    here = [row for piece in found for b in batches(piece) for row in b.to_pylist()]
+    assert sorted(told) == sorted((row["lsn"], row["counter"]) for row in here)
+    assert max(told)[1] == 901
 
 
 def _the_tables_of_the_data_source(spark: SparkSession, directories: list[str], to: Path) -> None:

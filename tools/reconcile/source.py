@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from engine.errors import UsageError
 from tools.reconcile.findings import Values
-from tools.reconcile.tables import SCHEMAS, SHARES, Piece, Table, batches, pieces
+from tools.reconcile.survey import local_path
+from tools.reconcile.tables import SCHEMAS, SHARES, Piece, Table, batches, ends_of_logs, pieces, pieces_between
 
 
 class Foreshore(DataSource):
@@ -34,13 +35,46 @@ class Foreshore(DataSource):
 
     def reader(self, schema: StructType) -> Reader:
         """Reads the table."""
-        directories = [path.strip() for path in self.options.get("path", "").split(",") if path.strip()]
         values = _one_of(Values, self.options.get("values", Values.HASH), "values")
-        return Reader(pieces(self._table(), directories, values, int(self.options.get("shares", SHARES))))
+        return Reader(pieces(self._table(), self._directories(), values, int(self.options.get("shares", SHARES))))
+
+    def streamReader(self, schema: StructType) -> LogReader:  # noqa: N802  # Spark names it so
+        """Follows logs."""
+        if self._table() is not Table.WAL:
+            raise UsageError(f"kind is {self._table()}: expected wal, which is the only table that goes on and on")
+        return LogReader(self._directories(), _one_of(Values, self.options.get("values", Values.HASH), "values"))
+
+    def _directories(self) -> list[str]:
+        return [path.strip() for path in self.options.get("path", "").split(",") if path.strip()]
 
     def _table(self) -> Table:
         found: Table = _one_of(Table, self.options.get("kind", Table.STATE), "kind")
         return found
+
+
+class LogReader(DataSourceStreamReader):
+    """A stream of what logs say, in the order of each log; where it is in each is its offset, which Spark keeps."""
+
+    def __init__(self, directories: list[str], values: Values) -> None:
+        self._directories = directories
+        self._values = values
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark names it so
+        """Before the first record that a log has."""
+        return {local_path(path): 0 for path in self._directories}
+
+    def latestOffset(self, start: dict[str, int] | None = None, limit: object = None) -> dict[str, int]:  # noqa: N802
+        """Where the logs end now."""
+        return ends_of_logs(self._directories)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """A task for each segment that has something new."""
+        return [Task(piece) for piece in pieces_between(start, end, self._values)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of a task, as Arrow batches."""
+        assert isinstance(partition, Task), "a task of another source"
+        return batches(partition.piece)
 
 
 class Task(InputPartition):

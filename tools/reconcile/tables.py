@@ -97,13 +97,15 @@ SCHEMAS: dict[Table, Any] = {
 
 
 class Piece(NamedTuple):
-    """What one task reads."""
+    """What one task reads. `above` and `to`: of a segment, the records above an LSN, and up to one; 0: to its end."""
 
     table: Table
     path: str = ""
     segment: str = ""
     share: Share | None = None
     values: Values = Values.HASH
+    above: int = 0
+    to: int = 0
 
 
 def pieces(table: Table, directories: Sequence[str], values: Values, shares: int = SHARES) -> list[Piece]:
@@ -125,6 +127,36 @@ def pieces(table: Table, directories: Sequence[str], values: Values, shares: int
             if broken is not None:
                 raise UsageError(f"{broken.path}: {broken.problem}: `foreshore reconcile check` compares without it")
             return [Piece(table, share=share, values=values) for share in planned.shares]
+
+
+Reached: TypeAlias = dict[str, int]
+"""By path of a data directory: the LSN up to which its log was read."""
+
+
+def ends_of_logs(directories: Sequence[str]) -> Reached:
+    """Where the logs of these directories end now."""
+    return {
+        path: max((info.last_lsn for info in list_segments(Path(path) / "wal")), default=0)
+        for path in map(local_path, directories)
+    }
+
+
+def pieces_between(start: Reached, end: Reached, values: Values) -> list[Piece]:
+    """The tasks that read what logs have above `start`, up to `end`.
+
+    Raises UsageError where a log was read before and does not reach back so far any more.
+    """
+    found: list[Piece] = []
+    for path, to in end.items():
+        above = start.get(path, 0)
+        infos = [info for info in list_segments(Path(path) / "wal") if info.last_lsn > above and info.first_lsn <= to]
+        if above and infos and infos[0].first_lsn > above + 1:
+            raise UsageError(
+                f"{path}: the log was read up to LSN {above}, and begins with LSN {infos[0].first_lsn} now: what lay "
+                "between was trimmed; begin again with another checkpoint location, or keep more (wal_total_bytes)"
+            )
+        found += [Piece(Table.WAL, path, info.name, values=values, above=above, to=to) for info in infos]
+    return found
 
 
 def batches(piece: Piece) -> Iterator[Any]:
@@ -172,7 +204,8 @@ def _wal(piece: Piece) -> Iterator[Cells]:
     for block in inspect([Path(piece.path) / "wal" / piece.segment]):
         if isinstance(block, Block):
             for lsn, record in enumerate(block.records, block.first_lsn):
-                yield from entries((node, piece.segment, lsn, block.time_ms * 1000), record, piece.values)
+                if lsn > piece.above and (not piece.to or lsn <= piece.to):
+                    yield from entries((node, piece.segment, lsn, block.time_ms * 1000), record, piece.values)
 
 
 def _found(line: bytes) -> Cells:

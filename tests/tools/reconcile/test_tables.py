@@ -11,12 +11,13 @@ from typer.testing import CliRunner
 
 from engine.errors import UsageError
 from engine.offline.directory import read_directory
-from tests.support.directories import copies
-from tests.support.reconciled import DAMAGES
+from tests.support.directories import SEGMENT_BYTES, append, copies
+from tests.support.reconciled import DAMAGES, NOW_MS
 from tools.reconcile import Values, check
 from tools.reconcile.cli import app
-from tools.reconcile.tables import SCHEMAS, Table, batches, pieces
-from wal import Block, inspect
+from tools.reconcile.tables import SCHEMAS, Reached, Table, batches, ends_of_logs, pieces, pieces_between
+from wal import Block, inspect, list_segments
+from wal import records as r
 from wal.records import spans
 
 
@@ -85,3 +86,35 @@ def test_the_differences_are_the_findings_of_the_report(stopped: list[Path], tmp
         pieces(Table.DIFF, [str(path) for path in directories], Values.HASH)
     with pytest.raises(UsageError, match="no directory was given"):
         pieces(Table.WAL, [], Values.HASH)
+
+
+def test_a_log_that_goes_on_is_read_from_where_it_was(stopped: list[Path], tmp_path: Path) -> None:
+    """In steps of any size: every record once, in its order."""
+    directories = [str(path) for path in copies(stopped, tmp_path)]
+    whole = rows_of(Table.WAL, [Path(path) for path in directories])
+    start: Reached = dict.fromkeys(directories, 0)
+    told: list[dict[str, Any]] = []
+    for step in (1, 7, 100, 10_000):
+        ends = {path: min(lsn, start[path] + step) for path, lsn in ends_of_logs(directories).items()}
+        for piece in pieces_between(start, ends, Values.HASH):
+            told += [row for batch in batches(piece) for row in batch.to_pylist()]
+        start = ends
+    assert pieces_between(start, ends_of_logs(directories), Values.HASH) == []
+    assert sorted(told, key=lambda x: (x["node"], x["lsn"])) == sorted(whole, key=lambda x: (x["node"], x["lsn"]))
+    append(Path(directories[0]), [r.Update([r.Write("acc", 1, 1, 900, [b"new"], [b"1"])])], now_ms=NOW_MS)
+    (piece,) = pieces_between(start, ends_of_logs(directories), Values.FULL)
+    ((row,),) = [batch.to_pylist() for batch in batches(piece)]
+    assert (row["node"], row["key"], row["value"], row["counter"]) == ("n1", b"new", b"1", 901)
+
+
+def test_what_was_trimmed_before_it_was_read_is_told(stopped: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(stopped[:1], tmp_path)
+    block = [r.Update([r.Write("acc", 1, 1, 900, [b"new"], [bytes(SEGMENT_BYTES // 4)])])]
+    while len(list_segments(directory / "wal")) < 3:
+        append(directory, block, now_ms=NOW_MS)
+    first, *rest = list_segments(directory / "wal")
+    (directory / "wal" / first.name).unlink()
+    ends = ends_of_logs([str(directory)])
+    with pytest.raises(UsageError, match="what lay between was trimmed"):
+        pieces_between({str(directory): 1}, ends, Values.NONE)
+    assert len(pieces_between({str(directory): 0}, ends, Values.NONE)) == len(rest)
