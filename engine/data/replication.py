@@ -5,8 +5,9 @@ the batch, and answers when it is durable there. A batch **counts** when every i
 its operations applied, their LWM moved and their clients told. MOVING copies get every batch too and are not waited for,
 unless the primary is about to vouch for them.
 
-Nothing here relies on order or on exactly-once delivery: a batch is sent again until it is answered, and a copy applies
-it as often as it likes. When the topology changes, what does not count yet is sent again to the copies of the new map.
+Nothing here relies on order or on exactly-once delivery: a batch is sent again until it is answered, and a copy takes it
+once. It could apply most records as often as it likes, but a vote that wrote nothing is known by its outcome alone, and
+that is forgotten some day. When the topology changes, what does not count yet is sent again to the copies of the new map.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ class Replication(Rule):
         self._backlog: dict[NodeId, int] = {}
         self._lagging: dict[NodeId, dict[int, dict[int, Batch]]] = {}  # MOVING copy -> partition -> not answered by it
         self._acks: dict[NodeId, list[int]] = {}
+        self._taken_of: dict[NodeId, dict[int, None]] = {}  # primary -> batches of this version that are not over there
+        self._over: dict[NodeId, int] = {}  # primary -> all batches below are
 
     # Primary.
 
@@ -117,7 +120,7 @@ class Replication(Rule):
         targets = (*batch.waiting, *batch.lagging)
         if targets:
             self._batches[batch.sequence] = batch
-            core.effects.early.append((targets, Replicate(core.version, batch.sequence, batch.records)))
+            self._say(targets, batch)
             batch.since = core.attentive
             batch.patience = core.settings.retransmit_ms * MS
             batch.due = core.now + batch.patience
@@ -131,6 +134,10 @@ class Replication(Rule):
             self._count(batch)
         if batch.counts and not (batch.waiting or batch.lagging):
             self._batches.pop(batch.sequence, None)  # its MOVING copy was given up
+
+    def _say(self, targets: tuple[NodeId, ...], batch: Batch) -> None:
+        core, oldest = self.core, next(iter(self._batches))
+        core.effects.early.append((targets, Replicate(core.version, batch.sequence, batch.records, oldest)))
 
     def _note_lagging(self, batch: Batch) -> None:
         """MOVING copies get a batch: it can be found by the copy and by the partition until they answer."""
@@ -242,6 +249,7 @@ class Replication(Rule):
     def switch(self, _: NewMap) -> None:
         """A new topology: what does not count yet goes to its copies, or is abandoned."""
         core = self.core
+        self._taken_of, self._over = {}, {}
         batches, self._batches = self._batches, {}
         self._backlog, self._lagging = {}, {}
         turn, self._turn = self._turn, {}
@@ -279,6 +287,16 @@ class Replication(Rule):
             return
         if not may_act(core, message.version):
             return
+        known, over = self._taken_of.setdefault(sender, {}), max(self._over.get(sender, 0), message.over)
+        self._over[sender] = over
+        while known and (first := next(iter(known))) < over:
+            del known[first]
+        if message.sequence < over:
+            probe("replicate.batch_was_over")
+            return
+        if message.sequence in known:
+            self._acks.setdefault(sender, []).append(message.sequence)
+            return
         taken = self._taken(sender, message.records)
         if taken is None:
             return
@@ -291,6 +309,8 @@ class Replication(Rule):
             except CounterError as error:
                 core.note(f"a batch of {sender} does not fit: {error}")
                 raise
+        if len(taken) == len(message.records):
+            known[message.sequence] = None
         self._acks.setdefault(sender, []).append(message.sequence)
 
     def _taken(self, sender: NodeId, records: list[r.Record]) -> list[r.Record] | None:
@@ -344,7 +364,7 @@ class Replication(Rule):
             if core.now >= batch.due and core.work < WORK_MAX:
                 core.work += len(batch.records)
                 targets = (*batch.waiting, *batch.lagging)
-                core.effects.early.append((targets, Replicate(core.version, batch.sequence, batch.records)))
+                self._say(targets, batch)
                 patience = min(2 * patience, longest)
                 batch.due = core.now + patience
                 batch.patience = patience

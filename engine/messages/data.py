@@ -11,11 +11,15 @@ from wal.ids import Version
 
 
 class Replicate(msgspec.Struct, frozen=True, array_like=True, tag="replicate", gc=False):
-    """Records for the copies of partitions whose primary the sender is; answered batch by batch."""
+    """Records for the copies of partitions whose primary the sender is; answered batch by batch.
+
+    Every batch below `over` was answered by all that had to: whatever of it is still on its way says nothing new.
+    """
 
     version: Version
     sequence: int
     records: list[r.Record]
+    over: int = 0
 
 
 class Replicated(msgspec.Struct, frozen=True, array_like=True, tag="replicated", gc=False):

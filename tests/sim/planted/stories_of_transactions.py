@@ -6,12 +6,14 @@ import msgspec
 
 from engine.client.calls import PutCall
 from engine.errors import Conflict
+from engine.messages import Replicate
 from engine.protocol.requests import Check, Request
 from engine.transactions.coordinator import PREPARE_SECONDS_MAX
 from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
 from tests.sim.world import SECOND, Plant
+from wal import records as r
 
 TRANSACTIONS = Stories()
 story = TRANSACTIONS.story
@@ -38,6 +40,35 @@ def one_participant_was_not_prepared(plant: Plant | None) -> None:
         found = stage.get(x, reader), stage.get(y, reader)
         stage.must(found in ((None, None), (b"1", b"1")), f"a transaction is all or nothing: {found}")
         stage.curtain()
+
+
+@story
+def a_vote_comes_once_more_when_all_is_forgotten(plant: Plant | None) -> None:
+    """n2 has read for a transaction; its vote for n3 stands still on its way, and comes when the outcome is forgotten."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, answers_kept=1)) as stage:
+        stage.put(key(1), b"read")
+        late = Rule("replicate", _is_vote_of_reader, drop=False, left=1)
+        stage.world.network.rules.append(late)
+        tx = stage.transaction()
+        stage.do(tx.get(NAMESPACE, [key(1)]))
+        stage.do(tx.put(NAMESPACE, {key(0): b"written"}))
+        stage.do(tx.commit())
+        for number in range(1, 5):
+            stage.put(key(1, number), b"more")
+        stage.wait(2_000)
+        network = stage.world.network
+        network.release([late], [held for held in network.held if held.rule is late])
+        stage.wait(1_000)
+        copy = stage["n3"].node
+        assert copy is not None
+        stage.must(not copy.core.replica.partition(1).prepared, "what is over is not in doubt again")
+        stage.curtain()
+
+
+def _is_vote_of_reader(src: str, dst: str, said: object) -> bool:
+    if not isinstance(said, Replicate) or (src, dst) != ("n2", "n3"):
+        return False
+    return any(isinstance(record, r.Prepare) and not record.writes for record in said.records)
 
 
 @story

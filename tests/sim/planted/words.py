@@ -92,6 +92,20 @@ def copy_acknowledges_what_it_refused(machine: Machine) -> None:
     around(replication, "_taken", taken)
 
 
+@WORDS.fault("5, 10")
+def a_batch_is_taken_as_often_as_it_comes(machine: Machine) -> None:
+    """A copy does not know which batches it took, and takes one that comes late for new."""
+    assert machine.node is not None
+    replication = machine.node.replication
+
+    def on_replicate(original: Callable[..., None], sender: NodeId, message: Replicate) -> None:
+        replication._taken_of.clear()
+        replication._over.clear()
+        original(sender, Replicate(message.version, message.sequence, message.records))
+
+    around(replication, "on_replicate", on_replicate)
+
+
 @WORDS.fault("1, 4")
 def no_epoch_check_on_replicate(machine: Machine) -> None:
     """A copy takes what its primary says whatever epoch it is of and whatever epoch the copy has taken part in."""
