@@ -59,8 +59,15 @@ RATES = {
     "everybody": 0.4,  # all machines lose power at once
     "lull": 0.6,  # one thing stays wrong for long, and nothing else happens: the others must serve
     "weather": 3.0,  # loss, duplicates, delay, reordering; another one every few seconds
+    "reset-lost": 2.0,  # an operator has what is LOST begin again, whatever that loses; and disks go that nobody can spare
 }
 """How often each kind comes, relative to the others, in a seed that has it."""
+
+GIVING_UP = "reset-lost"
+GIVING_UP_SHARE = 0.1
+"""The share of the seeds in which an operator gives up what is LOST. Of what clients were told nothing is judged then."""
+LAST_RESORT_NS = 15_000 * MS
+"""In the calm what is LOST is given up after so long, if its disks are gone."""
 
 
 DESTRUCTIVE = ("wipe", "old-disk", "damage")
@@ -109,6 +116,7 @@ class Faults:
             "baseline": self._baseline,
             "checkpoint": self._checkpoint,
             "client": self._client,
+            "reset-lost": self._reset_lost,
             "everybody": self._everybody,
             "lull": self._begin_lull,
         }
@@ -273,7 +281,7 @@ class Faults:
     def _spares_enough(self, machine: Machine) -> bool:
         """Whether a majority of the voters and a copy in sync of everything are left without this disk.
 
-        Beyond that nothing comes back by itself, and nothing more can be learnt from the seed.
+        Beyond that nothing comes back by itself; where an operator gives up what is LOST a majority is enough.
         """
         machines = list(self.world.machines.values())
         nodes = [m.node for m in machines if m.node is not None]
@@ -284,6 +292,8 @@ class Faults:
         accepted = [node.core.replica.accepted for node in nodes]
         coming = [topologies.decode(encoded) for after, _, encoded in accepted if encoded and after >= newest.version]
         whole = frozenset(m.name for m in machines if m is not machine and self._ruined.forgive(m, newest))
+        if GIVING_UP in self.rates:
+            return all(topology.carried_by(whole) for topology in (newest, *coming))
         leading = [m.node for m in machines if m.up and m.node is not None and m.node.exchange.attempt is not None]
         reported = [whole & self._reported(node, newest) for node in leading]
         return all(
@@ -418,6 +428,26 @@ class Faults:
         self.world.command(machine, "baseline", {"nodes": nodes, "yes": []})
         return True
 
+    def _reset_lost(self, machine: Machine) -> bool:
+        newest = self.world.newest()
+        if not machine.up or machine.paused or newest is None or not any(p.lost for p in newest.placements):
+            return False
+        self.world.command(machine, "reset-lost", {"yes": []})
+        return True
+
+    def _last_resort(self) -> None:
+        """What is LOST for good begins again; it is nothing that a disk which is here could tell."""
+        newest = self.world.newest()
+        assert newest is not None
+        machines = self.world.machines
+        for number, placement in enumerate(newest.placements):
+            here = [n for n in placement.in_sync if placement.lost and n in machines and machines[n] not in self._ruined]
+            if here:
+                lost = f"partition {number} is LOST, and {', '.join(here)} has the disk that it waits for"
+                raise Violation("liveness", lost, About(partitions=(number,)))
+        self._reset_lost(self.world.running[0])
+        self.world.after(LAST_RESORT_NS, self._last_resort)
+
     def _init_again(self, machine: Machine) -> bool:
         if not machine.up or machine.paused:
             return False
@@ -490,6 +520,8 @@ class Faults:
         if self._lull is not None:
             self._end_lull()
         world.say("calm")
+        if GIVING_UP in self.rates:
+            world.after(LAST_RESORT_NS, self._last_resort)
         world.network.heal()
         world.network.release(list(world.network.rules), list(world.network.held))
         world.network.weather = Weather()

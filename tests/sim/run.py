@@ -17,7 +17,7 @@ from engine.turn.settings import Settings
 from rebalance.affinity import assign
 from tests.sim.costs import COSTS
 from tests.sim.draws import Draws
-from tests.sim.faults import RATES, Faults
+from tests.sim.faults import GIVING_UP, GIVING_UP_SHARE, RATES, Faults
 from tests.sim.knobs import AS_DRAWN, Knobs
 from tests.sim.machine import Speed
 from tests.sim.network import MS
@@ -131,10 +131,13 @@ def run_seed(
     if shape.partitions:
         settings = msgspec.structs.replace(settings, partitions=shape.partitions)
     lmdb = draw.random() < LMDB_SHARE
-    swarm = {kind: rate for kind, rate in RATES.items() if draw.random() < 0.5}
+    common = [kind for kind in RATES if kind != GIVING_UP]
+    swarm = {kind: RATES[kind] for kind in common if draw.random() < 0.5}
     while len(swarm) < 6:
-        kind = draw.choice(list(RATES))
+        kind = draw.choice(common)
         swarm[kind] = RATES[kind]
+    if draws.of("operator").random() < GIVING_UP_SHARE:
+        swarm[GIVING_UP] = RATES[GIVING_UP]
     used = dict(rates) if rates is not None else swarm
     if lmdb:
         used.pop("old-disk", None)
@@ -186,6 +189,7 @@ def _live(
     world.form(names)
     recorder = Recorder(world)
     load, faults = Load(recorder), Faults(world, rates, pause_ns=pause_ns)
+    load.given_up = oracles.ledger.given_up
     bulk: Bulk | None = None
     try:
         first = world.add_client("c0")
@@ -222,6 +226,8 @@ def _live(
         reading = last.spawn(read_everything(load, last))
         if not world.run_while(lambda: not reading.done, at_most=REST_NS) or reading.failure:
             raise Violation("liveness", f"what was written cannot be read: {reading.failure}")
+        if oracles.ledger.given_up:
+            return  # what clients were told may be gone, and nothing else may be wrong
         if bulk is not None:
             heard = bulk.client.spawn(bulk.read())
             if not world.run_while(lambda: not heard.done, at_most=REST_NS) or heard.failure:

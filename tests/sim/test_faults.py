@@ -6,7 +6,7 @@ import pytest
 
 from engine.turn.settings import Settings
 from tests.sim.draws import Draws
-from tests.sim.faults import RATES
+from tests.sim.faults import GIVING_UP, RATES
 from tests.sim.machine import Machine
 from tests.sim.oracles import compare_copies, out_of_sync, unsettled
 from tests.sim.run import run_seed
@@ -21,12 +21,22 @@ NEEDED = {"old-disk": "kill", "baseline": "join", "leave": "join"}
 """What must happen first: an image is made of a disk at rest, and a cluster of three nodes takes nobody out."""
 
 
-@pytest.mark.parametrize("kind", RATES)
+@pytest.mark.parametrize("kind", [kind for kind in RATES if kind != GIVING_UP])
 def test_a_fault_comes_at_its_rate_and_the_cluster_finds_back(kind: str) -> None:
     rates = {kind: 1.0} | ({NEEDED[kind]: 1.0} if kind in NEEDED else {})
     result = run_seed(2, rates=rates, storm_ns=2 * SECOND, digest=False)
     assert result.violation is None, str(result.violation)
     assert set(result.faults) == set(rates)
+
+
+@pytest.mark.slow
+def test_what_nobody_can_spare_goes_and_an_operator_gives_it_up() -> None:
+    """Of what clients were told nothing is judged any more; everything else is."""
+    result = run_seed(
+        6, rates={GIVING_UP: 3.0, "wipe": 2.0, "kill": 2.0, "old-disk": 1.0}, storm_ns=4 * SECOND, digest=False
+    )
+    assert result.violation is None, str(result.violation)
+    assert result.faults[GIVING_UP]
 
 
 def test_without_rates_nothing_goes_wrong_and_everything_is_done() -> None:

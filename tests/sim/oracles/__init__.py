@@ -44,7 +44,7 @@ class Oracles:
     """All of them, over one world."""
 
     def __init__(self) -> None:
-        ledger = Ledger()
+        ledger = self.ledger = Ledger()
         self.life = Life(ledger)
         self.all: list[Oracle] = [
             ledger,  # first: the others read what it wrote

@@ -110,9 +110,11 @@ class Acknowledged(Oracle):
         return not any(write.fragment == name and write.start == span.start for write in unwritten)
 
     def finish(self, world: World) -> None:
-        """Everything that was acknowledged is part of the history that was continued."""
+        """Everything that was acknowledged is part of the history that was continued, if nobody gave it up."""
         for tx, fragments in self._kept.items():
             for name, facts in fragments.items():
+                if name[1] in self._ledger.given_up:
+                    continue
                 span = self._ledger.spans[tx][name]
                 now = [self._ledger.settled(name, counter) for counter in counters(span)]
                 for was, is_now in zip(facts, now, strict=True):

@@ -24,7 +24,7 @@ class Atomicity(Oracle):
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node learnt an outcome."""
         for record in effects.log:
-            if isinstance(record, Outcome):
+            if isinstance(record, Outcome) and not self._ledger.given_up:
                 commit, by = self._ledger.outcomes.get(record.tx, (record.commit, machine.name))
                 if commit != record.commit:
                     raise Violation(
@@ -37,6 +37,8 @@ class Atomicity(Oracle):
         """Each transaction that was voted for, in all its partitions, on all copies."""
         newest = self._ledger.newest
         assert newest is not None
+        if self._ledger.given_up:
+            return  # a decision, or a part, may be among what is lost
         for tx, votes in self._ledger.votes.items():
             ends = {number: self._end(tx, number) for number in votes}
             known = {end for end in ends.values() if end is not None}

@@ -35,7 +35,7 @@ class Deletions(Oracle):
         for machine in world.running:
             assert machine.node is not None
             for name, copy in machine.node.core.replica.fragments.items():
-                if copy.loading:
+                if copy.loading or name[1] in self._ledger.given_up:
                     continue
                 for node in newest.placements[name[1]].in_sync:
                     holder = world.machines.get(node)  # none: a disk that is gone, of which the map remembers the name
@@ -60,7 +60,7 @@ class Deletions(Oracle):
                 machine = world.machines[node]
                 assert machine.node is not None
                 for name in machine.node.core.replica.fragments:
-                    if name[1] == number:
+                    if name[1] == number and number not in self._ledger.given_up:
                         self._judge(machine, name)
 
     def _judge(self, machine: Machine, name: Fragment) -> None:

@@ -48,6 +48,7 @@ class Ledger(Oracle):
         self.votes: dict[TxId, dict[int, Prepare]] = {}  # by partition
         self.outcomes: dict[TxId, tuple[bool, NodeId]] = {}
         self.maps: dict[Version, Topology] = {}
+        self.given_up: dict[int, None] = {}  # partitions that an operator had begin again: what was in them may be lost
         self._writes: dict[tuple[Fragment, int, int, bool], tuple[Write, NodeId]] = {}
 
     @property
@@ -64,7 +65,9 @@ class Ledger(Oracle):
         """A map counts when it is on a disk."""
         for record in records:
             if isinstance(record, Committed) and record.version not in self.maps:
-                self.maps[record.version] = topologies.decode(record.topology)
+                topology = self.maps[record.version] = topologies.decode(record.topology)
+                forced = topology.interventions[-1:]
+                self.given_up |= {taken.partition: None for intervention in forced for taken in intervention.taken}
 
     def _note(self, machine: Machine, record: Record) -> None:
         match record:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 
 from engine import errors
@@ -21,11 +21,15 @@ Step = Callable[[int], Awaitable[int]]
 
 
 class Load:
-    """The clients' doings of one run. `pace` stretches all pauses; `stopping` ends every loop after what it is at."""
+    """The clients' doings of one run. `pace` stretches all pauses; `stopping` ends every loop after what it is at.
+
+    `given_up` are the partitions that an operator had begin again: what was told may not be true any more.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.stopping = False
+        self.given_up: Mapping[int, None] = {}
         self.pace = 1
         self.done = 0
         self._element = 0
