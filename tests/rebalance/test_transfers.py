@@ -142,9 +142,24 @@ def test_a_message_in_trouble_costs_time_and_nothing_else(way: str, what: str, k
     end(copies)
 
 
-@pytest.mark.parametrize("again", ["restarts", "is wiped", "sees its supplier restart"])
-@pytest.mark.parametrize("after", range(1, 13))
+STEPS = {"nothing": 12, "historical": 15, "full": 18, "parted": 28}
+"""From a map in which n3 is MOVING, and a write, until nothing is left to be said or done."""
+
+
 @pytest.mark.parametrize("way", WAYS)
+def test_a_transfer_takes_as_many_steps_as_it_is_broken_off_after(way: str) -> None:
+    copies = three()
+    WAYS[way](copies)
+    move(copies)
+    copies["n1"].put(0, k7="live")
+    taken = 0
+    while copies.step():
+        taken += 1
+    assert taken == STEPS[way]
+
+
+@pytest.mark.parametrize("again", ["restarts", "is wiped", "sees its supplier restart"])
+@pytest.mark.parametrize(("way", "after"), [(way, at) for way in WAYS for at in range(1, STEPS[way] + 1)])
 def test_a_transfer_that_breaks_off_at_any_message_is_followed_by_a_demand_for_the_rest(
     way: str, after: int, again: str
 ) -> None:
@@ -261,6 +276,9 @@ def test_a_reader_in_doubt_is_in_doubt_on_every_copy_or_on_none(way: str, ended:
     copies.judge()
     held = [READER in copies[node].replica.partition(0).prepared for node in copies.copies]
     assert held == [not ended] * 3
+    end(copies)
+    held = [READER in copies[node].replica.partition(0).prepared for node in copies.copies]
+    assert held == [not ended] * 3, "and after a promotion"
 
 
 @pytest.mark.parametrize("begins", [True, False], ids=["begins", "ends"])
@@ -333,6 +351,27 @@ def test_undoing_names_the_keys_that_it_touched() -> None:
     assert copies["n3"].rows(0)[b"k4"][2] == b"v4"
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["goes on", "restarts"])
+def test_rows_that_a_copy_undid_are_suspects_until_they_were_fetched(restarts: bool) -> None:
+    copies = three()
+    parted(copies)
+    move(copies)
+    name, suspects = name_of(0), dict[bytes, None]()
+    while not suspects and copies.step():
+        suspects = dict(copies["n3"].replica.fragment(name).suspects)
+    assert suspects == {b"k4": None, b"k5": None}, "it has undone what nobody heard of"
+    if restarts:
+        copies.leaves("n3")
+        copies.map(("n1", "n2"), ("n1", "n2"))
+        copies.returns("n3")
+        assert copies["n3"].replica.fragment(name).suspects == suspects, "its log says so"
+        move(copies)
+    end(copies)
+    assert copies["n3"].replica.fragment(name).suspects == {}
+    assert copies["n3"].demander.progress.rows.get("fetched", 0) >= 1
+    assert [copies["n3"].rows(0)[key][2] for key in suspects] == [b"v4", b"said"]
+
+
 def test_a_key_whose_tombstone_is_gone_is_gone_from_a_copy_that_still_had_it() -> None:
     copies = three()
     historical(copies)
@@ -346,6 +385,8 @@ def test_a_key_whose_tombstone_is_gone_is_gone_from_a_copy_that_still_had_it() -
     copies.judge()
     assert b"k2" not in copies["n3"].rows(0)
     assert copies["n1"].supply.vouching.differed == {}, "and not because it was found to differ"
+    end(copies)
+    assert b"k2" not in copies["n1"].rows(0)
 
 
 def test_a_write_under_way_waits_for_a_copy_that_is_about_to_be_vouched_for() -> None:
