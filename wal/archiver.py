@@ -276,7 +276,7 @@ class _Packer:
         self.put(b"".join(packed))
         way = self.extent(encode_way(b"".join(cut.glue), cut.lengths, cut.order))
         end = blocks[-1].offset + len(blocks[-1].data)
-        self.chunks.append(Chunk(blocks[0].offset, end, first_lsn, first_frame, len(frames), way))
+        self.chunks.append(Chunk(blocks[0].offset, end, first_lsn, first_frame, frames=len(frames), way=way))
 
     def _note(self, frame: int, touched: Touched) -> None:
         for fragment, (low, high) in touched.items():

@@ -133,7 +133,7 @@ def append(directory: Path, records: Sequence[Record], *, now_ms: int) -> None:
 def replace(directory: Path, fragment: Fragment, rows: dict[bytes, Entry | None]) -> None:
     """Change rows of a stopped node's store, with right checksums; None removes one."""
     store = LmdbStore(directory / "store")
-    store.write(CheckpointImage(store.load().lsn, {}, {}, {}, [], {fragment: rows}))
+    store.write(CheckpointImage(store.load().lsn, {}, {}, {}, cleared=[], rows={fragment: rows}))
     store.close()
 
 

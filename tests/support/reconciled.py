@@ -99,9 +99,9 @@ def _vote(root: Path) -> None:
     for node in ("n1", "n2"):
         with read_directory(root / node) as state:
             lwm, epoch = state.fragments[name].counter.lwm, state.partitions[number].epoch
-        held = r.Write(namespace, number, epoch, lwm, [b"k320"], [b"held"], 0, IN_DOUBT)
-        above = r.Write(namespace, number, epoch, lwm + 1, [b"k321"], [b"above"], 0)
-        prepare = r.Prepare(IN_DOUBT, number, epoch, [held], [], [number, 3], 3)
+        held = r.Write(namespace, number, epoch, lwm, keys=[b"k320"], values=[b"held"], stable=0, tx=IN_DOUBT)
+        above = r.Write(namespace, number, epoch, lwm + 1, keys=[b"k321"], values=[b"above"], stable=0)
+        prepare = r.Prepare(IN_DOUBT, number, epoch, [held], locks=[], participants=[number, 3], decision=3)
         append(root / node, [prepare, r.Update([above])], now_ms=NOW_MS)
         append(root / node, [r.Checkpoint(0)], now_ms=NOW_MS + YEAR_MS)
 
@@ -129,7 +129,7 @@ def _clash(root: Path) -> None:
     namespace, number = name = fragment_of(b"k330")
     with read_directory(root / "n2") as state:
         lwm, epoch = state.fragments[name].counter.lwm, state.partitions[number].epoch
-    overlap = r.Write(namespace, number, epoch, lwm - 1, [b"x", b"y"], [b"", b""])
+    overlap = r.Write(namespace, number, epoch, lwm - 1, keys=[b"x", b"y"], values=[b"", b""])
     append(root / "n2", [r.Update([overlap])], now_ms=NOW_MS)
 
 
@@ -170,7 +170,11 @@ def _one_counter_behind(root: Path) -> None:
     for node in ("n1", "n2"):
         with read_directory(root / node) as state:
             lwm, epoch = state.fragments[name].counter.lwm, state.partitions[number].epoch
-        append(root / node, [r.Update([r.Write(namespace, number, epoch, lwm, [b"k341"], [b"newer"])])], now_ms=NOW_MS)
+        append(
+            root / node,
+            [r.Update([r.Write(namespace, number, epoch, lwm, keys=[b"k341"], values=[b"newer"])])],
+            now_ms=NOW_MS,
+        )
         append(root / node, [r.Checkpoint(0)], now_ms=NOW_MS + 3_600_000)
 
 
@@ -186,7 +190,17 @@ def _half(root: Path, *, trace: bool) -> None:
             if commit or trace:
                 lwm, epoch = begun[name]
                 write = r.Write(*name, epoch, lwm, [key], [b"half"], 0, IN_DOUBT)
-                said.append(r.Prepare(IN_DOUBT, name[1], epoch, [write], [], sorted([one[1], other[1]]), one[1]))
+                said.append(
+                    r.Prepare(
+                        IN_DOUBT,
+                        name[1],
+                        epoch,
+                        [write],
+                        locks=[],
+                        participants=sorted([one[1], other[1]]),
+                        decision=one[1],
+                    )
+                )
                 said.append(r.Outcome(IN_DOUBT, name[1], epoch, commit, [(name[0], lwm, 1)]))
         append(root / node, said, now_ms=NOW_MS)
 
@@ -201,7 +215,11 @@ def _voted_and_committed_elsewhere(root: Path) -> None:
         for name, key in ((one, b"k342"), (other, b"k343")):
             lwm, epoch = begun[name]
             write = r.Write(*name, epoch, lwm, [key], [b"half"], 0, IN_DOUBT)
-            said.append(r.Prepare(IN_DOUBT, name[1], epoch, [write], [], sorted([one[1], other[1]]), one[1]))
+            said.append(
+                r.Prepare(
+                    IN_DOUBT, name[1], epoch, [write], locks=[], participants=sorted([one[1], other[1]]), decision=one[1]
+                )
+            )
         said.append(r.Outcome(IN_DOUBT, one[1], begun[one][1], True, [(one[0], begun[one][0], 1)]))
         append(root / node, said, now_ms=NOW_MS)
 
@@ -218,14 +236,16 @@ def _misplace(root: Path) -> None:
     for node in ("n1", "n2", "n3"):
         with read_directory(root / node) as state:
             lwm, epoch = state.fragments["acc", number].counter.lwm, state.partitions[number].epoch
-        append(root / node, [r.Update([r.Write("acc", number, epoch, lwm, [b"k344"], [b"here"])])], now_ms=NOW_MS)
+        append(
+            root / node, [r.Update([r.Write("acc", number, epoch, lwm, keys=[b"k344"], values=[b"here"])])], now_ms=NOW_MS
+        )
 
 
 def _forget_fragment(root: Path) -> None:
     """A whole fragment, its rows and its counters, is gone from one store."""
     store = LmdbStore(root / "n2" / "store")
     name = fragment_of(b"k345")
-    store.write(CheckpointImage(store.load().lsn, {}, {name: None}, {}, [name], {}))
+    store.write(CheckpointImage(store.load().lsn, {}, {name: None}, {}, cleared=[name], rows={}))
     store.close()
 
 

@@ -54,7 +54,7 @@ async def puts(setting: Setting, figure: str, clients: int, goal: float) -> list
         await namespace.put(b"key-%08d" % number, value)
 
     what = f"durable replicated single-key puts, {clients:,} clients"
-    return [await _rate(setting, figure, clients, put, 1, what, "puts/s", goal)]
+    return [await _rate(setting, figure, clients, put, updates=1, what=what, unit="puts/s", goal=goal)]
 
 
 async def transactions(setting: Setting, figure: str, clients: int, goal: float) -> list[Measured]:
@@ -69,7 +69,7 @@ async def transactions(setting: Setting, figure: str, clients: int, goal: float)
             await inside.put(other, value)
 
     what = f"two-partition transactions, {clients:,} clients"
-    return [await _rate(setting, figure, clients, transact, 2, what, "tx/s", goal)]
+    return [await _rate(setting, figure, clients, transact, updates=2, what=what, unit="tx/s", goal=goal)]
 
 
 def _two_partitions(database: aio.Database, number: int) -> tuple[bytes, bytes]:

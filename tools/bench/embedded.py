@@ -18,13 +18,13 @@ WARM_UP = 0.2
 async def embedded_puts(setting: Setting, figure: str, tasks: int, goal: float) -> list[Measured]:
     """Single-key puts of new keys, each durable when it is answered."""
     what = f"embedded: durable single-key puts, {tasks} tasks"
-    return [await _rate(setting, figure, tasks, 1, what, "puts/s", goal)]
+    return [await _rate(setting, figure, tasks, 1, what=what, unit="puts/s", goal=goal)]
 
 
 async def embedded_batches(setting: Setting, figure: str, tasks: int, batch: int, goal: float) -> list[Measured]:
     """The same in batches."""
     what = f"embedded: durable keys in batches of {batch}, {tasks} tasks"
-    return [await _rate(setting, figure, tasks, batch, what, "keys/s", goal)]
+    return [await _rate(setting, figure, tasks, batch, what=what, unit="keys/s", goal=goal)]
 
 
 async def _rate(setting: Setting, figure: str, tasks: int, batch: int, what: str, unit: str, goal: float) -> Measured:

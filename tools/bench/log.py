@@ -49,7 +49,9 @@ def blocks_of(updates: int, *, draw: Random | None = None) -> Iterator[list[Reco
             counters[at] += 1
             if draw is not None:
                 value = draw.randbytes(VALUE_BYTES)
-            block.append(Update([Write(NAMESPACE, at, 1, start, [key], [value], start, n.to_bytes(16, "big"))]))
+            block.append(
+                Update([Write(NAMESPACE, at, 1, start, keys=[key], values=[value], stable=start, tx=n.to_bytes(16, "big"))])
+            )
         yield block
 
 
@@ -111,8 +113,8 @@ async def history(setting: Setting, figure: str, goal: float) -> list[Measured]:
                 ends[record.writes[0].partition] = record.writes[0].end
         log.sync()
         return [
-            _history(log, figure, ends, 1.0, "a copy that misses everything", goal),
-            _history(log, f"{figure}-end", ends, 0.01, "a copy that misses a hundredth", None),
+            _history(log, figure, ends, 1.0, what="a copy that misses everything", goal=goal),
+            _history(log, f"{figure}-end", ends, 0.01, what="a copy that misses a hundredth", goal=None),
         ]
 
 

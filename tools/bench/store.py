@@ -53,7 +53,7 @@ def image_of(lsn: int, rows: int, value: bytes, *, cleared: bool = False) -> Che
         changes.setdefault(_fragment(key), {})[key] = Entry(1, n + 1, value)
     states: dict[Fragment, bytes | None] = dict.fromkeys(changes, b"s" * 200)
     return CheckpointImage(
-        lsn, {"node": b"n" * 500}, states, {}, list(changes) if cleared else [], {} if cleared else changes
+        lsn, {"node": b"n" * 500}, states, {}, cleared=list(changes) if cleared else [], rows={} if cleared else changes
     )
 
 

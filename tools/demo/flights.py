@@ -134,13 +134,13 @@ def parse_departures(lines: Iterable[str], *, months: int = 12) -> Iterator[Depa
             carrier,
             flight,
             tail,
-            origin,
-            dest,
-            f"{hour:0>2}:{minute:0>2}",
-            dep_delay,
-            arr_delay,
-            air_time,
-            int(numbers[3]),
+            origin=origin,
+            dest=dest,
+            scheduled=f"{hour:0>2}:{minute:0>2}",
+            dep_delay=dep_delay,
+            arr_delay=arr_delay,
+            air_time=air_time,
+            miles=int(numbers[3]),
         )
 
 
@@ -185,7 +185,9 @@ def hours_of(departures: Iterable[Departure]) -> list[Hour]:
         key = flight_key(d)
         mine = flights.setdefault(d.hour, {})
         assert key not in mine, f"{key.decode()} departs once"
-        mine[key] = encode(Flight(d.tail, d.dest, d.scheduled, d.dep_delay, d.arr_delay, d.air_time, d.miles))
+        mine[key] = encode(
+            Flight(d.tail, d.dest, d.scheduled, d.dep_delay, arr_delay=d.arr_delay, air_time=d.air_time, miles=d.miles)
+        )
         totals = adds.setdefault(d.hour, {namespace: {} for namespace in TOTALS})
         one = counted(d)
         for namespace, total_key in total_keys(d):

@@ -92,7 +92,7 @@ class Audit:
     def note(self, notes: Sequence[tuple[int, NodeId, Outcome, str]]) -> None:
         """Note what became of some actions."""
         now_ms = time.time_ns() // 1_000_000
-        lines = [Note(self.plan, n, node, outcome, why, now_ms) for n, node, outcome, why in notes]
+        lines = [Note(self.plan, n, node, outcome, why=why, time_ms=now_ms) for n, node, outcome, why in notes]
         with self._path.open("ab") as file:
             file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
             file.flush()

@@ -80,7 +80,18 @@ def check_command(
         if sketches:
             report = _of_sketches(directories, values, grace, limit, ask)
         else:
-            report = _run(directories, engine, master, parallelism, values, grace, limit, level, recheck, delay)
+            report = _run(
+                directories,
+                engine,
+                master,
+                parallelism,
+                values=values,
+                grace=grace,
+                limit=limit,
+                level=level,
+                recheck=recheck,
+                delay=delay,
+            )
         if out is not None:
             report.write(out, page_of(report))
     _print(report, as_json=as_json)

@@ -65,7 +65,9 @@ def compare(
             findings += [f for f in _histories(name, both, primary, reach[copy.node]) if f.on == [copy.node]]
     findings += gaps(name, copies, rules, compared)
     beside = runs if runs is not None else [[list(c.rows) for c in copies]]
-    findings += compare_rows(name, copies, reach, primary, rules, compared, beside, agreed, only)
+    findings += compare_rows(
+        name, copies, reach, primary, rules=rules, compared=compared, runs=beside, agreed=agreed, only=only
+    )
     if not any(rules.under_way(c.node, c.view.touched_ms) for c in copies):
         compared.stale_keys = compared.unsettled_keys
     compared.findings = [_with_roles(finding, copies) for finding in findings]

@@ -29,9 +29,15 @@ def _writes(record: r.Record) -> Iterable[r.Write]:
         case r.Update(writes) | r.History(writes) | r.Prepare(writes=writes):
             return writes
         case r.Outcome(tx, partition, epoch, False, ranges):
-            return [r.Write(n, partition, epoch, start, [], [], 0, tx, delta) for n, start, delta in ranges]
+            return [
+                r.Write(n, partition, epoch, start, keys=[], values=[], stable=0, tx=tx, closed=delta)
+                for n, start, delta in ranges
+            ]
         case r.NoOp(partition, epoch, ranges):
-            return [r.Write(n, partition, epoch, start, [], [], 0, b"", delta) for n, start, delta in ranges]
+            return [
+                r.Write(n, partition, epoch, start, keys=[], values=[], stable=0, tx=b"", closed=delta)
+                for n, start, delta in ranges
+            ]
         case _:
             return ()
 

@@ -96,9 +96,9 @@ def ask(state: State, asked: Mapping[Fragment, Asked]) -> None:
                         for write in prepare.writes:
                             _written(asked, write, at, within.time_ms, r.kind_of(prepare))
                     elif not commit:
-                        _closed(asked, partition, epoch, ranges, lsn, block.time_ms, "outcome", tx)
+                        _closed(asked, partition, epoch, ranges, lsn=lsn, time_ms=block.time_ms, record="outcome", tx=tx)
                 case r.NoOp(partition, epoch, ranges):
-                    _closed(asked, partition, epoch, ranges, lsn, block.time_ms, "noop", b"")
+                    _closed(asked, partition, epoch, ranges, lsn=lsn, time_ms=block.time_ms, record="noop", tx=b"")
                 case _:
                     pass
 
@@ -129,7 +129,7 @@ def _closed(
 ) -> None:
     for namespace, start, delta in ranges:
         if (namespace, partition) in asked:
-            write = r.Write(namespace, partition, epoch, start, [], [], 0, tx, delta)
+            write = r.Write(namespace, partition, epoch, start, keys=[], values=[], stable=0, tx=tx, closed=delta)
             _written(asked, write, lsn, time_ms, record)
 
 

@@ -42,7 +42,7 @@ def compare_rows(
     `runs` are those of the copies, in their order. `agreed`: up to which counter their histories are known to be the
     same, -1 where they part. `only`: the runs are of these keys, and of others nothing is said.
     """
-    walk = _Rows(name, copies, reach, primary, rules, compared, agreed)
+    walk = _Rows(name, copies, reach, primary, rules=rules, compared=compared, agreed=agreed)
     if only is not None:
         walk.only(only)
     return walk.compare(runs)
@@ -192,7 +192,7 @@ class _Rows:
         judgement = self._judgement(key, [entry])
         if kind is Kind.MISPLACED:
             judgement = _Judgement(Proof.NONE, None, judgement.history)
-        self._add(key, kind, on, copies, detail, judgement)
+        self._add(key, kind, on, copies, detail=detail, judgement=judgement)
 
     # Keys on which they differ.
 
@@ -341,7 +341,7 @@ class _Rows:
             judgement = self._judgement(key, [entry for _, entry in whole] or [None])._replace(proof=Proof.CHECKSUM)
             holders = _holders(key, whole, judgement.said)
             nodes = [c.node for c in on]
-            self._add(key, Kind.UNREADABLE, nodes, shown, on[0].damaged[key], judgement, holders=holders)
+            self._add(key, Kind.UNREADABLE, nodes, shown, detail=on[0].damaged[key], judgement=judgement, holders=holders)
 
     def _add(
         self,

@@ -213,7 +213,7 @@ class Task(Generic[S]):
         counts.copies_known += len(known)
         if copies:
             read = self.read(name, compared, copies, placement)
-            found = compare(name, copies, placement.primary, rules, read.runs, read.only)
+            found = compare(name, copies, placement.primary, rules, runs=read.runs, only=read.only)
             self._keep(name, found)
             read.done()
             ahead = max(found.cut, *(c.view.counter.lwm for c in copies)) if placement.lost else found.cut

@@ -67,7 +67,9 @@ def compare_transactions(
         if any(rules.under_way(c.node, c.view.prepared[tx].since_ms) for c in on):
             compared.under_way += 1
         else:
-            compared.findings.append(_unresolved(number, tx, copies, on, decisions.get(tx), ended.get(tx, {})))
+            compared.findings.append(
+                _unresolved(number, tx, copies, on, decision=decisions.get(tx), ended=ended.get(tx, {}))
+            )
     for one in torn:
         compared.findings.append(_in_two_ways(number, one))
     known = {one.tx for one in torn}

@@ -165,7 +165,7 @@ class LogHistories:
 
     def _close(self, lsn: int, partition: int, epoch: int, ranges: list[r.Range]) -> None:
         for namespace, start, delta in ranges:
-            self._write(lsn, r.Write(namespace, partition, epoch, start, [], [], closed=delta))
+            self._write(lsn, r.Write(namespace, partition, epoch, start, keys=[], values=[], closed=delta))
 
 
 class Compared(msgspec.Struct, frozen=True):

@@ -77,7 +77,7 @@ def export(
     try:
         out.mkdir(parents=True)
         for at, place in enumerate(places):
-            for cells in _rows(place, trouble, wanted, from_lsn, to_lsn, values):
+            for cells in _rows(place, trouble, wanted, from_lsn, to_lsn=to_lsn, values=values):
                 file = cells[_NAMESPACE], at
                 rows = held.setdefault(file, [])
                 if file not in files:

@@ -84,12 +84,12 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
                 bare = not writes and not locks and self._fits(None, partition, [], [tx], epoch)
                 return msgspec.structs.replace(record, writes=kept, locks=held) if kept or held or bare else None
             case r.Outcome(tx, partition, epoch, _, ranges):
-                wanted = any(self._fits(ns, partition, [], [tx], epoch, at) for ns, at in _spans(ranges))
+                wanted = any(self._fits(ns, partition, [], [tx], epoch=epoch, counters=at) for ns, at in _spans(ranges))
             case r.NoOp(partition, epoch, gaps):
-                wanted = any(self._fits(ns, partition, [], [], epoch, at) for ns, at in _spans(gaps))
+                wanted = any(self._fits(ns, partition, [], [], epoch=epoch, counters=at) for ns, at in _spans(gaps))
             case r.EpochStart(partition, epoch, firsts):
                 begun = [(None, None), *((ns, (first, first)) for ns, first in firsts)]
-                wanted = any(self._fits(ns, partition, [], [], epoch, at) for ns, at in begun)
+                wanted = any(self._fits(ns, partition, [], [], epoch=epoch, counters=at) for ns, at in begun)
             case r.Preload(namespace, partition, epochs, counters, keys):
                 wanted = self._fits(namespace, partition, keys, _decided(namespace, keys)) and any(
                     _within(epoch, self.epochs) and _within(counter, self.counters)
@@ -97,7 +97,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
                 )
             case r.Undo(namespace, partition, above, keys):
                 at = (above + 1, above + 1)
-                wanted = self.epochs is None and self._fits(namespace, partition, keys, _decided(namespace, keys), 0, at)
+                wanted = self.epochs is None and self._fits(
+                    namespace, partition, keys, _decided(namespace, keys), epoch=0, counters=at
+                )
             case r.Results(partition, txs):
                 wanted = self.epochs is None and self._fits(None, partition, [], txs)
             case r.Forget(partition, epoch):
@@ -106,12 +108,14 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
                 wanted = self.epochs is None and self._fits(namespace, partition, [], [])
             case r.FragmentReady(namespace, partition, lwm, _, epochs_):
                 known = [epoch for epoch, _ in epochs_ if _within(epoch, self.epochs)]
-                wanted = bool(known or self.epochs is None) and self._fits(namespace, partition, [], [], 0, (lwm, lwm))
+                wanted = bool(known or self.epochs is None) and self._fits(
+                    namespace, partition, [], [], epoch=0, counters=(lwm, lwm)
+                )
             case r.Trimmed(_, dropped):
                 gone = [(ns, partition, (counter, counter)) for ns, partition, counter in dropped]
-                wanted = self.epochs is None and any(self._fits(ns, p, [], [], 0, at) for ns, p, at in gone)
+                wanted = self.epochs is None and any(self._fits(ns, p, [], [], epoch=0, counters=at) for ns, p, at in gone)
             case r.Stable(partition, epoch, counters_):
-                wanted = any(self._fits(ns, partition, [], [], epoch, (at, at)) for ns, at in counters_)
+                wanted = any(self._fits(ns, partition, [], [], epoch=epoch, counters=(at, at)) for ns, at in counters_)
             case r.Compare(partition, epoch):
                 wanted = self._fits(None, partition, [], [], epoch)
             case r.Origin(partition, epoch, tx):
@@ -129,7 +133,12 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     def _fits_write(self, write: r.Write, tx: TxId) -> bool:
         txs = [tx, *_decided(write.namespace, write.keys)]
         return self._fits(
-            write.namespace, write.partition, write.keys, txs, write.epoch, (write.start + 1, write.start + write.delta)
+            write.namespace,
+            write.partition,
+            write.keys,
+            txs,
+            epoch=write.epoch,
+            counters=(write.start + 1, write.start + write.delta),
         )
 
     def _fits(

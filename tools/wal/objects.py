@@ -149,12 +149,12 @@ class Told:
             write.partition,
             write.epoch,
             first,
-            write.start + write.delta,
-            [self.entry(namespace, key, value, at) for at, (key, value) in enumerate(rows, first)],
-            write.stable,
-            write.tx.hex(),
-            write.origin,
-            write.closed > 0,
+            last=write.start + write.delta,
+            entries=[self.entry(namespace, key, value, at) for at, (key, value) in enumerate(rows, first)],
+            stable=write.stable,
+            tx=write.tx.hex(),
+            issued_in=write.origin,
+            closed=write.closed > 0,
         )
 
     def _rows(self, record: r.Preload) -> list[s.Entry]:
@@ -179,9 +179,9 @@ class Told:
             case Values.NONE:
                 return s.Entry(name, "put", counter, epoch, len(value))
             case Values.HASH:
-                return s.Entry(name, "put", counter, epoch, len(value), value_hash(value))
+                return s.Entry(name, "put", counter, epoch, size=len(value), hash=value_hash(value))
             case Values.FULL:
-                return s.Entry(name, "put", counter, epoch, len(value), "", self._bytes(value))
+                return s.Entry(name, "put", counter, epoch, size=len(value), hash="", value=self._bytes(value))
             case _:
                 assert_never(self._values)
 

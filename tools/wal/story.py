@@ -113,7 +113,7 @@ class Story:
         if found is None:
             size = 0 if value is None else len(value)
             kept = value if self._keep else None
-            found = self._changes[name] = Change(epoch, counter, value is None, size, told, tx, kept)
+            found = self._changes[name] = Change(epoch, counter, value is None, size, hash=told, tx=tx, value=kept)
         found.tx = found.tx or tx
         return found
 
@@ -153,7 +153,7 @@ class Story:
         by = own.node if own is not None else self._primary(at, epoch)
         label = own.label if own is not None else ""
         client, address = (session.client, session.address) if session is not None else ("", "")
-        return r.Origin(at, epoch, change.tx, by, label, client, address)
+        return r.Origin(at, epoch, change.tx, by, label=label, client=client, address=address)
 
     def note_map(self, topology: Topology | None) -> None:
         """A committed map: an epoch has one primary, in every map that has it."""
@@ -315,7 +315,7 @@ class Reading:
         newest = max(((seen.epoch, change.counter) for change, seen in self._standing), default=(0, 0))
         if (entry.epoch, entry.counter) > newest and entry.counter <= self.floor:
             change = self._story.change(entry.epoch, entry.counter, entry.value, b"")
-            self._add(change, Seen(self._node, self._rest.lsn, 0, "store", entry.epoch, self._rest.lsn))
+            self._add(change, Seen(self._node, self._rest.lsn, 0, "store", epoch=entry.epoch, since_lsn=self._rest.lsn))
 
     def take_decision(self, block: Block) -> None:
         """Read on in a partition where transactions of the story were decided."""
@@ -337,7 +337,7 @@ class Reading:
         tx = prepare.tx if prepare is not None else write.tx
         change = self._story.change(write.issued, write.start + 1 + at, write.values[at], tx)
         if prepare is None:
-            self._add(change, Seen(self._node, lsn, time_ms, how, write.epoch, lsn, time_ms))
+            self._add(change, Seen(self._node, lsn, time_ms, how, epoch=write.epoch, since_lsn=lsn, since_ms=time_ms))
             return
         change.prepared, change.decision = True, prepare.decision
         seen = Seen(self._node, lsn, time_ms, how, write.epoch)
@@ -353,7 +353,7 @@ class Reading:
             self._cut(lsn, time_ms, 0)
             return
         change = self._story.change(record.epochs[at], record.counters[at], record.values[at], b"")
-        self._add(change, Seen(self._node, lsn, time_ms, "full", record.epochs[at], lsn, time_ms))
+        self._add(change, Seen(self._node, lsn, time_ms, "full", epoch=record.epochs[at], since_lsn=lsn, since_ms=time_ms))
 
     def _add(self, change: Change, seen: Seen) -> None:
         change.seen.append(seen)

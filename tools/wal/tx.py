@@ -90,9 +90,9 @@ def _whole(own: r.Origin | None, session: r.Origin | None) -> r.Origin | None:
         session.epoch,
         session.tx,
         own.node if own is not None else "",
-        own.label if own is not None else "",
-        session.client,
-        session.address,
+        label=own.label if own is not None else "",
+        client=session.client,
+        address=session.address,
     )
 
 

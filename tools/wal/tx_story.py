@@ -103,7 +103,7 @@ class TxReading:
             for tx, what, partition, about in self._said(record):
                 story = self._stories.get(tx)
                 if story is not None:
-                    story.steps.append(Step(block.time_ms, self._node, lsn, what, partition, about))
+                    story.steps.append(Step(block.time_ms, self._node, lsn, what, partition=partition, about=about))
 
     def _said(self, record: r.Record) -> Iterator[tuple[TxId, str, int, str]]:
         match record:
