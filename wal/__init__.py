@@ -11,11 +11,12 @@ from wal.counters import CounterAhead, CounterError, CounterOverlap, PartitionCo
 from wal.disk import DirectoryDisk, Disk, DiskError, DiskFull, DiskMissing, File
 from wal.errors import Finding, LogBehindStore, LogClosed, LogDamaged, LogError, LogForeign, LogTooNew
 from wal.history import HistoryCursor
-from wal.log import Log, LogSettings
+from wal.log import Log
 from wal.reader import Report, Source, backwards, begins, follow, indexes, inspect, list_segments, read, verify
 from wal.repair import Torn
 from wal.scan import RawBlock
 from wal.segment import Block, SegmentInfo
+from wal.settings import LogSettings
 from wal.walk import Owner
 from wal.want import Want
 

@@ -20,11 +20,9 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-import msgspec
-
 from wal import retention
 from wal.archiver import Archiver, finish
-from wal.codec import CAPACITY_MAX, EMPTY_BODY, SegmentHeader, decode_header, encode_body, encode_header
+from wal.codec import EMPTY_BODY, SegmentHeader, decode_header, encode_body, encode_header
 from wal.disk import Disk, DiskError, DiskFull, File
 from wal.errors import LogClosed
 from wal.history import HistoryCursor, SegmentView
@@ -37,44 +35,8 @@ from wal.recovery import examine, require
 from wal.repair import Torn, accept, repair
 from wal.segment import PREPARED, Block, SegmentBuilder, SegmentInfo, capacity_for, next_header, segment_name
 from wal.segments import Segments
+from wal.settings import LogSettings
 from wal.want import Want
-
-SEGMENT_BYTES_MIN = 1024
-FIRST_SEGMENT_BYTES = 1 << 20
-"""A log begins with a segment of this size, and each is twice the one before, up to the size that is set."""
-PIN_SHARE = 8
-"""This part of the cap is kept free for what is pinned, in whole segments."""
-
-
-class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`segment_bytes` is the size that a segment's file grows to; a block that does not fit gets a larger one of its own.
-
-    `total_bytes` caps all segments together, the prepared one included, and what is older than `age_ms` (0: nothing) need
-    not be kept either (see `wal.retention`).
-    """
-
-    segment_bytes: int = 64 << 20
-    total_bytes: int = 1 << 30
-    age_ms: int = 0
-
-    def __post_init__(self) -> None:
-        if not SEGMENT_BYTES_MIN <= self.segment_bytes <= CAPACITY_MAX:
-            raise ValueError(f"segment_bytes is {self.segment_bytes}: expected {SEGMENT_BYTES_MIN} to {CAPACITY_MAX} bytes")
-        if self.total_bytes < 3 * self.segment_bytes:
-            raise ValueError(
-                f"total_bytes is {self.total_bytes}: expected at least three segments, {3 * self.segment_bytes} bytes, "
-                "for the one that is written, the next, and one of history"
-            )
-
-    @property
-    def first_bytes(self) -> int:
-        """The size of a log's first segment."""
-        return min(self.segment_bytes, FIRST_SEGMENT_BYTES)
-
-    @property
-    def pin_bytes(self) -> int:
-        """How much of the cap only pinned segments may take."""
-        return self.total_bytes // PIN_SHARE // self.segment_bytes * self.segment_bytes
 
 
 class Log:

@@ -169,7 +169,17 @@ class SegmentBuilder:
         times = self.first_time_ms, self.last_time_ms
         records = self.next_lsn - header.first_lsn
         blocks = len(self.index.starts)
-        return Trailer(self.last_lsn, self.end, *times, records, blocks, self.crc, 0, 0, header.first_lsn)
+        return Trailer(
+            self.last_lsn,
+            self.end,
+            *times,
+            records=records,
+            blocks=blocks,
+            last_crc=self.crc,
+            index_bytes=0,
+            index_crc=0,
+            first_lsn=header.first_lsn,
+        )
 
     def footer(self, *, mentions: bool = True) -> tuple[Trailer, int, bytes]:
         """(trailer, offset, bytes) of the footer that seals it.

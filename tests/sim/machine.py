@@ -34,8 +34,8 @@ from tests.support.memory_disk import Keep, MemoryDisk, PowerCut, Unsynced
 from wal import DiskError, Log, LogError, LogSettings
 from wal.ids import NodeId
 from wal.index import touched_by
-from wal.log import SEGMENT_BYTES_MIN
 from wal.records import Record
+from wal.settings import SEGMENT_BYTES_MIN
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -143,6 +143,15 @@ def _processor_seconds(cluster: LocalCluster) -> float:
     return sum(node.cpu_seconds() for node in cluster.running)
 
 
+async def _beside(database: aio.Database, number: int, stop: asyncio.Event) -> int:
+    """One client of the load beside the beats; how many keys it put."""
+    namespace, written = database.namespace(NAMESPACE), 0
+    while not stop.is_set():
+        await namespace.put(b"key-%d-%d" % (number, written), b"v" * VALUE_BYTES)
+        written += 1
+    return written
+
+
 async def blocked(setting: Setting, figure: str, goal: float) -> list[Measured]:
     """How long a write waits when its primary is killed, beside other load."""
     async with three_nodes(setting, figure) as (cluster, database):
@@ -153,14 +162,7 @@ async def blocked(setting: Setting, figure: str, goal: float) -> list[Measured]:
         heart = Heart(database, victim)
         stop = asyncio.Event()
 
-        async def beside(number: int) -> int:
-            namespace, written = database.namespace(NAMESPACE), 0
-            while not stop.is_set():
-                await namespace.put(b"key-%d-%d" % (number, written), b"v" * VALUE_BYTES)
-                written += 1
-            return written
-
-        loading = [asyncio.create_task(beside(n)) for n in range(LOAD_BESIDE)]
+        loading = [asyncio.create_task(_beside(database, n, stop)) for n in range(LOAD_BESIDE)]
         beating = asyncio.create_task(heart.beat())
         try:
             await asyncio.sleep(BEATS_BEFORE_SECONDS)

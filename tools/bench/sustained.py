@@ -11,12 +11,28 @@ from engine import aio
 from engine.client.admin import ask
 from tools.bench.cluster import NAMESPACE, counted, three_nodes
 from tools.bench.figures import VALUE_BYTES, Measured, Setting, per_second
+from tools.local_cluster import LocalCluster
 
 CLIENTS = 64
 KEYS = 100_000
 CYCLES_LEAST = 4
 CYCLE_SECONDS = 10.0
 LOOK_SECONDS = 0.02
+
+
+async def _checkpoints(setting: Setting, cluster: LocalCluster, end: float) -> list[tuple[float, float]]:
+    """Checkpoints of all nodes, one after another until then: when each was ordered, and when it was written."""
+    written: list[tuple[float, float]] = []
+    pause = min(CYCLE_SECONDS, setting.seconds / (CYCLES_LEAST + 1))
+    while time.perf_counter() + pause < end:
+        await asyncio.sleep(pause)
+        start = time.perf_counter()
+        for node in cluster.running:
+            await ask(node.address, "checkpoint")
+        while any([(await ask(node.address, "status"))["checkpointing"] for node in cluster.running]):
+            await asyncio.sleep(LOOK_SECONDS)
+        written.append((start, time.perf_counter()))
+    return written
 
 
 async def sustained(setting: Setting, figure: str, goal: float) -> list[Measured]:
@@ -34,21 +50,8 @@ async def sustained(setting: Setting, figure: str, goal: float) -> list[Measured
                 await namespace.put(b"key-%09d" % draw.randrange(KEYS), value)
                 waits.append((asked, time.perf_counter()))
 
-        async def checkpoints() -> list[tuple[float, float]]:
-            written: list[tuple[float, float]] = []
-            pause = min(CYCLE_SECONDS, setting.seconds / (CYCLES_LEAST + 1))
-            while time.perf_counter() + pause < end:
-                await asyncio.sleep(pause)
-                start = time.perf_counter()
-                for node in cluster.running:
-                    await ask(node.address, "checkpoint")
-                while any([(await ask(node.address, "status"))["checkpointing"] for node in cluster.running]):
-                    await asyncio.sleep(LOOK_SECONDS)
-                written.append((start, time.perf_counter()))
-            return written
-
         async with asyncio.TaskGroup() as tasks:
-            writing = tasks.create_task(checkpoints())
+            writing = tasks.create_task(_checkpoints(setting, cluster, end))
             for number in range(CLIENTS):
                 tasks.create_task(client(number))
         seconds = time.perf_counter() - began

@@ -10,7 +10,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from engine import aio
 from engine.aio import Concurrency
@@ -41,12 +41,15 @@ async def turns_at_limits(setting: Setting, figure: str) -> list[Measured]:
         gc.unfreeze()
 
 
+Measure: TypeAlias = Callable[[str, int, Callable[[], Awaitable[object]]], Awaitable[None]]
+"""Notes the longest turn of some work on so many keys."""
+
+
 async def _at_limits(setting: Setting, figure: str) -> list[Measured]:
     found: list[Measured] = []
     options: dict[str, Any] = {"partitions": PARTITIONS, "checkpoint_ms": 86_400_000, "checkpoint_bytes": 1 << 36}
     async with await aio.open(setting.directory / figure, **options) as database:
         node = _node_of(database)
-        namespace = database.namespace("n")
 
         async def measure(what: str, count: int, work: Callable[[], Awaitable[object]]) -> None:
             node.turns = Turns()
@@ -70,50 +73,62 @@ async def _at_limits(setting: Setting, figure: str) -> list[Measured]:
             setting.say(f"{figure}: {what}")
 
         for keys in (10_000, 100_000):
-            items = {b"%d-%d" % (keys, at): VALUE for at in range(keys)}
-
-            def put_all(items: dict[bytes, bytes] = items) -> Awaitable[object]:
-                return namespace.put_many(items)
-
-            def get_all(items: dict[bytes, bytes] = items) -> Awaitable[object]:
-                return namespace.get_many(list(items))
-
-            async def write_all(mode: Concurrency, items: dict[bytes, bytes] = items) -> None:
-                async with database.transaction(concurrency=mode, timeout=300, lock_timeout=60) as transaction:
-                    await transaction.namespace(namespace).put_many(items)
-
-            async def read_all(items: dict[bytes, bytes] = items) -> None:
-                async with database.transaction(timeout=300, lock_timeout=60) as transaction:
-                    await transaction.namespace(namespace).get_many(list(items))
-
-            await measure(f"put_many of {keys:,} keys", keys, put_all)
-            await measure(f"get_many of {keys:,} keys", keys, get_all)
-            await measure(f"a transaction that reads {keys:,} keys", keys, read_all)
-            if keys <= KEYS_AT_ONCE:  # each record of a transaction names all of its partitions
-                await measure(f"a transaction that writes {keys:,} keys", keys, lambda: write_all(Concurrency.PESSIMISTIC))
-                await measure(f"an optimistic one of {keys:,} keys", keys, lambda: write_all(Concurrency.OPTIMISTIC))
-
-        async def in_every_namespace() -> None:
-            for number in range(1, NAMESPACES):
-                await database.namespace(f"n{number}").put(b"k", VALUE)
-
-        async def deletes() -> None:
-            await namespace.delete_many([b"100000-%d" % at for at in range(100_000)])
-
-        async def scan_one() -> None:
-            async for _ in namespace.scan(start=b"100000", limit=1):
-                break
-
-        async def scan_all() -> None:
-            async for _ in namespace.scan():
-                pass
-
-        await measure(f"{NAMESPACES} namespaces", NAMESPACES, in_every_namespace)
-        await measure("delete_many of 100,000 keys", 100_000, deletes)
-        await measure("scan(limit=1) behind 100,000 deleted keys", 1, scan_one)
-        await measure("a scan of all", 10_000, scan_all)
-        await measure("a value of 16 MiB", 1, lambda: namespace.put(b"large", bytes(LARGE)))
+            await _of_many_keys(database, keys, measure)
+        await _of_all(database, measure)
     return found
+
+
+async def _of_many_keys(database: aio.Database, keys: int, measure: Measure) -> None:
+    """Requests and transactions of so many keys."""
+    namespace = database.namespace("n")
+    items = {b"%d-%d" % (keys, at): VALUE for at in range(keys)}
+
+    def put_all() -> Awaitable[object]:
+        return namespace.put_many(items)
+
+    def get_all() -> Awaitable[object]:
+        return namespace.get_many(list(items))
+
+    async def write_all(mode: Concurrency) -> None:
+        async with database.transaction(concurrency=mode, timeout=300, lock_timeout=60) as transaction:
+            await transaction.namespace(namespace).put_many(items)
+
+    async def read_all() -> None:
+        async with database.transaction(timeout=300, lock_timeout=60) as transaction:
+            await transaction.namespace(namespace).get_many(list(items))
+
+    await measure(f"put_many of {keys:,} keys", keys, put_all)
+    await measure(f"get_many of {keys:,} keys", keys, get_all)
+    await measure(f"a transaction that reads {keys:,} keys", keys, read_all)
+    if keys <= KEYS_AT_ONCE:  # each record of a transaction names all of its partitions
+        await measure(f"a transaction that writes {keys:,} keys", keys, lambda: write_all(Concurrency.PESSIMISTIC))
+        await measure(f"an optimistic one of {keys:,} keys", keys, lambda: write_all(Concurrency.OPTIMISTIC))
+
+
+async def _of_all(database: aio.Database, measure: Measure) -> None:
+    """Many namespaces, and walks over what is there and what is not."""
+    namespace = database.namespace("n")
+
+    async def in_every_namespace() -> None:
+        for number in range(1, NAMESPACES):
+            await database.namespace(f"n{number}").put(b"k", VALUE)
+
+    async def deletes() -> None:
+        await namespace.delete_many([b"100000-%d" % at for at in range(100_000)])
+
+    async def scan_one() -> None:
+        async for _ in namespace.scan(start=b"100000", limit=1):
+            break
+
+    async def scan_all() -> None:
+        async for _ in namespace.scan():
+            pass
+
+    await measure(f"{NAMESPACES} namespaces", NAMESPACES, in_every_namespace)
+    await measure("delete_many of 100,000 keys", 100_000, deletes)
+    await measure("scan(limit=1) behind 100,000 deleted keys", 1, scan_one)
+    await measure("a scan of all", 10_000, scan_all)
+    await measure("a value of 16 MiB", 1, lambda: namespace.put(b"large", bytes(LARGE)))
 
 
 def _node_of(database: aio.Database) -> Node:

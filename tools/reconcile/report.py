@@ -162,6 +162,13 @@ def read_report(directory: Path) -> Report:
 
 def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Report:
     """Put together what came of the shares."""
+    counts, lines = _put_together(plan, results)
+    lines = lines[:limit] if limit else lines
+    return Report(lines, _summary(plan, counts, kept=len(lines)))
+
+
+def _put_together(plan: Plan, results: Sequence[ShareResult]) -> tuple[Counts, list[bytes]]:
+    """What all shares have counted and found, and which directories cannot be read."""
     counts = Counts()
     lines: list[bytes] = []
     for survey in plan.surveys:
@@ -172,12 +179,16 @@ def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Re
     for result in results:
         lines += result.findings
         counts.add(result.counts)
-    lines = lines[:limit] if limit else lines
+    return counts, lines
+
+
+def _summary(plan: Plan, counts: Counts, *, kept: int) -> Summary:
+    """The verdict, and what it rests on; `kept` findings are in the report."""
     incomplete = _incomplete(plan, counts)
     found = sum(counts.kinds.values())
     code = ExitCode.DIFFERENCES if found > counts.incomplete else ExitCode.INCOMPLETE if incomplete else ExitCode.CONSISTENT
     topology = plan.topology
-    summary = Summary(
+    return Summary(
         verdict=code.name.lower(),
         exit_code=code,
         cluster=next((s.cluster for s in plan.surveys if s.cluster), ""),
@@ -202,7 +213,7 @@ def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Re
             keys=counts.unsettled_keys, gaps=counts.unsettled_gaps, transactions=counts.transactions_under_way
         ),
         findings={kind: counts.kinds[kind] for kind in KINDS if kind in counts.kinds},
-        kept=len(lines),
+        kept=kept,
         namespaces=dict(sorted(counts.namespaces.items())),
         apart=[
             Apart(node=name.partition(" ")[0], state=name.partition(" ")[2], fragments=fragments, behind=behind)
@@ -217,7 +228,6 @@ def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Re
         by_digest=counts.by_digest,
         level=plan.level,
     )
-    return Report(lines, summary)
 
 
 def _lost(plan: Plan, counts: Counts) -> list[Lost]:

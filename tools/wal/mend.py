@@ -105,10 +105,7 @@ def _make(
         try:
             with DirectoryDisk(log, read_only=True) as source, DirectoryDisk(target) as disk:
                 last = copy_part(source, disk, from_lsn=from_lsn, to_lsn=to_lsn)
-                if from_lsn > report.first_lsn:
-                    lost = report.first_lsn, from_lsn - 1
-                else:
-                    lost = last + 1, max(report.last_lsn, *(finding.lsn for finding in report.findings), last)
+                lost = _lost(report, from_lsn, last)
                 findings = [finding for finding in report.findings if finding.damage or finding.kind == "torn"]
                 loss = Loss(
                     by=by,
@@ -141,6 +138,13 @@ def _make(
         ],
         as_json=as_json,
     )
+
+
+def _lost(report: Report, from_lsn: int, last: int) -> tuple[int, int]:
+    """The first and the last LSN that a copy from `from_lsn` to `last` lacks; none if the one is above the other."""
+    if from_lsn > report.first_lsn:
+        return report.first_lsn, from_lsn - 1
+    return last + 1, max(report.last_lsn, *(finding.lsn for finding in report.findings), last)
 
 
 def _log_of(text: str) -> tuple[Place, Path]:

@@ -18,7 +18,7 @@ def test_logs_of_healthy_nodes_do_not_differ(left: list[Path]) -> None:
         assert (result.exit_code, result.stdout) == (0, "")
         assert " differing=0" in result.stderr
     rows = objects("diff", left[0], left[1], "--all")
-    assert {"acc", "bank", "~tx"} == {str(row["fragment"]).partition("/")[0] for row in rows}
+    assert {"acc", "bank", "~codec", "~tx"} == {str(row["fragment"]).partition("/")[0] for row in rows}
     assert all(row["compared_from"] == 1 for row in rows)
 
 
