@@ -30,7 +30,7 @@ from engine.turn.effects import (
     Connect,
     Effects,
     Event,
-    LogGrew,
+    LogMayShrink,
     SessionId,
     Stop,
     Task,
@@ -325,7 +325,7 @@ class Duties:
             self._archivable = self._checkpoint_lsn = image.lsn
             trimmed = self.log.trimmable(image.lsn, None, self._wall_ms)
             if trimmed is not None:
-                self.doer.inbox(LogGrew(trimmed))
+                self.doer.inbox(LogMayShrink(trimmed))
             self._tell()
         self._try_finish()
 

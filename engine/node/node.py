@@ -46,7 +46,7 @@ from engine.turn.effects import (
     ClientSeen,
     Effects,
     Event,
-    LogGrew,
+    LogMayShrink,
     NameTaken,
     PeerLost,
     PeerSeen,
@@ -187,7 +187,7 @@ class Node(Machines):
                 self.checkpointing = False
             case HistoryRead():
                 self.supply.on_history(event)
-            case LogGrew(trimmed):
+            case LogMayShrink(trimmed):
                 core.log(trimmed)
                 core.task(TrimLog(trimmed.first_lsn))
             case _:

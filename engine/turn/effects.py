@@ -77,14 +77,14 @@ class CheckpointWritten(msgspec.Struct, frozen=True, gc=False):
     lsn: int
 
 
-class LogGrew(msgspec.Struct, frozen=True, gc=False):
+class LogMayShrink(msgspec.Struct, frozen=True, gc=False):
     """Segments could go, if this is logged first."""
 
     trimmed: Trimmed
 
 
 Event: TypeAlias = (
-    Received | PeerSeen | NameTaken | PeerLost | Asked | ClientSeen | CheckpointWritten | HistoryRead | LogGrew
+    Received | PeerSeen | NameTaken | PeerLost | Asked | ClientSeen | CheckpointWritten | HistoryRead | LogMayShrink
 )
 
 # Tasks: slow things that end in an event.

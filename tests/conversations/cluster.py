@@ -37,7 +37,7 @@ from engine.turn.effects import (
     CheckpointWritten,
     Connect,
     Event,
-    LogGrew,
+    LogMayShrink,
     PeerLost,
     PeerSeen,
     Received,
@@ -450,4 +450,4 @@ class Cluster:
                     for namespace, partition, start, delta in spans(record):
                         known = ends.get((namespace, partition), 0)
                         ends[(namespace, partition)] = max(known, start + delta)
-        self.turn(host, [LogGrew(Trimmed(first_lsn, [(ns, p, end) for (ns, p), end in sorted(ends.items())]))])
+        self.turn(host, [LogMayShrink(Trimmed(first_lsn, [(ns, p, end) for (ns, p), end in sorted(ends.items())]))])

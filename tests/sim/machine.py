@@ -22,7 +22,7 @@ from engine.protocol.requests import Reply
 from engine.state.recover import recover
 from engine.state.store import CheckpointImage
 from engine.state.store_errors import StoreError
-from engine.turn.effects import Effects, Event, LogGrew, SessionId
+from engine.turn.effects import Effects, Event, LogMayShrink, SessionId
 from engine.turn.settings import Settings
 from rebalance.affinity import Affinity
 from rebalance.lives import INCARNATION_BITS
@@ -566,7 +566,7 @@ class Machine:
         trimmed = self.log.trimmable(self.node.core.replica.store.base.load().lsn, None)
         self.log._settings = wanted
         if trimmed is not None:
-            self.receive(LogGrew(trimmed))
+            self.receive(LogMayShrink(trimmed))
 
     @property
     def well(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.turn.effects import LogGrew
+from engine.turn.effects import LogMayShrink
 from tests.sim.machine import Machine
 from tests.sim.planted.elections import whoever_never_answers_is_waited_for
 from tests.sim.planted.fault import Faults, around, replace
@@ -66,7 +66,7 @@ def log_trimmed_before_its_checkpoint_is_written(machine: Machine) -> None:
         original(image)
         trimmed = duties.log.trimmable(image.lsn, None)
         if trimmed is not None:
-            machine.receive(LogGrew(trimmed))
+            machine.receive(LogMayShrink(trimmed))
 
     around(duties, "_write_checkpoint", write)
 
