@@ -93,7 +93,7 @@ class LockTable:
         """A single write of the key is under way."""
         self._pending[key] = self._pending.get(key, 0) + 1
 
-    def settle(self, key: Key) -> None:
+    def unpend(self, key: Key) -> None:
         """A single write of the key counts (or was abandoned)."""
         left = self._pending.get(key, 0) - 1
         if left > 0:

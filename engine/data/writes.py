@@ -104,9 +104,9 @@ class Writes:
         if share.locked:
             locks.release(write.tx, [(namespace, key) for key in write.keys])
         else:
-            settle = locks.settle
+            unpend = locks.unpend
             for key in write.keys:
-                settle((namespace, key))
+                unpend((namespace, key))
 
     def on_put(self, session: SessionId, request: Put, *, granted: bool = False) -> None:
         """Set keys, blindly. `granted`: it had to wait for transactions and holds the locks now."""
@@ -126,7 +126,7 @@ class Writes:
             share[0].append(key)
             share[1].append(value)
         core.work += len(request.keys) // 4
-        settled: list[int] = []  # answered already, or under way
+        known: list[int] = []  # answered already, or under way
         awaited, version = self.admission.sessions.hear(request.tx, request.acked), request.version
         steady = core.quorum and not core.frozen and awaited
         for number in by_partition:
@@ -138,16 +138,16 @@ class Writes:
                 locks.give_up(request.tx, [(namespace, key) for key in request.keys])
                 return
             if (request.tx, number) in self.under_way or self._answered(number, request.tx):
-                settled.append(number)
+                known.append(number)
             elif self.admission.is_in_use(request.tx, number):
                 locks.give_up(request.tx, [(namespace, key) for key in request.keys])
                 self._refuse_taken(session, request)
                 return
-        if not granted and not locks.idle and self._busy(namespace, by_partition, settled):
+        if not granted and not locks.idle and self._busy(namespace, by_partition, known):
             self._wait(session, request, [(namespace, key) for key in request.keys])
             return
         job = _Job(session, request.id)
-        for number in settled:
+        for number in known:
             keys, _ = by_partition.pop(number)
             locks.give_up(request.tx, [(namespace, key) for key in keys])
             self._join(job, request.tx, number)
@@ -205,11 +205,11 @@ class Writes:
         return locks.idle or not any(locks.busy((request.namespace, key)) for key in keys)
 
     def _busy(
-        self, namespace: Namespace, shares: dict[int, tuple[list[bytes], list[bytes | None]]], settled: list[int]
+        self, namespace: Namespace, shares: dict[int, tuple[list[bytes], list[bytes | None]]], known: list[int]
     ) -> bool:
         """Whether a transaction holds or awaits a key of what is yet to be issued."""
         busy = self.locks.busy
-        return any(busy((namespace, key)) for n, (keys, _) in shares.items() if n not in settled for key in keys)
+        return any(busy((namespace, key)) for n, (keys, _) in shares.items() if n not in known for key in keys)
 
     def _join(self, job: _Job, tx: TxId, number: int) -> None:
         """Wait with whoever asked for this share before, if it is under way."""

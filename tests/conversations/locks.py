@@ -95,7 +95,7 @@ class LockStory(Interpreter):
 
     def on_settle(self, command: Command) -> None:
         for key in self._keys(command):
-            self.table.settle(key)
+            self.table.unpend(key)
 
     def on_busy(self, command: Command) -> list[str]:
         return [f"{_name(key)} {'busy' if self.table.busy(key) else 'free'}" for key in self._keys(command)]
