@@ -30,7 +30,7 @@ from engine.errors import CorruptionError, UsageError
 from engine.offline.live import is_live
 from engine.offline.refusals import DoesNotFold, LogLost
 from engine.offline.rows import Reading, Tell
-from engine.offline.share import Overtaken, Share, Tail, Window
+from engine.offline.share import Overtaken, Share, LogSince, Window
 from engine.state.identity import Identity, read_identity
 from engine.state.recover import recover
 from engine.state.replica import Replica
@@ -108,7 +108,7 @@ class State:
     what was read. It fills while rows are read. `damage` is where the fold ended before the log did.
     """
 
-    def __init__(self, path: Path, identity: Identity, store: LmdbStore, replica: Replica, tail: Tail) -> None:
+    def __init__(self, path: Path, identity: Identity, store: LmdbStore, replica: Replica, tail: LogSince) -> None:
         self.path = path
         self.identity = identity
         self.incarnation = replica.incarnation
@@ -254,7 +254,7 @@ def check_pages(path: Path) -> None:
 def _read(path: Path, identity: Identity, store: LmdbStore, share: Share, *, tolerant: bool) -> State:
     seen = -1
     for _ in range(ATTEMPTS):
-        tail = Tail(path / "wal", share, (identity.cluster, identity.node), tolerant=tolerant)
+        tail = LogSince(path / "wal", share, (identity.cluster, identity.node), tolerant=tolerant)
         try:
             replica = recover(LayeredStore(Window(store, share)), tail)
             if tail.lsn == tail.began and tail.damage is None:

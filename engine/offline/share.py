@@ -89,7 +89,7 @@ class Share:
                 return record
 
 
-class Tail:
+class LogSince:
     """The log since the checkpoint, one share of it, as `recover` replays it; and what its blocks say about time."""
 
     def __init__(self, path: Path, share: Share, owner: Owner, *, tolerant: bool = False) -> None:
