@@ -30,7 +30,7 @@ from engine.errors import CorruptionError, UsageError
 from engine.offline.live import is_live
 from engine.offline.refusals import DoesNotFold, LogLost
 from engine.offline.rows import Reading, Tell
-from engine.offline.share import Overtaken, Share, LogSince, Window
+from engine.offline.share import LogSince, Overtaken, Share, Window
 from engine.state.identity import Identity, read_identity
 from engine.state.recover import recover
 from engine.state.replica import Replica
