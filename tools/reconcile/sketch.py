@@ -16,9 +16,9 @@ can tell, a wrong value that all copies have, its host sees by itself, and marks
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
@@ -37,6 +37,7 @@ from wal.ids import Fragment, Namespace, NodeId, Version, partition_of
 BUCKET_ROWS = 32
 """About so many rows share a bucket."""
 DEPTH_MAX = 20
+Depth = Annotated[int, msgspec.Meta(ge=0, le=DEPTH_MAX)]
 SUM_BYTES = 16
 _SUMS = (1 << (8 * SUM_BYTES)) - 1
 _VERSION = struct.Struct(">QQ").pack
@@ -51,11 +52,16 @@ class Leaves(msgspec.Struct, frozen=True):
     `odd` have to be seen whatever others have.
     """
 
-    depth: int
+    depth: Depth
     sums: bytes
     live: list[int]
     top: list[int]
     odd: list[int]
+
+    def __post_init__(self) -> None:
+        count = 1 << self.depth
+        if (len(self.sums), len(self.live), len(self.top)) != (count * SUM_BYTES, count, count):
+            raise ValueError(f"a tree of depth {self.depth} has {count} buckets, and not what is here")
 
     def at(self, depth: int) -> Leaves:
         """The same at a smaller depth."""
@@ -99,7 +105,7 @@ class Bucket(msgspec.Struct, frozen=True):
 
     namespace: Namespace
     partition: int
-    depth: int
+    depth: Depth
     buckets: list[int]
     runs: list[tuple[int, int]]
     cut: int
@@ -109,9 +115,10 @@ class Bucket(msgspec.Struct, frozen=True):
         """The fragment."""
         return self.namespace, self.partition
 
-    def holds(self, key: bytes) -> bool:
+    def holds(self) -> Callable[[bytes], bool]:
         """Whether a key is in one of the buckets."""
-        return bucket_of(key, self.depth) in self.buckets
+        wanted, depth = frozenset(self.buckets), self.depth
+        return lambda key: bucket_of(key, depth) in wanted
 
 
 class Asking(msgspec.Struct, frozen=True):
@@ -200,7 +207,7 @@ def _sketched(state: State, name: Fragment, log: LogRows | None, partitions: int
     rows = list(state.rows(name, noting(damaged)))
     depth = min(DEPTH_MAX, max(0, (len(rows) // BUCKET_ROWS)).bit_length())
     odd: set[int] = {bucket_of(key, depth) for key in damaged if key is not None}
-    said = log.fragments.get(name) if log is not None else None
+    said = log.fragments.get(name, Rows()) if log is not None else None
     if None in damaged:
         odd.update(range(1 << depth))
     elif said is not None:
@@ -247,8 +254,8 @@ def slice_of(path: str, asking: Asking) -> Slice:
         found = {name: _rows(state, one) for name, one in mine.items()}
         traced = {n: Asked(state.fragments[n], [k for k, *_ in found[n][0]], one.runs) for n, one in mine.items()}
         for name, one in traced.items():
-            rows = log.fragments.get(name)
-            one.keys |= dict.fromkeys(key for key in (rows.said if rows is not None else ()) if mine[name].holds(key))
+            rows, holds = log.fragments.get(name), mine[name].holds()
+            one.keys |= dict.fromkeys(key for key in (rows.said if rows is not None else ()) if holds(key))
             one.keys |= dict.fromkeys(key for key, _ in found[name][1] if key is not None)
         ask(state, traced)
         return Slice(
@@ -272,13 +279,13 @@ def slice_of(path: str, asking: Asking) -> Slice:
 
 def _rows(state: State, one: Bucket) -> tuple[list[tuple[bytes, int, int, bytes | None]], list[tuple[bytes | None, str]]]:
     damaged: dict[bytes | None, str] = {}
-    rows = state.rows(one.name, noting(damaged))
-    found = [(key, entry.epoch, entry.counter, entry.value) for key, entry in rows if one.holds(key)]
-    return found, [(key, what) for key, what in damaged.items() if key is None or one.holds(key)]
+    rows, holds = state.rows(one.name, noting(damaged)), one.holds()
+    found = [(key, entry.epoch, entry.counter, entry.value) for key, entry in rows if holds(key)]
+    return found, [(key, what) for key, what in damaged.items() if key is None or holds(key)]
 
 
 def _heard(rows: Rows, one: Bucket) -> Heard:
-    holds = one.holds
+    holds = one.holds()
     return Heard(
         {key: said for key, said in rows.said.items() if holds(key)},
         sorted(key for key in rows.unknown if holds(key)),

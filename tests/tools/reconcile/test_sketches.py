@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from engine.errors import UsageError
 from engine.state.store import Entry
 from tests.support.directories import copies, replace
 from tests.support.reconciled import DAMAGES, fragment_of
 from tools.reconcile import Report, Values, check, in_this_process
 from tools.reconcile.cli import app
 from tools.reconcile.copies import Rules
-from tools.reconcile.sketch import Asking, Sketch, Slice, encoded, leaves_of, read_file, sketch_of, slice_of
+from tools.reconcile.sketch import Asking, Bucket, Sketch, Slice, encoded, leaves_of, read_file, sketch_of, slice_of
 from tools.reconcile.sketched import check_sketches
 
 RULES = Rules(grace_ms=-1, values=Values.FULL)
@@ -73,6 +74,19 @@ def test_buckets_add_up() -> None:
         assert deep.at(depth) == leaves_of(rows, depth, odd)
     changed = leaves_of([*rows[:-1], (rows[-1][0], Entry(1, rows[-1][1].counter, b"w"))], 5, {0, 1, 31})
     assert sum(deep.sum_of(bucket) != changed.sum_of(bucket) for bucket in range(32)) == 1
+
+
+def test_a_file_that_contradicts_itself_is_refused(stopped: list[Path], tmp_path: Path) -> None:
+    asking, sketch = written(tmp_path, [Asking("c", [Bucket("acc", 0, 0, [0], [], 0)]), sketch_of(str(stopped[0]))])
+    for path, there, instead in (
+        (asking, b"\xa5depth\x00", b"\xa5depth\x7f"),
+        (sketch, b"\xa5depth\x00", b"\xa5depth\x01"),
+    ):
+        data = Path(path).read_bytes()
+        assert there in data
+        Path(path).write_bytes(data.replace(there, instead))
+        with pytest.raises(UsageError, match=r"is damaged: .*depth"):
+            read_file(path)
 
 
 def run(*arguments: object) -> Result:
