@@ -268,9 +268,9 @@ def slice_of(path: str, asking: Asking) -> Slice:
                     state.fragments[name],
                     state.partitions.get(name[1]) or PartitionView(),
                     *found[name],
-                    _heard(log.fragments.get(name) or Rows(), one),
-                    list(traced[name].newest.values()),
-                    list(traced[name].counters.values()),
+                    heard=_heard(log.fragments.get(name) or Rows(), one),
+                    newest=list(traced[name].newest.values()),
+                    counters=list(traced[name].counters.values()),
                 )
                 for name, one in mine.items()
             ],
