@@ -1,6 +1,7 @@
 """How a node becomes the primary of a partition, so that equal counters mean equal contents.
 
-A node that the new map names as primary, in a new epoch, may not serve yet. It owes this first (system.md 4, rule 1):
+A node that the new map names as primary, in a new epoch, may not serve yet. It owes this first, so that
+invariant 4 of ARCHITECTURE.md holds:
 
 1. It asks every other in-sync copy what it has beyond the common point, and takes what it lacks itself. If a survivor
    has taken part in a newer epoch (whose primary died before it had told everyone), that history comes first.

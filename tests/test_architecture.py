@@ -79,6 +79,20 @@ def test_every_word_of_the_glossary_is_spoken_in_the_code() -> None:
         assert word in spoken, f"nobody says {word!r}"
 
 
+def pages_cited(text: str) -> list[str]:
+    """The pages that a module names."""
+    return re.findall(r"\b[\w/-]+\.md\b", text)
+
+
+def test_no_module_cites_a_page_that_is_not_in_the_repository() -> None:
+    pages = {str(page.relative_to(ROOT)) for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))}
+    assert pages_cited("(system.md 4, docs/ids.md)") == ["system.md", "docs/ids.md"]
+    for package in ("wal", "rebalance", "engine", "tools"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            lost = set(pages_cited(file.read_text(encoding="utf-8"))) - pages
+            assert not lost, f"{file.relative_to(ROOT)} cites {lost}"
+
+
 # To add something.
 
 IMPORTS = "from __future__ import annotations\n"
