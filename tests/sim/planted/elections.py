@@ -165,9 +165,11 @@ def copies_that_lack_acknowledged_updates_stay(machine: Machine) -> None:
     """An in-sync copy that reports less than is known to be everywhere stays in the in-sync set."""
 
     def survivors(
-        right: Any, placement: Placement, trusted: Mapping[NodeId, None], vouched: Sequence[NodeId], *_: Any, **__: Any
+        right: Any, placement: Placement, trusted: Mapping[NodeId, None], vouched: Sequence[NodeId], reports: Any, **_: Any
     ) -> list[NodeId]:
-        return [*(n for n in placement.in_sync if n in trusted), *(n for n in vouched if n not in placement.in_sync)]
+        emptied = {n: None for by_node in reports.values() for n, report in by_node.items() if report.loading}
+        named = [n for n in placement.in_sync if n in trusted and n not in emptied]
+        return [*named, *(n for n in vouched if n not in placement.in_sync)]
 
     _with_survivors(machine, survivors)
 
