@@ -95,6 +95,8 @@ class _Incoming(asyncio.Protocol):
             self.peer, self.allocation, self.incarnation = hello.node, hello.allocation, hello.incarnation
             if hello.role == PEER:
                 owner.inbox(_seen(hello), 0)
+                if (link := owner.links.get(hello.address)) is not None:
+                    link.hurry()
         else:
             self.reader.limit = FRAME_BYTES_MAX
             self.session = owner.new_session(self)
@@ -195,6 +197,12 @@ class _Link:
             pause = REDIAL_SECONDS[min(self._attempts, len(REDIAL_SECONDS) - 1)]
             self._attempts += 1
             self._timer = self.owner.loop.call_later(pause, self.dial)
+
+    def hurry(self) -> None:
+        """Whoever listens there speaks to this node: a pause before the next attempt is for nothing."""
+        if self._timer is not None and self._task is None and self.connection is None:
+            self._timer.cancel()
+            self.dial()
 
     def greeted(self, connection: _Outgoing, hello: Hello) -> None:
         """The peer answered."""

@@ -56,6 +56,29 @@ def test_a_peer_that_does_not_greet_is_dialed_again(monkeypatch: pytest.MonkeyPa
     asyncio.run(story())
 
 
+def test_a_peer_that_speaks_is_dialed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "REDIAL_SECONDS", (3_600.0,))
+
+    async def story() -> None:
+        events, told = list[Event](), list[str]()
+        first, second = transport_of("n1", events), transport_of("n2", [])
+        first.note = told.append
+        address = await second.listen("127.0.0.1:0")
+        await second.close()
+        first.connect(address)
+        await until(lambda: bool(told))
+        assert told[0].startswith(f"{address}: cannot connect: ")
+        again = transport_of("n2", [])
+        again.identity = PeerSeen("n2", "n2-disk", 1, await again.listen(address), "", "")
+        again.connect(await first.listen("127.0.0.1:0"))
+        await until(lambda: "n2" in first.links_by_node)
+        assert first.links_by_node["n2"].address == address
+        await first.close()
+        await again.close()
+
+    asyncio.run(story())
+
+
 def test_nothing_is_left_of_a_connection_that_was_not_greeted_yet() -> None:
     async def story() -> None:
         silent = _Silent()
