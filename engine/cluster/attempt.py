@@ -30,6 +30,7 @@ class Intent:
         aside: Mapping[NodeId, int] | None = None,
         mute: Sequence[NodeId] = (),
         reason: str = "",
+        can_wait: bool = False,
     ) -> None:
         self.candidates = list(candidates)
         self.handover = list(handover)
@@ -39,6 +40,7 @@ class Intent:
         self.aside = aside
         self.mute = list(mute)
         self.reason = reason
+        self.can_wait = can_wait  # nobody is missed, asks, or is held up
 
 
 class Attempt:

@@ -2,7 +2,8 @@
 
 The coordinator is the oldest member that is not suspected. It begins an exchange when a member is suspected or leaves,
 when a node asks to join, when MOVING copies are vouched for, when a primary can be moved to where it belongs, when the
-operator changes the baseline, or when a member is held up by an exchange whose coordinator is gone.
+operator changes the baseline, or when a member is held up by an exchange whose coordinator is gone. What could wait does:
+copies that are whole by now, primaries that would be better elsewhere, surplus copies take at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
 from rebalance.supplier import SupplySide
 from rebalance.table import BACK_OFF_MS, Candidate, Topology, split_from
-from wal.ids import NO_VERSION, NodeId
+from wal.ids import NO_VERSION, NodeId, Version
+
+REST = 9
+"""Nobody writes while an exchange runs. One that could wait keeps away from the last so many times as long as that took."""
+REST_MS_MAX = 5_000
 
 
 class Membership(Rule):
@@ -58,13 +63,15 @@ class Membership(Rule):
         self.anew = anew
         self._frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
         self.seen: dict[NodeId, Candidate] = {}  # everyone a connection was made to, or who asked to join
-        self._joins: dict[NodeId, int] = {}  # who asks to join -> when it last did
+        self._joins: dict[NodeId, tuple[int, Version]] = {}  # who asks to join -> when it last did, and with which map
         self.leaving = Leaving(core, detector)
         self.pace = Pace(core)
         self._caught_up: dict[tuple[int, NodeId], None] = {}
         self._emptied: dict[NodeId, None] = {}  # who has a copy that is in sync by the map and was emptied
         self.orders = Orders(core, detector)
         self._reason_since: int | None = None
+        self._led_since: int | None = None  # when the exchange began that this node leads
+        self._rest_until = 0
         self._next_heartbeat = 0
         self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
         self._look_at = 0  # when to look again whether an exchange is due
@@ -148,7 +155,7 @@ class Membership(Rule):
         self._look_at = core.now
         if message.node not in self._joins:
             core.task(Connect(message.node, message.address))
-        self._joins[message.node] = core.now
+        self._joins[message.node] = core.now, message.version
 
     def on_caught_up(self, message: CaughtUp) -> None:
         """A primary vouches for copies."""
@@ -178,13 +185,18 @@ class Membership(Rule):
         self.names.switch()
         core.quorum = self.detector.has_quorum()
         self._look_at = core.now + 1  # in a turn of its own: this one had all partitions to place
+        if self._led_since is not None:
+            self._rest_until = core.now + min(REST * (core.now - self._led_since), REST_MS_MAX * MS)
+            self._led_since = None
         self._frozen = {}
         self._caught_up = {}
         self._emptied = {}
         self._reason_since = None
         self.leaving.switch(topology)
         self.pace.switch(topology)
-        self._joins = {n: at for n, at in self._joins.items() if not _is_member(topology, self.seen[n])}
+        self._joins = {n: asked for n, asked in self._joins.items() if not _is_member(topology, self.seen[n])}
+        if not _is_member(topology, self.me):
+            self._next_heartbeat = core.now  # to ask with the map that came
         for member in topology.members:
             if member.node != core.node:
                 core.task(Connect(member.node, member.address))
@@ -229,7 +241,7 @@ class Membership(Rule):
         core, topology = self.core, self.core.topology
         peers = core.peers()
         fresh = core.now - 2 * core.settings.suspicion_ms * MS
-        self._joins = {node: at for node, at in self._joins.items() if at >= fresh}
+        self._joins = {node: asked for node, asked in self._joins.items() if asked[0] >= fresh}
         hearers = tuple(dict.fromkeys([*peers, *self._joins]))  # who asks to join is told who is there
         if hearers:
             beat = self._heartbeat()
@@ -307,8 +319,9 @@ class Membership(Rule):
         for m in topology.members:
             if not self.detector.suspected(m.node):
                 alive[m.node] = Candidate(m.node, m.allocation, m.incarnation, m.address, m.domain)
-        for node in self._joins:
-            alive[node] = self.seen[node]
+        for node, (_, version) in self._joins.items():
+            if version.major == topology.version.major:  # it took our map, so it hears us: nobody has to wait for it
+                alive[node] = self.seen[node]
         alive[core.node] = self.me
         return [alive[node] for node in self.detector.connected(list(alive))]
 
@@ -337,9 +350,12 @@ class Membership(Rule):
         lost = any(m.node not in names for m in topology.members)
         if not lost and waited < core.settings.exchange_delay_ms * MS:
             return
+        if intent.can_wait and core.now < self._rest_until:
+            return
         if not topology.carried_by(names):
             return
         self._reason_since = None
+        self._led_since = core.now
         self.exchange.begin(intent)
 
     def _intent(self, topology: Topology, alive: list[Candidate], names: dict[NodeId, Candidate]) -> Intent:
@@ -358,20 +374,22 @@ class Membership(Rule):
             handover = [*handover, *leaving]
         baseline, reset = self.orders.standing(topology)
         slow = self.pace.to_set_aside(topology, names) if not (self._frozen or core.frozen) else {}
-        reasons = {
+        now = {
             "lost " + ", ".join(lost): bool(lost),
             "joining " + ", ".join(joins): bool(joins),
             "leaving " + ", ".join(going): bool(going),
-            f"{len(self._caught_up)} copies caught up": bool(self._caught_up),
-            f"{len(handover)} primaries to move": bool(handover),
-            "surplus copies": bool(extra),
             "the baseline changes": baseline is not None,
             "lost partitions begin again": bool(reset),
             "too slow: " + ", ".join(slow): bool(slow),
             "not whole: " + ", ".join(self._emptied): bool(self._emptied),
             "an exchange that did not end": bool(self._frozen) or core.frozen,
         }
-        given = [reason for reason, holds in reasons.items() if holds]
+        soon = {
+            f"{len(self._caught_up)} copies caught up": bool(self._caught_up),
+            f"{len(handover)} primaries to move": bool(handover),
+            "surplus copies": bool(extra),
+        }
+        given = [reason for reason, holds in (now | soon).items() if holds]
         return Intent(
             alive,
             handover=sorted(set(handover)),
@@ -381,6 +399,7 @@ class Membership(Rule):
             mute=[n for n in slow if self.pace.is_mute(n, names)],
             leaving=going,
             reason="; ".join(given),
+            can_wait=not any(now.values()),
         )
 
     def _wanted_moves(

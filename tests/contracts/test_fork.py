@@ -12,6 +12,7 @@ import pytest
 
 import engine
 from engine import aio
+from tests.support.patience import PATIENCE_SECONDS
 
 STORY = """
 import os, sys, threading
@@ -79,7 +80,7 @@ def run(story: str, argument: str) -> list[str]:
         [sys.executable, "-W", "ignore::DeprecationWarning", "-u", "-c", STORY + story, argument],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_SECONDS,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
     )

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -30,7 +32,7 @@ def _trace(seed: int, hash_seed: str) -> bytes:
         check=False,
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
     )
     assert not told.stderr, told.stderr[-2_000:]
     return told.stdout

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.patience import PATIENCE_SECONDS
+
 APPLICATION = Path(__file__).with_name("application.py")
 
 
@@ -25,7 +27,7 @@ def test_what_a_type_checker_finds(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert checked.stderr == ""

@@ -16,6 +16,7 @@ from engine.state.store_errors import StoreFailed, StoreFull, StoreInUse
 from engine.state.store_file import sole_writer
 from engine.state.store_lmdb import LmdbStore
 from engine.state.store_parts import Answer, frame, parts_of
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.probes import heard
 
 ACC, BANK = ("acc", 3), ("bank", 1)
@@ -166,7 +167,7 @@ def test_it_works_from_a_program_that_has_no_main_guard(tmp_path: Path, how: str
         capture_output=True,
         encoding="utf-8",
         cwd=tmp_path,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
