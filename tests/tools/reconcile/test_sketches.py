@@ -31,7 +31,8 @@ def written(to: Path, things: Sequence[Sketch | Slice | Asking]) -> list[str]:
 
 def by_sketches(directories: Sequence[Path], to: Path) -> tuple[Report, Report]:
     """What sketches alone say, and what is said once nothing more has to be seen."""
-    files = written(to, [sketch_of(str(path)) for path in directories])
+    sketches = [sketch_of(str(path)) for path in directories]
+    files = written(to, sketches)
     first, asking = check_sketches(files, rules=RULES)
     report, looks = first, 0
     while asking is not None:
@@ -40,8 +41,8 @@ def by_sketches(directories: Sequence[Path], to: Path) -> tuple[Report, Report]:
         (named,) = written(to, [asking])
         found = read_file(named)
         assert isinstance(found, Asking)
-        usable = [path for path in directories if not sketch_of(str(path)).survey.problem]
-        slices = written(to, [slice_of(str(path), found) for path in usable])
+        usable = [sketch.survey.path for sketch in sketches if not sketch.survey.problem]
+        slices = written(to, [slice_of(path, found) for path in usable])
         report, asking = check_sketches([*files, *slices], rules=RULES)
     return first, report
 
