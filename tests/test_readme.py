@@ -17,6 +17,7 @@ from engine.turn.settings import Durability
 from tools.cli import PROGRAMS
 from tools.reconcile.findings import Kind
 from tools.reconcile.report import ExitCode
+from tools.wal.cli import verb as log_verb
 
 ROOT = Path(__file__).parent.parent
 README, MAKEFILE = ROOT / "README.md", ROOT / "Makefile"
@@ -53,7 +54,8 @@ def test_every_command_of_a_page_is_there_with_its_options(page: Path) -> None:
                 commands: dict[str, Any] = getattr(command, "commands", {})
                 for verb in verbs_of(rest) if commands else []:
                     assert verb in commands, words
-                    known = {o for parameter in commands[verb].params for o in parameter.opts}
+                    found: Any = get_command(log_verb(verb)) if program == "wal" else commands[verb]
+                    known = {o for parameter in found.params for o in parameter.opts}
                     assert {word for word in rest if word.startswith("--")} <= known, words
             case ["make", target, *_]:
                 assert re.search(rf"^{target}: .*## ", MAKEFILE.read_text(encoding="utf-8"), re.MULTILINE), words
