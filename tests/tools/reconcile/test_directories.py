@@ -309,3 +309,9 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(stopped: list[Path], t
         finally:
             os.close(write)
         assert (result.returncode, result.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("name", ["ä\udcff", "a\nb", "\x1b[2J"])
+def test_a_name_that_no_report_can_carry_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="is no name that a report can carry: expected a path in UTF-8"):
+        local_path(name)
