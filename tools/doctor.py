@@ -164,7 +164,7 @@ def examine(data: Path, listen: str) -> Iterator[Finding]:
     yield from judge_python(
         optimized=not __debug__,
         crc=checksum.IMPLEMENTATION,
-        missing=[name for name in NEEDED if not _is_there(name)],
+        missing=[name for name in NEEDED if not _version(name)],
         unfit=[said for text in _requirements() if (said := unfit_version(text, _version))],
     )
     yield _spark()
@@ -231,10 +231,6 @@ def _version(package: str) -> str:
         return ""
 
 
-def _is_there(package: str) -> bool:
-    return bool(_version(package))
-
-
 def _requirements() -> list[str]:
     """What this package says of the versions of others, in the words of its metadata; nothing in a bare checkout."""
     try:
@@ -251,26 +247,18 @@ def unfit_version(requirement: str, installed: Callable[[str], str]) -> str:
     """
     said = _REQUIREMENT.fullmatch(requirement.partition(";")[0].strip())
     assert said is not None, "metadata begins with a name"
-    name, expected = said[1], said[2]
-    found = installed(name)
-    if not found:
-        return ""
-    for operator, bound in _BOUND.findall(expected):
-        here, there = _numbers(found), _numbers(bound)
-        size = max(len(here), len(there))
-        here, there = (numbers + (0,) * (size - len(numbers)) for numbers in (here, there))
-        if not _HOLDS[operator](here, there):
-            return f"{name} {found} is installed, expected {expected}"
-    return ""
+    found = installed(said[1])
+    fits = all(_HOLDS[operator](_numbers(found), _numbers(bound)) for operator, bound in _BOUND.findall(said[2]))
+    return f"{said[1]} {found} is installed, expected {said[2]}" if found and not fits else ""
 
 
 def _numbers(said: str) -> tuple[int, ...]:
-    """A version's numbers: 4.1.0rc1 is 4.1.0 here."""
-    return tuple(int(found[0]) for part in said.split(".") if (found := re.match(r"[0-9]+", part)))
+    """A version's first numbers: 4.1rc1 is 4.1.0.0 here."""
+    return tuple(int(found[0]) for part in f"{said}.0.0.0".split(".")[:4] if (found := re.match(r"[0-9]+", part)))
 
 
 def _spark() -> Finding:
-    if not _is_there("pyspark"):
+    if not _version("pyspark"):
         return Finding("spark", "ok", "pyspark is not installed: `reconcile` works with --engine local")
     try:
         return Finding("spark", "ok", f"pyspark {version('pyspark')} on {find_java(os.environ)}")

@@ -165,7 +165,7 @@ def _owner(path: str) -> NodeId:
 def local_path(given: str) -> str:
     """The path that a directory was named by: plain, or `file://`. Raises UsageError for another scheme."""
     if not given.isprintable():
-        raise UsageError(f"{given!r} is no name that a report can carry: expected a path in UTF-8, without control characters")
+        raise UsageError(f"{given!r} is no name that a report can carry: expected a path in UTF-8, of printable letters")
     if given.startswith(_FILE):
         return os.path.abspath(given.removeprefix(_FILE))
     if "://" in given:

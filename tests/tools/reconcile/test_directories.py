@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import engine.aio
+from engine.errors import UsageError
 from engine.offline.directory import read_directory
 from tests.support.commands import FORESHORE
 from tests.support.directories import copies, cut_in_half, flip, lose_the_log, replace, zero_last_blocks
@@ -22,6 +23,7 @@ from tools.reconcile import check
 from tools.reconcile.cli import app
 from tools.reconcile.findings import Finding
 from tools.reconcile.report import Summary
+from tools.reconcile.survey import local_path
 from wal.ids import fragment_name
 
 
