@@ -66,7 +66,7 @@ def test_nothing_is_written_in_place_unless_that_is_said_and_nobody_runs_there(n
         database.namespace("acc").put(b"a", b"1")
         refused = wal("cut", tmp_path / "live", "--to-lsn", 3, "--in-place")
         assert refused.exit_code == 2
-        assert "is in use by process" in refused.output
+        assert "is open in this process" in refused.output
     assert records(node / "wal") == known
 
 
