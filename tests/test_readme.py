@@ -14,7 +14,7 @@ from typer.main import get_command
 
 import engine
 from engine.turn.settings import Durability
-from tools.cli import PROGRAMS
+from tools.cli import PROGRAMS, app
 from tools.reconcile.findings import Kind
 from tools.reconcile.report import ExitCode
 from tools.wal.cli import verb as log_verb
@@ -36,6 +36,10 @@ def test_the_examples_of_the_api_run(tmp_path: Path) -> None:
     assert not runner.failures, "".join(problems)
 
 
+BESIDE = {command.name for command in app.registered_commands} - set(PROGRAMS)
+"""Commands that are no programs: help, version, ..."""
+
+
 def words_of(path: Path) -> list[list[str]]:
     """What a page says in code: its shell lines, and what stands between backquotes."""
     text = path.read_text(encoding="utf-8")
@@ -48,7 +52,7 @@ def words_of(path: Path) -> list[list[str]]:
 def test_every_command_of_a_page_is_there_with_its_options(page: Path) -> None:
     for words in words_of(page):
         match words:
-            case ["foreshore", program, *rest] if program not in {"|", "-"}:
+            case ["foreshore", program, *rest] if program not in {"|", "-", *BESIDE}:
                 assert program in PROGRAMS, words
                 command = get_command(importlib.import_module(PROGRAMS[program][0]).app)
                 commands: dict[str, Any] = getattr(command, "commands", {})

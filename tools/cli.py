@@ -99,6 +99,13 @@ def help_command(words: Annotated[list[str] | None, typer.Argument(metavar="[COM
     app(args=[*(words or []), "--help"], prog_name="foreshore")
 
 
+@app.command("man", help="The manual page of all commands: `foreshore man | man -l -`.")
+def man_command() -> None:
+    """All help texts, as one page."""
+    manual = importlib.import_module("tools.man").manual
+    emit(manual("foreshore", "a transactional, partitioned, persistent key-value engine that counts its updates", PROGRAMS))
+
+
 @app.command("completion", help="What a shell completes: put it where the shell begins, or source it.")
 def completion_command(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")] = "bash") -> None:
     """A script for the shell."""
@@ -114,7 +121,7 @@ def fish_completion() -> Iterator[str]:
         yield f"complete -c foreshore -n __fish_use_subcommand -a {name} -d '{said}'"
         if verbs := verbs_of(name):
             yield f"complete -c foreshore -n '__fish_seen_subcommand_from {name}' -a '{' '.join(verbs)}'"
-    yield "complete -c foreshore -n __fish_use_subcommand -a 'help version completion'"
+    yield "complete -c foreshore -n __fish_use_subcommand -a 'help version completion man'"
     yield f"complete -c foreshore -n '__fish_seen_subcommand_from help' -a '{' '.join(PROGRAMS)}'"
 
 
@@ -125,7 +132,7 @@ def completion(shell: str) -> Iterator[str]:
     yield "_foreshore() {"
     yield "  local words"
     yield '  case "$COMP_CWORD:${COMP_WORDS[1]}" in'
-    yield f'    1:*) words="{" ".join([*PROGRAMS, "help", "version", "completion"])}" ;;'
+    yield f'    1:*) words="{" ".join([*PROGRAMS, "help", "version", "completion", "man"])}" ;;'
     for name in PROGRAMS:
         if verbs := verbs_of(name):
             yield f'    2:{name}) words="{" ".join(verbs)}" ;;'
@@ -175,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (
             words
             and words[0].isalpha()
-            and words[0] not in {*PROGRAMS, "help", "version", "completion"}
+            and words[0] not in {*PROGRAMS, "help", "version", "completion", "man"}
             and (meant := elsewhere(words[0]))
         ):
             complain(f"{words[0]!r} is no command by itself: did you mean `{'`, or `'.join(meant)}`?")

@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 
@@ -116,11 +116,14 @@ def complain(text: object) -> None:
     print(f"foreshore: {clean(str(text))}", file=sys.stderr, flush=True)
 
 
-def emit(lines: Iterable[str]) -> None:
-    """Print an answer, line by line. If nobody reads it any more, the command ends here and quietly."""
+def emit(lines: Iterable[str], paint: Callable[[str], str] | None = None) -> None:
+    """Print an answer, line by line. If nobody reads it any more, the command ends here and quietly.
+
+    `paint` may colour a line, once nothing is in it that would.
+    """
     with _while_it_is_read():
         for some in _batches(lines):
-            sys.stdout.write("\n".join(some) + "\n")
+            sys.stdout.write("\n".join(some if paint is None else map(paint, some)) + "\n")
 
 
 def _batches(lines: Iterable[str]) -> Iterator[list[str]]:

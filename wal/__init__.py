@@ -12,7 +12,7 @@ from wal.disk import DirectoryDisk, Disk, DiskError, DiskFull, DiskMissing, File
 from wal.errors import Finding, LogBehindStore, LogClosed, LogDamaged, LogError, LogForeign, LogTooNew
 from wal.history import HistoryCursor
 from wal.log import Log
-from wal.reader import Report, Source, backwards, begins, follow, indexes, inspect, list_segments, read, verify
+from wal.reader import Report, Source, appended, backwards, begins, follow, indexes, inspect, list_segments, read, verify
 from wal.repair import Torn
 from wal.scan import RawBlock
 from wal.segment import Block, SegmentInfo
@@ -50,6 +50,7 @@ __all__ = [
     "TooManyRanges",
     "Torn",
     "Want",
+    "appended",
     "backwards",
     "begins",
     "crc32c",

@@ -240,31 +240,60 @@ def follow(source: Source, from_lsn: int = 1, *, wait: Callable[[], bool]) -> It
     At the end of the log `wait` is called: it sleeps as long as it likes, and returns False to stop. Raises LogDamaged
     where the log was trimmed under it, or does not go on where it was.
     """
+    for found in appended(source, from_lsn):
+        if isinstance(found, Finding):
+            raise LogDamaged(found)
+        if found is not None:
+            yield found
+        elif not wait():
+            return
+
+
+def appended(source: Source, from_lsn: int = 1) -> Iterator[Block | Finding | None]:
+    """The same for who follows several logs: None at the end, each time it is reached, and then on from there.
+
+    What was trimmed before it was read comes as a `Finding`, and then what is there still. Archives are read as the
+    segments that they are. Raises LogDamaged where the log does not go on where it was.
+    """
     with _disk_of(source) as disk:
         segment = 0
         place: tuple[int, int, int] | None = None  # where the last scan stood: offset, LSN, crc
         while True:
             lsns = segment_lsns(disk.list())
+            if segment and segment not in lsns and lsns and lsns[0] > segment:
+                known, segment, place = place[1] if place is not None else segment, lsns[0], None
+                if segment > known:
+                    gone = _lost(segment, known, "the log was trimmed before this was read")
+                    yield msgspec.structs.replace(
+                        gone, cost=f"the records from LSN {known} to {segment - 1}", until=segment
+                    )
             segment = segment or max((lsn for lsn in lsns if lsn <= from_lsn), default=min(lsns, default=0))
             if segment:
                 successor = next((lsn for lsn in lsns if lsn > segment), None)  # listed first: then this one is complete
-                with _opened(disk, segment) as (file, header):
-                    if place is not None and place[0] == HEADER_BYTES:
-                        place = None  # nothing was in it yet, and it may have been replaced by a larger one
-                    scan = Scan(file, header, limit=min(file.size(), header.capacity), place=place)
-                    for raw in scan:
-                        if raw.header.records and raw.header.last_lsn >= from_lsn:
-                            yield after(decode(raw, segment_name(segment)), from_lsn)
-                    place = scan.offset, scan.lsn, scan.crc
-                if successor is not None:
-                    with _opened(disk, successor) as (_, header):
-                        known = header.previous_end, header.previous_lsn + 1, header.previous_crc
-                    if known != place:
-                        raise LogDamaged(_lost(successor, place[1], f"the segment follows {known}: expected {place}"))
-                    segment, place = successor, None
-                    continue
-            if not wait():
-                return
+                try:
+                    with _opened(disk, segment) as (file, header):
+                        if place is not None and place[0] == HEADER_BYTES:
+                            place = None  # nothing was in it yet, and it may have been replaced by a larger one
+                        scan = Scan(file, header, limit=min(file.size(), header.capacity), place=place)
+                        for raw in scan:
+                            place = scan.offset, scan.lsn, scan.crc
+                            if raw.header.records and raw.header.last_lsn >= from_lsn:
+                                yield after(decode(raw, segment_name(segment)), from_lsn)
+                        place = scan.offset, scan.lsn, scan.crc
+                    if successor is not None:
+                        with _opened(disk, successor) as (_, header):
+                            known_by = header.previous_end, header.previous_lsn + 1, header.previous_crc
+                        if known_by != place:
+                            what = f"the segment follows {known_by}: expected {place}"
+                            raise LogDamaged(_lost(successor, place[1], what))
+                        segment, place = successor, None
+                        continue
+                except LogDamaged:
+                    left = segment_lsns(disk.list())
+                    if not left or left[0] <= (successor or segment):
+                        raise
+                    continue  # it was trimmed just now
+            yield None
 
 
 @contextmanager

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import takewhile
 
 import pytest
 
 from tests.support.memory_disk import Keep, MemoryDisk, PowerCut, Unsynced
 from tests.wal.logs import append, filled, no_op, open_log, outcome, prepare, records_of, reopened, update
 from tests.wal.test_history import supplied, want
-from wal import DiskError, Log, LogDamaged, LogSettings, backwards, follow, inspect, list_segments, read, verify
+from wal import (
+    Block,
+    DiskError,
+    Finding,
+    Log,
+    LogDamaged,
+    LogSettings,
+    appended,
+    backwards,
+    follow,
+    inspect,
+    list_segments,
+    read,
+    verify,
+)
 from wal.archive import ArchiveFile, open_segment
 from wal.archiver import make_archive, temporary_name
 from wal.records import Checkpoint, History, Preload, Record, Update, Write
@@ -272,6 +287,33 @@ def test_a_trim_removes_archives_and_says_what_went() -> None:
     assert {name: end for name, _, end in trimmed.dropped}["acc"] > 0
     log.trim(trimmed.first_lsn)
     assert segment_lsns(twin.names())[0] == trimmed.first_lsn == log.segments()[0].first_lsn
+
+
+def test_who_follows_a_log_goes_on_through_archiving_and_is_told_what_was_trimmed() -> None:
+    disk = filled(FEW, SETTINGS)
+    log = open_log(disk, SETTINGS)
+    following = appended(disk)
+    seen = [block.first_lsn for block in takewhile(lambda found: found is not None, following) if isinstance(block, Block)]
+    assert seen == [block.first_lsn for block in read(disk)]
+    archived(log)
+    append(log, update(15))
+    assert [
+        block.records for block in takewhile(lambda found: found is not None, following) if isinstance(block, Block)
+    ] == [[update(15)]]
+    late = appended(disk)
+    first = next(late)
+    assert isinstance(first, Block)
+    assert first.first_lsn == 1
+    cursor = follow(disk, wait=lambda: False)
+    next(cursor)
+    third = log.segments()[2].first_lsn
+    log.trim(third)
+    rest = list(takewhile(lambda found: found is not None, late))
+    (gone,) = [found for found in rest if isinstance(found, Finding)]
+    assert gone.until == third
+    assert [found.first_lsn for found in rest if isinstance(found, Block)][-1] == log.next_lsn - 1
+    with pytest.raises(LogDamaged, match="trimmed"):
+        list(cursor)
 
 
 # Damage.

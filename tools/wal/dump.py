@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Annotated, TypeAlias
 
 import typer
 
 from engine.errors import UsageError
+from tools.pager import paged, painter
 from tools.reconcile.findings import Values
 from tools.terminal import bytes_of, emit, to_json
 from tools.wal.filters import Filter, Span
@@ -19,7 +22,7 @@ from tools.wal.places import Place, place_of
 from tools.wal.records import line
 from tools.wal.times import time_of
 from tools.wal.trouble import Trouble
-from wal import Block, follow
+from wal import Block, appended
 from wal.counters import COUNTER_MAX
 from wal.ids import PARTITIONS_MAX
 from wal.records import KINDS
@@ -71,6 +74,7 @@ def dump(
     last: Annotated[int, typer.Option(min=0, help="Only the last so many records of each log; 0: all.")] = 0,
     reverse: Annotated[bool, typer.Option("--reverse", help="The newest first.")] = False,
     tail: Annotated[bool, typer.Option("--follow", help="Go on with what the node appends, until interrupted.")] = False,
+    pager: Annotated[bool, typer.Option("--pager", help="At a terminal, let $PAGER show it.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the records of a log, one line each. The exit code says whether the log is whole, as that of verify does.
@@ -91,8 +95,6 @@ def dump(
         counters=span_of("--counter", counter),
         times=_times(from_time, to_time, now_ms),
     )
-    if tail and len(directories) > 1:
-        raise UsageError(f"--follow was given {len(directories)} directories: expected one")
     if tail and (reverse or last):
         raise UsageError("--follow goes on with what is appended: expected neither --reverse nor --last beside it")
     places = [place_of(text) for text in directories]
@@ -101,10 +103,12 @@ def dump(
 
     def batches() -> Iterator[list[str]]:
         """What is shown, block by block: of a log that is followed nothing waits for the next one."""
+        if tail:
+            yield from (
+                list(render(place, block, wanted)) for place, block in _following(places, from_lsn, to_lsn, trouble)
+            )
+            return
         for place in places:
-            if tail:
-                yield from (list(render(place, block, wanted)) for block in _following(place, from_lsn, to_lsn))
-                continue
             backwards = reverse or last > 0
             blocks = trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser(), newest_first=backwards)
             shown: Iterator[list[str]] = (list(render(place, block, wanted)) for block in blocks)
@@ -115,8 +119,10 @@ def dump(
                 shown = iter([newest if reverse else newest[::-1]])
             yield from shown
 
-    for lines in _limited(batches(), limit) if limit else batches():
-        emit(lines)
+    paint = None if as_json else painter()
+    with paged(pager):
+        for lines in _limited(batches(), limit) if limit else batches():
+            emit(lines, paint)
     trouble.end()
 
 
@@ -154,15 +160,37 @@ def _renderer(values: Values, keys: Keys, *, several: bool, as_json: bool) -> _R
     return objects if as_json else lines
 
 
-def _following(place: Place, from_lsn: int, to_lsn: int | None) -> Iterator[Block]:
-    def wait() -> bool:
-        time.sleep(FOLLOW_SECONDS)
-        return True
+def _following(
+    places: Sequence[Place], from_lsn: int, to_lsn: int | None, trouble: Trouble
+) -> Iterator[tuple[Place, Block]]:
+    """What is in these logs and what is appended; all that is there at a time comes in the order of time."""
+    logs = {number: appended(place.source, from_lsn) for number, place in enumerate(places)}
 
-    for block in follow(place.source, from_lsn, wait=wait):
-        yield block
-        if to_lsn is not None and block.last_lsn >= to_lsn:
-            return
+    def there(number: int) -> Iterator[tuple[int, int, Block]]:
+        """What one log has now, and has not given."""
+        for found in logs[number]:
+            if found is None:
+                return
+            if isinstance(found, Block):
+                yield found.time_ms, number, found
+            else:
+                trouble.note(places[number], found)
+
+    ended: set[int] = set()
+    while len(ended) < len(logs):
+        idle = True
+        streams = [there(number) for number in logs if number not in ended]
+        for _, number, block in heapq.merge(*streams, key=itemgetter(0, 1)):
+            idle = False
+            if number in ended:
+                continue
+            yield places[number], block
+            if to_lsn is not None and block.last_lsn >= to_lsn:
+                ended.add(number)
+                if len(ended) == len(logs):
+                    return
+        if idle:
+            time.sleep(FOLLOW_SECONDS)
 
 
 # Arguments.

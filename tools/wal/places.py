@@ -39,6 +39,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return (self.cluster, self.node) if self.node else None
 
     @property
+    def log_bytes(self) -> int:
+        """The size of its segments' files, as far as they can be seen."""
+        if self.log is None:
+            return 0
+        files = [self.log] if self.log.is_file() else [file for file in self.log.iterdir() if file.suffix in SUFFIXES]
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    @property
     def source(self) -> Source:
         """What `wal.reader` reads. Raises Unreadable."""
         if self.log is None:

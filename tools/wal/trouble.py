@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 
 import typer
 
+from tools.pager import Progress
 from tools.terminal import ExitCode, code_of, complain
 from tools.wal.places import Place
 from wal import Block, Finding, SegmentInfo, backwards, inspect, list_segments
@@ -35,11 +36,16 @@ class Trouble:
             blocks = backwards(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose)
         else:
             blocks = inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose, fragments=fragments)
-        for found in blocks:
-            if isinstance(found, Finding):
-                self.note(place, found)
-            else:
-                yield found
+        progress = Progress(place.log_bytes)
+        try:
+            for found in blocks:
+                if isinstance(found, Finding):
+                    self.note(place, found)
+                else:
+                    progress.step(found.bytes)
+                    yield found
+        finally:
+            progress.close()
 
     def note(self, place: Place, finding: Finding) -> None:
         """Tell of a finding."""

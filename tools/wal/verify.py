@@ -20,6 +20,7 @@ from engine.offline.live import is_live
 from engine.state.store_errors import StoreDamaged, StoreError, StoreTooNew
 from engine.state.store_file import structure_problems
 from engine.state.store_lmdb import LmdbStore
+from tools.pager import Progress
 from tools.reconcile.logs import LogTold
 from tools.terminal import ExitCode, code_of, emit, exit_code_of, to_json
 from tools.wal.against import Owed, check_peers, owed_by, read_peers
@@ -211,7 +212,11 @@ class Checked:
 
     def _check_log(self, *, reference: bool) -> None:
         place = self.place
-        report = verify_log(place.source, reference=reference, owner=place.owner)
+        progress = Progress(place.log_bytes)
+        report = verify_log(
+            place.source, reference=reference, owner=place.owner, look=lambda block: progress.step(block.bytes)
+        )
+        progress.close()
         for _ in range(ATTEMPTS):  # a live node may have rotated or trimmed its log while it was read
             if not (report.damaged and place.live):
                 break

@@ -232,7 +232,6 @@ def test_arguments_that_cannot_be_meant_are_usage(left: list[Path]) -> None:
     for arguments, says in (
         (["dump", left[0], "--from-lsn", 9, "--to-lsn", 8], "expected a range"),
         (["dump", left[0], "--tx", "xyz"], "hexadecimal"),
-        (["dump", *left, "--follow"], "--follow was given 3 directories: expected one"),
         (["dump", left[0], "--partiton", 3], "--partition"),
         (["dump", left[0], "--partition", 20_000], "16383"),
         (["counters", left[0], left[0]], "both belong to node 'n1': name one directory per node"),
@@ -241,6 +240,16 @@ def test_arguments_that_cannot_be_meant_are_usage(left: list[Path]) -> None:
         result = wal(*arguments)
         assert result.exit_code == 2
         assert says in result.stderr
+
+
+def test_several_logs_are_followed_in_the_order_of_time(left: list[Path]) -> None:
+    counts = [len(wal("dump", path).stdout.splitlines()) for path in left]
+    followed = wal("dump", *left, "--follow", "--limit", sum(counts))
+    assert followed.exit_code == 0
+    lines = [line.split() for line in followed.stdout.splitlines()]
+    assert [sum(line[0] == f"node=n{n}" for line in lines) for n in (1, 2, 3)] == counts
+    times = [line[2] for line in lines]
+    assert times == sorted(times)
 
 
 # Processes.
