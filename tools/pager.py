@@ -33,9 +33,9 @@ SLOW_SECONDS = 2.0
 _AGAIN_SECONDS = 0.2
 
 
-def painter(out: TextIO = sys.stdout) -> Paint | None:
+def painter() -> Paint | None:
     """How a line of a dump is coloured, by the kind of its record; None where nobody sees it, or wants it."""
-    if not out.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return None
     return painted
 
@@ -99,10 +99,10 @@ class Progress:
         *,
         out: TextIO | None = None,
         now: Callable[[], float] = time.monotonic,
-        beside: TextIO = sys.stdout,
+        beside: TextIO | None = None,
     ) -> None:
         self._out = sys.stderr if out is None else out
-        self._looked_at = self._out.isatty() and not beside.isatty()
+        self._looked_at = self._out.isatty() and not (sys.stdout if beside is None else beside).isatty()
         self._total = total
         self._now = now
         self._due = now() + SLOW_SECONDS
