@@ -87,18 +87,19 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         return self._run(self._native.get(key, default))
 
     @overload
-    def get_for_update(self, key: K, default: None = None) -> V | None: ...
+    def get_for_update(self, key: K, default: None = None, *, nowait: bool = False) -> V | None: ...
 
     @overload
-    def get_for_update(self, key: K, default: D) -> V | D: ...
+    def get_for_update(self, key: K, default: D, *, nowait: bool = False) -> V | D: ...
 
-    def get_for_update(self, key: K, default: object = None) -> object:
-        """The same, saying that it will be written."""
-        return self._run(self._native.get_for_update(key, default))
+    def get_for_update(self, key: K, default: object = None, *, nowait: bool = False) -> object:
+        """The same, saying that it will be written. `nowait`: who finds it locked is told LockTimeout at once."""
+        return self._run(self._native.get_for_update(key, default, nowait=nowait))
 
-    def get_many(self, keys: Iterable[K]) -> dict[K, V]:
-        """The values of the keys that exist."""
-        found: dict[Any, Any] = self._run(self._native.get_many(keys))
+    def get_many(self, keys: Iterable[K], *, nowait: bool = False, skip_locked: bool = False) -> dict[K, V]:
+        """The values of the keys that exist. `skip_locked`: but for those that another transaction has locked, so that
+        many can claim from one list without waiting; `nowait`: if one is locked, LockTimeout at once."""
+        found: dict[Any, Any] = self._run(self._native.get_many(keys, nowait=nowait, skip_locked=skip_locked))
         return found
 
     def put(self, key: K, value: V) -> None:

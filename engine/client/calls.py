@@ -137,10 +137,13 @@ class GetCall(KeysCall):
 
 
 class LockCall(GetCall):
-    """Lock keys for a transaction, and read them."""
+    """Lock keys for a transaction, and read them. `skip`: but for those that somebody has, which are read at `SKIPPED`."""
 
-    def __init__(self, owner: TxId, namespace: Namespace, keys: list[bytes], timeout_ms: int, label: str = "") -> None:
+    def __init__(
+        self, owner: TxId, namespace: Namespace, keys: list[bytes], timeout_ms: int, label: str = "", *, skip: bool = False
+    ) -> None:
         super().__init__(namespace, keys)
+        self.skip = skip
         self.owner = owner
         self.timeout_ms = timeout_ms
         self.label = label
@@ -156,6 +159,7 @@ class LockCall(GetCall):
             timeout_ms=self.timeout_ms,
             within_ms=self.within_ms,
             label=self.label,
+            skip=self.skip,
         )
 
 

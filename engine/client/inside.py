@@ -41,20 +41,25 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         return self.codec.decode(found[encoded]) if encoded in found else default
 
     @overload
-    async def get_for_update(self, key: K, default: None = None) -> V | None: ...
+    async def get_for_update(self, key: K, default: None = None, *, nowait: bool = False) -> V | None: ...
 
     @overload
-    async def get_for_update(self, key: K, default: D) -> V | D: ...
+    async def get_for_update(self, key: K, default: D, *, nowait: bool = False) -> V | D: ...
 
-    async def get_for_update(self, key: K, default: object = None) -> object:
-        """The same, saying that it will be written: nobody else can from now on (or the commit will tell)."""
-        return await self.get(key, default)
+    async def get_for_update(self, key: K, default: object = None, *, nowait: bool = False) -> object:
+        """The same, saying that it will be written: nobody else can from now on (or the commit will tell). `nowait`: who
+        finds it locked is told LockTimeout at once."""
+        encoded = key_of(self.codec, key)
+        await self._namespace.seen()
+        found = await self._raw.get_many(self.name, [encoded], nowait=nowait)
+        return self.codec.decode(found[encoded]) if encoded in found else default
 
-    async def get_many(self, keys: Iterable[K]) -> dict[K, V]:
-        """The values of the keys that exist."""
+    async def get_many(self, keys: Iterable[K], *, nowait: bool = False, skip_locked: bool = False) -> dict[K, V]:
+        """The values of the keys that exist. `skip_locked`: but for those that another transaction has locked, so that
+        many can claim from one list without waiting; `nowait`: if one is locked, LockTimeout at once."""
         wanted = keys_of(self.codec, keys)
         await self._namespace.seen()
-        found = await self._raw.get_many(self.name, wanted)
+        found = await self._raw.get_many(self.name, wanted, nowait=nowait, skip_locked=skip_locked)
         return {wanted[key]: self.codec.decode(value) for key, value in found.items()}
 
     async def put(self, key: K, value: V) -> None:

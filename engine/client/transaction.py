@@ -21,6 +21,7 @@ from engine.client.calls import GetCall, KeepLocksCall, LockCall, UnlockCall
 from engine.client.ends import CheckCall, CommitCall
 from engine.client.session import Session
 from engine.protocol.limits import label_problem
+from engine.protocol.requests import SKIPPED
 from wal.ids import Namespace as NamespaceName
 from wal.ids import TxId, partition_of
 
@@ -47,6 +48,7 @@ SUPPORTED = (
 
 Seen = tuple[int, int, bytes | None]
 """What was read of a key: (epoch, counter, value)."""
+NOTHING: Seen = (SKIPPED, 0, None)
 
 TRANSACTION_BYTES_MAX = 32 << 20
 """Of keys and values that one transaction writes: they are one message, and in each partition one record."""
@@ -166,14 +168,17 @@ class Transaction:
 
     # Reading and writing, in bytes; `engine.aio` puts codecs around it.
 
-    async def get_many(self, namespace: NamespaceName, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """The values of the keys that exist."""
+    async def get_many(
+        self, namespace: NamespaceName, keys: Iterable[bytes], *, nowait: bool = False, skip_locked: bool = False
+    ) -> dict[bytes, bytes]:
+        """The values of the keys that exist; `skip_locked`: but for those that others have locked."""
         wanted = list(dict.fromkeys(keys))
-        await self._touch(namespace, wanted)
+        self._check_patience(nowait, skip_locked)
+        await self._touch(namespace, wanted, nowait=nowait, skip=skip_locked)
         read, written = self._read.get(namespace, {}), self._written.get(namespace, {})
         found: dict[bytes, bytes] = {}
         for key in wanted:
-            value = written[key] if key in written else read[key][2]
+            value = written[key] if key in written else read.get(key, NOTHING)[2]
             if value is not None:
                 found[key] = value
         return found
@@ -207,12 +212,26 @@ class Transaction:
         found = await self.get_many(namespace, keys)
         return sorted(found.items())
 
-    async def _touch(self, namespace: NamespaceName, keys: list[bytes]) -> None:
-        """Read keys that were not touched before; lock them, if pessimistic."""
-        async with self._in_turn:
-            await self._touch_new(namespace, keys)
+    def _check_patience(self, nowait: bool, skip_locked: bool) -> None:
+        """Raise UsageError for what cannot be meant."""
+        for name, value in (("nowait", nowait), ("skip_locked", skip_locked)):
+            if not isinstance(value, bool):
+                raise errors.UsageError(f"{name} is {value!r}: expected True or False")
+        if nowait and skip_locked:
+            raise errors.UsageError("nowait fails for a key that is locked, skip_locked leaves it out: say one of them")
+        if (nowait or skip_locked) and self.concurrency is Concurrency.OPTIMISTIC:
+            raise errors.UsageError(
+                f"transaction {self.name} is OPTIMISTIC, and locks nothing before its end: claim in another"
+            )
 
-    async def _touch_new(self, namespace: NamespaceName, keys: list[bytes]) -> None:
+    async def _touch(
+        self, namespace: NamespaceName, keys: list[bytes], *, nowait: bool = False, skip: bool = False
+    ) -> None:
+        """Read keys that were not touched before; lock them, if pessimistic. `skip`: but for those that others have."""
+        async with self._in_turn:
+            await self._touch_new(namespace, keys, nowait=nowait, skip=skip)
+
+    async def _touch_new(self, namespace: NamespaceName, keys: list[bytes], *, nowait: bool, skip: bool) -> None:
         self._check_open()
         read = self._read.setdefault(namespace, {})
         new = [key for key in keys if key not in read]
@@ -224,9 +243,10 @@ class Transaction:
         left = self._ends_at - time.monotonic()
         call: GetCall
         if self.concurrency is Concurrency.PESSIMISTIC:
-            wait = min(self._lock_timeout, left)
-            self._refuse_own_locks(namespace, new)
-            call = LockCall(self._owner, namespace, new, max(1, int(wait * 1000)), self.label)
+            wait_ms = 0 if nowait else max(1, int(min(self._lock_timeout, left) * 1000))
+            if not (skip or nowait):
+                self._refuse_own_locks(namespace, new)
+            call = LockCall(self._owner, namespace, new, wait_ms, self.label, skip=skip)
             self._asked_for |= dict.fromkeys(new)
             if self._keeper is None:
                 self._keeper = asyncio.get_running_loop().create_task(self._keep())
@@ -239,7 +259,7 @@ class Transaction:
             if isinstance(error, errors.Unavailable) and time.monotonic() >= self._ends_at:
                 raise self._too_late() from error
             raise
-        read.update(zip(new, call.values, strict=True))
+        read.update((key, seen) for key, seen in zip(new, call.values, strict=True) if seen[0] != SKIPPED)
 
     def _refuse_own_locks(self, namespace: NamespaceName, keys: list[bytes]) -> None:
         """Refuse to wait for a transaction which waits for this one."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from engine.data.admission import Admission
 from engine.data.locks import Key, LockTable, refused_lock
 from engine.data.reads import Reads, values_of
-from engine.protocol.requests import KEYS_AT_ONCE, Check, Code, Done, KeepLocks, Lock, Unlock
+from engine.protocol.requests import KEYS_AT_ONCE, SKIPPED, Check, Code, Done, KeepLocks, Lock, Unlock
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.ports import MS
@@ -70,16 +70,32 @@ class Locking(Rule):
         core.work += len(keys)
         timeout = min(request.timeout_ms, 10 * core.settings.lock_timeout_ms)
 
+        skipped: dict[bytes, None] = {}
+
+        def answer() -> None:
+            values = values_of(core, request)
+            for at, key in enumerate(request.keys[: len(values.values)] if skipped else ()):
+                if key in skipped:
+                    values.values[at] = (SKIPPED, 0, None)
+            self.desk.reply(session, values)
+
         def granted() -> None:
             self.locks.lend(request.owner, core.now + core.settings.lock_lease_ms * MS)
             self.locks.introduce(request.owner, request.label, core.now)
-            self.reads.confirm(needed, session, request, lambda: self.desk.reply(session, values_of(core, request)))
+            self.reads.confirm(needed, session, request, answer)
 
         def expired(held: str, in_circle: bool) -> None:
             probe("lock.timed_out")
             code, said = refused_lock(core.node, timeout, held, in_circle=in_circle)
             self.desk.refuse(session, request.id, code, said, retryable=True)
 
+        if request.skip:
+            skipped |= dict.fromkeys(key for at, key in keys if self.locks.try_all(request.owner, [(at, key)]) is not None)
+            probe("lock.skipped" if skipped else "lock.nothing_to_skip")
+            keys = [key for key in keys if key[1] not in skipped]
+            if not keys:
+                self.reads.confirm(needed, session, request, answer)
+                return
         self.locks.wait_all(request.owner, keys, core.now + timeout * MS, granted, expired)
 
     def on_keep_locks(self, session: SessionId, request: KeepLocks) -> None:

@@ -21,6 +21,10 @@ KEYS_AT_ONCE = 2_000
 """So many keys one Get or Lock is answered for."""
 
 
+SKIPPED = -1
+"""Stands for the epoch of a key that somebody else has locked."""
+
+
 class GetTable(msgspec.Struct, frozen=True, array_like=True, tag="get-table", gc=False):
     """Where is everything?"""
 
@@ -73,7 +77,8 @@ class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
     """Lock keys for a pessimistic transaction and read them; waits up to `timeout_ms` for other transactions.
 
-    `label` is what those are told who wait for it. Of more than `KEYS_AT_ONCE` keys the first are locked and answered, and
+    `label` is what those are told who wait for it. `skip`: keys that would have to be waited for are not locked, and are
+    answered with epoch `SKIPPED`. Of more than `KEYS_AT_ONCE` keys the first are locked and answered, and
     the rest is to be asked for again.
     """
 
@@ -84,6 +89,7 @@ class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
     timeout_ms: int
     within_ms: int = 0
     label: str = ""
+    skip: bool = False
 
 
 class KeepLocks(msgspec.Struct, frozen=True, array_like=True, tag="keep-locks", gc=False):

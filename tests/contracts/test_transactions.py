@@ -13,6 +13,7 @@ import pytest
 
 import engine
 from engine import aio
+from tests.support.patience import PATIENCE_SECONDS
 
 Name = Callable[[], str]
 MODES = ("PESSIMISTIC", "OPTIMISTIC")
@@ -481,3 +482,54 @@ def test_who_holds_a_lock_is_told_by_name(db: engine.Database, ns: engine.Namesp
 def test_a_label_is_a_short_text(db: engine.Database, label: str, says: str) -> None:
     with pytest.raises(engine.UsageError, match=says):
         db.transaction(label=label)
+
+
+def test_who_does_not_wait_is_told_at_once(db: engine.Database, fresh: Callable[[], str]) -> None:
+    jobs = db.namespace(fresh(), codec="str")
+    jobs.put_many({"a": "1", "b": "2"})
+    with db.transaction(label="holder") as holder:
+        holder.namespace(jobs).get_for_update("a")
+        other = db.transaction(lock_timeout=30.0)
+        inside = other.namespace(jobs)
+        with pytest.raises(engine.LockTimeout, match=r"waited 0 ms for a lock on .* held by 'holder'"):
+            inside.get_for_update("a", nowait=True)
+        with pytest.raises(engine.LockTimeout):
+            inside.get_many(["a", "b"], nowait=True)
+        assert inside.get_for_update("b", nowait=True) == "2"
+        other.rollback()
+    with db.transaction() as tx:
+        assert tx.namespace(jobs).get_for_update("a", nowait=True) == "1", "the lock went with its transaction"
+
+
+def test_many_claim_from_one_list_without_waiting(db: engine.Database, fresh: Callable[[], str]) -> None:
+    jobs = db.namespace(fresh(), codec="str")
+    names = [f"job-{n}" for n in range(8)]
+    jobs.put_many(dict.fromkeys(names, "to do"))
+    first, second, third = (db.transaction(lock_timeout=30.0) for _ in range(3))
+    assert set(first.namespace(jobs).get_many(names[:3], skip_locked=True)) == set(names[:3])
+    assert set(second.namespace(jobs).get_many(names[:5], skip_locked=True)) == set(names[3:5])
+    assert third.namespace(jobs).get_many(names[:5], skip_locked=True) == {}
+    assert set(first.namespace(jobs).get_many(names[:5], skip_locked=True)) == set(names[:3]), "its own are not skipped"
+    first.namespace(jobs).delete(names[0])
+    first.commit()
+    until = time.monotonic() + PATIENCE_SECONDS
+    while set(third.namespace(jobs).get_many(names[:5], skip_locked=True)) != set(names[1:3]):
+        assert time.monotonic() < until, "locks go soon after their transaction"
+        time.sleep(0.01)
+    third.namespace(jobs).put(names[1], "done")
+    second.rollback()
+    third.commit()
+    left = dict(jobs.scan())
+    assert left == dict.fromkeys(names[1:], "to do") | {names[1]: "done"}
+
+
+def test_a_claim_that_cannot_be_meant_is_refused(db: engine.Database, fresh: Callable[[], str]) -> None:
+    jobs = db.namespace(fresh(), codec="str")
+    with db.transaction(concurrency="OPTIMISTIC", label="reader") as tx:
+        with pytest.raises(engine.UsageError, match="transaction reader is OPTIMISTIC, and locks nothing before its end"):
+            tx.namespace(jobs).get_many(["a"], skip_locked=True)
+    with db.transaction() as tx:
+        with pytest.raises(engine.UsageError, match="say one of them"):
+            tx.namespace(jobs).get_many(["a"], skip_locked=True, nowait=True)
+        with pytest.raises(engine.UsageError, match="nowait is 1: expected True or False"):
+            tx.namespace(jobs).get_for_update("a", nowait=1)  # type: ignore[call-overload]  # the mistake

@@ -63,7 +63,7 @@ KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
     Get: st.builds(Get, ID, NAME, KEY_LISTS, st.booleans()),
     Put: st.tuples(ID, TX, NAME, BATCH).map(lambda p: Put(p[0], p[1], p[2], *p[3])),
     Swap: st.builds(Swap, ID, TX, NAME, KEY, WHEN, VALUES, VALUES),
-    Lock: st.builds(Lock, ID, TX, NAME, KEY_LISTS, odd(st.integers(0, 300), INTS)),
+    Lock: st.builds(Lock, ID, TX, NAME, KEY_LISTS, odd(st.integers(0, 300), INTS), NUMBER, st.just(""), st.booleans()),
     KeepSessions: st.builds(KeepSessions, ID, st.lists(st.tuples(st.binary(max_size=12), st.integers(-2, 1 << 49)))),
     KeepLocks: st.builds(KeepLocks, ID, st.lists(TX, max_size=4)),
     Unlock: st.builds(Unlock, ID, TX),
