@@ -49,10 +49,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     async def get_for_update(self, key: K, default: object = None, *, nowait: bool = False) -> object:
         """The same, saying that it will be written: nobody else can from now on (or the commit will tell). `nowait`: who
         finds it locked is told LockTimeout at once."""
-        encoded = key_of(self.codec, key)
-        await self._namespace.seen()
-        found = await self._raw.get_many(self.name, [encoded], nowait=nowait)
-        return self.codec.decode(found[encoded]) if encoded in found else default
+        return (await self.get_many([key], nowait=nowait)).get(key, default)
 
     async def get_many(self, keys: Iterable[K], *, nowait: bool = False, skip_locked: bool = False) -> dict[K, V]:
         """The values of the keys that exist. `skip_locked`: but for those that another transaction has locked, so that

@@ -174,7 +174,7 @@ class Transaction:
         """The values of the keys that exist; `skip_locked`: but for those that others have locked."""
         wanted = list(dict.fromkeys(keys))
         self._check_patience(nowait, skip_locked)
-        await self._touch(namespace, wanted, nowait=nowait, skip=skip_locked)
+        await self._touch(namespace, wanted, now=nowait, skip=skip_locked)
         read, written = self._read.get(namespace, {}), self._written.get(namespace, {})
         found: dict[bytes, bytes] = {}
         for key in wanted:
@@ -214,24 +214,20 @@ class Transaction:
 
     def _check_patience(self, nowait: bool, skip_locked: bool) -> None:
         """Raise UsageError for what cannot be meant."""
-        for name, value in (("nowait", nowait), ("skip_locked", skip_locked)):
-            if not isinstance(value, bool):
-                raise errors.UsageError(f"{name} is {value!r}: expected True or False")
-        if nowait and skip_locked:
-            raise errors.UsageError("nowait fails for a key that is locked, skip_locked leaves it out: say one of them")
+        if not isinstance(nowait, bool) or not isinstance(skip_locked, bool) or (nowait and skip_locked):
+            said = f"nowait is {nowait!r}, and skip_locked {skip_locked!r}"
+            raise errors.UsageError(f"{said}: expected True of one of them at most")
         if (nowait or skip_locked) and self.concurrency is Concurrency.OPTIMISTIC:
             raise errors.UsageError(
-                f"transaction {self.name} is OPTIMISTIC, and locks nothing before its end: claim in another"
+                f"transaction {self.name} is OPTIMISTIC: it locks nothing before its end, and claims nothing"
             )
 
-    async def _touch(
-        self, namespace: NamespaceName, keys: list[bytes], *, nowait: bool = False, skip: bool = False
-    ) -> None:
+    async def _touch(self, namespace: NamespaceName, keys: list[bytes], *, now: bool = False, skip: bool = False) -> None:
         """Read keys that were not touched before; lock them, if pessimistic. `skip`: but for those that others have."""
         async with self._in_turn:
-            await self._touch_new(namespace, keys, nowait=nowait, skip=skip)
+            await self._touch_new(namespace, keys, now=now, skip=skip)
 
-    async def _touch_new(self, namespace: NamespaceName, keys: list[bytes], *, nowait: bool, skip: bool) -> None:
+    async def _touch_new(self, namespace: NamespaceName, keys: list[bytes], *, now: bool, skip: bool) -> None:
         self._check_open()
         read = self._read.setdefault(namespace, {})
         new = [key for key in keys if key not in read]
@@ -243,8 +239,8 @@ class Transaction:
         left = self._ends_at - time.monotonic()
         call: GetCall
         if self.concurrency is Concurrency.PESSIMISTIC:
-            wait_ms = 0 if nowait else max(1, int(min(self._lock_timeout, left) * 1000))
-            if not (skip or nowait):
+            wait_ms = 0 if now else max(1, int(min(self._lock_timeout, left) * 1000))
+            if not (skip or now):
                 self._refuse_own_locks(namespace, new)
             call = LockCall(self._owner, namespace, new, wait_ms, self.label, skip=skip)
             self._asked_for |= dict.fromkeys(new)

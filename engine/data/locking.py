@@ -70,12 +70,12 @@ class Locking(Rule):
         core.work += len(keys)
         timeout = min(request.timeout_ms, 10 * core.settings.lock_timeout_ms)
 
-        skipped: dict[bytes, None] = {}
+        free = keys if not request.skip else [key for key in keys if self.locks.try_all(request.owner, [key]) is None]
 
         def answer() -> None:
             values = values_of(core, request)
-            for at, key in enumerate(request.keys[: len(values.values)] if skipped else ()):
-                if key in skipped:
+            for at in range(len(values.values) if len(free) < len(keys) else 0):
+                if not self.locks.holds(request.owner, keys[at]):
                     values.values[at] = (SKIPPED, 0, None)
             self.desk.reply(session, values)
 
@@ -89,14 +89,10 @@ class Locking(Rule):
             code, said = refused_lock(core.node, timeout, held, in_circle=in_circle)
             self.desk.refuse(session, request.id, code, said, retryable=True)
 
-        if request.skip:
-            skipped |= dict.fromkeys(key for at, key in keys if self.locks.try_all(request.owner, [(at, key)]) is not None)
-            probe("lock.skipped" if skipped else "lock.nothing_to_skip")
-            keys = [key for key in keys if key[1] not in skipped]
-            if not keys:
-                self.reads.confirm(needed, session, request, answer)
-                return
-        self.locks.wait_all(request.owner, keys, core.now + timeout * MS, granted, expired)
+        if free:
+            self.locks.wait_all(request.owner, free, core.now + timeout * MS, granted, expired)
+        else:
+            self.reads.confirm(needed, session, request, answer)
 
     def on_keep_locks(self, session: SessionId, request: KeepLocks) -> None:
         """Renew leases."""

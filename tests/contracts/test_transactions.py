@@ -526,10 +526,10 @@ def test_many_claim_from_one_list_without_waiting(db: engine.Database, fresh: Ca
 def test_a_claim_that_cannot_be_meant_is_refused(db: engine.Database, fresh: Callable[[], str]) -> None:
     jobs = db.namespace(fresh(), codec="str")
     with db.transaction(concurrency="OPTIMISTIC", label="reader") as tx:
-        with pytest.raises(engine.UsageError, match="transaction reader is OPTIMISTIC, and locks nothing before its end"):
+        with pytest.raises(engine.UsageError, match="transaction reader is OPTIMISTIC: it locks nothing before its end"):
             tx.namespace(jobs).get_many(["a"], skip_locked=True)
     with db.transaction() as tx:
-        with pytest.raises(engine.UsageError, match="say one of them"):
+        with pytest.raises(engine.UsageError, match="expected True of one of them at most"):
             tx.namespace(jobs).get_many(["a"], skip_locked=True, nowait=True)
-        with pytest.raises(engine.UsageError, match="nowait is 1: expected True or False"):
+        with pytest.raises(engine.UsageError, match="nowait is 1, and skip_locked False: expected True"):
             tx.namespace(jobs).get_for_update("a", nowait=1)  # type: ignore[call-overload]  # the mistake
