@@ -15,7 +15,7 @@ from tests.sim.world import SECOND
 def _reworded(machine: Machine) -> None:
     """Every refusal and every note of a node is as long as it was, and says nothing."""
     assert machine.node is not None
-    core = machine.node.core
+    node = machine.node
 
     def refuse(original: Any, session: int, request: int, code: str, message: str, **facts: Any) -> None:
         original(session, request, code, "x" * len(message), **facts)
@@ -23,8 +23,8 @@ def _reworded(machine: Machine) -> None:
     def note(original: Any, text: str) -> None:
         original("x" * len(text))
 
-    around(core, "refuse", refuse)
-    around(core, "note", note)
+    around(node.desk, "refuse", refuse)
+    around(node.core, "note", note)
 
 
 def _deeds(result: Result) -> tuple[object, ...]:

@@ -296,11 +296,7 @@ def _never(*_: Any) -> bool:
     return False
 
 
-@ELECTIONS.fault(
-    "10",
-    harmless="""A suspicion only decides when an exchange is tried. Whoever suspects everybody finds no majority, and
-    a wrong suspicion costs an exchange.""",
-)
+@ELECTIONS.fault("10")
 def own_absence_taken_for_the_silence_of_others(machine: Machine) -> None:
     """A node whose process was stopped, or whose clock jumped, suspects everyone whom it could not hear."""
     assert machine.node is not None
