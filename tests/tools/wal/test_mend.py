@@ -27,7 +27,7 @@ def node(tmp_path: Path) -> Path:
     with engine.open(path, **SETTINGS) as database:
         for n in range(ROWS):
             database.namespace("acc" if n % 3 else "names").put(b"key-%03d" % n, b"%0100d" % n)
-        shutil.copytree(path, tmp_path / "killed")
+        shutil.copytree(path, tmp_path / "killed", ignore=shutil.ignore_patterns("*.tmp"))
     return tmp_path / "killed"
 
 

@@ -27,7 +27,7 @@ def test_a_segment_that_was_cut_is_damage_to_a_node_that_starts_and_to_who_looks
         async with await engine.aio.open(tmp_path / "node") as database:
             for at in range(400):
                 await database.namespace("acc").put(b"k%d" % at, bytes(40))
-            shutil.copytree(tmp_path / "node", tmp_path / "killed")
+            shutil.copytree(tmp_path / "node", tmp_path / "killed", ignore=shutil.ignore_patterns("*.tmp"))
 
     asyncio.run(puts())
     killed = tmp_path / "killed"
