@@ -103,6 +103,7 @@ class Locking(Rule):
 
     def on_unlock(self, session: SessionId, request: Unlock) -> None:
         """A transaction was given up by its client."""
+        self.desk.give_up(request.owner)
         self.core.in_pieces(self._unlock(session, request))
 
     def _unlock(self, session: SessionId, request: Unlock) -> Iterator[int]:

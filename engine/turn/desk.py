@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import structs
 
 from engine.protocol.limits import weight_of, within_of
-from engine.protocol.requests import Code, Failed, Remap, Reply, Request
+from engine.protocol.requests import Code, Failed, Lock, Remap, Reply, Request
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
 from rebalance.partition import Hold
 from rebalance.ports import MS
+from wal.ids import TxId
 from wal.probe import probe
 
 PARKED_BYTES_MAX = 64 << 20
@@ -26,6 +27,7 @@ class Desk:
         self.ask_again = ask_again  # take requests that waited like new ones, before those that came later
         self.parked: dict[int, list[tuple[SessionId, Request, int]]] = {}  # what waits since when, by partition
         self.parked_bytes = 0
+        self._given_up: dict[TxId, None] = {}  # transactions that were, while anything waits
 
     def reply(self, session: SessionId, reply: Reply) -> None:
         """Answer a client after this turn's log is durable."""
@@ -62,12 +64,23 @@ class Desk:
         """What waited for the partition, to be asked again."""
         parked = self.parked.pop(hold.number, [])
         self.parked_bytes -= sum(weight_of(request) for _, request, _ in parked)
-        return self.still_wanted(parked)
+        wanted = self.still_wanted(parked)
+        if not self.parked:
+            self._given_up = {}
+        return wanted
+
+    def give_up(self, owner: TxId) -> None:
+        """A transaction is given up: what it asked to lock before, and waits here, must not be locked after."""
+        if self.parked:
+            self._given_up[owner] = None
 
     def still_wanted(self, waited: Iterable[tuple[SessionId, Request, int]]) -> list[tuple[SessionId, Request]]:
         """Of what has waited since some time, that whose answer somebody waits for, with how long they still do."""
         found: list[tuple[SessionId, Request]] = []
         for session, request, since in waited:
+            if isinstance(request, Lock) and request.owner in self._given_up:
+                probe("lock.given_up_while_it_waited")
+                continue
             within = within_of(request)
             left = within - (self.core.now - since) // MS
             if within and left <= 0:
