@@ -32,7 +32,6 @@ allocated. The only errors are `FormatError` and its kinds.
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -41,7 +40,7 @@ import msgspec
 import zstandard
 
 from wal.checksum import crc32c
-from wal.codec import BLOCK_BYTES_MAX, HEADER_BYTES, TRAILER_BYTES, FormatError, NewerFormat
+from wal.codec import BLOCK_BYTES_MAX, HEADER_BYTES, TRAILER_BYTES, FormatError, NewerFormat, big_endian, native
 from wal.ids import Fragment
 
 ARCHIVE_FORMAT = 1
@@ -181,7 +180,7 @@ def encode_frame(first_lsn: int, pieces: Sequence[Piece]) -> bytes:
     lsns = array("I", [lsn - first_lsn for lsn, _, _ in pieces])
     lengths = array("I", [len(piece) for _, _, piece in pieces])
     kinds = bytes([kind for _, kind, _ in pieces])
-    head = len(pieces).to_bytes(4, "big"), _big_endian(lsns), _big_endian(lengths), kinds
+    head = len(pieces).to_bytes(4, "big"), big_endian(lsns), big_endian(lengths), kinds
     return b"".join((*head, *(piece for _, _, piece in pieces)))
 
 
@@ -191,7 +190,7 @@ def decode_frame(first_lsn: int, data: bytes) -> list[Piece]:
     at = 4 + 9 * count
     if len(data) < at:
         raise FormatError(f"a frame of {len(data)} bytes says that it has {count} pieces")
-    lsns, lengths = _native("I", data[4 : 4 + 4 * count]), _native("I", data[4 + 4 * count : 4 + 8 * count])
+    lsns, lengths = native("I", data[4 : 4 + 4 * count]), native("I", data[4 + 4 * count : 4 + 8 * count])
     if at + sum(lengths) != len(data):
         raise FormatError(f"a frame's pieces have {sum(lengths)} bytes: expected {len(data) - at}")
     found = []
@@ -204,14 +203,14 @@ def decode_frame(first_lsn: int, data: bytes) -> list[Piece]:
 def encode_way(glue: bytes, parts: array[int], frames: array[int]) -> bytes:
     """How glue and pieces take turns: `parts[0]` bytes of glue, a piece of `frames[0]`, `parts[1]` bytes of glue, ..."""
     assert len(parts) == len(frames) + 1, "a chunk begins and ends with glue"
-    return _encode(_Way(glue, _big_endian(parts), _big_endian(frames)))
+    return _encode(_Way(glue, big_endian(parts), big_endian(frames)))
 
 
 def weave(way: bytes, frames: Sequence[Iterator[bytes]], size: int) -> bytes:
     """The `size` bytes of a chunk, out of its way and the pieces in its frames."""
     try:
         found = _way.decode(way)
-        order, lengths = _native("I", found.frames), _native("I", found.parts)
+        order, lengths = native("I", found.frames), native("I", found.parts)
     except UNDECODABLE as error:
         raise NewerFormat(f"the checksum is right and the way of a chunk cannot be decoded: {error}") from error
     takers = [frame.__next__ for frame in frames]
@@ -233,10 +232,10 @@ def weave(way: bytes, frames: Sequence[Iterator[bytes]], size: int) -> bytes:
 def encode_map(found: Map) -> bytes:
     """Where all frames are, and who is in them."""
     spoken = [
-        _Spoken(name, partition, _big_endian(one.frames), _big_endian(one.lows), _big_endian(one.highs))
+        _Spoken(name, partition, big_endian(one.frames), big_endian(one.lows), big_endian(one.highs))
         for (name, partition), one in found.fragments.items()
     ]
-    columns = _big_endian(found.at), _big_endian(found.sizes), _big_endian(found.raws), _big_endian(found.crcs)
+    columns = big_endian(found.at), big_endian(found.sizes), big_endian(found.raws), big_endian(found.crcs)
     return _encode(_Map(*columns, spoken))
 
 
@@ -244,11 +243,9 @@ def decode_map(data: bytes) -> Map:
     """The inverse of `encode_map`."""
     try:
         found = _map.decode(data)
-        columns = _native("Q", found.at), _native("I", found.sizes), _native("I", found.raws), _native("I", found.crcs)
+        columns = native("Q", found.at), native("I", found.sizes), native("I", found.raws), native("I", found.crcs)
         fragments = {
-            (one.namespace, one.partition): Spoken(
-                _native("I", one.frames), _native("Q", one.lows), _native("Q", one.highs)
-            )
+            (one.namespace, one.partition): Spoken(native("I", one.frames), native("Q", one.lows), native("Q", one.highs))
             for one in found.fragments
         }
     except UNDECODABLE as error:
@@ -320,17 +317,3 @@ def unpack(extent: Extent, packed: bytes) -> bytes:
         return zstandard.ZstdDecompressor().decompress(packed, max_output_size=extent.raw)
     except zstandard.ZstdError as error:
         raise FormatError(f"a frame at offset {extent.at} cannot be decompressed: {error}") from error
-
-
-def _big_endian(numbers: array[int]) -> bytes:
-    if sys.byteorder == "little":
-        numbers = numbers[:]
-        numbers.byteswap()
-    return numbers.tobytes()
-
-
-def _native(kind: str, data: bytes) -> array[int]:
-    numbers: array[int] = array(kind, data)  # raises ValueError for a length that is no multiple of the item size
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers

@@ -276,16 +276,16 @@ def encode_footer(trailer: Trailer, index: SegmentIndex) -> tuple[Trailer, bytes
     An index without `mentions` is written as the first version wrote it.
     """
     told: list[object] = [
-        _big_endian(index.starts),
+        big_endian(index.starts),
         [
             _IndexEntry(
-                name, partition, entry.low, entry.high, blocks=_big_endian(entry.blocks), marks=_big_endian(entry.marks)
+                name, partition, entry.low, entry.high, blocks=big_endian(entry.blocks), marks=big_endian(entry.marks)
             )
             for (name, partition), entry in index.fragments.items()
         ],
     ]
     if index.mentions is not None:
-        told.append([_Mentions(name, at, _big_endian(blocks)) for (name, at), blocks in index.mentions.items()])
+        told.append([_Mentions(name, at, big_endian(blocks)) for (name, at), blocks in index.mentions.items()])
     body = _encoder.encode(told)
     trailer = trailer._replace(index_bytes=len(body), index_crc=crc32c(body, 0))
     packed = _TRAILER.pack(*trailer, FORMAT, 0, 0, END_MAGIC)
@@ -323,14 +323,14 @@ def decode_index(data: bytes, trailer: Trailer, checksum: Checksum = crc32c) -> 
     try:
         body = _index.decode(data)
         index = SegmentIndex()
-        index.starts = _native("I", body.starts)
+        index.starts = native("I", body.starts)
         for entry in body.fragments:
             index.fragments[entry.namespace, entry.partition] = FragmentIndex(
-                entry.low, entry.high, _native("I", entry.blocks), _native("Q", entry.marks)
+                entry.low, entry.high, native("I", entry.blocks), native("Q", entry.marks)
             )
         index.mentions = None
         if body.mentions is not None:
-            index.mentions = {(one.namespace, one.partition): _native("I", one.blocks) for one in body.mentions}
+            index.mentions = {(one.namespace, one.partition): native("I", one.blocks) for one in body.mentions}
     except _UNDECODABLE as error:
         raise NewerFormat(f"the checksum is right and the index cannot be decoded: {error}") from error
     ordinals = [*(entry.blocks for entry in index.fragments.values()), *(index.mentions or {}).values()]
@@ -339,14 +339,16 @@ def decode_index(data: bytes, trailer: Trailer, checksum: Checksum = crc32c) -> 
     return index
 
 
-def _big_endian(numbers: array[int]) -> bytes:
+def big_endian(numbers: array[int]) -> bytes:
+    """Numbers as they stand in a file."""
     if sys.byteorder == "little":
         numbers = numbers[:]
         numbers.byteswap()
     return numbers.tobytes()
 
 
-def _native(kind: str, data: bytes) -> array[int]:
+def native(kind: str, data: bytes) -> array[int]:
+    """The numbers again, for `array(kind)`. Raises ValueError."""
     numbers: array[int] = array(kind, data)  # raises ValueError for a length that is no multiple of the item size
     if sys.byteorder == "little":
         numbers.byteswap()

@@ -6,6 +6,7 @@ rules; they differ in what has to be read.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -137,7 +138,7 @@ class Read(NamedTuple):
     done: Callable[[], None] = nothing
 
 
-class Task(Generic[S]):
+class Task(ABC, Generic[S]):
     """The partitions of one share, one after the other. Whoever is one says where rows and logs come from."""
 
     def __init__(self, share: Share, states: Sequence[S], result: ShareResult) -> None:
@@ -153,13 +154,13 @@ class Task(Generic[S]):
             for namespace, number in share.keys or state.fragments:
                 self.names.setdefault(number, {})[namespace] = None
 
+    @abstractmethod
     def hear(self) -> None:
         """Before the first partition: hear what logs say of the rows (`said`)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, name: Fragment, states: Sequence[S], copies: Sequence[Copy], placement: Placement) -> Read:
         """The rows of these copies."""
-        raise NotImplementedError
 
     def partition(self, number: int, unread: Mapping[NodeId, str]) -> None:
         """Compare one partition: what could not be read, its transactions, its fragments by name."""

@@ -11,7 +11,7 @@ import pytest
 import engine
 from engine.client import session as links_module
 from engine.client.session import Session, SocketLinks
-from engine.protocol.wire import MAGIC, PROTOCOL, Hello, frame
+from tests.support.hosts import Host
 
 PATIENCE_SECONDS = 60.0
 
@@ -21,30 +21,6 @@ def silent() -> Iterator[str]:
     """Where the kernel takes connections for a process that does not look: a node that was stopped where it stood."""
     with socket.create_server(("127.0.0.1", 0)) as listens:
         yield f"127.0.0.1:{listens.getsockname()[1]}"
-
-
-class Host:
-    """Takes connections, and greets or says nothing."""
-
-    def __init__(self, *, greets: bool) -> None:
-        self.greets = greets
-        self.came = 0
-        self.here = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until the other side hangs up."""
-        self.came += 1
-        self.here += 1
-        if self.greets:
-            writer.write(frame(Hello(MAGIC, PROTOCOL, "node")))
-        try:
-            while await reader.read(1 << 16):
-                pass
-        except OSError:  # it was cut off
-            pass
-        finally:
-            self.here -= 1
-            writer.close()
 
 
 def session() -> tuple[Session, SocketLinks]:

@@ -9,33 +9,14 @@ import pytest
 from engine.host import transport as transport_module
 from engine.turn.effects import Event, PeerSeen
 from tests.engine.host.test_pulse import transport_of, until
-
-
-class _Silent:
-    """Takes connections and says nothing."""
-
-    def __init__(self) -> None:
-        self.came = 0
-        self.here = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.came += 1
-        self.here += 1
-        try:
-            while await reader.read(1 << 16):
-                pass
-        except OSError:  # it was cut off
-            pass
-        finally:
-            self.here -= 1
-            writer.close()
+from tests.support.hosts import Host
 
 
 def test_a_peer_that_does_not_greet_is_dialed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_module, "HELLO_SECONDS", 0.05)
 
     async def story() -> None:
-        silent, events, told = _Silent(), list[Event](), list[str]()
+        silent, events, told = Host(greets=False), list[Event](), list[str]()
         server = await asyncio.start_server(silent.serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         transport = transport_of("n1", events)
@@ -81,7 +62,7 @@ def test_a_peer_that_speaks_is_dialed_at_once(monkeypatch: pytest.MonkeyPatch) -
 
 def test_nothing_is_left_of_a_connection_that_was_not_greeted_yet() -> None:
     async def story() -> None:
-        silent = _Silent()
+        silent = Host(greets=False)
         server = await asyncio.start_server(silent.serve, "127.0.0.1", 0)
         transport = transport_of("n1", [])
         transport.connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
