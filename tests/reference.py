@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from tests.support.patience import PATIENCE_SECONDS
+
 MODULES = ["engine", "!engine\\.", "engine.aio", "engine.errors", "engine.testing"]
 """What an application uses; the rest of the engine is for those who read its source."""
 
@@ -49,7 +51,9 @@ def broken_links(folder: Path) -> list[str]:
 def make(folder: Path) -> list[str]:
     """Write the pages; what is broken about them."""
     subprocess.run(
-        [Path(sys.executable).with_name("pdoc"), "--no-show-source", "--output-directory", folder, *MODULES], check=True
+        [Path(sys.executable).with_name("pdoc"), "--no-show-source", "--output-directory", folder, *MODULES],
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
     return broken_links(folder)
 

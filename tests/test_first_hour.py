@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import free_port
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, waiting
 from tests.tools.test_packages import BUILD, NOT_OURS
 
 ROOT = Path(__file__).parent.parent
@@ -73,10 +73,11 @@ def test_the_first_hour_goes_as_the_page_says(tmp_path: Path) -> None:
         for command, expected in steps(text):
             shell.stdin.write(f"{command}\necho '{END}'\n")
             shell.stdin.flush()
-            said = "".join(iter(shell.stdout.readline, f"{END}\n"))
+            with waiting(shell, f"end of {command}"):
+                said = "".join(iter(shell.stdout.readline, f"{END}\n"))
             assert check(expected, said, doctest.ELLIPSIS), f"$ {command}\n{said}\nexpected:\n{expected}"
             taken += 1
         assert taken > 15, "the page lost its commands"
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
-        shell.communicate()
+        shell.communicate(timeout=PATIENCE_SECONDS)

@@ -14,6 +14,7 @@ from typer.main import get_command
 
 import engine
 from engine.turn.settings import Durability
+from tests.support.patience import PATIENCE_SECONDS
 from tools.cli import PROGRAMS, app
 from tools.reconcile.findings import Kind
 from tools.reconcile.report import ExitCode
@@ -75,7 +76,13 @@ def verbs_of(rest: list[str]) -> list[str]:
 
 
 def test_every_target_is_listed_by_help_and_named_once() -> None:
-    told = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory"], capture_output=True, text=True, check=True)
+    told = subprocess.run(
+        ["make", "-C", str(ROOT), "--no-print-directory"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
+    )
     listed = re.findall(r"^  make (\S+) +\S", told.stdout, re.MULTILINE)
     phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert phony

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engine
+from tests.support.patience import joined
 from wal.ids import KEY_BYTES_MAX, VALUE_BYTES_MAX
 
 Name = Callable[[], str]
@@ -417,12 +418,12 @@ def test_a_large_batch_in_one_partition_is_seen_whole_or_not_at_all(ns: engine.N
             found = ns.get_many([keys[0], keys[-1]])
             seen.add((found.get(keys[0]), found.get(keys[-1])))
 
-    looking = threading.Thread(target=look)
+    looking = threading.Thread(target=look, daemon=True)
     looking.start()
     for value in (b"old", b"new"):
         ns.put_many(dict.fromkeys(keys, value))
     over.set()
-    looking.join()
+    joined(looking)
     assert all(first == last for first, last in seen), seen
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import engine
 from engine.testing import Cluster, cluster
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, next_line
 
 pytestmark = pytest.mark.processes
 
@@ -131,13 +131,14 @@ with cluster(1) as nodes:
 
 def test_no_node_outlives_who_started_it() -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", STORY], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        [sys.executable, "-c", STORY],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
+    pid = int(next_line(parent, "id of its node"))
     parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
+    parent.communicate(timeout=PATIENCE_SECONDS)
     until = time.monotonic() + PATIENCE_SECONDS
     while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < until

@@ -15,7 +15,7 @@ import pytest
 
 import engine
 from engine import aio
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, joined
 
 
 def test_one_database_serves_many_threads(db: engine.Database, fresh: Callable[[], str]) -> None:
@@ -44,11 +44,10 @@ def test_several_loops_have_a_database_each(addresses: str) -> None:
             await mine.namespace("loops", codec="json").put(f"own{number}", number)
         await asyncio.to_thread(ns.put, f"shared{number}", number)  # the blocking form is for every thread
 
-    threads = [threading.Thread(target=asyncio.run, args=(story(number),)) for number in range(4)]
+    threads = [threading.Thread(target=asyncio.run, args=(story(number),), daemon=True) for number in range(4)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    joined(*threads)
     assert len(list(ns.scan())) == 8
     shared.close()
 
@@ -80,20 +79,19 @@ def test_closing_ends_the_calls_that_run(where: str, tmp_path: Path, request: py
     ends: list[BaseException] = []
 
     def work(number: int) -> None:
-        begun.wait()
+        begun.wait(PATIENCE_SECONDS)
         try:
             while True:
                 ns[f"k{number}"] = number
         except engine.Error as error:
             ends.append(error)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(4)]
     for thread in threads:
         thread.start()
-    begun.wait()
+    begun.wait(PATIENCE_SECONDS)
     db.close()
-    for thread in threads:
-        thread.join(PATIENCE_SECONDS)
+    joined(*threads)
     assert [type(end).__name__ for end in ends if not isinstance(end, engine.UsageError | engine.CommitUnknown)] == []
     assert len(ends) == 4, "each thread was told, and none waits for ever"
 

@@ -35,6 +35,7 @@ from tests.sim.run import Result, run_seed
 from tests.sim.scenario.interpreter import run_files
 from tests.sim.shrink import shrink
 from tests.sim.world import Plant
+from tests.support.patience import PATIENCE_SECONDS
 
 RECORD = Path(__file__).parents[2] / "docs" / "track-record.md"
 
@@ -183,6 +184,7 @@ def commit() -> str:
         text=True,
         check=False,
         cwd=Path(__file__).parent,
+        timeout=PATIENCE_SECONDS,
     )
     return told.stdout.strip() or "unknown"
 

@@ -102,7 +102,7 @@ class Background:
     def kill(self) -> None:
         """`kill -9`, whatever it does."""
         self.process.kill()
-        self.process.wait()
+        self.process.wait(PATIENCE_SECONDS)
 
 
 class Node(Background):

@@ -17,6 +17,7 @@ import engine
 from engine import errors
 from foreshore import main as begin
 from tests.support.commands import Node, foreshore, free_port, nodes
+from tests.support.patience import PATIENCE_SECONDS
 from tools.cli import PROGRAMS, app, main, run
 from tools.terminal import ExitCode, Row, exit_code_of, show, width_of
 from wal import DiskError, Finding, LogDamaged, LogTooNew
@@ -80,6 +81,7 @@ def test_an_answer_that_cannot_be_written_is_told() -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
+            timeout=PATIENCE_SECONDS,
         )
     assert result.returncode == ExitCode.UNREADABLE
     assert result.stderr == (
@@ -130,7 +132,9 @@ def test_a_program_that_is_not_there_is_no_traceback(capsys: pytest.CaptureFixtu
 
 def test_looking_at_a_log_does_not_wait_for_what_it_does_not_need() -> None:
     code = "import sys, tools.cli, tools.wal.cli; print(*(m for m in sys.modules if '.' not in m))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True, timeout=PATIENCE_SECONDS
+    )
     assert not {"pyspark", "pyarrow", "uvloop"} & set(result.stdout.split())
 
 
@@ -293,7 +297,9 @@ def test_a_shell_completes_commands(tmp_path: Path) -> None:
         asked = (
             f"source complete.bash; COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}; _foreshore; echo ${{COMPREPLY[*]}}"
         )
-        told = subprocess.run(["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            ["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+        )
         assert (told.stdout.split(), told.stderr) == (expected, "")
     assert foreshore("completion", "zsh").stdout.startswith("autoload -U +X bashcompinit && bashcompinit\n")
     refused = foreshore("completion", "tcsh")

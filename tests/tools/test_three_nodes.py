@@ -87,7 +87,7 @@ def test_three_nodes_by_hand(tmp_path: Path) -> None:
     finally:
         for process in shell.background:
             process.kill()
-            process.wait()
+            process.wait(PATIENCE_SECONDS)
 
 
 def _check(answers: dict[str, str], shell: Shell) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from tests.support.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 APPLICATION = Path(__file__).with_name("application.py")
 BEFORE = "from pathlib import Path\n\ndirectory = Path()\n"
@@ -65,6 +67,7 @@ def found(folder: Path) -> dict[str, dict[int, str]]:
         [Path(sys.executable).with_name("basedpyright"), "-p", folder, "--pythonpath", sys.executable, "--outputjson"],
         capture_output=True,
         check=False,
+        timeout=PATIENCE_SECONDS,
     )
     report = msgspec.json.decode(ran.stdout, type=_Report)
     places: dict[str, dict[int, str]] = {}

@@ -9,6 +9,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.patience import PATIENCE_SECONDS
 from wal.checksum import IMPLEMENTATION, crc32c, reference_crc32c, reference_xmodem
 
 
@@ -46,5 +47,7 @@ def test_without_the_hardware_library_there_is_one_warning_and_the_same_numbers(
         "assert len(caught) == 1, caught\n"
         "assert 'pip install google-crc32c' in str(caught[0].message)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from tests.support.memory_disk import MemoryDisk
+from tests.support.patience import joined
 from tests.wal.logs import append, no_op, open_log, outcome, prepare, update
 from wal import Log, LogSettings, PartitionCounter, Want
 from wal.codec import HEADER_BYTES
@@ -485,7 +486,7 @@ def test_cursors_read_while_the_writer_rotates_and_trims() -> None:
         except BaseException as error:
             problems.append(error)
 
-    suppliers = [threading.Thread(target=supply) for _ in range(2)]
+    suppliers = [threading.Thread(target=supply, daemon=True) for _ in range(2)]
     for supplier in suppliers:
         supplier.start()
     n = 1
@@ -496,7 +497,6 @@ def test_cursors_read_while_the_writer_rotates_and_trims() -> None:
         if trimmed is not None:
             log.trim(trimmed.first_lsn)
     stop.set()
-    for supplier in suppliers:
-        supplier.join()
+    joined(*suppliers)
     assert problems == []
     assert log.segments()[0].first_lsn > 1000

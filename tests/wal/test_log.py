@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.memory_disk import MemoryDisk
+from tests.support.patience import joined
 from tests.wal.logs import SMALL, append, filled, open_log, records_of, reopened, update
 from wal import (
     DirectoryDisk,
@@ -573,14 +574,13 @@ def test_readers_see_whole_blocks_while_another_thread_appends(tmp_path: Path) -
             except BaseException as error:
                 problems.append(error)
 
-        readers = [threading.Thread(target=read) for _ in range(2)]
+        readers = [threading.Thread(target=read, daemon=True) for _ in range(2)]
         for reader in readers:
             reader.start()
         for n in range(1, 1500):
             append(log, update(n), durable=n % 50 == 0)
         stop.set()
-        for reader in readers:
-            reader.join()
+        joined(*readers)
         assert problems == []
         assert len(log.segments()) > 3
         log.close()

@@ -12,8 +12,7 @@ import engine
 from engine.client import session as links_module
 from engine.client.session import Session, SocketLinks
 from tests.support.hosts import Host
-
-PATIENCE_SECONDS = 60.0
+from tests.support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture

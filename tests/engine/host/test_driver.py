@@ -46,7 +46,7 @@ class _SlowFile:
 
     def read(self, offset: int, n: int) -> bytes:
         self._disk.reading.set()
-        self._disk.go.wait()
+        assert self._disk.go.wait(PATIENCE_SECONDS), "nobody lets the disk go"
         if self._disk.broken:
             raise DiskError("read", "a segment", "injected EIO")
         return self._file.read(offset, n)

@@ -12,6 +12,7 @@ import engine
 from engine import aio, errors
 from engine.aio import open_embedded
 from tests.support.failing_disk import failing
+from tests.support.patience import PATIENCE_SECONDS, joined
 
 OPTIONS = {"partitions": 16, "wal_segment_bytes": 64 << 10, "wal_total_bytes": 1 << 20}
 
@@ -104,12 +105,11 @@ def test_closing_ends_the_blocking_calls_of_other_threads(tmp_path: Path) -> Non
         except errors.Error as error:
             told.append(error)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    waits.wait()
+    assert waits.wait(PATIENCE_SECONDS)
     database.close()
-    thread.join(30)
-    assert not thread.is_alive(), "a call was left hanging"
+    joined(thread)
     assert [type(error) for error in told] == [errors.UsageError]
     with pytest.raises(errors.UsageError, match="the database was closed"):
         accounts.get("ann")

@@ -10,10 +10,10 @@ from engine.host.pulse import Pulse
 from engine.host.transport import BEAT, Transport
 from engine.messages import Heartbeat, Life
 from engine.turn.effects import Event, PeerSeen, Received
+from tests.support.patience import PATIENCE_SECONDS
 from wal.ids import NO_VERSION, NodeId
 
 SAID = Heartbeat(NO_VERSION, Life("n1-disk", 1, 0), 7, False, [], busy_ms=300, sync_ms=200)
-PATIENCE_SECONDS = 30.0
 
 
 def transport_of(node: NodeId, events: list[Event]) -> Transport:

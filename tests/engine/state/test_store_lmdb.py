@@ -38,6 +38,7 @@ from engine.state.store_file import FORMAT, structure_problems
 from engine.state.store_lmdb import LmdbStore
 from rebalance.contents import share
 from tests.engine.state.store_child import FRAGMENTS, MAP_BYTES, contents, held, states, story
+from tests.support.patience import PATIENCE_SECONDS, joined, next_line, waiting
 from wal.checksum import reference_crc32c
 from wal.ids import DECISIONS, Fragment
 from wal.probe import listen
@@ -243,7 +244,9 @@ def test_a_store_has_one_writer(path: Path) -> None:
     with pytest.raises(StoreInUse, match="expected one user in a process"):
         LmdbStore(path, read_only=True)
     program = f"from pathlib import Path; from engine.state.store_lmdb import LmdbStore; LmdbStore(Path({str(path)!r}))"
-    other = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    other = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert "StoreInUse" in other.stderr
     store.write(story(1))
     store.close()
@@ -260,7 +263,9 @@ def test_the_map_grows_while_another_thread_reads(path: Path) -> None:
     rare: Counter[str] = Counter()
     stop_listening = listen(lambda name: rare.update([name]))
     wide = {b"%06d" % n: Entry(1, n + 1, b"x" * 1000) for n in range(4000)}
-    writer = threading.Thread(target=store.write, args=[story(2)._replace(rows={**story(2).rows, ACC: {**wide}})])
+    writer = threading.Thread(
+        target=store.write, args=[story(2)._replace(rows={**story(2).rows, ACC: {**wide}})], daemon=True
+    )
     writer.start()
     reads = 0
     while writer.is_alive() or not reads:
@@ -269,7 +274,7 @@ def test_the_map_grows_while_another_thread_reads(path: Path) -> None:
         assert store.get(("acc", 1), b"key0002") == contents(1)["acc", 1][b"key0002"] or lsn == 2
         assert len(store.scan(("bank", 0), b"", 1000)) == len(contents(1)["bank", 0]) or lsn == 2
         reads += 1
-    writer.join()
+    joined(writer)
     stop_listening()
     assert rare["store.map_full"] > 3, "64 KiB do not hold 4 MB, and the whole transaction is done again"
     store.renew()
@@ -362,7 +367,10 @@ def test_a_full_disk_stops_the_store_and_costs_nothing_that_was_there(path: Path
 def test_a_disk_that_fills_up_is_told_from_one_that_fails(path: Path) -> None:
     """LMDB calls both EIO."""
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path.parent], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", path.parent],
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
     )
     if mounted.returncode:
         pytest.skip("mounting is not allowed here")
@@ -374,7 +382,7 @@ def test_a_disk_that_fills_up_is_told_from_one_that_fails(path: Path) -> None:
         with pytest.raises(StoreFull):
             LmdbStore(path.with_name("another"))
     finally:
-        subprocess.run(["umount", "-l", path.parent], check=True)
+        subprocess.run(["umount", "-l", path.parent], check=True, timeout=PATIENCE_SECONDS)
 
 
 def test_an_image_that_breaks_the_rules_changes_nothing_and_stops_nothing(path: Path) -> None:
@@ -391,8 +399,7 @@ def test_an_image_that_breaks_the_rules_changes_nothing_and_stops_nothing(path: 
 
 def test_a_tool_reads_whole_checkpoints_beside_a_live_node(path: Path) -> None:
     with killed_at_the_end(child("checkpoints", path)) as node:
-        assert node.stdout is not None
-        node.stdout.readline()
+        next_line(node, "checkpoint")
         tool = LmdbStore(path, map_bytes=MAP_BYTES, read_only=True)
         seen: set[int] = set()
         while len(seen) < 15:
@@ -428,8 +435,7 @@ def test_a_tool_that_was_killed_while_it_read_does_not_hold_old_pages(path: Path
         store.write(story(lsn))
         store.renew()
     with killed_at_the_end(child("hold", path)) as tool:
-        assert tool.stdout is not None
-        assert tool.stdout.readline() == "3\n"
+        assert next_line(tool, "checkpoint that it holds") == "3\n"
     for lsn in range(4, 8):
         store.write(story(lsn))
         store.renew()
@@ -577,13 +583,13 @@ def test_no_flipped_bit_makes_a_read_return_what_was_not_written(path: Path) -> 
     crashed = 0
     while len(verdicts) < flips:
         first = len(verdicts)
-        with killed_at_the_end(child("flips", path, first, flips)) as reader:
+        with killed_at_the_end(child("flips", path, first, flips)) as reader, waiting(reader, "next flip"):
             assert reader.stdout is not None
             for line in reader.stdout:
                 number, *words = line.split()
                 verdicts[int(number)] = set(words)
         if len(verdicts) < flips:
-            assert reader.wait() < 0, "the reader ends early only if LMDB brings it down"
+            assert reader.wait(PATIENCE_SECONDS) < 0, "the reader ends early only if LMDB brings it down"
             verdicts[len(verdicts)] = {"crashed"}
             crashed += 1
     counts = Counter(word for words in verdicts.values() for word in words)
@@ -603,10 +609,10 @@ def test_a_store_is_exactly_one_checkpoint_whenever_its_process_is_killed(path: 
     for _ in range(20):
         with killed_at_the_end(child("checkpoints", path)) as node:
             assert node.stdout is not None
-            lines = [node.stdout.readline()]
+            lines = [next_line(node, "checkpoint")]
             time.sleep(chance.uniform(0, 0.03))
             node.kill()
-            lines += node.stdout.readlines()
+            lines += node.stdout.readlines()  # all its pipe holds: it is dead
         acknowledged = max(acknowledged, *(int(line) for line in lines if line.endswith("\n")))
         store = LmdbStore(path, map_bytes=MAP_BYTES)
         lsn = store.load().lsn

@@ -109,7 +109,7 @@ def test_a_signal_half_way_leaves_nothing(number: signal.Signals, tmp_path: Path
         assert process.wait(PATIENCE_SECONDS) == 130, log.read_text(encoding="utf-8")
     finally:
         process.kill()
-        process.wait()
+        process.wait(PATIENCE_SECONDS)
     told = log.read_text(encoding="utf-8")
     assert "partitions, the coordinator" in told
     assert "interrupted: every node is gone" in told

@@ -19,7 +19,7 @@ from engine.state.store import Entry
 from engine.testing import cluster
 from tests.support.commands import FORESHORE, foreshore
 from tests.support.directories import append, copies, replace
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, joined, next_line
 from tests.support.reconciled import NOW_MS, fragment_of
 from tools.reconcile import Report, check, in_this_process
 from tools.reconcile.report import Summary
@@ -168,7 +168,7 @@ def test_no_key_stays_uncompared_under_load(tmp_path: Path) -> None:
                 else:
                     acc.delete(key)
 
-        threads = [threading.Thread(target=load, args=(me,)) for me in range(6)]
+        threads = [threading.Thread(target=load, args=(me,), daemon=True) for me in range(6)]
         for thread in threads:
             thread.start()
         directories = [tmp_path / "nodes" / name for name in nodes.names]
@@ -181,8 +181,7 @@ def test_no_key_stays_uncompared_under_load(tmp_path: Path) -> None:
                 assert summary.keys > 1_900
         finally:
             done.set()
-            for thread in threads:
-                thread.join()
+            joined(*threads)
 
 
 def test_watching_costs_digests_and_serves_what_it_found(stopped: list[Path], tmp_path: Path) -> None:
@@ -190,11 +189,10 @@ def test_watching_costs_digests_and_serves_what_it_found(stopped: list[Path], tm
     words = ["reconcile", "watch", *map(str, directories), "--every", "0", "--listen", "127.0.0.1:0"]
     process = subprocess.Popen([*FORESHORE, *words], stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
-        address = process.stdout.readline().split()[-1]
-        assert " consistent findings=0 " in process.stdout.readline()
+        address = next_line(process, "address").split()[-1]
+        assert " consistent findings=0 " in next_line(process, "verdict")
         replace(directories[2], NAME, {KEY: Entry(1, 1, b"forged")})
-        line = next(line for line in process.stdout if " differences " in line)
+        line = next(line for line in iter(lambda: next_line(process, "difference"), "") if " differences " in line)
         assert " VERSION_MISMATCH=1 " in line
         with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as answer:
             text = answer.read().decode()
@@ -202,7 +200,7 @@ def test_watching_costs_digests_and_serves_what_it_found(stopped: list[Path], tm
             urllib.request.urlopen(address.removesuffix("metrics"), timeout=PATIENCE_SECONDS)
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate()
+        process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 130
     samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert samples['foreshore_reconcile_findings{kind="VERSION_MISMATCH"}'] == "1"

@@ -145,7 +145,7 @@ def _killed_and_resumed(directories: Sequence[Path], at: Path, before: object) -
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
             killed += 1
-        process.wait()
+        process.wait(PATIENCE_SECONDS)
     assert killed >= 10
     assert run("apply", plan, *directories).exit_code == 0
     for directory in directories:
@@ -336,7 +336,8 @@ def test_a_node_that_runs_takes_what_is_proven_wrong_from_its_peers(stopped: lis
         process = await asyncio.create_subprocess_exec(
             *FORESHORE, "reconcile", *map(str, words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
-        told, _ = await process.communicate()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            told, _ = await process.communicate()
         return process.returncode, told.decode()
 
     async def tell() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from engine import aio
 from tests.support.commands import FORESHORE, HOSTILE, Node, damage_log, environment, foreshore, nodes, objects, wal
 from tests.support.directories import append, copies
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, next_line
 from tests.support.reconciled import NOW_MS, fragment_of
 from tools.terminal import bytes_of, clean, plain, word
 from wal import list_segments, read
@@ -309,6 +309,7 @@ def test_a_reader_that_goes_away_ends_a_dump_quietly(left: list[Path]) -> None:
             stderr=subprocess.PIPE,
             check=False,
             env=environment(),
+            timeout=PATIENCE_SECONDS,
         )
     finally:
         os.close(writing)
@@ -324,8 +325,7 @@ def test_an_interrupt_is_no_traceback(left: list[Path]) -> None:
         encoding="utf-8",
         env=environment(),
     ) as following:
-        assert following.stdout is not None
-        assert following.stdout.readline().startswith("lsn=1 ")
+        assert next_line(following, "record").startswith("lsn=1 ")
         following.send_signal(signal.SIGINT)
         _, errors = following.communicate(timeout=PATIENCE_SECONDS)
     assert (following.returncode, errors) == (130, "")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.support.commands import wal
+from tests.support.patience import PATIENCE_SECONDS
 from tools.wal.cli import VERBS, app
 
 
@@ -36,5 +37,7 @@ def test_nobody_waits_for_what_is_not_asked(words: list[str], unneeded: list[str
         f"atexit.register(lambda: print([n for n in {unneeded!r} if n in sys.modules], file=sys.stderr))\n"
         f"from tools.cli import main\nmain(['wal', *{words!r}])"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert ran.stderr.splitlines()[-1] == "[]", ran.stderr
