@@ -30,7 +30,7 @@ def waiting(process: Popen[Any], what: str, seconds: float = PATIENCE_SECONDS) -
         yield
     finally:
         timer.cancel()
-        assert not late.is_set(), f"{process.args} hangs: after {seconds:g} s there was no {what}"
+        assert not late.is_set(), f"{process.args!r} hangs: after {seconds:g} s there was no {what}"
 
 
 def next_line(process: Popen[str], what: str, seconds: float = PATIENCE_SECONDS) -> str:
