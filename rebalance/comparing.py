@@ -21,7 +21,7 @@ from typing import TypeAlias
 from rebalance.contents import Walk
 from rebalance.fragment import FragmentState
 from rebalance.messages import Contents
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from rebalance.ports import Node
 from wal import records as r
 from wal.ids import Fragment, Namespace, NodeId
@@ -100,12 +100,14 @@ class Comparison:
         "void",
     )
 
-    def __init__(self, core: Node, hold: Hold, node: NodeId, round_: int, conclude: Callable[[Comparison], None]) -> None:
+    def __init__(
+        self, core: Node, local: LocalPartition, node: NodeId, round_: int, conclude: Callable[[Comparison], None]
+    ) -> None:
         self._core = core
         self._conclude = conclude
-        self.partition = hold.number
+        self.partition = local.number
         self.round = round_
-        self.record = r.Compare(hold.number, hold.epoch, node, round_)
+        self.record = r.Compare(local.number, local.epoch, node, round_)
         self.asked_at = core.now
         self.mine: list[Contents] | None = None
         self.theirs: list[Contents] | None = None

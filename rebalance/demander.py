@@ -113,9 +113,9 @@ class Demander(Rule):
         """A new topology: what changed is demanded anew, of whoever is primary now."""
         core, changed = self.core, new.changed
         if self._is_set_aside():
-            changed = list({h.number: h for h in (*changed, *(h for h in core.holds if h.role is Role.MOVING))}.values())
-        for hold in changed:
-            number = hold.number
+            changed = list({h.number: h for h in (*changed, *(h for h in core.local if h.role is Role.MOVING))}.values())
+        for local in changed:
+            number = local.number
             for queue in (*self._queue.values(), *self._deferred.values()):
                 queue.pop(number, None)
             for session in self._sessions.values():
@@ -124,8 +124,8 @@ class Demander(Rule):
             self.settling.forget(number)
             self._put_off.pop(number, None)
             self.settling.answers.forget(number)
-            primary = hold.placement.primary
-            if hold.role is Role.MOVING and primary is not None:
+            primary = local.placement.primary
+            if local.role is Role.MOVING and primary is not None:
                 self._queue.setdefault(primary, {})[number] = None
         for supplier, session in list(self._sessions.items()):
             if not session.partitions:
@@ -370,7 +370,7 @@ class Demander(Rule):
 
     def _whole(self, number: int, session: _Session) -> bool:
         core = self.core
-        if number in session.later or core.replica.partition(number).epoch != core.holds[number].epoch:
+        if number in session.later or core.replica.partition(number).epoch != core.local[number].epoch:
             return False
         fragments = core.replica.partition(number).fragments
         return all(
@@ -426,7 +426,7 @@ class Demander(Rule):
                 self._ask_again(session)
         for number in [n for n, due in self._put_off.items() if core.now >= due]:
             del self._put_off[number]
-            primary = core.holds[number].placement.primary
+            primary = core.local[number].placement.primary
             if primary is not None:
                 self._again(primary, number)
         self.settling.go_on()

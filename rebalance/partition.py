@@ -45,7 +45,7 @@ _BY_STATE = {
 _LEADING = (Role.PRIMARY, Role.DRAINING, Role.PROMOTING)
 
 
-class Hold:
+class LocalPartition:
     """What this node is to one partition under the committed map: its role, and whom it leads.
 
     `needed` are the other in-sync copies, whose disks an acknowledgement waits for; `moving` the copies that get every

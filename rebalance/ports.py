@@ -16,7 +16,7 @@ import msgspec
 from rebalance.contents import Walk
 from rebalance.fragment import FragmentState
 from rebalance.messages import CopyMessage
-from rebalance.partition import Hold, PartitionState
+from rebalance.partition import LocalPartition, PartitionState
 from rebalance.table import Topology
 from wal import records as r
 from wal.ids import Fragment, NodeId, Version
@@ -210,7 +210,7 @@ class Node(Protocol):
         ...
 
     @property
-    def holds(self) -> list[Hold]:
+    def local(self) -> list[LocalPartition]:
         """What this node is to each partition."""
         ...
 
@@ -263,7 +263,7 @@ class Fence(Protocol):
         ...
 
     @property
-    def holds(self) -> list[Hold]:
+    def local(self) -> list[LocalPartition]:
         """What this node is to each partition under it."""
         ...
 
@@ -277,10 +277,10 @@ def may_act(node: Fence, version: Version) -> bool:
     return version == node.version and not node.frozen and node.serving
 
 
-def leads(node: Fence, number: int) -> Hold | None:
+def leads(node: Fence, number: int) -> LocalPartition | None:
     """A partition, if this node is its primary and has done what a new one owes; None, too, if there is no such one."""
-    hold = node.holds[number] if number < len(node.holds) else None
-    return hold if hold is not None and hold.active else None
+    local = node.local[number] if number < len(node.local) else None
+    return local if local is not None and local.active else None
 
 
 def _nothing_to_do() -> None:
@@ -298,14 +298,14 @@ class Operation:
 
     def __init__(
         self,
-        hold: Hold,
+        local: LocalPartition,
         records: list[r.Record],
         *,
         counted: Callable[[], None] = _nothing_to_do,
         abandoned: Callable[[], None] = _nothing_to_do,
     ) -> None:
-        self.partition = hold.number
-        self.epoch = hold.epoch
+        self.partition = local.number
+        self.epoch = local.epoch
         self.records = records
         self.counted = counted
         self.abandoned = abandoned
@@ -314,7 +314,7 @@ class Operation:
 class Shipping(Protocol):
     """How what a primary decided reaches the other copies."""
 
-    def ship(self, operation: Operation, hold: Hold) -> None:
+    def ship(self, operation: Operation, local: LocalPartition) -> None:
         """Send an operation, already logged here, to the copies of its partition."""
         ...
 

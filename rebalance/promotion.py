@@ -23,7 +23,7 @@ from msgspec import structs
 
 from rebalance.fragment import FragmentState
 from rebalance.messages import AskTail, CopyTail, Tail, TailReport, ToPromotion
-from rebalance.partition import Hold, PartitionState
+from rebalance.partition import LocalPartition, PartitionState
 from rebalance.ports import MS, Node, Operation, Shipping, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
@@ -41,14 +41,14 @@ class Promotion(Rule):
 
     takes = get_args(ToPromotion)
 
-    def __init__(self, core: Node, replication: Shipping, *, activated: Callable[[Hold], None]) -> None:
+    def __init__(self, core: Node, replication: Shipping, *, activated: Callable[[LocalPartition], None]) -> None:
         super().__init__()
         self.core = core
         self._replication = replication
         self._activated = activated
         self.fetched = 0  # updates that other copies had beyond this one's when it became primary
         self._waiting: dict[int, dict[NodeId, CopyTail | None]] = {}  # partition -> survivor -> its answer
-        self._alone: deque[Hold] = deque()  # that have nobody to ask
+        self._alone: deque[LocalPartition] = deque()  # that have nobody to ask
         self._unasked: deque[int] = deque()  # of those that wait
         self._going_on = False
         self._ask_at = 0
@@ -57,17 +57,17 @@ class Promotion(Rule):
         """A new map names this node primary of partitions that it does not serve yet."""
         self.begin(new.promoted)
 
-    def begin(self, holds: Iterable[Hold]) -> None:
+    def begin(self, partitions: Iterable[LocalPartition]) -> None:
         """Become primary of these; whatever was under way before is void."""
         self._waiting = {}
         self._alone = deque()
-        for hold in holds:
-            if self.core.replica.partition(hold.number).epoch == hold.epoch:
+        for local in partitions:
+            if self.core.replica.partition(local.number).epoch == local.epoch:
                 probe("promotion.went_on")  # its batch is on its way: replication sends it to the copies of the new map
-            elif hold.needed:
-                self._waiting[hold.number] = dict.fromkeys(hold.needed)
+            elif local.needed:
+                self._waiting[local.number] = dict.fromkeys(local.needed)
             else:
-                self._alone.append(hold)
+                self._alone.append(local)
         self._ask()
 
     def _ask(self) -> None:
@@ -84,9 +84,9 @@ class Promotion(Rule):
         self._going_on = False
         work = 0
         while self._alone and work < PIECE_WORK:
-            hold = self._alone.popleft()
-            work += FINISH_WORK + len(partition(hold.number).fragments)
-            self._finish(hold, {})
+            local = self._alone.popleft()
+            work += FINISH_WORK + len(partition(local.number).fragments)
+            self._finish(local, {})
         by_survivor: dict[NodeId, list[CopyTail]] = {}
         while self._unasked and work < PIECE_WORK:
             number = self._unasked.popleft()
@@ -125,7 +125,7 @@ class Promotion(Rule):
         answers: list[CopyTail] = []
         core.work += sum(1 + len(theirs.fragments) for theirs in message.copies)
         for theirs in message.copies:
-            if theirs.partition >= len(core.holds) or core.holds[theirs.partition].placement.primary != sender:
+            if theirs.partition >= len(core.local) or core.local[theirs.partition].placement.primary != sender:
                 continue
             state = core.replica.partition(theirs.partition)
             if _emptied(state):
@@ -159,14 +159,14 @@ class Promotion(Rule):
             complete = {n: a for n, a in answers.items() if a is not None}
             if len(complete) == len(answers):
                 del self._waiting[answer.partition]
-                self._finish(self.core.holds[answer.partition], complete)
+                self._finish(self.core.local[answer.partition], complete)
         if not self._waiting:
             self.alarm.off()
 
-    def _finish(self, hold: Hold, answers: dict[NodeId, CopyTail]) -> None:
-        core, number = self.core, hold.number
+    def _finish(self, local: LocalPartition, answers: dict[NodeId, CopyTail]) -> None:
+        core, number = self.core, local.number
         state = core.replica.partition(number)
-        assert hold.epoch > state.epoch, f"partition {number}: epoch {hold.epoch} after {state.epoch}"
+        assert local.epoch > state.epoch, f"partition {number}: epoch {local.epoch} after {state.epoch}"
         lowest = min((a.epoch for a in answers.values()), default=state.epoch)
         self._take(number, state, answers)
         if _emptied(state):
@@ -184,13 +184,13 @@ class Promotion(Rule):
         if lacked:
             probe("promotion.survivor_lacked_writes")
             package.append(r.History(lacked))
-        start, own = _begin(hold, state)
+        start, own = _begin(local, state)
         package.append(start)
         package.extend(own)
         for record in (start, *own):
             core.log(record)
-        operation = Operation(hold, package, counted=partial(self._activated, hold), abandoned=self._abandoned)
-        self._replication.ship(operation, hold)
+        operation = Operation(local, package, counted=partial(self._activated, local), abandoned=self._abandoned)
+        self._replication.ship(operation, local)
 
     def _take(self, number: int, state: PartitionState, answers: dict[NodeId, CopyTail]) -> None:
         """Log what the survivors have and this copy lacks, the newest epoch's history first."""
@@ -239,9 +239,9 @@ def _emptied(state: PartitionState) -> bool:
     return any(fragment.loading for fragment in state.fragments.values())
 
 
-def _begin(hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
+def _begin(local: LocalPartition, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
     """The epoch's start, and what is issued again in it: applied writes, closed gaps, prepared transactions."""
-    number, epoch = hold.number, hold.epoch
+    number, epoch = local.number, local.epoch
     firsts: list[tuple[Namespace, int]] = []
     again: list[r.Write] = []
     gaps: list[r.Range] = []

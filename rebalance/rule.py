@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from wal.ids import NodeId
 
 
 class NewMap(msgspec.Struct, frozen=True):
     """What a new map changes for one node."""
 
-    moved: list[Hold]
+    moved: list[LocalPartition]
     """Partitions whose copies are elsewhere now, or are waited for no more."""
-    changed: list[Hold]
+    changed: list[LocalPartition]
     """Partitions whose primary, epoch or role here is another now."""
-    promoted: list[Hold]
+    promoted: list[LocalPartition]
     """Partitions that this node is named primary of, and does not serve yet."""
 
 

@@ -72,7 +72,7 @@ class Settling:
             if self._when.get(number) != when:
                 continue
             core.work += 1 + len(core.replica.partition(number).fragments)
-            primary = core.holds[number].placement.primary
+            primary = core.local[number].placement.primary
             if primary is not None and self._is_stuck(number, STUCK_AFTER * core.settings.retransmit_ms * MS):
                 probe("demand.gap_after_settling")
                 self._again(primary, number)
@@ -106,7 +106,7 @@ class Settling:
 
     def on_compare(self, asked: r.Compare) -> None:
         """The primary is about to vouch for a copy of this node, and asks what it contains."""
-        if self.core.holds[asked.partition].role is Role.MOVING:
+        if self.core.local[asked.partition].role is Role.MOVING:
             self.answers.on_compare(asked, self._summed_up)
 
     def _summed_up(self, number: int) -> None:
@@ -117,7 +117,7 @@ class Settling:
     def on_settle(self, sender: NodeId, message: Settle) -> None:
         """The primary waits for this copy now; say Settled again at these counters."""
         core, number = self.core, message.partition
-        if number not in self._when or core.holds[number].placement.primary != sender:
+        if number not in self._when or core.local[number].placement.primary != sender:
             return
         if message.wrong:
             probe("demand.digest_differed")

@@ -17,7 +17,7 @@ import msgspec
 from rebalance.choice import Choice, Kind, choose, have_of, nothing_of
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import Credit, Demand, Have, Settled, Supply, ToSupplier, Transfer
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from rebalance.ports import CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
 from rebalance.table import CopyState
@@ -76,7 +76,7 @@ class SupplySide(Rule):
 
     takes = get_args(ToSupplier)
 
-    def __init__(self, core: Node, replication: Shipping, *, regroup: Callable[[Hold], None]) -> None:
+    def __init__(self, core: Node, replication: Shipping, *, regroup: Callable[[LocalPartition], None]) -> None:
         super().__init__()
         self.core = core
         self.replication = replication
@@ -148,11 +148,11 @@ class SupplySide(Rule):
     def _plan_partition(self, session: _Session, number: int, haves: dict[Namespace, Have], first: Supply) -> int:
         """Choose the transfers of one partition, for the batch that will say so; how much work it was."""
         core, sender = self.core, session.node
-        hold = core.holds[number] if number < len(core.holds) else None
-        if hold is None or not hold.active or hold.placement.state_of(sender) is not CopyState.MOVING:
+        local = core.local[number] if number < len(core.local) else None
+        if local is None or not local.active or local.placement.state_of(sender) is not CopyState.MOVING:
             first.later.append(number)
             return 0
-        self.vouching.begin_anew(hold, sender)
+        self.vouching.begin_anew(local, sender)
         state = core.replica.partition(number)
         names = dict.fromkeys([*state.fragments, *haves])
         haves = {ns: haves.get(ns) or nothing_of((ns, number)) for ns in names}
@@ -163,7 +163,7 @@ class SupplySide(Rule):
                 return CHOICE_WORK * len(choices)
             session.in_full += 1
         session.partitions.append(number)
-        first.epochs.append((number, hold.epoch))
+        first.epochs.append((number, local.epoch))
         first.prepares.extend(state.prepared.values())
         for fragment in state.fragments.values():
             # What is applied here beyond a gap; the log alone would not say that it counts.
@@ -390,7 +390,7 @@ class SupplySide(Rule):
         lives = {m.node: awaited(core.topology, m) for m in core.topology.members}
         self.vouching.switch(lives)
         for node, session in list(self._sessions.items()):
-            gone = any(not core.holds[p].active or node not in core.holds[p].placement.owners for p in session.partitions)
+            gone = any(not core.local[p].active or node not in core.local[p].placement.owners for p in session.partitions)
             if gone or lives.get(node) != session.life:
                 self._close(session)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from rebalance.comparing import Comparison
 from rebalance.fragment import FragmentState
 from rebalance.messages import Settle, Settled
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Node, Operation, Shipping, leads, may_act
 from rebalance.table import CopyState, Member, Topology
 from wal.ids import Fragment, NodeId
@@ -33,7 +33,7 @@ def awaited(topology: Topology, member: Member) -> Awaited:
 class Vouching:
     """The MOVING copies that a primary waits for, and those that it vouches for."""
 
-    def __init__(self, core: Node, shipping: Shipping, *, regroup: Callable[[Hold], None]) -> None:
+    def __init__(self, core: Node, shipping: Shipping, *, regroup: Callable[[LocalPartition], None]) -> None:
         self.core = core
         self._shipping = shipping
         self._regroup = regroup  # the copies that are waited for changed
@@ -49,8 +49,8 @@ class Vouching:
         core, number = self.core, message.partition
         if not may_act(core, message.version):
             return
-        hold = leads(core, number)
-        if hold is None or hold.placement.state_of(sender) is not CopyState.MOVING:
+        local = leads(core, number)
+        if local is None or local.placement.state_of(sender) is not CopyState.MOVING:
             return
         state = core.replica.partition(number)
         theirs = {namespace: (lwm, digests) for namespace, lwm, digests in message.fragments}
@@ -62,7 +62,7 @@ class Vouching:
         wrong.extend(ns for ns in theirs if ns not in state.fragments and theirs[ns][0])
         if wrong:
             probe("supply.digest_differed")
-            self.begin_anew(hold, sender)
+            self.begin_anew(local, sender)
             core.send(sender, Settle(core.version, number, [], wrong, ended=[], prepares=[], round=message.round))
             return
         core.work += len(state.fragments)
@@ -70,22 +70,22 @@ class Vouching:
         if marks is None:
             marks = {namespace: f.counter.hwm for namespace, f in state.fragments.items()}
             self.pending.setdefault(number, {})[sender] = marks
-            self._regroup(hold)
+            self._regroup(local)
             self._shipping.wait_for(sender, number)
         ended = [tx for tx in message.readers if tx not in state.prepared]
         lacking = [p for tx, p in state.prepared.items() if not p.writes and tx not in message.readers]
         reached = all(theirs.get(ns, (0, []))[0] >= mark for ns, mark in marks.items())
         if reached and not (ended or lacking or self._shipping.outstanding(sender, number)):
-            self._compare(hold, sender, message)
+            self._compare(local, sender, message)
         else:
             core.send(
                 sender,
                 Settle(core.version, number, list(marks.items()), [], ended=ended, prepares=lacking, round=message.round),
             )
 
-    def _compare(self, hold: Hold, node: NodeId, message: Settled) -> None:
+    def _compare(self, local: LocalPartition, node: NodeId, message: Settled) -> None:
         """Everything that was promised is there: does it contain the same? If so, vouch for it."""
-        core, number = self.core, hold.number
+        core, number = self.core, local.number
         if (number, node) in self.vouched:
             return
         asked = self._comparisons.get((number, node))
@@ -96,15 +96,15 @@ class Vouching:
         if asked is not None:
             probe("supply.compared_anew")
         self._round += 1
-        asked = Comparison(core, hold, node, self._round, lambda it: self._compared(it, hold, node))
+        asked = Comparison(core, local, node, self._round, lambda it: self._compared(it, local, node))
         self._comparisons[(number, node)] = asked
         core.log(asked.record)
-        operation = Operation(hold, [asked.record], counted=asked.counted, abandoned=asked.abandoned)
-        self._shipping.ship(operation, hold)
+        operation = Operation(local, [asked.record], counted=asked.counted, abandoned=asked.abandoned)
+        self._shipping.ship(operation, local)
 
-    def _compared(self, asked: Comparison, hold: Hold, node: NodeId) -> None:
-        core, key = self.core, (hold.number, node)
-        if self._comparisons.get(key) is not asked or asked.void or node not in self.pending.get(hold.number, {}):
+    def _compared(self, asked: Comparison, local: LocalPartition, node: NodeId) -> None:
+        core, key = self.core, (local.number, node)
+        if self._comparisons.get(key) is not asked or asked.void or node not in self.pending.get(local.number, {}):
             return
         wrong = asked.wrong()
         if wrong is None:
@@ -115,18 +115,18 @@ class Vouching:
             return
         probe("supply.contents_differed")
         for namespace in wrong:
-            name = (namespace, hold.number)
+            name = (namespace, local.number)
             self.differed[name, node] = self.differed.get((name, node), 0) + 1
-            core.note(f"{node} has other contents of {namespace}/{hold.number} than this node: it is to take them in full")
-        self.begin_anew(hold, node)
-        core.send(node, Settle(core.version, hold.number, [], wrong, ended=[], prepares=[], round=0))
+            core.note(f"{node} has other contents of {namespace}/{local.number} than this node: it is to take them in full")
+        self.begin_anew(local, node)
+        core.send(node, Settle(core.version, local.number, [], wrong, ended=[], prepares=[], round=0))
 
-    def begin_anew(self, hold: Hold, node: NodeId) -> None:
+    def begin_anew(self, local: LocalPartition, node: NodeId) -> None:
         """The copy begins again: do not wait for it."""
-        self._comparisons.pop((hold.number, node), None)
-        if self._forget(hold.number, node):
-            self._regroup(hold)
-        self.vouched.pop((hold.number, node), None)
+        self._comparisons.pop((local.number, node), None)
+        if self._forget(local.number, node):
+            self._regroup(local)
+        self.vouched.pop((local.number, node), None)
 
     def _forget(self, number: int, node: NodeId) -> bool:
         """A copy is not waited for any more; whether it was."""
@@ -141,8 +141,8 @@ class Vouching:
         """A new topology: a copy that started again, or is not awaited any more, is not waited for."""
         core = self.core
         for number, node in [(number, node) for number, copies in self.pending.items() for node in copies]:
-            hold = core.holds[number]
-            awaited = hold.mine and node in hold.placement.owners and node not in hold.placement.in_sync
+            local = core.local[number]
+            awaited = local.mine and node in local.placement.owners and node not in local.placement.in_sync
             if not awaited or self._lives.get(node) != lives.get(node):
                 self._forget(number, node)
                 self.vouched.pop((number, node), None)

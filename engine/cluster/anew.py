@@ -37,8 +37,8 @@ class Anew(Rule):
         for name in names:
             if name not in core.replica.fragments:
                 return f"{core.node} has no copy of {fragment_name(name)}"
-            placement = core.holds[name[1]].placement
-            if not core.holds[name[1]].in_sync:
+            placement = core.local[name[1]].placement
+            if not core.local[name[1]].in_sync:
                 return f"{core.node}'s copy of {fragment_name(name)} is not in sync: it is catching up, or waits to"
             if len(placement.in_sync) < 2:
                 return f"no other copy of {fragment_name(name)} is in sync: there is nobody to take it from"
@@ -55,18 +55,18 @@ class Anew(Rule):
         """A new map: what nobody relies on any more is cleared. Before anything is demanded."""
         core = self.core
         for name, told in list(self.wanted.items()):
-            hold = core.holds[name[1]]
-            if hold.role is Role.MOVING and name in core.replica.fragments:
+            local = core.local[name[1]]
+            if local.role is Role.MOVING and name in core.replica.fragments:
                 probe("anew.cleared")
                 core.log(r.FragmentClear(*name, REASON))
                 self.loading[name] = None
-            elif hold.in_sync and not told:
+            elif local.in_sync and not told:
                 continue  # that map was on its way before the order came
-            elif hold.in_sync:
+            elif local.in_sync:
                 core.note(f"{fragment_name(name)} is not taken anew: no other copy of it was in sync")
                 self.kept[name] = None
             del self.wanted[name]
-        self.loading = {n: None for n in self.loading if core.holds[n[1]].role is Role.MOVING}
+        self.loading = {n: None for n in self.loading if core.local[n[1]].role is Role.MOVING}
 
     def as_object(self) -> dict[str, list[str]]:
         """How the orders stand."""

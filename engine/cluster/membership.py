@@ -297,7 +297,7 @@ class Membership(Rule):
         core = self.core
         if self.anew.wanted:
             return True
-        placements = [core.holds[p].placement for _, p in core.replica.emptied if core.serving and p < len(core.holds)]
+        placements = [core.local[p].placement for _, p in core.replica.emptied if core.serving and p < len(core.local)]
         return any(core.node in placement.in_sync and not placement.lost for placement in placements)
 
     def _note_pace(self, node: NodeId, beat: Heartbeat) -> None:

@@ -9,7 +9,7 @@ from engine.protocol.requests import Code, CommitTx, Put, Request, Swap
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.effects import SessionId
-from rebalance.partition import Hold, Role
+from rebalance.partition import LocalPartition, Role
 from rebalance.results import ABORTED
 from wal.ids import CODECS, DECISIONS, Namespace, TxId
 from wal.probe import probe
@@ -44,15 +44,17 @@ class Admission:
             return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
         return ""
 
-    def may_serve(self, session: SessionId, request: Request, hold: Hold, tx: TxId | None, *, new: bool = True) -> bool:
+    def may_serve(
+        self, session: SessionId, request: Request, local: LocalPartition, tx: TxId | None, *, new: bool = True
+    ) -> bool:
         """Whether this node can take a request for a partition now; if not, it was answered or parked.
 
         `new`: it begins something, and so must wait when the partition is being handed over.
         """
         core, desk = self.core, self.desk
-        if not hold.mine:
-            if hold.placement.lost:
-                desk.refuse_lost(session, request.id, hold.number)
+        if not local.mine:
+            if local.placement.lost:
+                desk.refuse_lost(session, request.id, local.number)
             else:
                 desk.remap(session, request.id)
             return False
@@ -66,27 +68,27 @@ class Admission:
             )
             return False
         # The fence, without asking for it: each request comes through here, and was let in because this node serves.
-        if not hold.active or core.frozen or (new and hold.role is Role.DRAINING):
-            if desk.is_full(hold):
+        if not local.active or core.frozen or (new and local.role is Role.DRAINING):
+            if desk.is_full(local):
                 desk.refuse(session, request.id, Code.BUSY, "too many requests wait for the exchange", retryable=True)
             else:
-                desk.park(hold, session, request)
+                desk.park(local, session, request)
             return False
-        return tx is None or self._may_begin(session, request, hold, tx)
+        return tx is None or self._may_begin(session, request, local, tx)
 
-    def _may_begin(self, session: SessionId, request: Request, hold: Hold, tx: TxId) -> bool:
+    def _may_begin(self, session: SessionId, request: Request, local: LocalPartition, tx: TxId) -> bool:
         """The same for what is executed under an id: whether it may be, or was, or is being."""
         core, desk = self.core, self.desk
-        results = core.replica.partition(hold.number).results
+        results = core.replica.partition(local.number).results
         outcome = results.get(tx)
         if results.many:
-            self.sessions.crowd(hold.number)
+            self.sessions.crowd(local.number)
         if outcome == ABORTED:
             desk.refuse(session, request.id, Code.CONFLICT, f"transaction {tx.hex()} was aborted", retryable=True)
             return False
-        if outcome is None and not self.is_in_use(tx, hold.number):
+        if outcome is None and not self.is_in_use(tx, local.number):
             assert isinstance(request, Put | Swap | CommitTx)
-            if request.version and request.version < hold.since:
+            if request.version and request.version < local.since:
                 probe("write.sent_by_an_older_map")
                 desk.remap(session, request.id)
                 return False

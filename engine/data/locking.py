@@ -49,7 +49,7 @@ class Locking(Rule):
     def switch(self, _: NewMap) -> None:
         """Locks go with their partitions."""
         if len(self.locks) or not self.locks.idle:
-            self.locks.drop({hold.number for hold in self.core.holds if not hold.active})
+            self.locks.drop({local.number for local in self.core.local if not local.active})
 
     def on_lock(self, session: SessionId, request: Lock) -> None:
         """Lock keys and read them."""
@@ -63,10 +63,10 @@ class Locking(Rule):
         needed: dict[NodeId, None] = {}
         keys = [(request.namespace, key) for key in request.keys[:KEYS_AT_ONCE]]
         for _, key in keys:
-            hold = core.holds[partition_of(key, core.topology.partitions)]
-            if not self.admission.may_serve(session, request, hold, None, new=new):
+            local = core.local[partition_of(key, core.topology.partitions)]
+            if not self.admission.may_serve(session, request, local, None, new=new):
                 return
-            needed |= dict.fromkeys(hold.needed)
+            needed |= dict.fromkeys(local.needed)
         core.work += len(keys)
         timeout = min(request.timeout_ms, 10 * core.settings.lock_timeout_ms)
 
@@ -124,10 +124,10 @@ class Locking(Rule):
         needed: dict[NodeId, None] = {}
         for at in range(0, len(keys), CHECKED_AT_ONCE):
             for key in keys[at : at + CHECKED_AT_ONCE]:
-                hold = core.holds[partition_of(key, partitions)]
-                if not self.admission.may_serve(session, request, hold, None, new=False):
+                local = core.local[partition_of(key, partitions)]
+                if not self.admission.may_serve(session, request, local, None, new=False):
                     return
-                needed |= dict.fromkeys(hold.needed)
+                needed |= dict.fromkeys(local.needed)
             yield CHECKED_AT_ONCE // 4
             if core.version != version:
                 self.on_check(session, request)  # by the new one
@@ -191,7 +191,7 @@ class Locking(Rule):
             held = core.replica.store.get((namespace, number), key)
             fragment = core.replica.fragments.get((namespace, number))
             last = held.counter if held is not None else fragment.dropped if fragment is not None else 0
-            if core.holds[number].epoch != epoch or last > counter:
+            if core.local[number].epoch != epoch or last > counter:
                 probe("tx.came_and_went")
                 return f"{namespace}:{key!r} may have come and gone since it was read, at {epoch}.{counter}"
         return ""

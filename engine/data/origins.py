@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from engine.turn.core import Core
 from engine.turn.effects import ClientSeen, SessionId
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from wal.ids import SESSION_BYTES, NodeId, TxId
 from wal.records import Origin
 
@@ -36,26 +36,26 @@ class Origins:
         """A checkpoint is written: what was said before it may be trimmed."""
         self._said = {}
 
-    def of(self, session: SessionId, tx: TxId, hold: Hold, label: str = "") -> Origin | None:
+    def of(self, session: SessionId, tx: TxId, local: LocalPartition, label: str = "") -> Origin | None:
         """What is to be logged beside the first record of a transaction in this partition; mostly nothing."""
-        client = None if (tx[:SESSION_BYTES], hold.group) in self._said else self._clients.get(session)
+        client = None if (tx[:SESSION_BYTES], local.group) in self._said else self._clients.get(session)
         if client is not None:
             return Origin(
-                hold.number,
-                hold.epoch,
+                local.number,
+                local.epoch,
                 tx=tx,
                 node=self._core.node,
                 label=label,
                 client=client.name,
                 address=client.address,
             )
-        return Origin(hold.number, hold.epoch, tx, self._core.node, label) if label else None
+        return Origin(local.number, local.epoch, tx, self._core.node, label) if label else None
 
-    def log(self, origin: Origin, hold: Hold) -> Origin:
+    def log(self, origin: Origin, local: LocalPartition) -> Origin:
         """It is said: log it here, to be shipped beside the record that it is about."""
         if origin.address:
             if len(self._said) >= SAID_MAX:
                 self._said = {}
-            self._said[origin.tx[:SESSION_BYTES], hold.group] = None
+            self._said[origin.tx[:SESSION_BYTES], local.group] = None
         self._core.log_unapplied(origin)
         return origin

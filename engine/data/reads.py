@@ -62,7 +62,7 @@ def values_of(core: Core, request: Get | Lock, age_ms: int = 0) -> Values:
         held = get((namespace, number), key)
         if held is None or held.value is None:
             fragment = core.replica.fragments.get((namespace, number))
-            values.append((core.holds[number].epoch, fragment.counter.lwm if fragment is not None else 0, None))
+            values.append((core.local[number].epoch, fragment.counter.lwm if fragment is not None else 0, None))
             continue
         size += len(held.value)
         if size > VALUES_BYTES_MAX and values:
@@ -117,10 +117,10 @@ class Reads(Rule):
             return
         needed: dict[NodeId, None] = {}
         for number in numbers:
-            hold = core.holds[number]
-            if not self.admission.may_serve(session, request, hold, None, new=False):
+            local = core.local[number]
+            if not self.admission.may_serve(session, request, local, None, new=False):
                 return
-            needed |= dict.fromkeys(hold.needed)
+            needed |= dict.fromkeys(local.needed)
         self.confirm(needed, session, request, lambda: self._answer_get(session, request))
 
     def _answer_stale(
@@ -131,17 +131,17 @@ class Reads(Rule):
         False: something here is prepared, of which only a confirmed read can tell, and this node can confirm it.
         """
         core, me = self.core, self.core.node
-        if not core.serving or not all(core.holds[number].in_sync for number in numbers):
+        if not core.serving or not all(core.local[number].in_sync for number in numbers):
             self.desk.remap(session, request.id)
             return True
         doubt = any(core.replica.partition(number).prepared for number in numbers)
         if doubt and request.age_ms >= 0:
-            if all(core.holds[number].mine for number in numbers):
+            if all(core.local[number].mine for number in numbers):
                 return False
             probe("read.stale_of_prepared")
             self.desk.remap(session, request.id)
             return True
-        others = dict.fromkeys(tuple(n for n in core.holds[number].placement.in_sync if n != me) for number in numbers)
+        others = dict.fromkeys(tuple(n for n in core.local[number].placement.in_sync if n != me) for number in numbers)
         ages = [self._age_ns(group) for group in others]
         age = max(ages, default=0) if min(ages, default=0) >= 0 and not doubt else -1
         wanted = request.age_ms * MS
@@ -190,10 +190,10 @@ class Reads(Rule):
             return
         needed: dict[NodeId, None] = {}
         for number in numbers:
-            hold = core.holds[number]
-            if not self.admission.may_serve(session, request, hold, None, new=False):
+            local = core.local[number]
+            if not self.admission.may_serve(session, request, local, None, new=False):
                 return
-            needed |= dict.fromkeys(hold.needed)
+            needed |= dict.fromkeys(local.needed)
         self.confirm(needed, session, request, lambda: self._answer_scan(session, request))
 
     def confirm(self, needed: Iterable[NodeId], session: SessionId, request: Request, then: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ from engine.cluster.claims import Claims
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.turn.core import Core
-from rebalance.partition import Group, Hold, Role
+from rebalance.partition import Group, LocalPartition, Role
 from rebalance.ports import MS, WORK_MAX, Operation, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
@@ -96,11 +96,11 @@ class Replication(Rule):
 
     # Primary.
 
-    def ship(self, operation: Operation, hold: Hold) -> None:
+    def ship(self, operation: Operation, local: LocalPartition) -> None:
         """Send an operation, already logged here, with this turn's batch to the copies of its partition."""
-        group = self._turn.get(hold.group)
+        group = self._turn.get(local.group)
         if group is None:
-            group = self._turn[hold.group] = []
+            group = self._turn[local.group] = []
         group.append(operation)
 
     def flush(self) -> None:
@@ -260,9 +260,9 @@ class Replication(Rule):
         ]
         for operations, acked, counts in pending:
             for operation in operations:
-                hold = core.holds[operation.partition]
-                if hold.mine and hold.epoch == operation.epoch:
-                    regrouped.setdefault((hold.group, tuple(acked), counts), []).append(operation)
+                local = core.local[operation.partition]
+                if local.mine and local.epoch == operation.epoch:
+                    regrouped.setdefault((local.group, tuple(acked), counts), []).append(operation)
                 elif not counts:
                     # It is in this node's log, so it is part of what this copy has: replaying the log would say so too.
                     # The new primary fetches it from here and issues it again, or has it undone.
@@ -329,22 +329,22 @@ class Replication(Rule):
                 return None
             passed = False
             for partition, epoch in claims:
-                hold = core.holds[partition] if partition < len(core.holds) else None
-                if hold is None or hold.placement.primary != sender or hold.role not in _HELD:
+                local = core.local[partition] if partition < len(core.local) else None
+                if local is None or local.placement.primary != sender or local.role not in _HELD:
                     probe("replicate.refused_not_primary")
                     return None
                 known = started.get(partition)
                 if known is None:
                     known = core.replica.partition(partition).epoch
-                if hold.role is Role.MOVING:
+                if local.role is Role.MOVING:
                     if self._demanded(partition):
                         return None  # it may begin with a clearing, which would wipe what comes now
-                    if known != hold.epoch:
+                    if known != local.epoch:
                         passed = True
                     elif epoch != known and not isinstance(record, r.History):
                         passed = True  # an epoch that began before this copy adopted it
                 elif isinstance(record, r.EpochStart):
-                    if epoch > hold.epoch:
+                    if epoch > local.epoch:
                         return None
                     started[partition] = max(epoch, known)
                 elif not isinstance(record, r.History) and epoch != known:

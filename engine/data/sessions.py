@@ -32,7 +32,7 @@ from engine.protocol.requests import Done, KeepSessions
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.effects import SessionId
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
@@ -130,16 +130,16 @@ class Sessions(Rule):
         for number in due:
             del self._again[number]
         for number in dict.fromkeys([*self._crowded, *due]):
-            hold = leads(core, number)
-            if hold is not None and may_act(core, core.version) and number not in self.under_way:
-                self._look(hold)
+            local = leads(core, number)
+            if local is not None and may_act(core, core.version) and number not in self.under_way:
+                self._look(local)
         self._crowded = {}
         self.alarm.at = min(self._again.values(), default=None)
 
-    def _look(self, hold: Hold) -> None:
+    def _look(self, local: LocalPartition) -> None:
         """Forget what is acknowledged, and what is of sessions that have been silent for too long."""
         core = self.core
-        results = core.replica.partition(hold.number).results
+        results = core.replica.partition(local.number).results
         if len(results) <= core.settings.answers_kept:
             results.set_enough(core.settings.answers_kept)
             return
@@ -161,13 +161,13 @@ class Sessions(Rule):
             forgotten += 1
         results.set_enough(max(core.settings.answers_kept, 2 * (len(results) - forgotten)))
         if kept > core.settings.answers_kept:
-            self._again.setdefault(hold.number, core.now + core.settings.result_retention_ms * MS)
+            self._again.setdefault(local.number, core.now + core.settings.result_retention_ms * MS)
         if up_to:
-            record = r.Forget(hold.number, hold.epoch, list(up_to.items()))
-            self.under_way[hold.number] = None
+            record = r.Forget(local.number, local.epoch, list(up_to.items()))
+            self.under_way[local.number] = None
             core.log_unapplied(record)
             done, stopped = partial(self._forgotten, record), partial(self._over, record)
-            self.replication.ship(Operation(hold, [record], counted=done, abandoned=stopped), hold)
+            self.replication.ship(Operation(local, [record], counted=done, abandoned=stopped), local)
 
     def _forgotten(self, record: r.Forget) -> None:
         """Every in-sync copy will forget it, so this one may."""
@@ -179,5 +179,5 @@ class Sessions(Rule):
 
     def switch(self, _: NewMap) -> None:
         """A new topology: what was under way is sent again or abandoned; what is not this node's is not looked at."""
-        holds = self.core.holds
-        self._again = {number: at for number, at in self._again.items() if number < len(holds) and holds[number].mine}
+        local = self.core.local
+        self._again = {number: at for number, at in self._again.items() if number < len(local) and local[number].mine}

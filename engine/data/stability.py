@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from engine.data.replication import Replication
 from engine.turn.core import Core
-from rebalance.partition import Hold, Role
+from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.rule import Rule
 from wal import records as r
@@ -51,25 +51,25 @@ class Stability(Rule):
         piece, self._looking = self._looking[-NAMES_AT_ONCE:], self._looking[:-NAMES_AT_ONCE]
         core.work += len(piece)
         for name in piece:
-            fragment, hold = core.replica.fragments.get(name), self._hold(name)
+            fragment, local = core.replica.fragments.get(name), self._local(name)
             if fragment is None or not (fragment.unstable or fragment.beyond):
                 core.replica.tails.pop(name, None)
-            elif hold is not None and fragment.unstable and not fragment.loading:
+            elif local is not None and fragment.unstable and not fragment.loading:
                 lwm = fragment.counter.lwm
                 if self._stood.get(name) == lwm:
                     quiet.setdefault(name[1], []).append((name[0], lwm))
                 else:
                     self._stands[name] = lwm
         for number, counters in quiet.items():
-            hold = core.holds[number]
-            said = r.Stable(number, hold.epoch, counters)
+            local = core.local[number]
+            said = r.Stable(number, local.epoch, counters)
             core.log(said)
-            self._replication.ship(Operation(hold, [said]), hold)  # true before it counts, and after it is abandoned
+            self._replication.ship(Operation(local, [said]), local)  # true before it counts, and after it is abandoned
         if self._looking:
             core.resume(self._go_on)
 
-    def _hold(self, name: Fragment) -> Hold | None:
+    def _local(self, name: Fragment) -> LocalPartition | None:
         """The partition, if this node speaks for it."""
         core = self.core
-        hold = leads(core, name[1])
-        return hold if hold is not None and hold.role is not Role.DRAINING and may_act(core, core.version) else None
+        local = leads(core, name[1])
+        return local if local is not None and local.role is not Role.DRAINING and may_act(core, core.version) else None

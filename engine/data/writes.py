@@ -22,7 +22,7 @@ from engine.data.replication import Replication
 from engine.protocol.requests import Code, Done, Put, Swap
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
-from rebalance.partition import Hold, Role
+from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, Operation, leads, may_act
 from wal import records as r
 from wal.ids import DECISIONS, NAME, Namespace, TxId, partition_of, partitions_of
@@ -130,11 +130,11 @@ class Writes:
         awaited, version = self.admission.sessions.hear(request.tx, request.acked), request.version
         steady = core.quorum and not core.frozen and awaited
         for number in by_partition:
-            hold = core.holds[number]
-            serves = steady and hold.role is Role.PRIMARY
-            if serves and (not version or version >= hold.since) and self.admission.is_new(request.tx, number):
+            local = core.local[number]
+            serves = steady and local.role is Role.PRIMARY
+            if serves and (not version or version >= local.since) and self.admission.is_new(request.tx, number):
                 continue  # how it nearly always is
-            if not self.admission.may_serve(session, request, hold, request.tx):
+            if not self.admission.may_serve(session, request, local, request.tx):
                 locks.give_up(request.tx, [(namespace, key) for key in request.keys])
                 return
             if (request.tx, number) in self.under_way or self._answered(number, request.tx):
@@ -153,7 +153,7 @@ class Writes:
             self._join(job, request.tx, number)
         if len(by_partition) <= 1:  # how it nearly always is
             for number, (keys, values) in by_partition.items():
-                self._issue(core.holds[number], job, request, keys, values, locked=granted)
+                self._issue(core.local[number], job, request, keys, values, locked=granted)
             if not job.left:
                 self.desk.reply(session, Done(request.id))
             return
@@ -183,7 +183,7 @@ class Writes:
                 return
             shares.popleft()
             work += 2 + len(keys)
-            self._issue(core.holds[number], job, request, keys, values, locked=granted)
+            self._issue(core.local[number], job, request, keys, values, locked=granted)
         core.work += work
         if shares and not job.over:
             core.resume(lambda: self._issue_on(job, session, request, shares, granted=granted, again=True))
@@ -195,8 +195,8 @@ class Writes:
 
     def _still_free(self, request: Put, number: int, keys: list[bytes], *, granted: bool) -> bool:
         """Whether a share may be issued as it could when its request was looked at, some turns ago."""
-        core, locks, hold = self.core, self.locks, leads(self.core, number)
-        if hold is None or hold.role is Role.DRAINING or not core.quorum or not may_act(core, core.version):
+        core, locks, local = self.core, self.locks, leads(self.core, number)
+        if local is None or local.role is Role.DRAINING or not core.quorum or not may_act(core, core.version):
             return False
         if not self.admission.is_new(request.tx, number):
             return False
@@ -228,10 +228,10 @@ class Writes:
             return
         assert core.topology is not None
         number = partition_of(request.key, core.topology.partitions)
-        hold = core.holds[number]
+        local = core.local[number]
         key = (request.namespace, request.key)
         self.admission.sessions.hear(request.tx, request.acked)
-        if not self.admission.may_serve(session, request, hold, request.tx):
+        if not self.admission.may_serve(session, request, local, request.tx):
             locks.give_up(request.tx, [key])
             return
         job = _Job(session, request.id)
@@ -257,9 +257,9 @@ class Writes:
         }[request.when]
         if not holds:
             locks.give_up(request.tx, [key])
-            self._confirm(hold.needed, session, request, lambda: self.desk.reply(session, Done(request.id, False, found)))
+            self._confirm(local.needed, session, request, lambda: self.desk.reply(session, Done(request.id, False, found)))
             return
-        self._issue(hold, job, request, [request.key], [request.new], locked=True, found=found)
+        self._issue(local, job, request, [request.key], [request.new], locked=True, found=found)
 
     def _wait(self, session: SessionId, request: Put | Swap, keys: list[Key]) -> None:
         """Stand in line behind the transactions that hold some of the keys, then go on holding all of them."""
@@ -281,7 +281,7 @@ class Writes:
 
     def _issue(
         self,
-        hold: Hold,
+        local: LocalPartition,
         job: _Job,
         request: Put | Swap,
         keys: list[bytes],
@@ -291,17 +291,17 @@ class Writes:
         found: bytes | None = None,
     ) -> None:
         core, tx, namespace = self.core, request.tx, request.namespace
-        counter = core.replica.ensure_fragment((namespace, hold.number)).counter
+        counter = core.replica.ensure_fragment((namespace, local.number)).counter
         write = r.Write(
-            namespace, hold.number, hold.epoch, counter.reserve(len(keys)), keys, values=values, stable=counter.lwm, tx=tx
+            namespace, local.number, local.epoch, counter.reserve(len(keys)), keys, values=values, stable=counter.lwm, tx=tx
         )
-        share = self.under_way[(tx, hold.number)] = _Share(write, locked=locked, found=found)
+        share = self.under_way[(tx, local.number)] = _Share(write, locked=locked, found=found)
         share.jobs.append(job)
         job.left += 1
         records: list[r.Record] = []
-        origin = self.origins.of(job.session, tx, hold)
+        origin = self.origins.of(job.session, tx, local)
         if origin is not None:
-            records.append(self.origins.log(origin, hold))
+            records.append(self.origins.log(origin, local))
         update = r.Update([write])
         records.append(update)
         core.log_unapplied(update)
@@ -312,7 +312,7 @@ class Writes:
             for key in keys:
                 pend((namespace, key))
         counted, abandoned = partial(self._counted, share), partial(self._abandoned, share)
-        self.replication.ship(Operation(hold, records, counted=counted, abandoned=abandoned), hold)
+        self.replication.ship(Operation(local, records, counted=counted, abandoned=abandoned), local)
 
     def _refuse_taken(self, session: SessionId, request: Put | Swap) -> None:
         probe("write.id_of_a_transaction")

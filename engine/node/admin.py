@@ -79,8 +79,8 @@ class Administration:
         node, core = self.node, self.node.core
         topology = core.topology
         states: dict[str, int] = {}
-        for hold in core.holds:
-            state = "PRIMARY" if hold.active else "PROMOTING" if hold.mine else hold.role.value
+        for local in core.local:
+            state = "PRIMARY" if local.active else "PROMOTING" if local.mine else local.role.value
             states[state] = states.get(state, 0) + 1
         status: dict[str, Any] = {
             "node": core.node,
@@ -157,7 +157,7 @@ class Administration:
 
     def counters(self, namespaces: list[str]) -> dict[str, Any]:
         """Per fragment: LWM, HWM, ranges, digest, epoch; and, where few are asked for, contents at the last checkpoint."""
-        replica, held = self.node.core.replica, self.node.core.holds
+        replica, held = self.node.core.replica, self.node.core.local
         asked = [item for item in sorted(replica.fragments.items()) if not namespaces or item[0][0] in namespaces]
         contents = {name: replica.store.base.contents(name) for name, _ in asked[: CONTENTS_MAX + 1]}
         told = len(contents) <= CONTENTS_MAX

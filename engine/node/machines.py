@@ -40,7 +40,7 @@ from engine.turn.turns import Turns
 from rebalance.affinity import Affinity, assign, assign_some
 from rebalance.demander import Demander
 from rebalance.lives import next_incarnation
-from rebalance.partition import Group, Hold, Role
+from rebalance.partition import Group, LocalPartition, Role
 from rebalance.promotion import Promotion
 from rebalance.rule import NewMap, Rule
 from rebalance.supplier import SupplySide
@@ -177,24 +177,24 @@ class Machines:
         core.serving = (
             member is not None and member.incarnation == core.incarnation and member.allocation == core.allocation
         )
-        if len(core.holds) != topology.partitions:
-            core.holds = [Hold(n, p) for n, p in enumerate(topology.placements)]
-            moved = core.holds
+        if len(core.local) != topology.partitions:
+            core.local = [LocalPartition(n, p) for n, p in enumerate(topology.placements)]
+            moved = core.local
         elif core.serving != served:
-            moved = core.holds
+            moved = core.local
         else:
-            moved = [h for h, p in zip(core.holds, topology.placements, strict=True) if h.placement != p]
+            moved = [h for h, p in zip(core.local, topology.placements, strict=True) if h.placement != p]
         node = core.node if core.serving else None
-        changed = [hold for hold in moved if hold.place(topology.placements[hold.number], node)]
+        changed = [local for local in moved if local.place(topology.placements[local.number], node)]
         for number in self._draining:
-            core.holds[number].keep()
+            core.local[number].keep()
         self._draining = {}
-        promoted = [hold for hold in core.holds if hold.role is Role.PROMOTING]
-        for hold in promoted:
-            hold.since = topology.version.number
+        promoted = [local for local in core.local if local.role is Role.PROMOTING]
+        for local in promoted:
+            local.since = topology.version.number
         members = ", ".join(m.node for m in topology.members)
         core.note(f"topology {topology.version}: {members}{f' ({changes})' if changes else ''}")
-        pending = [core.holds[number] for number in self.supply.vouching.pending]
+        pending = [core.local[number] for number in self.supply.vouching.pending]
         new = NewMap([*moved, *pending], changed, promoted)
         for takes_effect, _ in self.order:
             takes_effect(new)
@@ -224,23 +224,23 @@ class Machines:
     def _regroup(self, new: NewMap) -> None:
         """Who is waited for, and who is not, in each partition that moved or had somebody vouched for."""
         self._groups = {}
-        for hold in new.moved:
-            self._group(hold)
+        for local in new.moved:
+            self._group(local)
 
     def _begin_again(self, new: NewMap) -> None:
         """A partition that was lost may begin again where a transfer had not ended."""
         core = self.core
-        for hold in new.promoted:
-            for namespace, fragment in list(core.replica.partition(hold.number).fragments.items()):
+        for local in new.promoted:
+            for namespace, fragment in list(core.replica.partition(local.number).fragments.items()):
                 if fragment.loading:
-                    core.log(r.FragmentClear(namespace, hold.number, "the partition begins again with nothing", True))
+                    core.log(r.FragmentClear(namespace, local.number, "the partition begins again with nothing", True))
 
     def _unpark(self, _: NewMap) -> None:
         """What waited for the exchange is asked again, but where the partition has yet to be promoted."""
         for number in sorted(self.desk.parked):
-            hold = self.core.holds[number]
-            if hold.role is not Role.PROMOTING:
-                self._ask_again(self.desk.unpark(hold))
+            local = self.core.local[number]
+            if local.role is not Role.PROMOTING:
+                self._ask_again(self.desk.unpark(local))
 
     def _prepare_affinity(self, _: NewMap | None = None) -> None:
         """Find out in good time, and in pieces, where copies should be: it takes long, and an exchange has no time."""
@@ -262,45 +262,45 @@ class Machines:
         """Requests that waited are taken like new ones, before those that came later."""
         self._waiting.extendleft(Asked(session, request) for session, request in reversed(asked))
 
-    def _group(self, hold: Hold) -> None:
+    def _group(self, local: LocalPartition) -> None:
         """Who is waited for, and who is not, in one partition."""
-        node, placement = self.core.node, hold.placement
-        if not hold.mine:
-            hold.needed, hold.moving, hold.group = (), (), ((), ())
+        node, placement = self.core.node, local.placement
+        if not local.mine:
+            local.needed, local.moving, local.group = (), (), ((), ())
             return
-        pending = self.supply.vouching.pending.get(hold.number, {})
+        pending = self.supply.vouching.pending.get(local.number, {})
         key = (placement.owners, placement.in_sync, tuple(pending))
         known = self._groups.get(key)
         if known is None:
             needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in pending))
             moving = tuple(n for n in placement.owners if n != node and n not in needed)
             known = self._groups[key] = (needed, moving, (tuple(sorted(needed)), tuple(sorted(moving))))
-        hold.needed, hold.moving, hold.group = known
+        local.needed, local.moving, local.group = known
 
     def _evict(self, new: NewMap) -> None:
         """A copy that is not wanted here any more goes, and the log says so."""
         self._evict_next(deque(new.moved))
 
-    def _evict_next(self, moved: deque[Hold]) -> None:
+    def _evict_next(self, moved: deque[LocalPartition]) -> None:
         core, work = self.core, 0
         while moved and work < EVICT_WORK and core.serving:
-            hold = moved.popleft()
-            if hold.role is Role.NONE and not hold.placement.lost and hold.number in core.replica.partitions:
-                for namespace in list(core.replica.partition(hold.number).fragments):
+            local = moved.popleft()
+            if local.role is Role.NONE and not local.placement.lost and local.number in core.replica.partitions:
+                for namespace in list(core.replica.partition(local.number).fragments):
                     work += 1
-                    core.log(r.FragmentClear(namespace, hold.number, "the copy moved away", True))
+                    core.log(r.FragmentClear(namespace, local.number, "the copy moved away", True))
         core.work += work
         if moved and core.serving:
             core.resume(lambda: self._evict_next(moved))
 
-    def _activated(self, hold: Hold) -> None:
+    def _activated(self, local: LocalPartition) -> None:
         """A promotion is done: the partition serves."""
-        hold.activate()
-        if hold.number in self._draining:
-            hold.hand_over()
-        self.participant.activated(hold)
-        self.coordinator.activated(hold)
-        self._ask_again(self.desk.unpark(hold))
+        local.activate()
+        if local.number in self._draining:
+            local.hand_over()
+        self.participant.activated(local)
+        self.coordinator.activated(local)
+        self._ask_again(self.desk.unpark(local))
 
     # What the exchange asks.
 
@@ -311,7 +311,7 @@ class Machines:
             return []
         moving = frozenset(handover)
         for number in handover:
-            core.holds[number].hand_over()
+            core.local[number].hand_over()
             self._draining[number] = None
         holding = dict.fromkeys(tx.hex() for tx in self.coordinator.holding(moving))
         for number in handover:

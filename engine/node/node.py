@@ -60,7 +60,7 @@ from engine.turn.settings import Settings
 from rebalance import table as topologies
 from rebalance.affinity import Affinity, assign
 from rebalance.lives import lives_before
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX, HistoryRead
 from wal import records as r
 from wal.ids import PARTITIONS_MAX, NodeId
@@ -102,7 +102,7 @@ class Node(Machines):
         if encoded:
             core.topology = topologies.decode(encoded)
             assert core.topology.version == version, "the committed map is of the version it was committed as"
-            core.holds = [Hold(n, p) for n, p in enumerate(core.topology.placements)]
+            core.local = [LocalPartition(n, p) for n, p in enumerate(core.topology.placements)]
             core.map_hash = topologies.hash_of(encoded)
         listed = core.topology.member(node) if core.topology is not None else None
         core.lives_before = lives_before(replica.lives, listed.incarnation if listed is not None else None)

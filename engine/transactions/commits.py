@@ -12,7 +12,7 @@ from engine.messages import Part
 from engine.protocol.requests import CommitTx, Unlock
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from wal import records as r
 from wal.ids import TxId, partition_of
 
@@ -67,13 +67,13 @@ class OnePhase:
         self.asked = asked  # as of a transaction
 
 
-def reserved(core: Core, part: Part, hold: Hold, tx: TxId) -> list[r.Write]:
+def reserved(core: Core, part: Part, local: LocalPartition, tx: TxId) -> list[r.Write]:
     """What a part writes, with counters of this primary."""
     writes: list[r.Write] = []
     for namespace, keys, values in part.writes:
-        counter = core.replica.ensure_fragment((namespace, hold.number)).counter
+        counter = core.replica.ensure_fragment((namespace, local.number)).counter
         start = counter.reserve(len(keys))
-        writes.append(r.Write(namespace, hold.number, hold.epoch, start, keys, values=values, stable=counter.lwm, tx=tx))
+        writes.append(r.Write(namespace, local.number, local.epoch, start, keys, values=values, stable=counter.lwm, tx=tx))
     return writes
 
 

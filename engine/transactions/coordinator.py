@@ -31,7 +31,7 @@ from engine.transactions.commits import Phase, Transaction, split
 from engine.transactions.deciding import Deciding
 from engine.transactions.participant import NAMED_PER_WORK
 from engine.turn.effects import SessionId
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from rebalance.ports import MS, leads, may_act
 from rebalance.results import COMMITTED, Results
 from rebalance.rule import NewMap
@@ -63,19 +63,19 @@ class Coordinator(Deciding):
                 return
         assert core.topology is not None
         decision = partition_of(request.writes[0][1][0], core.topology.partitions)
-        hold = core.holds[decision]
+        local = core.local[decision]
         running = self.active.get(request.tx)
-        if running is not None and hold.mine:
+        if running is not None and local.mine:
             running.asked.append((session, request.id, False))
             self._joined(running, request.prepare_only)
             return
         alone = self.one_phase.get(request.tx)
-        if alone is not None and hold.mine:
+        if alone is not None and local.mine:
             alone.asked.append((session, request.id, False))
             return
         new = not self.participant.locks.is_owner(request.owner)
         self.admission.sessions.hear(request.tx, request.acked)
-        if not self.admission.may_serve(session, request, hold, request.tx, new=new):
+        if not self.admission.may_serve(session, request, local, request.tx, new=new):
             return
         state = core.replica.partition(decision)
         if state.results.get(request.tx) == COMMITTED:
@@ -99,7 +99,7 @@ class Coordinator(Deciding):
         transaction.owner, transaction.optimistic = request.owner, request.optimistic
         transaction.prepare_only, transaction.acked = request.prepare_only, request.acked
         transaction.asked.append((session, request.id, False))
-        transaction.origin = self.writes.origins.of(session, request.tx, hold, request.label)
+        transaction.origin = self.writes.origins.of(session, request.tx, local, request.label)
         transaction.phase = Phase.SPLITTING
         self.active[request.tx] = transaction
         core.in_pieces(self._split(transaction, request))
@@ -119,7 +119,7 @@ class Coordinator(Deciding):
             return
         if len(parts) == 1 and not transaction.prepare_only:
             del active[transaction.tx]
-            self._commit_alone(transaction, parts[transaction.decision], core.holds[transaction.decision])
+            self._commit_alone(transaction, parts[transaction.decision], core.local[transaction.decision])
             return
         transaction.phase = Phase.PREPARING
         transaction.participants = sorted(parts)
@@ -156,8 +156,8 @@ class Coordinator(Deciding):
     def on_status(self, session: SessionId, request: GetStatus) -> None:
         """How did a transaction end? One that did not begin to end is aborted, so that the answer stays true."""
         core = self.core
-        hold = core.holds[request.partition]
-        if not self.admission.may_serve(session, request, hold, None, new=False):
+        local = core.local[request.partition]
+        if not self.admission.may_serve(session, request, local, None, new=False):
             return
         state = core.replica.partition(request.partition)
         outcome = state.results.get(request.tx)
@@ -183,7 +183,7 @@ class Coordinator(Deciding):
             )
         else:
             probe("tx.status_fenced_unknown")
-            unknown = self._decide_unknown(request.tx, hold, [], "nothing of it was known when its status was asked")
+            unknown = self._decide_unknown(request.tx, local, [], "nothing of it was known when its status was asked")
             unknown.asked.append((session, request.id, True))
 
     def _may_be_forgotten(self, results: Results, request: GetStatus) -> bool:
@@ -199,7 +199,7 @@ class Coordinator(Deciding):
         transaction.sent_at = core.now
         by_primary: dict[NodeId, list[Part]] = {}
         for number in transaction.awaited:
-            primary = core.holds[number].placement.primary
+            primary = core.local[number].placement.primary
             if primary is None:
                 self._no(transaction, f"partition {number} is LOST")
                 return
@@ -249,8 +249,8 @@ class Coordinator(Deciding):
     def on_resolve(self, sender: NodeId, message: Resolve) -> None:
         """A participant is in doubt."""
         core = self.core
-        hold = leads(core, message.decision)
-        if hold is None or not may_act(core, message.version):
+        local = leads(core, message.decision)
+        if local is None or not may_act(core, message.version):
             return
         running = self.active.get(message.tx)
         if running is not None:
@@ -266,7 +266,7 @@ class Coordinator(Deciding):
             self._recover(message.tx, state.prepared[message.tx])
         else:
             probe("tx.recovery.unknown_aborted")
-            self._decide_unknown(message.tx, hold, [message.partition], "recovery found no trace of it")
+            self._decide_unknown(message.tx, local, [message.partition], "recovery found no trace of it")
 
     def _recover(self, tx: TxId, prepare: r.Prepare) -> Transaction:
         transaction = self.active[tx] = Transaction(tx, prepare.decision, prepare.participants, self.core.now)
@@ -284,7 +284,7 @@ class Coordinator(Deciding):
         core = self.core
         transaction.sent_at = core.now
         for number in transaction.awaited:
-            primary = core.holds[number].placement.primary
+            primary = core.local[number].placement.primary
             if primary is not None:
                 core.send(primary, Inquire(core.version, transaction.tx, number, transaction.decision))
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
@@ -316,21 +316,21 @@ class Coordinator(Deciding):
             case _:
                 assert_never(message)
 
-    def activated(self, hold: Hold) -> None:
+    def activated(self, local: LocalPartition) -> None:
         """This node became primary of a partition: finish what its decisions began, recover what has none."""
         core = self.core
-        state = core.replica.partition(hold.number)
+        state = core.replica.partition(local.number)
         start = b""
-        while rows := core.replica.store.scan((DECISIONS, hold.number), start, 256):
+        while rows := core.replica.store.scan((DECISIONS, local.number), start, 256):
             for tx, entry in rows:
                 if entry.value and tx not in self.active:
                     participants = [int.from_bytes(entry.value[i : i + 2], "big") for i in range(1, len(entry.value), 2)]
-                    transaction = self.active[tx] = Transaction(tx, hold.number, participants, core.now)
+                    transaction = self.active[tx] = Transaction(tx, local.number, participants, core.now)
                     transaction.commit = entry.value[0] == COMMITTED
                     self.decided(transaction)
             start = rows[-1][0] + b"\0"
         for tx, prepare in list(state.prepared.items()):
-            if prepare.decision == hold.number and tx not in self.active and state.results.get(tx) is None:
+            if prepare.decision == local.number and tx not in self.active and state.results.get(tx) is None:
                 self._recover(tx, prepare)
 
     # Topology and time.
@@ -338,10 +338,10 @@ class Coordinator(Deciding):
     def switch(self, _: NewMap) -> None:
         """A new topology: what is decided elsewhere now is not ours; votes of the rest are asked for anew."""
         core = self.core
-        self._over = {p: txs for p, txs in self._over.items() if core.holds[p].mine}
+        self._over = {p: txs for p, txs in self._over.items() if core.local[p].mine}
         for transaction in list(self.active.values()):
-            hold = core.holds[transaction.decision]
-            if not hold.active:
+            local = core.local[transaction.decision]
+            if not local.active:
                 probe("tx.coordinator_moved")
                 self._turn_away(transaction, begun=True)
             elif transaction.held_back:

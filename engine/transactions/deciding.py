@@ -15,7 +15,7 @@ from engine.protocol.requests import Code, Done, Status
 from engine.transactions.commits import OnePhase, Phase, Transaction, reserved
 from engine.transactions.participant import Participant
 from engine.turn.core import Core
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, may_act
 from rebalance.results import ABORTED, COMMITTED
 from rebalance.rule import Rule
@@ -46,7 +46,7 @@ class Deciding(Rule):
 
     # In one partition.
 
-    def _commit_alone(self, transaction: Transaction, part: Part, hold: Hold) -> None:
+    def _commit_alone(self, transaction: Transaction, part: Part, local: LocalPartition) -> None:
         core, participant, owner, tx = self.core, self.participant, transaction.owner, transaction.tx
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
         held = list(dict.fromkeys([*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]))
@@ -61,19 +61,19 @@ class Deciding(Rule):
             stale = self.locking.conflict(owner, [*keys, *part.locks], part.reads)
         if stale:
             probe("tx.conflict")
-            participant.give_up_part(owner, hold.number)
-            self._decide_unknown(tx, hold, [], stale).asked = transaction.asked
+            participant.give_up_part(owner, local.number)
+            self._decide_unknown(tx, local, [], stale).asked = transaction.asked
             return
         participant.locks.pin(owner, held, in_doubt=False)
-        writes = reserved(core, part, hold, tx)
+        writes = reserved(core, part, local, tx)
         alone = self.one_phase[tx] = OnePhase(tx, owner, writes, transaction.asked)
         update = r.Update(writes)
         records: list[r.Record] = [update]
         if transaction.origin is not None:
-            records.insert(0, self.writes.origins.log(transaction.origin, hold))
+            records.insert(0, self.writes.origins.log(transaction.origin, local))
         core.log_unapplied(update)
         counted, abandoned = partial(self._alone_counted, alone), partial(self._alone_abandoned, alone)
-        self.replication.ship(Operation(hold, records, counted=counted, abandoned=abandoned), hold)
+        self.replication.ship(Operation(local, records, counted=counted, abandoned=abandoned), local)
 
     def _alone_counted(self, alone: OnePhase) -> None:
         for write in alone.writes:
@@ -97,35 +97,35 @@ class Deciding(Rule):
 
     def _decide(self, transaction: Transaction, *, commit: bool) -> None:
         """Write the decision record: the commit point, when it counts."""
-        core, hold = self.core, self.core.holds[transaction.decision]
-        assert hold.mine, "only the decision's primary decides"
-        known = core.replica.partition(hold.number).results.get(transaction.tx)
+        core, local = self.core, self.core.local[transaction.decision]
+        assert local.mine, "only the decision's primary decides"
+        known = core.replica.partition(local.number).results.get(transaction.tx)
         assert known is None, f"transaction {transaction.tx.hex()} was decided before: {known}"
         transaction.phase, transaction.commit = Phase.DECIDING, commit
         transaction.held_back = not may_act(core, core.version)
         if transaction.held_back:
             probe("tx.decision_held_back")
             return  # what this node has was reported to an exchange: the record is for the version that comes of it
-        over = self._over.pop(hold.number, [])
+        over = self._over.pop(local.number, [])
         keys = [transaction.tx, *over]
         outcome = bytes([COMMITTED if commit else ABORTED])
         values: list[bytes | None] = [
             outcome + b"".join(p.to_bytes(2, "big") for p in transaction.participants),
             *(None for _ in over),
         ]
-        counter = core.replica.ensure_fragment((DECISIONS, hold.number)).counter
+        counter = core.replica.ensure_fragment((DECISIONS, local.number)).counter
         start = counter.reserve(len(keys))
         write = r.Write(
-            DECISIONS, hold.number, hold.epoch, start, keys, values=values, stable=counter.lwm, tx=transaction.tx
+            DECISIONS, local.number, local.epoch, start, keys, values=values, stable=counter.lwm, tx=transaction.tx
         )
         update = r.Update([write])
         core.log_unapplied(update)
         counted = partial(self._decision_counted, transaction, write)
-        self.replication.ship(Operation(hold, [update], counted=counted, abandoned=self._decision_abandoned), hold)
+        self.replication.ship(Operation(local, [update], counted=counted, abandoned=self._decision_abandoned), local)
 
-    def _decide_unknown(self, tx: TxId, hold: Hold, participants: list[int], reason: str) -> Transaction:
+    def _decide_unknown(self, tx: TxId, local: LocalPartition, participants: list[int], reason: str) -> Transaction:
         """Abort a transaction of which nothing is known here, so that nothing of it can begin any more."""
-        transaction = self.active[tx] = Transaction(tx, hold.number, participants, self.core.now)
+        transaction = self.active[tx] = Transaction(tx, local.number, participants, self.core.now)
         self._no(transaction, reason)
         return transaction
 
@@ -171,7 +171,7 @@ class Deciding(Rule):
             return
         by_primary: dict[NodeId, list[int]] = {}
         for number in transaction.awaited:
-            primary = core.holds[number].placement.primary
+            primary = core.local[number].placement.primary
             if primary is not None:
                 by_primary.setdefault(primary, []).append(number)
         core.work += len(transaction.awaited) // 4

@@ -22,7 +22,7 @@ from engine.messages import Finish, Finished, Inquire, Inquired, Part, PreparePa
 from engine.messages.transactions import ToParticipant
 from engine.transactions.commits import reserved
 from engine.turn.core import Core
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
@@ -58,17 +58,17 @@ class Participant(Rule):
         if not may_act(core, message.version):
             return  # the coordinator asks again, under the version that will be
         for part in message.parts:
-            hold = leads(core, part.partition)
-            if hold is None:
+            local = leads(core, part.partition)
+            if local is None:
                 continue
-            reason = self._vote(sender, message, part, hold)
+            reason = self._vote(sender, message, part, local)
             if reason:
                 core.send(
                     sender,
-                    Vote(core.version, message.tx, partition=part.partition, epoch=hold.epoch, yes=False, reason=reason),
+                    Vote(core.version, message.tx, partition=part.partition, epoch=local.epoch, yes=False, reason=reason),
                 )
 
-    def _vote(self, sender: NodeId, message: PrepareParts, part: Part, hold: Hold) -> str:
+    def _vote(self, sender: NodeId, message: PrepareParts, part: Part, local: LocalPartition) -> str:
         core, tx, number = self.core, message.tx, part.partition
         state = core.replica.partition(number)
         held = state.prepared.get(tx)
@@ -92,12 +92,12 @@ class Participant(Rule):
         stale = self._seen_otherwise(message, part)
         if stale:
             return stale
-        writes = reserved(core, part, hold, tx)
+        writes = reserved(core, part, local, tx)
         locked = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
         prepare = r.Prepare(
             tx,
             number,
-            epoch=hold.epoch,
+            epoch=local.epoch,
             writes=writes,
             locks=locked,
             participants=message.participants,
@@ -111,10 +111,10 @@ class Participant(Rule):
         self._doubt(tx, number, core.now)
         records: list[r.Record] = [prepare]
         if message.origin is not None and number == message.decision:
-            origin = structs.replace(message.origin, partition=number, epoch=hold.epoch)
-            records.append(self.writes.origins.log(origin, hold))
+            origin = structs.replace(message.origin, partition=number, epoch=local.epoch)
+            records.append(self.writes.origins.log(origin, local))
         voted, stopped = partial(self._voted, prepare, sender), partial(self._not_voted, prepare)
-        self.replication.ship(Operation(hold, records, counted=voted, abandoned=stopped), hold)
+        self.replication.ship(Operation(local, records, counted=voted, abandoned=stopped), local)
         return ""
 
     def _seen_otherwise(self, message: PrepareParts, part: Part) -> str:
@@ -177,19 +177,19 @@ class Participant(Rule):
         for number in message.partitions:
             if not may_act(core, message.version):
                 return  # the coordinator says it again
-            hold = leads(core, number)
-            if hold is None:
+            local = leads(core, number)
+            if local is None:
                 continue
             prepare = core.replica.partition(number).prepared.get(message.tx)
-            if self.finish(hold, message.tx, message.commit, sender):
+            if self.finish(local, message.tx, message.commit, sender):
                 done.append(number)
             yield 3 + (sum(len(write.keys) for write in prepare.writes) if prepare is not None else 0)
         if done:
             core.send(sender, Finished(core.version, message.tx, done))
 
-    def finish(self, hold: Hold, tx: TxId, commit: bool, tell: NodeId | None) -> bool:
+    def finish(self, local: LocalPartition, tx: TxId, commit: bool, tell: NodeId | None) -> bool:
         """End a prepared transaction in one partition; True if nothing is left to do there."""
-        core, number = self.core, hold.number
+        core, number = self.core, local.number
         prepare = core.replica.partition(number).prepared.get(tx)
         if prepare is None:
             if not commit:
@@ -204,10 +204,10 @@ class Participant(Rule):
             assert not commit, "a transaction was committed before all of its votes were given"
         self.ending[(tx, number)] = [tell] if tell is not None else []
         ranges = [(w.namespace, w.start, w.delta) for w in prepare.writes]
-        outcome = r.Outcome(tx, number, hold.epoch, commit, ranges)
+        outcome = r.Outcome(tx, number, local.epoch, commit, ranges)
         core.log_unapplied(outcome)
         ended, stopped = partial(self._ended, outcome), partial(self._not_ended, outcome)
-        self.replication.ship(Operation(hold, [outcome], counted=ended, abandoned=stopped), hold)
+        self.replication.ship(Operation(local, [outcome], counted=ended, abandoned=stopped), local)
         return False
 
     def _not_ended(self, outcome: r.Outcome) -> None:
@@ -236,23 +236,23 @@ class Participant(Rule):
         core = self.core
         if not may_act(core, message.version):
             return
-        hold = leads(core, message.partition)
-        if hold is None or (message.tx, message.partition) in self.voting:
+        local = leads(core, message.partition)
+        if local is None or (message.tx, message.partition) in self.voting:
             return
         state = core.replica.partition(message.partition)
         prepared = message.tx in state.prepared or state.results.get(message.tx) == 1
         core.send(sender, Inquired(core.version, message.tx, message.partition, prepared))
 
-    def activated(self, hold: Hold) -> None:
+    def activated(self, local: LocalPartition) -> None:
         """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt."""
-        for tx, prepare in self.core.replica.partition(hold.number).prepared.items():
+        for tx, prepare in self.core.replica.partition(local.number).prepared.items():
             self.locks.pin(self.owner_of.get(tx, tx), keys_of(prepare))
-            self._doubt(tx, hold.number, 0)
+            self._doubt(tx, local.number, 0)
 
     def switch(self, _: NewMap) -> None:
         """A new topology: forget what belongs to partitions of other primaries now."""
-        holds = self.core.holds
-        for key in [k for k in self._doubt_since if not holds[k[1]].mine]:
+        local = self.core.local
+        for key in [k for k in self._doubt_since if not local[k[1]].mine]:
             del self._doubt_since[key]
 
     def in_doubt(self) -> list[TxId]:
@@ -273,7 +273,7 @@ class Participant(Rule):
         for (tx, number), since in self._doubt_since.items():
             if self.alarm.is_due(since + overdue, core.now):
                 prepare = core.replica.partition(number).prepared.get(tx)
-                primary = core.holds[prepare.decision].placement.primary if prepare is not None else None
+                primary = core.local[prepare.decision].placement.primary if prepare is not None else None
                 if prepare is not None and primary is not None:
                     probe("tx.asked_for_outcome")
                     core.send(primary, Resolve(core.version, tx, prepare.decision, number))

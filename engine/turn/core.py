@@ -15,7 +15,7 @@ from engine.turn.effects import Effects, Task
 from engine.turn.settings import Settings
 from rebalance.affinity import Affinity, assign
 from rebalance.lives import INCARNATION_BITS, Life
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX
 from rebalance.table import Topology, version_of
 from wal.ids import NO_VERSION, NodeId, Version, partition_of
@@ -55,7 +55,7 @@ class Core:
         self.voted_lsn = 0  # where the last promise or accept lies, of the version after the committed one
         self.topology: Topology | None = None
         self.map_hash = 0
-        self.holds: list[Hold] = []
+        self.local: list[LocalPartition] = []
         self.version_number = 0  # of the committed map, for answers
         self.frozen = False  # the single map was sent: no replication and no commits of this version any more
         self.serving = False  # the committed map lists this incarnation

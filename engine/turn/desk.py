@@ -10,7 +10,7 @@ from engine.protocol.limits import weight_of, within_of
 from engine.protocol.requests import Code, Failed, Lock, Remap, Reply, Request
 from engine.turn.core import Core
 from engine.turn.effects import SessionId
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from rebalance.ports import MS
 from wal.ids import TxId
 from wal.probe import probe
@@ -50,19 +50,19 @@ class Desk:
         """Refuse a request, saying why."""
         self.core.effects.reply.append((session, Failed(request_id, code, message, retryable, maybe_committed)))
 
-    def is_full(self, hold: Hold) -> bool:
+    def is_full(self, local: LocalPartition) -> bool:
         """Whether too much waits already."""
-        waits = len(self.parked.get(hold.number, ()))
+        waits = len(self.parked.get(local.number, ()))
         return waits >= self.core.settings.parked_max or self.parked_bytes >= PARKED_BYTES_MAX
 
-    def park(self, hold: Hold, session: SessionId, request: Request) -> None:
+    def park(self, local: LocalPartition, session: SessionId, request: Request) -> None:
         """Keep a request until the partition serves, here or elsewhere."""
         self.parked_bytes += weight_of(request)
-        self.parked.setdefault(hold.number, []).append((session, request, self.core.now))
+        self.parked.setdefault(local.number, []).append((session, request, self.core.now))
 
-    def unpark(self, hold: Hold) -> list[tuple[SessionId, Request]]:
+    def unpark(self, local: LocalPartition) -> list[tuple[SessionId, Request]]:
         """What waited for the partition, to be asked again."""
-        parked = self.parked.pop(hold.number, [])
+        parked = self.parked.pop(local.number, [])
         self.parked_bytes -= sum(weight_of(request) for _, request, _ in parked)
         wanted = self.still_wanted(parked)
         if not self.parked:
@@ -91,7 +91,7 @@ class Desk:
 
     def refuse_lost(self, session: SessionId, request_id: int, partition: int) -> None:
         """The partition has no in-sync copy here."""
-        held = ", ".join(self.core.holds[partition].placement.in_sync)
+        held = ", ".join(self.core.local[partition].placement.in_sync)
         self.refuse(
             session,
             request_id,

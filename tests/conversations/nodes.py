@@ -40,7 +40,7 @@ from engine.node.node import Node
 from engine.protocol.requests import Admin, CommitTx, Get, GetStatus, Lock, Put, Request, Swap, Unlock
 from engine.state.store import Entry
 from engine.turn.settings import Settings
-from rebalance.partition import Hold, Role
+from rebalance.partition import LocalPartition, Role
 from tests.conversations.cluster import Cluster, Host, Letter
 from tests.conversations.fragment import state_of
 from tests.conversations.names import Names, duration, key_in, key_name
@@ -321,7 +321,7 @@ class NodesStory(Interpreter):
         return lines
 
     def _copy(self, node: Node, name: Fragment) -> str:
-        role = _role(node.core.holds[name[1]]) if node.core.holds else "-"
+        role = _role(node.core.local[name[1]]) if node.core.local else "-"
         if not node.core.serving:
             role = "not serving"
         state = node.core.replica.fragments.get(name)
@@ -410,8 +410,8 @@ class NodesStory(Interpreter):
         raise StoryError(f"cannot be asked again: {request}")
 
 
-def _role(hold: Hold) -> str:
-    return "primary" if hold.active else "no copy" if hold.role is Role.NONE else hold.role.name.lower()
+def _role(local: LocalPartition) -> str:
+    return "primary" if local.active else "no copy" if local.role is Role.NONE else local.role.name.lower()
 
 
 def _matching(command: Command) -> Callable[[Letter], bool]:

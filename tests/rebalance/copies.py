@@ -17,7 +17,7 @@ from engine.state.store import Entry, LayeredStore, MemoryStore
 from rebalance.demander import Demander
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import AskTail, CopyMessage, Credit, Demand, Settle, Settled, Supply, Tail
-from rebalance.partition import Hold, Role
+from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory
 from rebalance.promotion import Promotion
 from rebalance.rule import NewMap
@@ -77,9 +77,9 @@ class Shipping:
         self._sent: dict[int, _Shipped] = {}
         self._number = copy.run << 20
 
-    def ship(self, operation: Operation, hold: Hold) -> None:
+    def ship(self, operation: Operation, local: LocalPartition) -> None:
         """Send it to the copies of its partition."""
-        self._dispatch(_Shipped(operation, hold.needed, hold.moving))
+        self._dispatch(_Shipped(operation, local.needed, local.moving))
 
     def _dispatch(self, shipped: _Shipped) -> None:
         self._number += 1
@@ -130,11 +130,11 @@ class Shipping:
         """A new map: what does not count goes to its copies, or is abandoned."""
         sent, self._sent = self._sent, {}
         for shipped in sent.values():
-            hold = self._copy.holds[shipped.operation.partition]
+            local = self._copy.local[shipped.operation.partition]
             if shipped.counts:
                 continue
-            if hold.mine and hold.epoch == shipped.operation.epoch:
-                self.ship(shipped.operation, hold)
+            if local.mine and local.epoch == shipped.operation.epoch:
+                self.ship(shipped.operation, local)
             else:
                 for record in shipped.operation.records:
                     self._copy.replica.apply(record)
@@ -173,7 +173,7 @@ class Copy:
         self.frozen = False
         self.serving = True
         self.topology: Topology | None = None
-        self.holds: list[Hold] = []
+        self.local: list[LocalPartition] = []
         self.work = 0
         self.replica = Replica(LayeredStore(MemoryStore()))
         self.records: list[r.Record] = []
@@ -275,15 +275,15 @@ class Copy:
             return
         for record in batch.records:
             for partition, epoch in _concerns(record):
-                hold, known = self.holds[partition], self.replica.partition(partition).epoch
-                if hold.placement.primary != sender or hold.role not in (Role.BACKUP, Role.MOVING):
+                local, known = self.local[partition], self.replica.partition(partition).epoch
+                if local.placement.primary != sender or local.role not in (Role.BACKUP, Role.MOVING):
                     return
-                if hold.role is Role.MOVING and self.demander.demanded(partition):
+                if local.role is Role.MOVING and self.demander.demanded(partition):
                     return
                 history = isinstance(record, r.History | r.EpochStart)
-                if hold.role is Role.MOVING and (known != hold.epoch or (epoch != known and not history)):
+                if local.role is Role.MOVING and (known != local.epoch or (epoch != known and not history)):
                     continue
-                if hold.role is Role.BACKUP and epoch != known and not history:
+                if local.role is Role.BACKUP and epoch != known and not history:
                     return
                 if self.replica.apply(record):
                     self.records.append(record)
@@ -295,55 +295,55 @@ class Copy:
     def switch(self, topology: Topology) -> None:
         """A new map, in the order in which a node lets it take effect."""
         self.topology = topology
-        if not self.holds:
-            self.holds = [Hold(n, p) for n, p in enumerate(topology.placements)]
-        changed = [h for h, p in zip(self.holds, topology.placements, strict=True) if h.place(p, self.node)]
-        new = NewMap(changed, changed, [hold for hold in self.holds if hold.role is Role.PROMOTING])
+        if not self.local:
+            self.local = [LocalPartition(n, p) for n, p in enumerate(topology.placements)]
+        changed = [h for h, p in zip(self.local, topology.placements, strict=True) if h.place(p, self.node)]
+        new = NewMap(changed, changed, [local for local in self.local if local.role is Role.PROMOTING])
         self.supply.switch(new)
-        for hold in self.holds:
-            self._group(hold)
+        for local in self.local:
+            self._group(local)
         self.shipping.switch()
         self.promotion.switch(new)
         self.demander.switch(new)
 
-    def _group(self, hold: Hold) -> None:
-        hold.needed, hold.moving = (), ()
-        if hold.mine:
-            pending = self.supply.vouching.pending.get(hold.number, {})
-            others = [node for node in hold.placement.owners if node != self.node]
-            hold.needed = tuple(n for n in others if n in hold.placement.in_sync or n in pending)
-            hold.moving = tuple(n for n in others if n not in hold.needed)
+    def _group(self, local: LocalPartition) -> None:
+        local.needed, local.moving = (), ()
+        if local.mine:
+            pending = self.supply.vouching.pending.get(local.number, {})
+            others = [node for node in local.placement.owners if node != self.node]
+            local.needed = tuple(n for n in others if n in local.placement.in_sync or n in pending)
+            local.moving = tuple(n for n in others if n not in local.needed)
 
-    def _activate(self, hold: Hold) -> None:
-        hold.activate()
+    def _activate(self, local: LocalPartition) -> None:
+        local.activate()
 
     # What a client wants of a primary.
 
     def put(self, partition: int, **rows: str | None) -> None:
         """Write rows, None to delete; they count when every in-sync copy has them."""
-        hold = self.holds[partition]
-        assert hold.active, f"{self.node} is not the primary of partition {partition}, or not yet"
+        local = self.local[partition]
+        assert local.active, f"{self.node} is not the primary of partition {partition}, or not yet"
         counter = self.replica.ensure_fragment((NAMESPACE, partition)).counter
         start = counter.reserve(len(rows))
         keys = [key.encode() for key in rows]
         values = [value.encode() if value is not None else None for value in rows.values()]
-        self.decide(r.Update([r.Write(NAMESPACE, partition, hold.epoch, start, keys, values, counter.lwm)]), hold)
+        self.decide(r.Update([r.Write(NAMESPACE, partition, local.epoch, start, keys, values, counter.lwm)]), local)
 
     def prepare_reader(self, partition: int, tx: TxId) -> None:
         """A transaction that only read here is in doubt."""
-        hold = self.holds[partition]
-        record = r.Prepare(tx, partition, hold.epoch, [], [(NAMESPACE, b"k")], [partition], partition)
-        self.decide(record, hold)
+        local = self.local[partition]
+        record = r.Prepare(tx, partition, local.epoch, [], [(NAMESPACE, b"k")], [partition], partition)
+        self.decide(record, local)
 
     def end_reader(self, partition: int, tx: TxId) -> None:
         """... and has ended."""
-        hold = self.holds[partition]
-        self.decide(r.Outcome(tx, partition, hold.epoch, True, []), hold)
+        local = self.local[partition]
+        self.decide(r.Outcome(tx, partition, local.epoch, True, []), local)
 
-    def decide(self, record: r.Record, hold: Hold) -> None:
+    def decide(self, record: r.Record, local: LocalPartition) -> None:
         """Log it, and send it to the copies."""
         self.log_unapplied(record)
-        self.shipping.ship(Operation(hold, [record], counted=lambda: self._count(record)), hold)
+        self.shipping.ship(Operation(local, [record], counted=lambda: self._count(record)), local)
 
     # What can happen to a disk.
 

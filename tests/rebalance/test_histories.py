@@ -41,7 +41,7 @@ class Story:
         copies, draw = self.copies, self.draw
         copies.trouble = self.trouble
         match deed:
-            case "put" | "delete" if copies[self.primary].holds[0].active:
+            case "put" | "delete" if copies[self.primary].local[0].active:
                 key = f"k{draw.randrange(12)}"
                 copies[self.primary].put(0, **{key: None if deed == "delete" else f"v{draw.random():.3f}"})
             case "run":
@@ -67,7 +67,7 @@ class Story:
                 p = copies.placements[0]
                 first = draw.choice([n for n in p.in_sync if n not in copies.away])
                 copies.map((first, *(n for n in p.owners if n != first)), p.in_sync, promote=True)
-            case "trim" if copies[self.primary].holds[0].active:
+            case "trim" if copies[self.primary].local[0].active:
                 copies[self.primary].trim(unannounced=draw.random() < 0.5)
             case _:
                 pass
@@ -117,7 +117,7 @@ def test_exactly_what_a_copy_lacks_is_supplied(deeds: list[str], seed: int, extr
     begins = len(copy.records)
     copies.map((*owners, back), owners)
     story.heal()
-    assert copy.holds[0].role is Role.BACKUP
+    assert copy.local[0].role is Role.BACKUP
     new = copy.records[begins:]
     if copy.demander.progress.kinds.get(name) == Kind.FULL:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rebalance.partition import Hold, Role
+from rebalance.partition import LocalPartition, Role
 from rebalance.table import Placement
 
 LEADING = Placement(1, 1, ("n1", "n2"), ("n1", "n2"))
@@ -16,17 +16,17 @@ GONE = Placement(6, 1, ("n2", "n3"), ("n2", "n3"))
 LOST = Placement(7, 1, ("n1",), ("n1",), lost=True)
 
 
-def held(role: Role) -> Hold:
-    """A hold of n1 that came to a role by what leads there."""
+def held(role: Role) -> LocalPartition:
+    """A partition on n1 that came to a role by what leads there."""
     placement = {Role.MOVING: LOADING, Role.BACKUP: FOLLOWING, Role.NONE: GONE, Role.LOST: LOST}.get(role, LEADING)
-    hold = Hold(0, placement)
-    hold.place(placement, "n1")
+    local = LocalPartition(0, placement)
+    local.place(placement, "n1")
     if role in (Role.PRIMARY, Role.DRAINING):
-        hold.activate()
+        local.activate()
     if role is Role.DRAINING:
-        hold.hand_over()
-    assert hold.role is role
-    return hold
+        local.hand_over()
+    assert local.role is role
+    return local
 
 
 @pytest.mark.parametrize("role", Role)
@@ -42,18 +42,18 @@ def held(role: Role) -> Hold:
     ids=lambda it: it.name if isinstance(it, Role) else "",
 )
 def test_a_map_makes_of_any_role_what_it_says(role: Role, placement: Placement, becomes: Role) -> None:
-    hold = held(role)
-    before = (hold.mine, hold.epoch, hold.placement.primary, role)
-    is_new = hold.place(placement, "n1")
-    assert hold.role is becomes
-    assert is_new == (before != (hold.mine, hold.epoch, hold.placement.primary, becomes))
+    local = held(role)
+    before = (local.mine, local.epoch, local.placement.primary, role)
+    is_new = local.place(placement, "n1")
+    assert local.role is becomes
+    assert is_new == (before != (local.mine, local.epoch, local.placement.primary, becomes))
 
 
 @pytest.mark.parametrize("role", Role)
 def test_whom_the_map_does_not_list_is_nothing_to_it(role: Role) -> None:
-    hold = held(role)
-    hold.place(LEADING, None)
-    assert (hold.role, hold.mine, hold.active, hold.in_sync) == (Role.NONE, False, False, False)
+    local = held(role)
+    local.place(LEADING, None)
+    assert (local.role, local.mine, local.active, local.in_sync) == (Role.NONE, False, False, False)
 
 
 def test_who_stays_primary_in_its_epoch_goes_on_as_it_was() -> None:
@@ -64,18 +64,18 @@ def test_who_stays_primary_in_its_epoch_goes_on_as_it_was() -> None:
         (Role.BACKUP, Role.PROMOTING),
         (Role.MOVING, Role.PROMOTING),
     ):
-        hold = held(role)
-        assert hold.place(SMALLER, "n1") == (not held(role).mine), "it is new to those who were not"
-        assert hold.role is then
+        local = held(role)
+        assert local.place(SMALLER, "n1") == (not held(role).mine), "it is new to those who were not"
+        assert local.role is then
 
 
 def test_only_a_primary_that_serves_is_drained_and_it_may_keep_the_partition() -> None:
     for role in Role:
-        hold = held(role)
-        hold.hand_over()
-        assert (hold.role is Role.DRAINING) == (role in (Role.PRIMARY, Role.DRAINING))
-        hold.keep()
-        assert hold.role is (Role.PRIMARY if role is Role.DRAINING else role)
+        local = held(role)
+        local.hand_over()
+        assert (local.role is Role.DRAINING) == (role in (Role.PRIMARY, Role.DRAINING))
+        local.keep()
+        assert local.role is (Role.PRIMARY if role is Role.DRAINING else role)
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.PROMOTING])

@@ -62,7 +62,7 @@ class Found:
         effects = node.turn(now, events)
         took = time.thread_time_ns() - began
         events = taken(handed, node.untaken)
-        ought = price(events, effects, store.read - before, len(node.core.holds))
+        ought = price(events, effects, store.read - before, len(node.core.local))
         name = _kinds(events)
         kind = self.kinds.setdefault(name, Kind())
         kind.turns, kind.took, kind.ought = kind.turns + 1, kind.took + took, kind.ought + ought

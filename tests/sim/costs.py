@@ -62,7 +62,7 @@ class Modelled:
         effects = node.turn(now, events)
         events = taken(handed, node.untaken)
         rows = store.read - before if isinstance(store, CountingStore) else 0
-        cost = price(events, effects, rows, len(node.core.holds))
+        cost = price(events, effects, rows, len(node.core.local))
         if cost > TURN_MS_MAX * MS:
             raise Violation(
                 "turn",

@@ -13,7 +13,7 @@ import pytest
 
 from engine.client.calls import GetCall, PutCall
 from engine.messages import AskTail
-from rebalance.partition import Hold, Role
+from rebalance.partition import LocalPartition, Role
 from tests.conversations.in_turn import in_turn
 from tests.sim.clients import Client
 from tests.sim.draws import Draws
@@ -64,11 +64,11 @@ def put(world: World, client: Client, value: bytes) -> None:
     assert task.failure is None
 
 
-def hold_of(world: World, name: NodeId) -> Hold:
+def hold_of(world: World, name: NodeId) -> LocalPartition:
     """What the node is to partition 0."""
     node = world.machines[name].node
     assert node is not None
-    return node.core.holds[0]
+    return node.core.local[0]
 
 
 def loading(world: World, name: NodeId) -> bool:

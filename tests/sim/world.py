@@ -210,7 +210,7 @@ class World:
             node = self.machines[name].node
             if node is None or not self.machines[name].up or not node.core.serving:
                 return False
-            if any(hold.role is Role.PROMOTING for hold in node.core.holds):
+            if any(local.role is Role.PROMOTING for local in node.core.local):
                 return False
         return True
 

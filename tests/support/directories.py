@@ -64,7 +64,7 @@ class Nodes:
             core.serving
             and core.topology is not None
             and len(core.topology.members) == len(self.servers)
-            and all(hold.role is not Role.PROMOTING for hold in core.holds)
+            and all(local.role is not Role.PROMOTING for local in core.local)
         )
 
     async def settle(self) -> None:

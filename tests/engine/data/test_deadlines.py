@@ -46,11 +46,11 @@ def test_a_write_waits_for_a_lock_as_long_as_its_client_does() -> None:
 def test_what_is_parked_waits_as_long_as_its_client_does() -> None:
     alone = Alone()
     core = alone.node.core
-    (hold,) = core.holds
+    (local,) = core.local
     for number, within_ms in ((1, 100), (2, 300), (3, 0)):
-        alone.node.desk.park(hold, 1, put(number, within_ms))
+        alone.node.desk.park(local, 1, put(number, within_ms))
     core.now += 200 * MS
-    left = alone.node.desk.unpark(hold)
+    left = alone.node.desk.unpark(local)
     assert [(request.id, getattr(request, "within_ms", None)) for _, request in left] == [(2, 100), (3, 0)]
     assert alone.node.desk.parked_bytes == 0
 

@@ -12,7 +12,7 @@ from engine.state.store import LayeredStore, MemoryStore
 from engine.turn.core import Core
 from engine.turn.effects import Effects
 from engine.turn.settings import Settings
-from rebalance.partition import Hold, Role
+from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, Operation
 from rebalance.rule import NewMap
 from rebalance.table import Member, Placement, Topology
@@ -53,18 +53,18 @@ class Primary:
             durable_lsn=0,
         )
         self.core.topology = topology
-        self.hold = Hold(0, placement)
-        self.hold.role = Role.PRIMARY
-        self.hold.needed, self.hold.moving = ("n2",), ("n3",)
-        self.hold.group = (("n2",), ("n3",))
-        self.core.holds = [self.hold]
+        self.local = LocalPartition(0, placement)
+        self.local.role = Role.PRIMARY
+        self.local.needed, self.local.moving = ("n2",), ("n3",)
+        self.local.group = (("n2",), ("n3",))
+        self.core.local = [self.local]
         self.replication = Replication(self.core, Claims(self.core), demanded=lambda _: False, compare=lambda _: None)
 
     def ship(self, *operations: Noted) -> None:
         """Ship operations in one turn."""
         for operation in operations:
-            shipped = Operation(self.hold, operation.records, counted=operation.counted, abandoned=operation.abandoned)
-            self.replication.ship(shipped, self.hold)
+            shipped = Operation(self.local, operation.records, counted=operation.counted, abandoned=operation.abandoned)
+            self.replication.ship(shipped, self.local)
         self.replication.flush()
 
     def sent(self) -> list[tuple[tuple[NodeId, ...], Replicate]]:

@@ -29,7 +29,7 @@ class Copies(Oracle):
             assert machine.node is not None
             core = machine.node.core
             for name, copy in core.replica.fragments.items():
-                if copy.loading and core.holds and core.holds[name[1]].in_sync:
+                if copy.loading and core.local and core.local[name[1]].in_sync:
                     raise Violation(
                         "copies", f"{machine.name} is in sync, and its copy {copy} is not whole", About(fragments=(name,))
                     )

@@ -77,16 +77,16 @@ class OnePrimary(Oracle):
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node took a turn."""
         assert machine.node is not None
-        if len(machine.node.core.holds) > FEW and not any(isinstance(r, EpochStart | Committed) for r in effects.log):
+        if len(machine.node.core.local) > FEW and not any(isinstance(r, EpochStart | Committed) for r in effects.log):
             return
-        for hold in machine.node.core.holds:
-            if hold.active:
-                first = self._served.setdefault((hold.number, hold.epoch), machine.name)
+        for local in machine.node.core.local:
+            if local.active:
+                first = self._served.setdefault((local.number, local.epoch), machine.name)
                 if first != machine.name:
                     raise Violation(
                         "one-primary",
-                        f"{first} and {machine.name} both served partition {hold.number} in epoch {hold.epoch}",
-                        About(partitions=(hold.number,)),
+                        f"{first} and {machine.name} both served partition {local.number} in epoch {local.epoch}",
+                        About(partitions=(local.number,)),
                     )
 
 

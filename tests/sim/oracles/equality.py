@@ -90,7 +90,7 @@ def _whole(machine: Machine, name: Fragment) -> bool:
     assert machine.node is not None
     core = machine.node.core
     copy = core.replica.fragments[name]
-    serves = core.serving and core.holds[name[1]].in_sync
+    serves = core.serving and core.local[name[1]].in_sync
     return serves and not copy.counter.ranges and not copy.suspects
 
 

@@ -135,10 +135,10 @@ class Life(Oracle):
                 said.append(f"p{number}: lost={placement.lost} primary={placement.primary}")
                 continue
             core = machine.node.core
-            hold = core.holds[number] if core.version != NO_VERSION else None
-            if hold is None or not (hold.active and core.quorum and not core.frozen) or hold.needed:
-                active = hold is not None and hold.active
-                needed = ",".join(hold.needed) if hold is not None else ""
+            local = core.local[number] if core.version != NO_VERSION else None
+            if local is None or not (local.active and core.quorum and not core.frozen) or local.needed:
+                active = local is not None and local.active
+                needed = ",".join(local.needed) if local is not None else ""
                 said.append(f"p{number}: {machine.name} {active=} quorum={core.quorum} frozen={core.frozen} {needed=}")
         return "; ".join(said[:TROUBLES_TOLD]) or "every partition looks served"
 

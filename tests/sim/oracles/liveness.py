@@ -23,7 +23,7 @@ def out_of_sync(world: World) -> str:
         for what in ("under_replicated", "lost", "behind", "frozen"):
             if status[what]:
                 return f"{machine.name}: {what} is {status[what]}"
-        if any(hold.role is Role.PROMOTING for hold in node.core.holds):
+        if any(local.role is Role.PROMOTING for local in node.core.local):
             return f"{machine.name} has not promoted everything it is primary of"
     return ""
 

@@ -11,7 +11,7 @@ from engine.messages import Heartbeat, Life
 from engine.protocol.requests import Done, GetStatus, Put, Status
 from engine.state.store import CheckpointImage, Entry
 from engine.turn.effects import Effects
-from rebalance.partition import Hold, Role
+from rebalance.partition import LocalPartition, Role
 from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles import Pulse, out_of_sync, unsettled
@@ -120,8 +120,8 @@ def commit_two_successors_of_one_version(small: Small) -> None:
 def serve_an_epoch_twice(small: Small) -> None:
     _decide(small, small.primary, [])
     assert small.backup.node is not None
-    hold: Hold = small.backup.node.core.holds[NAME[1]]
-    hold.role = Role.PRIMARY
+    local: LocalPartition = small.backup.node.core.local[NAME[1]]
+    local.role = Role.PRIMARY
     _decide(small, small.backup, [])
 
 
@@ -259,7 +259,7 @@ def serve_nobody_although_all_are_well(small: Small) -> None:
     small.oracles.life.pulse = Pulse(small.world)
     primary = small.primary
     assert primary.node is not None
-    primary.node.core.holds[NAME[1]].role = Role.PROMOTING
+    primary.node.core.local[NAME[1]].role = Role.PROMOTING
     for _ in range(200):
         small.world.run_for(SECOND // 4)
         small.oracles.life.look(small.world)

@@ -169,7 +169,7 @@ def vouched_for_without_waiting_for_it(machine: Machine) -> None:
     """A primary vouches for a MOVING copy that has reached its marks, but does not wait for its answers."""
     assert machine.node is not None
     supply, replication = machine.node.supply, machine.node.replication
-    replace(supply.vouching, "_regroup", lambda hold: None)
+    replace(supply.vouching, "_regroup", lambda local: None)
     replace(replication, "wait_for", lambda node, partition: None)
     replace(replication, "outstanding", lambda node, partition: False)
 
@@ -227,7 +227,7 @@ def live_writes_not_taken_while_moving(machine: Machine) -> None:
 
 
 def _moves(core: Any, record: r.Record) -> bool:
-    return isinstance(record, r.Update) and any(core.holds[w.partition].role is Role.MOVING for w in record.writes)
+    return isinstance(record, r.Update) and any(core.local[w.partition].role is Role.MOVING for w in record.writes)
 
 
 # Checkpoints and recovery.

@@ -13,7 +13,7 @@ from rebalance import lives, promotion
 from rebalance import plan as assignment
 from rebalance import survivors as believed
 from rebalance import table as topologies
-from rebalance.partition import Hold, PartitionState
+from rebalance.partition import LocalPartition, PartitionState
 from rebalance.table import Placement, Topology
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace, swapped
@@ -362,8 +362,8 @@ def _with_beginning(machine: Machine, begin: Callable[..., Any]) -> None:
     assert machine.node is not None
     right = promotion._begin
 
-    def chosen(hold: Hold, state: PartitionState) -> Any:
-        return begin(right, hold, state)
+    def chosen(local: LocalPartition, state: PartitionState) -> Any:
+        return begin(right, local, state)
 
     during(machine, machine.node.promotion, "_finish", promotion, "_begin", chosen)
 
@@ -372,8 +372,8 @@ def _with_beginning(machine: Machine, begin: Callable[..., Any]) -> None:
 def epoch_begins_at_max_plus_1(machine: Machine) -> None:
     """A new primary begins its epoch after its highest counter, as a log without gaps would, and issues nothing again."""
 
-    def begin(right: Any, hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
-        start, own = right(hold, state)
+    def begin(right: Any, local: LocalPartition, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
+        start, own = right(local, state)
         firsts = [(ns, state.fragments[ns].counter.highest_applied + 1) for ns, _ in start.firsts]
         return r.EpochStart(start.partition, start.epoch, firsts), [o for o in own if isinstance(o, r.NoOp | r.Prepare)]
 
@@ -387,15 +387,15 @@ def gap_closed_without_a_record(machine: Machine) -> None:
     replica = machine.node.core.replica
     closed: list[r.Record] = []
 
-    def begin(right: Any, hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
-        start, own = right(hold, state)
+    def begin(right: Any, local: LocalPartition, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
+        start, own = right(local, state)
         closed.extend(o for o in own if isinstance(o, r.NoOp))
         return start, [o for o in own if not isinstance(o, r.NoOp)]
 
     _with_beginning(machine, begin)
 
-    def finish(original: Callable[..., None], hold: Hold, answers: Any) -> None:
-        original(hold, answers)
+    def finish(original: Callable[..., None], local: LocalPartition, answers: Any) -> None:
+        original(local, answers)
         while closed:
             replica.apply(closed.pop())
 
@@ -406,8 +406,8 @@ def gap_closed_without_a_record(machine: Machine) -> None:
 def gaps_left_open(machine: Machine) -> None:
     """A new primary does not close the gaps that are left below what it has."""
 
-    def begin(right: Any, hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
-        start, own = right(hold, state)
+    def begin(right: Any, local: LocalPartition, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
+        start, own = right(local, state)
         return start, [o for o in own if not isinstance(o, r.NoOp)]
 
     _with_beginning(machine, begin)
@@ -417,9 +417,9 @@ def gaps_left_open(machine: Machine) -> None:
 def prepared_counters_closed_as_gaps(machine: Machine) -> None:
     """A new primary forgets the transactions in doubt, and closes the counters that they hold."""
 
-    def begin(right: Any, hold: Hold, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
+    def begin(right: Any, local: LocalPartition, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
         kept, state.prepared = state.prepared, {}
-        start, own = right(hold, state)
+        start, own = right(local, state)
         state.prepared = kept
         return start, own
 
@@ -432,13 +432,13 @@ def nobody_is_asked_for_the_tail(machine: Machine) -> None:
     assert machine.node is not None
     node = machine.node
 
-    def begin(original: Callable[..., None], holds: Any) -> None:
-        needed = {hold.number: hold.needed for hold in holds}
-        for hold in holds:
-            hold.needed = ()
-        original(holds)
-        for hold in holds:
-            hold.needed = needed[hold.number]
+    def begin(original: Callable[..., None], partitions: Any) -> None:
+        needed = {local.number: local.needed for local in partitions}
+        for local in partitions:
+            local.needed = ()
+        original(partitions)
+        for local in partitions:
+            local.needed = needed[local.number]
 
     around(node.promotion, "begin", begin)
 
@@ -446,9 +446,9 @@ def nobody_is_asked_for_the_tail(machine: Machine) -> None:
 def _activate_once(promoting: promotion.Promotion) -> None:
     """What serves already is not made to serve when its promotion is done."""
 
-    def activated(original: Callable[..., None], hold: Hold) -> None:
-        if not hold.active:
-            original(hold)
+    def activated(original: Callable[..., None], local: LocalPartition) -> None:
+        if not local.active:
+            original(local)
 
     around(promoting, "_activated", activated)
 
@@ -460,10 +460,10 @@ def primary_serves_before_its_promotion_is_done(machine: Machine) -> None:
     promoting = machine.node.promotion
     _activate_once(promoting)
 
-    def begin(original: Callable[..., None], holds: Sequence[Hold]) -> None:
-        original(holds)
-        for hold in holds:
-            promoting._activated(hold)
+    def begin(original: Callable[..., None], partitions: Sequence[LocalPartition]) -> None:
+        original(partitions)
+        for local in partitions:
+            promoting._activated(local)
 
     around(promoting, "begin", begin)
 
@@ -475,8 +475,8 @@ def primary_serves_before_its_epoch_is_on_the_copies(machine: Machine) -> None:
     promoting = machine.node.promotion
     _activate_once(promoting)
 
-    def finish(original: Callable[..., None], hold: Hold, answers: Any) -> None:
-        original(hold, answers)
-        promoting._activated(hold)
+    def finish(original: Callable[..., None], local: LocalPartition, answers: Any) -> None:
+        original(local, answers)
+        promoting._activated(local)
 
     around(promoting, "_finish", finish)

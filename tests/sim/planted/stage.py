@@ -193,7 +193,7 @@ class Stage:
     def primary(self, partition: int, name: NodeId) -> bool:
         """Whether a node serves a partition."""
         node = self[name].node
-        return self[name].up and node is not None and bool(node.core.holds) and node.core.holds[partition].active
+        return self[name].up and node is not None and bool(node.core.local) and node.core.local[partition].active
 
     def must(self, holds: bool, what: str) -> None:
         """What a user was promised."""

@@ -92,7 +92,7 @@ def a_copy_is_vouched_for_and_misses_a_write(plant: Plant | None) -> None:
         stage.until(lambda: (0, "n2") in node.supply.vouching.vouched, "n1 vouches for n2")
         lost = stage.lose("replicate", "n1", "n2")
         doing = stage.begin_put(key(0), b"third")
-        stage.until(lambda: "n2" in node.core.holds[0].placement.in_sync, "n2 is in sync")
+        stage.until(lambda: "n2" in node.core.local[0].placement.in_sync, "n2 is in sync")
         acknowledged = told(doing)
         stage.power_cut("n1")
         stage.client.die()
@@ -116,7 +116,7 @@ def a_copy_is_vouched_for_and_is_sent_a_write(plant: Plant | None) -> None:
         assert node is not None
         stage.until(lambda: (0, "n2") in node.supply.vouching.vouched, "n1 vouches for n2", look_every=MS)
         stage.put(key(0), b"third")
-        stage.until(lambda: "n2" in node.core.holds[0].placement.in_sync, "n2 is in sync")
+        stage.until(lambda: "n2" in node.core.local[0].placement.in_sync, "n2 is in sync")
         stage.power_cut("n1")
         stage.client.die()
         stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
@@ -178,7 +178,7 @@ def a_copy_says_that_it_has_no_gap(plant: Plant | None) -> None:
         stage.put(key(0), b"second")
         stage.end(asked)
         stage.wait(1_000)
-        if "n2" in node.core.holds[0].placement.in_sync:
+        if "n2" in node.core.local[0].placement.in_sync:
             stage.power_cut("n1")
             stage.end(lost)
             stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
@@ -200,7 +200,7 @@ def a_batch_for_a_copy_that_is_half_in_sync(plant: Plant | None) -> None:
         stage.start("n3")
         node = stage["n1"].node
         assert node is not None
-        stage.until(lambda: "n3" in node.core.holds[3].placement.in_sync, "n3 is in sync in partition 3")
+        stage.until(lambda: "n3" in node.core.local[3].placement.in_sync, "n3 is in sync in partition 3")
         lost = stage.lose("replicate", "n1", "n3")
         stage.put(x, b"second")
         undemanded = stage.lose("demand", "n3")

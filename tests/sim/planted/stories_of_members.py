@@ -131,7 +131,7 @@ def a_copy_in_sync_empties_itself(plant: Plant | None) -> None:
         fragment.note_stable(fragment.counter.lwm)
         node.core.log(r.Undo(NAMESPACE, 0, 0, []))
         assert fragment.loading
-        if not world.run_while(lambda: fragment.loading or not node.core.holds[0].in_sync, at_most=REST_NS):
+        if not world.run_while(lambda: fragment.loading or not node.core.local[0].in_sync, at_most=REST_NS):
             raise Violation("story", "an emptied copy leaves the in-sync set, catches up, and is let back in")
         compare_copies(world)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from engine.messages import Inquired, PrepareParts, Vote
 from engine.transactions.commits import Phase, Transaction
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from rebalance.results import Results
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace, swapped
@@ -57,7 +57,7 @@ def commit_inferred_from_who_is_alive(machine: Machine) -> None:
     core, coordinator = machine.node.core, machine.node.coordinator
 
     def recover(original: Callable[..., Transaction], tx: TxId, prepare: r.Prepare) -> Transaction:
-        here = [p for p in prepare.participants if core.holds[p].mine]
+        here = [p for p in prepare.participants if core.local[p].mine]
         elsewhere = [p for p in prepare.participants if p not in here]
         transaction = original(tx, prepare)
         for number in elsewhere:
@@ -140,11 +140,11 @@ def duplicate_finish_flips_the_outcome(machine: Machine) -> None:
     assert machine.node is not None
     participant = machine.node.participant
 
-    def finish(original: Callable[..., bool], hold: Hold, tx: TxId, commit: bool, tell: NodeId | None) -> bool:
-        listeners = participant.ending.pop((tx, hold.number), None)
-        done: bool = original(hold, tx, commit if listeners is None else not commit, tell)
-        if listeners is not None and (tx, hold.number) in participant.ending:
-            participant.ending[(tx, hold.number)] += listeners
+    def finish(original: Callable[..., bool], local: LocalPartition, tx: TxId, commit: bool, tell: NodeId | None) -> bool:
+        listeners = participant.ending.pop((tx, local.number), None)
+        done: bool = original(local, tx, commit if listeners is None else not commit, tell)
+        if listeners is not None and (tx, local.number) in participant.ending:
+            participant.ending[(tx, local.number)] += listeners
         return done
 
     around(participant, "finish", finish)
@@ -177,8 +177,8 @@ def locks_released_at_prepare(machine: Machine) -> None:
     assert machine.node is not None
     participant = machine.node.participant
 
-    def vote(original: Callable[..., str], sender: NodeId, message: PrepareParts, part: Any, hold: Hold) -> str:
-        reason = original(sender, message, part, hold)
+    def vote(original: Callable[..., str], sender: NodeId, message: PrepareParts, part: Any, local: LocalPartition) -> str:
+        reason = original(sender, message, part, local)
         if not reason:
             participant.locks.release(message.owner, participant.locks.keys_in(message.owner, part.partition))
         return reason
@@ -288,8 +288,8 @@ def requests_of_older_maps_taken_for_new(machine: Machine) -> None:
 
     def switch(original: Callable[..., None], topology: Any) -> None:
         original(topology)
-        for hold in core.holds:
-            hold.since = 0
+        for local in core.local:
+            local.since = 0
 
     around(machine.node.exchange, "_switch", switch)
 
@@ -300,10 +300,10 @@ def everything_is_forgotten(machine: Machine) -> None:
     assert machine.node is not None
     sessions = machine.node.sessions
 
-    def look(original: Callable[..., None], hold: Hold) -> None:
+    def look(original: Callable[..., None], local: LocalPartition) -> None:
         for heard in sessions._heard.values():
             heard.acked = 1 << 47
-        original(hold)
+        original(local)
         for heard in sessions._heard.values():
             heard.acked = -1
 

@@ -11,7 +11,7 @@ from engine.messages import AskTail, Credit, Settled
 from engine.state import replica as replicas
 from rebalance.fragment import FragmentState
 from rebalance.image import FragmentImage, image_of
-from rebalance.partition import Hold
+from rebalance.partition import LocalPartition
 from tests.sim.machine import Machine
 from tests.sim.planted.copies import full_transfer_without_clearing
 from tests.sim.planted.fault import Faults, around, during, replace
@@ -49,8 +49,8 @@ def contents_not_compared(machine: Machine) -> None:
     assert machine.node is not None
     supply = machine.node.supply
 
-    def vouch(hold: Hold, node: NodeId, message: Settled) -> None:
-        supply.vouching.vouched[(hold.number, node)] = None
+    def vouch(local: LocalPartition, node: NodeId, message: Settled) -> None:
+        supply.vouching.vouched[(local.number, node)] = None
 
     replace(supply.vouching, "_compare", vouch)
 

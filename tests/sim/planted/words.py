@@ -115,8 +115,8 @@ def no_epoch_check_on_replicate(machine: Machine) -> None:
     def taken(sender: NodeId, records: list[r.Record]) -> list[r.Record] | None:
         for record in records:
             for partition, _ in _claims(record):
-                hold = core.holds[partition]
-                if hold.placement.primary != sender or hold.role not in (Role.BACKUP, Role.MOVING):
+                local = core.local[partition]
+                if local.placement.primary != sender or local.role not in (Role.BACKUP, Role.MOVING):
                     return None
         return records
 
@@ -175,10 +175,10 @@ def vote_before_the_prepare_is_on_the_copies(machine: Machine) -> None:
     assert machine.node is not None
     core, participant = machine.node.core, machine.node.participant
 
-    def vote(original: Callable[..., str], sender: NodeId, message: PrepareParts, part: Any, hold: Any) -> str:
-        reason = original(sender, message, part, hold)
+    def vote(original: Callable[..., str], sender: NodeId, message: PrepareParts, part: Any, local: Any) -> str:
+        reason = original(sender, message, part, local)
         if (message.tx, part.partition) in participant.voting:
-            core.send(sender, Vote(core.version, message.tx, part.partition, hold.epoch, True, ""))
+            core.send(sender, Vote(core.version, message.tx, part.partition, local.epoch, True, ""))
         return reason
 
     around(participant, "_vote", vote)

@@ -364,7 +364,7 @@ def serving(stage: Stage, statement: Statement, words: list[str]) -> Answer:
         return False
     if len(words) == 1:
         return True
-    hold = node.core.holds[stage.partition(statement, words[1].rpartition("/")[2])]
+    hold = node.core.local[stage.partition(statement, words[1].rpartition("/")[2])]
     return hold.active and node.core.quorum and not node.core.frozen
 
 

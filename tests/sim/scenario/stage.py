@@ -364,7 +364,7 @@ class Stage:
                     node.demander.behind,
                     node.participant.in_doubt(),
                     0 if streaming else len(node.locks),
-                    [hold.role for hold in core.holds],
+                    [hold.role for hold in core.local],
                     [(n, "" if streaming else str(f.counter), f.loading) for n, f in core.replica.fragments.items()],
                 )
             )
