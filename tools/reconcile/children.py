@@ -10,7 +10,8 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
@@ -54,8 +55,9 @@ class InChildren:
             while todo or running:
                 while todo and len(running) < self._at_once:
                     at = todo.pop(0)
-                    child, pipe = _begun(function, items[at])
-                    running[pipe] = (child, at)
+                    with uninterrupted():
+                        child, pipe = _begun(function, items[at])
+                        running[pipe] = (child, at)
                 for pipe in select.select(list(running), [], [])[0]:
                     data = os.read(pipe, _READ_BYTES)
                     said[running[pipe][1]] += data
@@ -65,10 +67,25 @@ class InChildren:
                         _check_end(os.waitpid(child, 0)[1])
         finally:
             for pipe, (child, _) in running.items():
-                os.close(pipe)
-                os.kill(child, signal.SIGKILL)
+                os.kill(child, signal.SIGKILL)  # before its pipe is closed: it would complain that nobody reads
                 os.waitpid(child, 0)
+                os.close(pipe)
         return [_result(bytes(data), kind) for data in said]
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until this is over, and is heard then.
+
+    Modules have hooks at a fork, and Python drops an interrupt that falls into one of them (those of `logging` are in
+    every process): whoever pressed it would wait for ever.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begun(function: Callable[[A], B], item: A) -> tuple[int, int]:
@@ -82,6 +99,7 @@ def _begun(function: Callable[[A], B], item: A) -> tuple[int, int]:
     code = 1
     try:
         os.close(reading)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         try:
             said = _Said(msgspec.msgpack.encode(function(item)))
         except Error as error:

@@ -22,7 +22,7 @@ import typer
 
 from engine.errors import UsageError
 from engine.protocol.addresses import split_address
-from tools.reconcile.children import InChildren
+from tools.reconcile.children import InChildren, uninterrupted
 from tools.reconcile.copies import Level
 from tools.reconcile.findings import KINDS
 from tools.reconcile.report import ExitCode, Report, Summary
@@ -105,23 +105,26 @@ def _served(listen: str) -> Iterator[Callable[[str], None]]:
     with TemporaryDirectory(prefix="foreshore-metrics-") as folder:
         file = Path(folder) / "metrics"
         server = _server(listen, file)
-        child = os.fork()
-        if not child:
-            _serve(server, os.getppid())
-        host, port = server.server_address[:2]
-        server.server_close()
-        emit([f"metrics on http://{host!s}:{port}/metrics"])
 
         def publish(text: str) -> None:
             new = file.with_suffix(".new")
             new.write_text(text, encoding="utf-8")
             new.replace(file)
 
+        child = 0
         try:
+            with uninterrupted():
+                child = os.fork()
+                if not child:
+                    _serve(server, os.getppid())
+            host, port = server.server_address[:2]
+            server.server_close()
+            emit([f"metrics on http://{host!s}:{port}/metrics"])
             yield publish
         finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+            if child:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
 
 
 def _server(listen: str, file: Path) -> HTTPServer:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +15,7 @@ import pytest
 from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import read_directory
 from tests.support.directories import append, copies
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import DAMAGES, NOW_MS, fragment_of
 from tools.reconcile import check, in_this_process
 from tools.reconcile.children import InChildren, WorkerDied
@@ -51,6 +54,32 @@ def test_what_ends_a_child_is_told() -> None:
         InChildren()(squared, [1, -2])
     with pytest.raises(CorruptionError, match="a damaged file"):
         InChildren()(squared, [-3])
+
+
+INTERRUPTED = """
+import os, signal
+from tests.tools.reconcile.test_scale import squared
+from tools.reconcile.children import InChildren, uninterrupted
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    InChildren()(squared, [-1, -2])
+except KeyboardInterrupt:
+    print("a check was interrupted")
+try:
+    with uninterrupted():
+        if not os.fork():
+            os._exit(0)
+except KeyboardInterrupt:
+    print("a fork was interrupted")
+"""
+
+
+def test_an_interrupt_that_comes_while_a_process_forks_is_heard() -> None:
+    """Python drops what is raised by a hook at a fork: one `foreshore reconcile watch` in twenty went on after Ctrl-C."""
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    assert (ended.stdout, ended.stderr) == ("a check was interrupted\na fork was interrupted\n", "")
 
 
 class Fragile:
