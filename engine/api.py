@@ -216,13 +216,13 @@ class Transaction(OfThisProcess):
     @property
     def id(self) -> str:
         """The id to ask `transaction_status` about."""
-        if self._native._raw.settled:
+        if self._native._raw.named:
             return self._native.id
 
-        async def settled() -> str:
+        async def drawn() -> str:
             return self._native.id  # drawn where its session lives
 
-        return self._run(settled())
+        return self._run(drawn())
 
     @overload
     def namespace(self, namespace: Namespace[K, V]) -> TransactionNamespace[K, V]: ...

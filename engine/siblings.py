@@ -13,13 +13,13 @@ from pathlib import Path
 
 def check_siblings(names: Iterable[str]) -> None:
     """Raise ImportError if one of these packages would not be imported from where this one is."""
-    home = Path(__file__).resolve().parents[1]
+    ours = Path(__file__).resolve().parents[1]
     for name in names:
         found = importlib.util.find_spec(name)
         places = list(found.submodule_search_locations or [found.origin or ""]) if found is not None else []
-        if not any(Path(place).resolve() == home / name for place in places):
+        if not any(Path(place).resolve() == ours / name for place in places):
             there = f"{places[0]} comes before it on sys.path" if places else "there is none on sys.path"
             raise ImportError(
-                f"foreshore needs its own package {name!r}, in {home}, and {there}: rename the other one, or take the "
+                f"foreshore needs its own package {name!r}, in {ours}, and {there}: rename the other one, or take the "
                 "directory that it is in off the path (PYTHONPATH, or where the program was started)"
             )

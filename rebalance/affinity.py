@@ -2,8 +2,8 @@
 
 Every node has a weight for every partition, drawn by hashing the pair; the heaviest nodes hold it, the first of them as
 primary. A node that comes or goes moves only the partitions it gains or loses (Ignite's rendezvous affinity). Two bounds
-keep what chance would not: a node is primary of, and holds, at most a few percent more than its share, and two copies
-never share a failure domain while another domain is free. Deterministic: the same nodes give the same table everywhere.
+keep what chance would not: a node is primary of, and holds, at most a few percent more than the mean, and two copies
+are never in one failure domain while another domain is free. Deterministic: the same nodes give the same table everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Affinity: TypeAlias = Callable[[Sequence[NodeId], Mapping[NodeId, str], int, int
 """What `assign` is: (nodes, domains, partitions, copies) -> the owners of every partition, the same on every node."""
 
 SLACK_PERCENT = 5
-"""A node may hold this much more than its even share before the next heaviest node is taken instead."""
+"""A node may hold this much more than the mean before the next heaviest node is taken instead."""
 
 
 def weight(node: NodeId, partition: int) -> int:
@@ -99,5 +99,5 @@ class _Table:
 
 
 def _bound(total: int, nodes: int) -> int:
-    share = -(-total // nodes)
-    return share + share * SLACK_PERCENT // 100
+    mean = -(-total // nodes)
+    return mean + mean * SLACK_PERCENT // 100

@@ -96,8 +96,8 @@ def choose(joiner: Have, supplier: Have, reach: int, rows: Callable[[int], int] 
         reach = supplier.highest + 1
     if joiner.loading:
         return Choice(Kind.FULL, "the copy was emptied and not filled again")
-    shared = divergence(joiner.epochs, joiner.highest, supplier.epochs, supplier.highest)
-    cut = shared if joiner.highest > shared else -1
+    common = divergence(joiner.epochs, joiner.highest, supplier.epochs, supplier.highest)
+    cut = common if joiner.highest > common else -1
     lwm, ranges = joiner.lwm, joiner.ranges
     if cut >= 0:
         if cut < joiner.stable:

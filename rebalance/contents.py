@@ -1,7 +1,7 @@
 """The digest of contents: a number over the rows of one fragment, whatever their order and however they came.
 
-Each live row has a share: a hash of its key, epoch, counter and value. The digest is the sum of all shares modulo 2^64,
-so a change of one row costs two shares and no look at the others. Tombstones have none, because copies drop them at
+Each live row has a digest: a hash of its key, epoch, counter and value. That of the fragment is their sum modulo 2^64,
+so a change of one row costs two hashes and no look at the others. Tombstones have none, because copies drop them at
 different times. It stands beside the digest of history (`rebalance.fragment`): that one tells whether two copies were told
 the same, this one whether they have the same, and it is never taken over from another copy. A transfer that loses a row
 ends with equal histories and unequal contents.
@@ -42,14 +42,14 @@ class Version(Protocol):
         ...
 
 
-def share(key: bytes, entry: Version | None) -> int:
+def row_digest(key: bytes, entry: Version | None) -> int:
     """What one key contributes; nothing if it is not there, or deleted."""
     if entry is None or (value := entry.value) is None:
         return 0
     return xxh3_64_intdigest(value, xxh3_64_intdigest(_pack(entry.epoch, entry.counter) + key))
 
 
-def packed_share(key: bytes, version: bytes, value: bytes) -> int:
+def packed_row_digest(key: bytes, version: bytes, value: bytes) -> int:
     """The same of a live row, whose epoch and counter are packed already, big-endian, as a store keeps them."""
     return xxh3_64_intdigest(value, xxh3_64_intdigest(version + key))
 
@@ -75,7 +75,7 @@ class Walk:
         changes = self._changes[self._at : self._at + rows]
         held, found = self._held, self._sum
         for key, entry in changes:
-            found += share(key, entry) - share(key, held(key))
+            found += row_digest(key, entry) - row_digest(key, held(key))
         self._sum = found & MASK
         self._at += len(changes)
         return len(changes)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from rebalance.fragment import FragmentState
 from rebalance.results import Results
-from rebalance.table import CopyState, Placement
+from rebalance.table import Placement, Standing
 from wal import records as r
 from wal.ids import Namespace, NodeId, TxId
 
@@ -37,16 +37,16 @@ class Role(Enum):
 
 
 _BY_STATE = {
-    CopyState.NONE: Role.NONE,
-    CopyState.LOST: Role.LOST,
-    CopyState.MOVING: Role.MOVING,
-    CopyState.OWNING: Role.BACKUP,
+    Standing.NONE: Role.NONE,
+    Standing.LOST: Role.LOST,
+    Standing.MOVING: Role.MOVING,
+    Standing.OWNING: Role.BACKUP,
 }
 _LEADING = (Role.PRIMARY, Role.DRAINING, Role.PROMOTING)
 
 
 class LocalPartition:
-    """What this node is to one partition under the committed map: its role, and whom it leads.
+    """A local partition: what this node is to it under the committed map, its role, and whom it leads.
 
     `needed` are the other in-sync copies, whose disks an acknowledgement waits for; `moving` the copies that get every
     write and are not waited for. `since` is the map (`Version.number`) by which it became primary for the last time.
@@ -94,7 +94,7 @@ class LocalPartition:
         A primary that stays in its epoch goes on serving; one that was about to hand over keeps the partition after all.
         """
         old, was, epoch, before = self.role, self.role in _LEADING, self.epoch, self.placement.primary
-        role, primary = _BY_STATE[placement.state_of(node)] if node is not None else Role.NONE, placement.primary
+        role, primary = _BY_STATE[placement.standing_of(node)] if node is not None else Role.NONE, placement.primary
         mine = role is Role.BACKUP and primary == node
         if mine:
             role = Role.PRIMARY if self.active and epoch == placement.epoch else Role.PROMOTING

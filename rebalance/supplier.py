@@ -20,7 +20,7 @@ from rebalance.messages import Credit, Demand, Have, Settled, Supply, ToSupplier
 from rebalance.partition import LocalPartition
 from rebalance.ports import CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
-from rebalance.table import CopyState
+from rebalance.table import Standing
 from rebalance.vouching import Awaited, Vouching, awaited
 from wal import records as r
 from wal.ids import Fragment, Namespace, NodeId, Version
@@ -149,7 +149,7 @@ class SupplySide(Rule):
         """Choose the transfers of one partition, for the batch that will say so; how much work it was."""
         core, sender = self.core, session.node
         local = core.local[number] if number < len(core.local) else None
-        if local is None or not local.active or local.placement.state_of(sender) is not CopyState.MOVING:
+        if local is None or not local.active or local.placement.standing_of(sender) is not Standing.MOVING:
             first.later.append(number)
             return 0
         self.vouching.begin_anew(local, sender)

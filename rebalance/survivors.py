@@ -49,7 +49,7 @@ def trusted_nodes(
 def _that_count(old: Topology, candidate: Candidate, claims: Sequence[Claim]) -> Sequence[Claim]:
     """What copies on a disk are held to: what was claimed by the life that a map listed last.
 
-    That map settled what lives before it had claimed, and none after it was given anything to acknowledge.
+    That map made void what lives before it had claimed, and none after it was given anything to acknowledge.
     """
     member = old.member(candidate.node)
     if member is not None and member.allocation == candidate.allocation:

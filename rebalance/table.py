@@ -1,4 +1,4 @@
-"""The partition map of one topology version: who is a member, and who holds which partition in which state.
+"""The partition map of one topology version: who is a member, and who has which partition, and how each copy stands.
 
 A topology is a value. It is proposed, accepted and committed as a whole by the exchange (`engine.cluster.exchange`), and
 every node that has version 5.1 has the same bytes for it. It says four things about a partition:
@@ -31,7 +31,7 @@ DOUBLED_MAX = 6
 """A member that was too slow stays away for so long, and twice as long each time after, up to so many times."""
 
 
-class CopyState(StrEnum):
+class Standing(StrEnum):
     """What one node's copy of a partition may do."""
 
     OWNING = "OWNING"  # in sync: counts for acknowledgements, may be promoted
@@ -75,13 +75,13 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
         """The node that hands out counters, or None while the partition is lost."""
         return None if self.lost else self.owners[0]
 
-    def state_of(self, node: NodeId) -> CopyState:
+    def standing_of(self, node: NodeId) -> Standing:
         """What `node`'s copy is."""
         if self.lost:
-            return CopyState.LOST if node in self.in_sync else CopyState.NONE
+            return Standing.LOST if node in self.in_sync else Standing.NONE
         if node in self.in_sync:
-            return CopyState.OWNING
-        return CopyState.MOVING if node in self.owners else CopyState.NONE
+            return Standing.OWNING
+        return Standing.MOVING if node in self.owners else Standing.NONE
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True):
@@ -118,7 +118,7 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     waited for, and how often they were set aside: they are in an in-sync set only where `rebalance.aside` says so;
     negative, once they were let back in.
 
-    `listed`, of the disks that are away and counted on: the life that a map listed last, and which map. It settled what
+    `listed`, of the disks that are away and counted on: the life that a map listed last, and which map. It made void what
     other lives on that disk had claimed before, also for whoever missed it.
     """
 
@@ -304,11 +304,11 @@ def murmur3_64(data: bytes, seed: int = 0) -> int:
         h1 = ((_rotate(h1, 27) + h2) * 5 + 0x52DCE729) & _MASK
         h2 ^= _rotate(k2 * c2 & _MASK, 33) * c1 & _MASK
         h2 = ((_rotate(h2, 31) + h1) * 5 + 0x38495AB5) & _MASK
-    tail = data[whole:]
-    if len(tail) > 8:
-        h2 ^= _rotate(int.from_bytes(tail[8:], "little") * c2 & _MASK, 33) * c1 & _MASK
-    if tail:
-        h1 ^= _rotate(int.from_bytes(tail[:8], "little") * c1 & _MASK, 31) * c2 & _MASK
+    rest = data[whole:]
+    if len(rest) > 8:
+        h2 ^= _rotate(int.from_bytes(rest[8:], "little") * c2 & _MASK, 33) * c1 & _MASK
+    if rest:
+        h1 ^= _rotate(int.from_bytes(rest[:8], "little") * c1 & _MASK, 31) * c2 & _MASK
     h1 ^= len(data)
     h2 ^= len(data)
     h1 = (h1 + h2) & _MASK

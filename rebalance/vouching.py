@@ -14,7 +14,7 @@ from rebalance.fragment import FragmentState
 from rebalance.messages import Settle, Settled
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Node, Operation, Shipping, leads, may_act
-from rebalance.table import CopyState, Member, Topology
+from rebalance.table import Member, Standing, Topology
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
 
@@ -50,7 +50,7 @@ class Vouching:
         if not may_act(core, message.version):
             return
         local = leads(core, number)
-        if local is None or local.placement.state_of(sender) is not CopyState.MOVING:
+        if local is None or local.placement.standing_of(sender) is not Standing.MOVING:
             return
         state = core.replica.partition(number)
         theirs = {namespace: (lwm, digests) for namespace, lwm, digests in message.fragments}

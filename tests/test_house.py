@@ -39,7 +39,7 @@ DOING = {
     "engine": {"aio", "api", "errors", "siblings"},
     "engine.client": {"admin", "blocking", "codecs", "inside", "loop", "namespace", "running", "session", "timing"}
     | {"transaction"},
-    "engine.host": {"driver", "duties", "embedded", "home", "pulse", "server", "transport"},
+    "engine.host": {"data_directory", "driver", "duties", "embedded", "pulse", "server", "transport"},
     "engine.offline": {"directory", "live", "refusals", "repair", "rows", "share"},
     "engine.state": {"identity", "recover", "store_apply", "store_errors", "store_file", "store_lmdb", "store_sums"}
     | {"store_reads", "store_writer"},

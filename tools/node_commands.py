@@ -17,7 +17,7 @@ import typer
 import uvloop
 
 from engine.errors import Error, UsageError
-from engine.host.home import MakeDisk
+from engine.host.data_directory import MakeDisk
 from engine.host.server import Server, ServerConfig
 from engine.turn.turns import collect_seldom
 from tools.allocator import give_large_blocks_back

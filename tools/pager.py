@@ -115,8 +115,8 @@ class Progress:
         if not self._looked_at or self._now() < self._due:
             return
         self._due = self._now() + _AGAIN_SECONDS
-        share = min(99, 100 * self._done // max(1, self._total))
-        self._out.write(f"\r\x1b[K{self._done / 1e6:,.0f} MB of {self._total / 1e6:,.0f} MB read ({share}%)")
+        percent = min(99, 100 * self._done // max(1, self._total))
+        self._out.write(f"\r\x1b[K{self._done / 1e6:,.0f} MB of {self._total / 1e6:,.0f} MB read ({percent}%)")
         self._out.flush()
         self._shown = True
 

@@ -42,7 +42,7 @@ class ExitCode(IntEnum):
     WRONG = 1  # something wrong was found, or the cluster refused
     USAGE = 2  # the command or the configuration cannot be meant so
     UNREADABLE = 3  # a directory could not be read, or a node not reached, or a newer version wrote it
-    TAIL = 4  # the end of a log is gone, and it may have been promised
+    SHORT = 4  # the end of a log is gone, and it may have been promised
     DAMAGED = 5  # bytes are not what was written
     MISSING = 6  # segments of a log are missing, or are another's
     LOGIC = 7  # what a log says cannot be, or its store says otherwise
@@ -68,8 +68,8 @@ _CODES: dict[FindingKind, ExitCode] = {
     "index": ExitCode.WRONG,
     "stray": ExitCode.WRONG,
     "newer": ExitCode.UNREADABLE,
-    "torn": ExitCode.TAIL,
-    "unfollowed": ExitCode.TAIL,
+    "torn": ExitCode.SHORT,
+    "unfollowed": ExitCode.SHORT,
     "damaged": ExitCode.DAMAGED,
     "replaced": ExitCode.MISSING,
     "missing": ExitCode.MISSING,

@@ -3,7 +3,7 @@
 ```
  00000000000000001234.walz
 +--------+-----------------------------------------+-----+-------+-----+-----------+------+
-| header | chunk: frame | frame | ... | its way     | ... | index | map | directory | tail |
+| header | chunk: frame | frame | ... | its way     | ... | index | map | directory | end  |
 +--------+-----------------------------------------+-----+-------+-----+-----------+------+
 0       256                                                                       size - 24
 ```
@@ -16,7 +16,7 @@ so that the segment's very bytes come back: to all who read blocks an archive *i
 The *map* says which frames speak of which fragment, and which counters. Index and trailer are the segment's own footer.
 
 ```
-frame, before it is compressed          way, MessagePack in one frame         tail, 24 bytes
+frame, before it is compressed          way, MessagePack in one frame         end, 24 bytes
   0  pieces   u32, n                      glue         bytes                    0  bytes of directory  u32
   4  LSNs     n u32, above the chunk's    its parts    u32 each                 4  crc of directory    u32
      lengths  n u32                       frame of the next piece  u32 each     8  format              u16
@@ -51,14 +51,14 @@ FRAME_BYTES = 1 << 10
 SMALL_BYTES = 512
 """Fragments that have less in a chunk share a frame."""
 RAW_BYTES_MAX = 2 * BLOCK_BYTES_MAX
-TAIL_BYTES = 24
-TAIL_MAGIC = b"\x89FSARC\r\n"
+ENDING_BYTES = 24
+ENDING_MAGIC = b"\x89FSARC\r\n"
 RECORD, WRITE = 0, 1
 """Kinds of pieces: a record, or one write of an update or of history."""
 Piece: TypeAlias = tuple[int, int, bytes]
 """(LSN, kind, bytes)"""
 
-_TAIL = struct.Struct(">IIHHI8s")
+_ENDING = struct.Struct(">IIHHI8s")
 UNDECODABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError, OverflowError)
 
 Read = Callable[[int, int], bytes]
@@ -260,30 +260,30 @@ def decode_map(data: bytes) -> Map:
 
 
 def encode_directory(directory: Directory) -> bytes:
-    """The directory and the tail that an archive ends with."""
+    """The directory and the end that an archive ends with."""
     body = _encode(directory)
-    packed = _TAIL.pack(len(body), crc32c(body, 0), ARCHIVE_FORMAT, 0, 0, TAIL_MAGIC)
+    packed = _ENDING.pack(len(body), crc32c(body, 0), ARCHIVE_FORMAT, 0, 0, ENDING_MAGIC)
     crc = crc32c(packed[16:], crc32c(packed[:12], 0))
     return b"".join((body, packed[:12], crc.to_bytes(4, "big"), packed[16:]))
 
 
 def decode_directory(read: Read, size: int) -> Directory:
     """The directory of an archive of `size` bytes."""
-    if size < HEADER_BYTES + TAIL_BYTES:
-        raise FormatError(f"an archive of {size} bytes: expected a header and a tail")
-    data = read(size - TAIL_BYTES, TAIL_BYTES)
-    if len(data) != TAIL_BYTES:
-        raise FormatError(f"expected a tail of {TAIL_BYTES} bytes, found {len(data)}")
-    length, body_crc, version, _, crc, magic = _TAIL.unpack(data)
+    if size < HEADER_BYTES + ENDING_BYTES:
+        raise FormatError(f"an archive of {size} bytes: expected a header and an end")
+    data = read(size - ENDING_BYTES, ENDING_BYTES)
+    if len(data) != ENDING_BYTES:
+        raise FormatError(f"expected an end of {ENDING_BYTES} bytes, found {len(data)}")
+    length, body_crc, version, _, crc, magic = _ENDING.unpack(data)
     found = crc32c(data[16:], crc32c(data[:12], 0))
-    if magic != TAIL_MAGIC or crc != found:
-        raise FormatError(f"the archive's tail has the magic {magic!r} and the checksum {crc:08x}, expected {found:08x}")
+    if magic != ENDING_MAGIC or crc != found:
+        raise FormatError(f"the archive's end has the magic {magic!r} and the checksum {crc:08x}, expected {found:08x}")
     if version > ARCHIVE_FORMAT:
         raise NewerFormat(f"the archive's format is {version}, the newest that this version reads is {ARCHIVE_FORMAT}")
-    room = size - TAIL_BYTES - HEADER_BYTES
+    room = size - ENDING_BYTES - HEADER_BYTES
     if length > room:
         raise FormatError(f"the archive's directory has {length} bytes: expected at most {room}")
-    body = read(size - TAIL_BYTES - length, length)
+    body = read(size - ENDING_BYTES - length, length)
     if crc32c(body, 0) != body_crc:
         raise FormatError("the archive's directory does not have its checksum")
     try:

@@ -1,9 +1,9 @@
-"""The partition update counter: what is applied without a gap, what beyond a gap, and what is promised.
+"""The partition update counter: what is applied without a gap, what beyond a gap, and what is reserved.
 
 ```
  counters   1 2 3 4 5 6 7 8 9
  applied    x x x x x . x x .       lwm=5 hwm=9 ranges=(6,2)
-                    ^lwm      ^hwm  7 and 8 are applied out of order; 6 and 9 are promised or missing
+                    ^lwm      ^hwm  7 and 8 are applied out of order; 6 and 9 are reserved or missing
 ```
 
 The strip between the low and the high watermark is the foreshore. A range `(start, delta)` means the counters
@@ -77,7 +77,7 @@ class PartitionCounter:
 
     @property
     def hwm(self) -> int:
-        """The high watermark: the highest counter that was promised or applied."""
+        """The high watermark: the highest counter that was reserved or applied."""
         return self._hwm
 
     @property
@@ -100,7 +100,7 @@ class PartitionCounter:
         self._hwm = start + n
         return start
 
-    def promise(self, value: int) -> None:
+    def reserve_to(self, value: int) -> None:
         """Raise hwm to `value`: a prepare that holds counters up to there is known. Never lowers it."""
         if value > self._hwm:
             self._hwm = value
@@ -119,7 +119,7 @@ class PartitionCounter:
         return True
 
     def withdraw(self) -> None:
-        """Forget what was promised and not applied: nobody holds these counters any more."""
+        """Forget what was reserved and not applied: nobody holds these counters any more."""
         self._hwm = self.highest_applied
 
     def update(self, start: int, delta: int) -> bool:

@@ -44,7 +44,7 @@ class Examined:
         self.live: SegmentBuilder | None = None
         self.live_sealed = False
         """The last segment has its footer already and only its successor is missing."""
-        self.tail_end = 0
+        self.torn_end = 0
         """Where the bytes end that follow the live segment's last block and are not zero."""
         self.gone = 0
         """How many bytes the live segment's file is shorter than it was made; below 0 if it is longer."""
@@ -180,13 +180,13 @@ def _examine_last(found: Examined, file: File, header: SegmentHeader) -> Finding
     if trailer is not None:
         if (scan.offset, scan.lsn - 1, scan.crc) != (trailer.end, trailer.last_lsn, trailer.last_crc):
             return _stopped(found, file, header, scan)
-        builder.synced_to = found.tail_end = builder.end  # a footer is written when all before it is synced
+        builder.synced_to = found.torn_end = builder.end  # a footer is written when all before it is synced
         found.live, found.live_sealed = builder, True
         return None
     found.live = builder
     found.why = scan.stop
-    found.tail_end = nonzero_end(file, scan.offset, header.capacity)
-    if found.tail_end == scan.offset:
+    found.torn_end = nonzero_end(file, scan.offset, header.capacity)
+    if found.torn_end == scan.offset:
         return None
     for raw in survivors(file, header, offset=scan.offset, limit=header.capacity, lsn=scan.lsn):
         if raw.header.synced_to > scan.offset:
@@ -217,7 +217,7 @@ def _cut_at(found: Examined, file: File, header: SegmentHeader, scan: Scan, why:
     found.live, _ = rebuild(file, header, scan.offset)
     found.gone = header.capacity - size
     found.why = why
-    found.tail_end = nonzero_end(file, scan.offset, size)
+    found.torn_end = nonzero_end(file, scan.offset, size)
 
 
 def _trailer(file: File, header: SegmentHeader) -> Trailer | None:

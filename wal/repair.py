@@ -47,7 +47,7 @@ def repair(disk: Disk, found: Examined) -> tuple[File, Torn | None]:
     assert found.damage is None, f"a damaged log is not repaired but refused or cut: {found.damage}"
     file = disk.open(live.name, write=True)
     torn: Torn | None = None
-    size = found.tail_end - live.end
+    size = found.torn_end - live.end
     if size or found.gone:
         torn = Torn(
             segment=live.name,
@@ -60,7 +60,7 @@ def repair(disk: Disk, found: Examined) -> tuple[File, Torn | None]:
         )
         if found.gone < 0:
             file.truncate(live.header.capacity)
-        _zero(file, live.end, live.header.capacity if found.gone else found.tail_end)
+        _zero(file, live.end, live.header.capacity if found.gone else found.torn_end)
     _rewrite(file, live.synced_to, live.end)
     file.sync()
     disk.sync_directory()
@@ -110,9 +110,9 @@ def _reopen_last(disk: Disk, found: Examined) -> None:
     finally:
         file.close()
     found.live_sealed = False
-    found.tail_end = sealed.header.capacity - found.gone
+    found.torn_end = sealed.header.capacity - found.gone
     found.why = "the footer of a segment that is the last one again"
-    assert found.tail_end >= found.live.end >= HEADER_BYTES
+    assert found.torn_end >= found.live.end >= HEADER_BYTES
 
 
 def _copy_aside(disk: Disk, file: File, segment: str, offset: int, size: int) -> str:

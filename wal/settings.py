@@ -9,7 +9,7 @@ from wal.codec import CAPACITY_MAX
 SEGMENT_BYTES_MIN = 1024
 FIRST_SEGMENT_BYTES = 1 << 20
 """A log begins with a segment of this size, and each is twice the one before, up to the size that is set."""
-PIN_SHARE = 8
+PIN_FRACTION = 8
 """This part of the cap is kept free for what is pinned, in whole segments."""
 
 
@@ -41,4 +41,4 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pin_bytes(self) -> int:
         """How much of the cap only pinned segments may take."""
-        return self.total_bytes // PIN_SHARE // self.segment_bytes * self.segment_bytes
+        return self.total_bytes // PIN_FRACTION // self.segment_bytes * self.segment_bytes

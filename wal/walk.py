@@ -325,14 +325,14 @@ class _SegmentWalk:
         if scan.newer is not None:
             return self._finding("newer", scan, what, "nothing, with the version that wrote it")
         if self._last:
-            tail_end = nonzero_end(self._file, scan.offset, self._size)
-            if tail_end == scan.offset:
+            torn_end = nonzero_end(self._file, scan.offset, self._size)
+            if torn_end == scan.offset:
                 return None
             proven = any(raw.header.synced_to > scan.offset for raw in self._survivors(scan))
             if not proven and self._resized:
                 return None  # that is said, and it is worse
             if not proven:
-                what = f"{what}; {tail_end - scan.offset} bytes"
+                what = f"{what}; {torn_end - scan.offset} bytes"
                 return self._finding("torn", scan, what, "nothing that was promised, unless it was the last sync")
         onward = next(self._survivors(scan), None)
         until = onward.header.first_lsn if onward is not None else self._until

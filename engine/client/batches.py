@@ -1,4 +1,4 @@
-"""How a batch of writes is cut into requests, so that each partition's share of it is in one: what is in one is atomic."""
+"""How a batch of writes is cut into requests, so that each partition's part of it is in one: what is in one is atomic."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from wal.ids import partitions_of
 
 REQUEST_KEYS = 10_000
 REQUEST_BYTES = 16 << 20
-"""A request is as large as this, unless the share of a single partition is larger."""
-SHARE_BYTES_MAX = 32 << 20
-"""Of one partition's share: it is one record of the log on every copy."""
+"""A request is as large as this, unless the part of a single partition is larger."""
+PART_BYTES_MAX = 32 << 20
+"""Of one partition's part: it is one record of the log on every copy."""
 
 
 def batches_of(writes: Mapping[bytes, bytes | None], partitions: int) -> list[list[bytes]]:
     """The keys of each request, in the order of their partitions. Raises UsageError before anything is asked."""
-    shares: dict[int, list[bytes]] = {}
+    parts: dict[int, list[bytes]] = {}
     sizes: dict[int, int] = {}
     keys = list(writes)
     for number, key in zip(partitions_of(keys, partitions), keys, strict=True):
-        shares.setdefault(number, []).append(key)
+        parts.setdefault(number, []).append(key)
         sizes[number] = sizes.get(number, 0) + len(key) + len(writes[key] or b"")
-    for number, share in shares.items():
-        if len(share) > KEYS_MAX or (sizes[number] > SHARE_BYTES_MAX and len(share) > 1):
+    for number, part in parts.items():
+        if len(part) > KEYS_MAX or (sizes[number] > PART_BYTES_MAX and len(part) > 1):
             raise errors.UsageError(
-                f"{len(share)} keys and {sizes[number]} bytes of a batch are in partition {number}: expected at most "
-                f"{KEYS_MAX} and {SHARE_BYTES_MAX}, which are written as one; nothing was: make smaller batches"
+                f"{len(part)} keys and {sizes[number]} bytes of a batch are in partition {number}: expected at most "
+                f"{KEYS_MAX} and {PART_BYTES_MAX}, which are written as one; nothing was: make smaller batches"
             )
     batches: list[list[bytes]] = []
     size = 0
-    for number, share in sorted(shares.items()):
-        fits = batches and len(batches[-1]) + len(share) <= REQUEST_KEYS and size + sizes[number] <= REQUEST_BYTES
+    for number, part in sorted(parts.items()):
+        fits = batches and len(batches[-1]) + len(part) <= REQUEST_KEYS and size + sizes[number] <= REQUEST_BYTES
         if not fits:
             batches.append([])
             size = 0
-        batches[-1].extend(share)
+        batches[-1].extend(part)
         size += sizes[number]
     return batches

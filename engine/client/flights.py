@@ -41,10 +41,10 @@ class Errand:
 class Flight:
     """A request that was sent and not answered."""
 
-    __slots__ = ("address", "items", "sent_at", "state")
+    __slots__ = ("address", "errand", "items", "sent_at")
 
-    def __init__(self, state: Errand, items: list[Item], address: Address, sent_at: int) -> None:
-        self.state = state
+    def __init__(self, errand: Errand, items: list[Item], address: Address, sent_at: int) -> None:
+        self.errand = errand
         self.items = items
         self.address = address
         self.sent_at = sent_at
@@ -52,4 +52,4 @@ class Flight:
     @property
     def patience_ends(self) -> int:
         """When another copy is asked, if any may answer."""
-        return self.sent_at + (ELSEWHERE_MS << min(self.state.attempts, 5)) * MS
+        return self.sent_at + (ELSEWHERE_MS << min(self.errand.attempts, 5)) * MS

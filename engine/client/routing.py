@@ -80,35 +80,35 @@ class Router:
             self.now = now
         if deadline < self._due:
             self._due = deadline
-        state = self._calls[id(call)] = Errand(call, self.now, deadline)
+        errand = self._calls[id(call)] = Errand(call, self.now, deadline)
         route = self.places.route
         number = call.only_partition(len(route)) if route and not call.anywhere else None
         if number is not None and (address := route[number]) is not None:
-            state.todo = []
-            self._send(state, _ONLY, address)  # nearly every call is of this kind: one item, and all is well
+            errand.todo = []
+            self._send(errand, _ONLY, address)  # nearly every call is of this kind: one item, and all is well
         else:
-            self._push(state)
+            self._push(errand)
 
     def cancel(self, call: Call) -> None:
         """Nobody waits for the call any more."""
-        state = self._calls.pop(id(call), None)
-        if state is not None:
-            state.over = True
+        errand = self._calls.pop(id(call), None)
+        if errand is not None:
+            errand.over = True
             if call.writes:
                 self.identity.close(call.tx)
 
-    def _send(self, state: Errand, items: list[Item], address: Address) -> None:
+    def _send(self, errand: Errand, items: list[Item], address: Address) -> None:
         request_id = self._next_id
         self._next_id = request_id + 1
-        self._flights[request_id] = Flight(state, items, address, self.now)
+        self._flights[request_id] = Flight(errand, items, address, self.now)
         if self._listen_at is None:
             self._listen_at = self.now + SILENCE_MS * MS
-        state.flights += 1
-        call = state.call
+        errand.flights += 1
+        call = errand.call
         if call.anywhere:
             self._elsewhere[request_id] = self._flights[request_id]
             self._elsewhere_at = min(self._elsewhere_at, self._flights[request_id].patience_ends)
-        within = (state.deadline - self.now) // MS + 1
+        within = (errand.deadline - self.now) // MS + 1
         call.within_ms = within if within <= WITHIN_MS_MAX else 0
         if call.writes:
             call.acked = self.identity.acked(call.tx)
@@ -118,47 +118,47 @@ class Router:
             call.age_ms = age // MS if age >= 0 else -1
         self.sends.append((address, call.request(request_id, items)))
 
-    def _push(self, state: Errand) -> None:
+    def _push(self, errand: Errand) -> None:
         """Send what is still to do, each item to its primary; what has nowhere to go is tried again later."""
         route = self.places.route
         if not route:
-            self._due = min(self._due, state.retry_at)
+            self._due = min(self._due, errand.retry_at)
             self._want_table()
             return
-        call = state.call
-        if call.writes and call.unanswered and self.now >= state.begun + ASKED_AGAIN_MS * MS:
-            self._fail(state, errors.CommitUnknown(f"asked in vain for {ASKED_AGAIN_MS // 1000} s ({state.last})"))
+        call = errand.call
+        if call.writes and call.unanswered and self.now >= errand.begun + ASKED_AGAIN_MS * MS:
+            self._fail(errand, errors.CommitUnknown(f"asked in vain for {ASKED_AGAIN_MS // 1000} s ({errand.last})"))
             return
         partitions = call.partitions(len(route))
-        if state.todo is None:
-            state.todo = list(range(len(partitions)))
+        if errand.todo is None:
+            errand.todo = list(range(len(partitions)))
         by_address: dict[Address | None, list[Item]] = {}
-        for item in state.todo:
+        for item in errand.todo:
             number = partitions[item]
             if not 0 <= number < len(route):
-                self._fail(state, errors.UsageError(f"partition {number} does not exist in this cluster"))
+                self._fail(errand, errors.UsageError(f"partition {number} does not exist in this cluster"))
                 return
             address = (
-                self.places.nearest(number, state.attempts, self.now - SILENCE_MS * MS) if call.anywhere else route[number]
+                self.places.nearest(number, errand.attempts, self.now - SILENCE_MS * MS) if call.anywhere else route[number]
             )
-            share = by_address.get(address)
-            if share is None:
-                share = by_address[address] = []
-            share.append(item)
-        state.todo = by_address.pop(None, [])
+            mine = by_address.get(address)
+            if mine is None:
+                mine = by_address[address] = []
+            mine.append(item)
+        errand.todo = by_address.pop(None, [])
         for address, items in by_address.items():
             assert address is not None
-            self._send(state, items, address)
-        if state.todo:
-            for item in state.todo:
-                self._explain(state, partitions[item])
-            self._again(state, stale=True)
+            self._send(errand, items, address)
+        if errand.todo:
+            for item in errand.todo:
+                self._explain(errand, partitions[item])
+            self._again(errand, stale=True)
 
     def _ask_elsewhere(self) -> None:
         """What any copy may answer, and the one that was asked does not, is asked of another."""
         flights, self._elsewhere, self._elsewhere_at = self._elsewhere, {}, _NEVER
         for request_id, flight in flights.items():
-            if request_id not in self._flights or flight.state.over:
+            if request_id not in self._flights or flight.errand.over:
                 continue
             ends = flight.patience_ends
             if self.now < ends:
@@ -168,43 +168,43 @@ class Router:
             probe("client.asked_another_copy")
             del self._flights[request_id]
             self.places.mute[flight.address] = self.now
-            state = flight.state
-            state.flights -= 1
-            state.hindered(f"{flight.address} does not answer")
-            self._redo(state, flight.items, stale=False)
+            errand = flight.errand
+            errand.flights -= 1
+            errand.hindered(f"{flight.address} does not answer")
+            self._redo(errand, flight.items, stale=False)
 
-    def _explain(self, state: Errand, number: int) -> None:
+    def _explain(self, errand: Errand, number: int) -> None:
         """Why a partition cannot be reached; and see that it can be, if a connection is all that is missing."""
         assert self.topology is not None
         placement = self.topology.placements[number]
         primary = placement.primary
         if primary is None:
-            state.hindered(
+            errand.hindered(
                 f"partition {number} is LOST: every in-sync copy ({', '.join(placement.in_sync)}) is away", Code.LOST
             )
         else:
             address = self.places.addresses[primary]
             self.places.connect(address)
-            if not state.last:
-                state.hindered(f"no connection to {primary} at {address}")
+            if not errand.last:
+                errand.hindered(f"no connection to {primary} at {address}")
 
-    def _again(self, state: Errand, *, stale: bool) -> None:
+    def _again(self, errand: Errand, *, stale: bool) -> None:
         """Try what is left a little later, and look at the table if it may be old."""
-        backoff = BACKOFF_MS[min(state.attempts, len(BACKOFF_MS) - 1)]
-        state.attempts += 1
-        state.retry_at = self.now + backoff * MS
-        self._due = min(self._due, state.retry_at)
+        backoff = BACKOFF_MS[min(errand.attempts, len(BACKOFF_MS) - 1)]
+        errand.attempts += 1
+        errand.retry_at = self.now + backoff * MS
+        self._due = min(self._due, errand.retry_at)
         if stale:
             self._want_table()
 
-    def _fail(self, state: Errand, error: errors.Error) -> None:
-        state.call.error = error
-        self._finish(state)
+    def _fail(self, errand: Errand, error: errors.Error) -> None:
+        errand.call.error = error
+        self._finish(errand)
 
-    def _finish(self, state: Errand) -> None:
-        if not state.over:
-            state.over = True
-            call = state.call
+    def _finish(self, errand: Errand) -> None:
+        if not errand.over:
+            errand.over = True
+            call = errand.call
             if call.writes:
                 if call.ends and call.error is None:
                     self.identity.close(call.tx)
@@ -237,50 +237,50 @@ class Router:
             self._take_table(reply)
             return
         flight = self._flights.pop(reply.id, None)
-        if flight is None or flight.state.over:
+        if flight is None or flight.errand.over:
             return
-        state = flight.state
-        state.flights -= 1
+        errand = flight.errand
+        errand.flights -= 1
         if self.places.mute:
             self.places.mute.pop(address, None)
         if isinstance(reply, Remap):
-            state.hindered(f"{address} is not primary at version {reply.version}")
+            errand.hindered(f"{address} is not primary at version {reply.version}")
             if reply.begun:
                 probe("client.remapped_under_way")
-                state.call.unanswered = True
-            self._redo(state, flight.items, stale=reply.version >= version_of(self.topology))
+                errand.call.unanswered = True
+            self._redo(errand, flight.items, stale=reply.version >= version_of(self.topology))
         elif isinstance(reply, Failed):
-            self._take_failure(state, flight, reply)
+            self._take_failure(errand, flight, reply)
         else:
             if isinstance(reply, Done | Values) and reply.version >> MINOR_BITS > self.places.number >> MINOR_BITS:
                 self._want_table()  # somebody joined, left or failed
             try:
-                state.call.take(flight.items, reply)
+                errand.call.take(flight.items, reply)
             except errors.ProtocolError as error:
-                self._fail(state, error)
+                self._fail(errand, error)
                 return
-            if state.call.rest:
-                assert state.todo is not None
-                state.todo.extend(state.call.rest)
-                state.call.rest = ()
-                self._push(state)
-            if not state.flights and not state.todo:
-                self._finish(state)
+            if errand.call.rest:
+                assert errand.todo is not None
+                errand.todo.extend(errand.call.rest)
+                errand.call.rest = ()
+                self._push(errand)
+            if not errand.flights and not errand.todo:
+                self._finish(errand)
             else:
-                state.call.begun = True
+                errand.call.begun = True
 
-    def _redo(self, state: Errand, items: list[Item], *, stale: bool) -> None:
-        assert state.todo is not None
-        state.todo.extend(items)
-        self._again(state, stale=stale)
+    def _redo(self, errand: Errand, items: list[Item], *, stale: bool) -> None:
+        assert errand.todo is not None
+        errand.todo.extend(items)
+        self._again(errand, stale=stale)
 
-    def _take_failure(self, state: Errand, flight: Flight, reply: Failed) -> None:
-        error = refused(state, reply, awaited=reply.code == Code.ANSWERED and self.identity.awaits(state.call.tx))
+    def _take_failure(self, errand: Errand, flight: Flight, reply: Failed) -> None:
+        error = refused(errand, reply, awaited=reply.code == Code.ANSWERED and self.identity.awaits(errand.call.tx))
         if error is not None:
-            self._fail(state, error)
+            self._fail(errand, error)
             return
-        state.hindered(f"{reply.code}: {reply.message}", reply.code)
-        self._redo(state, flight.items, stale=True)
+        errand.hindered(f"{reply.code}: {reply.message}", reply.code)
+        self._redo(errand, flight.items, stale=True)
 
     # The table.
 
@@ -293,20 +293,20 @@ class Router:
 
     def end(self, why: errors.Error) -> None:
         """No answer will come any more: every call ends with this, or as unknown if it may have been done."""
-        for state in list(self._calls.values()):
-            if state.may_be_done:
-                self._fail(state, errors.CommitUnknown(f"{why}; it may have been done"))
+        for errand in list(self._calls.values()):
+            if errand.may_be_done:
+                self._fail(errand, errors.CommitUnknown(f"{why}; it may have been done"))
             else:
-                self._fail(state, type(why)(str(why)))  # a new one each: an error belongs to who is told it
+                self._fail(errand, type(why)(str(why)))  # a new one each: an error belongs to who is told it
         self._flights = {}
 
     def on_unsendable(self, request: Request, reason: str) -> None:
         """A request is larger than a frame may be: it was not sent."""
         flight = self._flights.pop(request.id, None)
-        if flight is not None and not flight.state.over:
-            flight.state.flights -= 1
-            kind = errors.CommitUnknown if flight.state.may_be_done else errors.UsageError
-            self._fail(flight.state, kind(f"too much for one request, do it in smaller pieces: {reason}"))
+        if flight is not None and not flight.errand.over:
+            flight.errand.flights -= 1
+            kind = errors.CommitUnknown if flight.errand.may_be_done else errors.UsageError
+            self._fail(flight.errand, kind(f"too much for one request, do it in smaller pieces: {reason}"))
 
     def _want_table(self) -> None:
         if self._table_asked_at is not None:
@@ -326,9 +326,9 @@ class Router:
         if not self.places.take(reply):
             return
         self._withdraw()
-        for state in list(self._calls.values()):
-            if (state.todo is None or state.todo) and not state.over:
-                self._push(state)
+        for errand in list(self._calls.values()):
+            if (errand.todo is None or errand.todo) and not errand.over:
+                self._push(errand)
 
     def _withdraw(self) -> None:
         """What was asked of a node that is silent, and by the new table not the one to ask, is asked anew of the others."""
@@ -337,24 +337,24 @@ class Router:
         for request_id, flight in list(self._flights.items()):
             if self.now < flight.sent_at + SILENCE_MS * MS:
                 return  # those behind it were sent later
-            state = flight.state
-            if state.over:
+            errand = flight.errand
+            if errand.over:
                 continue
-            partitions = state.call.partitions(len(placements))
+            partitions = errand.call.partitions(len(placements))
             primaries = (placements[partitions[item]].primary for item in flight.items)
             if any(self.places.addresses.get(primary or "") != flight.address for primary in primaries):
                 probe("client.withdrew_from_silent_node")
                 del self._flights[request_id]
-                state.flights -= 1
-                state.call.unanswered = True
-                state.hindered(f"{flight.address} does not answer")
-                self._redo(state, flight.items, stale=False)
+                errand.flights -= 1
+                errand.call.unanswered = True
+                errand.hindered(f"{flight.address} does not answer")
+                self._redo(errand, flight.items, stale=False)
 
     def _listen(self) -> None:
         """As long as the oldest request has no answer, see that the table is asked for, and whom else it names."""
         if self.topology is not None:
             self._withdraw()
-        self._flights = {i: flight for i, flight in self._flights.items() if not flight.state.over}
+        self._flights = {i: flight for i, flight in self._flights.items() if not flight.errand.over}
         oldest = next(iter(self._flights.values()), None)
         if oldest is None:
             self._listen_at = None
@@ -373,9 +373,9 @@ class Router:
         if self.topology is None:
             self._table_asked_at = None
             self._want_table()
-        for state in list(self._calls.values()):
-            if state.todo:
-                state.retry_at = min(state.retry_at, self.now)
+        for errand in list(self._calls.values()):
+            if errand.todo:
+                errand.retry_at = min(errand.retry_at, self.now)
         self._due = min(self._due, self.now)
 
     def on_disconnected(self, address: Address, now: int) -> None:
@@ -385,13 +385,13 @@ class Router:
         lost = [(i, f) for i, f in self._flights.items() if f.address == address]
         for request_id, flight in lost:
             del self._flights[request_id]
-            state = flight.state
-            if state.over:
+            errand = flight.errand
+            if errand.over:
                 continue
-            state.flights -= 1
-            state.call.unanswered = True
-            state.hindered(f"the connection to {address} broke")
-            self._redo(state, flight.items, stale=True)
+            errand.flights -= 1
+            errand.call.unanswered = True
+            errand.hindered(f"the connection to {address} broke")
+            self._redo(errand, flight.items, stale=True)
         self._table_asked_at = None
 
     def tick(self, now: int) -> None:
@@ -408,18 +408,18 @@ class Router:
         if self.now < self._due:
             return
         self._due = _NEVER
-        for state in list(self._calls.values()):
-            if state.over:
+        for errand in list(self._calls.values()):
+            if errand.over:
                 continue
-            if self.now >= state.deadline:
-                self._fail(state, late(state))
+            if self.now >= errand.deadline:
+                self._fail(errand, late(errand))
                 continue
-            if state.todo is None or state.todo:
-                if self.now >= state.retry_at:
-                    self._push(state)
+            if errand.todo is None or errand.todo:
+                if self.now >= errand.retry_at:
+                    self._push(errand)
                 else:
-                    self._due = min(self._due, state.retry_at)
-            self._due = min(self._due, state.deadline)
+                    self._due = min(self._due, errand.retry_at)
+            self._due = min(self._due, errand.deadline)
 
     @property
     def wake_at(self) -> int | None:

@@ -105,7 +105,7 @@ class Transaction:
         self.session = session
         self.concurrency = concurrency
         self.label = label
-        self.tx = self._owner = session.router.identity.new_owner()  # holds its locks; it commits as `_settle` says
+        self.tx = self._owner = session.router.identity.new_owner()  # holds its locks; it commits as `_take_id` says
         self._ends_at = time.monotonic() + timeout
         self._timeout = timeout
         self._lock_timeout = lock_timeout
@@ -121,7 +121,7 @@ class Transaction:
     @property
     def id(self) -> str:
         """The id to ask `Database.transaction_status` about, before its end and after it: it commits under no other."""
-        self._settle()
+        self._take_id()
         return self.tx.hex() + (f"@{self._decision()}" if self._written else "")
 
     @property
@@ -130,7 +130,7 @@ class Transaction:
         return f"{self.name} {self.concurrency} {self._state}"
 
     @property
-    def settled(self) -> bool:
+    def named(self) -> bool:
         """Whether its id will not change any more."""
         return self.over or self.tx is not self._owner
 
@@ -139,9 +139,9 @@ class Transaction:
         """What a person is told of it: its label, or an id."""
         return self.label or self.tx.hex()
 
-    def _settle(self) -> None:
+    def _take_id(self) -> None:
         """Take the id under which it will commit, if there is none yet: an id holds back what its client acknowledges."""
-        if not self.settled:
+        if not self.named:
             self.tx = self.session.new_tx()
 
     def _unused(self) -> None:
@@ -310,7 +310,7 @@ class Transaction:
                 written = self._written.get(namespace, {})
                 locks.extend((namespace, key) for key in read if key not in written)
         if self._written:
-            self._settle()
+            self._take_id()
         self._state = "committed"
         try:
             if self._written:

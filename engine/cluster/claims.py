@@ -36,7 +36,7 @@ class Claims:
         self._logged: dict[Key, int] = {}
         self._listed: dict[NodeId, Key] = {}
         self._awaited: dict[str, None] = {}  # disks that lost partitions wait for
-        self._settled_by = NO_VERSION  # the last map that was seen here
+        self._voided_by = NO_VERSION  # the last map that was seen here
         self._ahead: dict[Key, Version] = {}  # heard under a map that is not here yet
 
     def boot(self) -> None:
@@ -44,16 +44,16 @@ class Claims:
         replica = self.core.replica
         self._sure = {_key(claim): claim.durable_lsn for claim in replica.claims}
         self._heard, self._logged = dict(self._sure), dict(self._sure)
-        self._settled_by = replica.claimed_at
+        self._voided_by = replica.claimed_at
         if self.core.topology is not None:
-            self._settle(self.core.topology, every_life=replica.claimed_at == self.core.version)
+            self._void_older(self.core.topology, every_life=replica.claimed_at == self.core.version)
 
     def switch(self) -> None:
-        """A new map: what it says of a node rests on the life that it lists; what other lives claimed is settled."""
+        """A new map: what it says of a node rests on the life that it lists; what other lives claimed is void."""
         assert self.core.topology is not None
-        self._settle(self.core.topology, every_life=False)
+        self._void_older(self.core.topology, every_life=False)
 
-    def _settle(self, topology: Topology, *, every_life: bool) -> None:
+    def _void_older(self, topology: Topology, *, every_life: bool) -> None:
         listed = self._listed = {m.node: (m.node, m.allocation, m.incarnation) for m in topology.members}
         self._awaited = lost_disks(topology.placements)
 
@@ -62,8 +62,8 @@ class Claims:
             if disk in self._awaited:
                 return True
             life, version = topology.listed.get(disk, (key[2], NO_VERSION))
-            if life != key[2] and version > max(self._settled_by, self._ahead.get(key, NO_VERSION)):
-                return False  # it was settled by a map that was missed here
+            if life != key[2] and version > max(self._voided_by, self._ahead.get(key, NO_VERSION)):
+                return False  # a map that was missed here made it void
             return disk_of(topology, key[0]) == key[1] and (every_life or listed.get(key[0], key) == key)
 
         self._heard = {key: lsn for key, lsn in self._heard.items() if counts(key)}
@@ -72,7 +72,7 @@ class Claims:
             self._raise(_key(claim), claim.durable_lsn, claim.durable_lsn)
             self._logged[_key(claim)] = claim.durable_lsn
         self._logged = {key: lsn for key, lsn in self._logged.items() if key in self._sure}
-        self._settled_by, self._ahead = topology.version, {}
+        self._voided_by, self._ahead = topology.version, {}
 
     # Hearing.
 

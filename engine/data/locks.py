@@ -206,9 +206,9 @@ class LockTable:
         for number in list(self._keys.get(owner, ())):
             mine = self.keys_in(owner, number)
             for at in range(0, len(mine), RELEASED_MAX):
-                share = mine[at : at + RELEASED_MAX]
-                self.give_up(owner, share)
-                done += len(share)
+                piece = mine[at : at + RELEASED_MAX]
+                self.give_up(owner, piece)
+                done += len(piece)
                 if done >= RELEASED_MAX:
                     yield done
                     done = 0

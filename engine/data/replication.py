@@ -270,8 +270,8 @@ class Replication(Rule):
                         core.replica.apply(record)
                     operation.abandoned()
         for (group, acked_by, counts), operations in regrouped.items():
-            for share in _shares(operations):
-                self._dispatch(share, group, dict.fromkeys(acked_by), counts=counts)
+            for piece in _pieces(operations):
+                self._dispatch(piece, group, dict.fromkeys(acked_by), counts=counts)
 
     # Copies.
 
@@ -419,18 +419,18 @@ def _claims(record: r.Record) -> list[tuple[int, int]]:
             assert_never(record)
 
 
-def _shares(operations: list[Operation]) -> list[list[Operation]]:
+def _pieces(operations: list[Operation]) -> list[list[Operation]]:
     """Operations of many turns, in batches that are as large as one turn's may be."""
-    shares: list[list[Operation]] = []
+    pieces: list[list[Operation]] = []
     left = 0
     for operation in operations:
         size = _size(operation.records)
-        if not shares or size > left:
-            shares.append([])
+        if not pieces or size > left:
+            pieces.append([])
             left = BATCH_BYTES_MAX
-        shares[-1].append(operation)
+        pieces[-1].append(operation)
         left -= size
-    return shares
+    return pieces
 
 
 def _size(records: list[r.Record]) -> int:

@@ -29,11 +29,11 @@ from wal.ids import DECISIONS, NAME, Namespace, TxId, partition_of, partitions_o
 from wal.probe import probe
 
 PIECE_WORK = 1_000
-"""Keys of a batch that one turn logs, about; a share of a partition is one record, and is not cut."""
+"""Keys of a batch that one turn logs, about; the part of one partition is one record, and is not cut."""
 
 
 class _Job:
-    """One request, answered when every share that it waits for counts. `over`: it was answered, one way or another."""
+    """One request, answered when every part that it waits for counts. `over`: it was answered, one way or another."""
 
     __slots__ = ("found", "left", "over", "request_id", "session")
 
@@ -45,8 +45,8 @@ class _Job:
         self.found: bytes | None = None
 
 
-class _Share:
-    """One partition's share of a write. Each time it was asked for is a job that waits.
+class _Part:
+    """What one partition is written by a request. Each time it was asked for is a job that waits.
 
     `locked`: its keys are pinned in the name of its id; else they are pending.
     """
@@ -71,37 +71,37 @@ class Writes:
         self.replication = replication
         self.locks = locks
         self._confirm = reads.confirm
-        self.under_way: dict[tuple[TxId, int], _Share] = {}  # by the partition, too: a request may be asked again in parts
+        self.under_way: dict[tuple[TxId, int], _Part] = {}  # by the partition, too: a request may be asked again in parts
         admission.ask_of_ids(lambda tx, number: (tx, number) in self.under_way)
 
-    def _counted(self, share: _Share) -> None:
+    def _counted(self, part: _Part) -> None:
         """Durable on every in-sync copy: apply, unlock, answer."""
         core = self.core
-        core.replica.apply_write(share.write)
-        self._release(share)
+        core.replica.apply_write(part.write)
+        self._release(part)
         reply, version = core.effects.reply, core.version_number
-        for job in share.jobs:
+        for job in part.jobs:
             job.left -= 1
-            job.found = share.found
+            job.found = part.found
             if not job.left and not job.over:
                 job.over = True
                 reply.append((job.session, Done(job.request_id, True, job.found, version)))
 
-    def _abandoned(self, share: _Share) -> None:
+    def _abandoned(self, part: _Part) -> None:
         """Another primary has it or closes it; the client asks there."""
         probe("write.abandoned")
-        self._release(share)
-        for job in share.jobs:
+        self._release(part)
+        for job in part.jobs:
             if not job.over:
                 job.over = True
                 self.desk.remap(job.session, job.request_id, begun=True)
 
-    def _release(self, share: _Share) -> None:
-        """A share is no longer under way."""
-        write, locks = share.write, self.locks
+    def _release(self, part: _Part) -> None:
+        """A part is no longer under way."""
+        write, locks = part.write, self.locks
         del self.under_way[(write.tx, write.partition)]
         namespace = write.namespace
-        if share.locked:
+        if part.locked:
             locks.release(write.tx, [(namespace, key) for key in write.keys])
         else:
             unpend = locks.unpend
@@ -120,11 +120,11 @@ class Writes:
         by_partition: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
         numbers = partitions_of(request.keys, partitions)
         for number, key, value in zip(numbers, request.keys, request.values, strict=True):
-            share = by_partition.get(number)
-            if share is None:
-                share = by_partition[number] = ([], [])
-            share[0].append(key)
-            share[1].append(value)
+            part = by_partition.get(number)
+            if part is None:
+                part = by_partition[number] = ([], [])
+            part[0].append(key)
+            part[1].append(value)
         core.work += len(request.keys) // 4
         known: list[int] = []  # answered already, or under way
         awaited, version = self.admission.sessions.hear(request.tx, request.acked), request.version
@@ -165,28 +165,28 @@ class Writes:
         job: _Job,
         session: SessionId,
         request: Put,
-        shares: deque[tuple[int, tuple[list[bytes], list[bytes | None]]]],
+        parts: deque[tuple[int, tuple[list[bytes], list[bytes | None]]]],
         *,
         granted: bool,
         again: bool = False,
     ) -> None:
-        """Issue the next shares of a batch. Where it is gone on with and something is in the way, it is asked anew."""
+        """Issue the next parts of a batch. Where it is gone on with and something is in the way, it is asked anew."""
         core, tx, namespace = self.core, request.tx, request.namespace
         work = 0
-        while shares and work < PIECE_WORK and not job.over:
-            number, (keys, values) = shares[0]
+        while parts and work < PIECE_WORK and not job.over:
+            number, (keys, values) = parts[0]
             if again and not self._still_free(request, number, keys, granted=granted):
                 probe("write.cut_batch_asked_anew")
                 job.over = True
                 self.locks.give_up(tx, [(namespace, key) for key in request.keys])
                 self.on_put(session, request)
                 return
-            shares.popleft()
+            parts.popleft()
             work += 2 + len(keys)
             self._issue(core.local[number], job, request, keys, values, locked=granted)
         core.work += work
-        if shares and not job.over:
-            core.resume(lambda: self._issue_on(job, session, request, shares, granted=granted, again=True))
+        if parts and not job.over:
+            core.resume(lambda: self._issue_on(job, session, request, parts, granted=granted, again=True))
             return
         job.left -= 1
         if not job.left and not job.over:
@@ -194,7 +194,7 @@ class Writes:
             self.desk.reply(session, Done(request.id))
 
     def _still_free(self, request: Put, number: int, keys: list[bytes], *, granted: bool) -> bool:
-        """Whether a share may be issued as it could when its request was looked at, some turns ago."""
+        """Whether a part may be issued as it could when its request was looked at, some turns ago."""
         core, locks, local = self.core, self.locks, leads(self.core, number)
         if local is None or local.role is Role.DRAINING or not core.quorum or not may_act(core, core.version):
             return False
@@ -205,18 +205,18 @@ class Writes:
         return locks.idle or not any(locks.busy((request.namespace, key)) for key in keys)
 
     def _busy(
-        self, namespace: Namespace, shares: dict[int, tuple[list[bytes], list[bytes | None]]], known: list[int]
+        self, namespace: Namespace, parts: dict[int, tuple[list[bytes], list[bytes | None]]], known: list[int]
     ) -> bool:
         """Whether a transaction holds or awaits a key of what is yet to be issued."""
         busy = self.locks.busy
-        return any(busy((namespace, key)) for n, (keys, _) in shares.items() if n not in known for key in keys)
+        return any(busy((namespace, key)) for n, (keys, _) in parts.items() if n not in known for key in keys)
 
     def _join(self, job: _Job, tx: TxId, number: int) -> None:
-        """Wait with whoever asked for this share before, if it is under way."""
-        share = self.under_way.get((tx, number))
-        if share is not None:
+        """Wait with whoever asked for this part before, if it is under way."""
+        part = self.under_way.get((tx, number))
+        if part is not None:
             probe("write.asked_again_while_under_way")
-            share.jobs.append(job)
+            part.jobs.append(job)
             job.left += 1
 
     def on_swap(self, session: SessionId, request: Swap, *, granted: bool = False) -> None:
@@ -295,8 +295,8 @@ class Writes:
         write = r.Write(
             namespace, local.number, local.epoch, counter.reserve(len(keys)), keys, values=values, stable=counter.lwm, tx=tx
         )
-        share = self.under_way[(tx, local.number)] = _Share(write, locked=locked, found=found)
-        share.jobs.append(job)
+        part = self.under_way[(tx, local.number)] = _Part(write, locked=locked, found=found)
+        part.jobs.append(job)
         job.left += 1
         records: list[r.Record] = []
         origin = self.origins.of(job.session, tx, local)
@@ -311,7 +311,7 @@ class Writes:
             pend = self.locks.pend
             for key in keys:
                 pend((namespace, key))
-        counted, abandoned = partial(self._counted, share), partial(self._abandoned, share)
+        counted, abandoned = partial(self._counted, part), partial(self._abandoned, part)
         self.replication.ship(Operation(local, records, counted=counted, abandoned=abandoned), local)
 
     def _refuse_taken(self, session: SessionId, request: Put | Swap) -> None:

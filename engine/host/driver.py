@@ -17,8 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
+from engine.host.data_directory import DataDirectory
 from engine.host.duties import Duties
-from engine.host.home import Home
 from engine.messages import Message
 from engine.node.node import Node
 from engine.protocol.requests import Reply
@@ -51,14 +51,16 @@ class Carrier(Protocol):
 class Driver:
     """The loop of one node. `note` tells the operator; `stopped` holds why it ended."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, home: Home, node: Node, *, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, directory: DataDirectory, node: Node, *, note: Callable[[str], None]
+    ) -> None:
         self.loop = loop
-        self.home = home
+        self.directory = directory
         self.node = node
         self.note = note
         self.carrier: Carrier | None = None
         self.stopped: asyncio.Future[str] = loop.create_future()
-        self.duties = Duties(self, node, home.log, home.write_checkpoint, tells=True)
+        self.duties = Duties(self, node, directory.log, directory.write_checkpoint, tells=True)
         self._events: list[Event] = []
         self._weights: list[int] = []  # bytes, of each event
         self._scheduled = False

@@ -12,8 +12,8 @@ from typing import Any, Protocol, get_args
 import msgspec
 
 from engine import errors
+from engine.host.data_directory import DataDirectory, MakeDisk, as_engine_error, open_data_directory
 from engine.host.driver import Driver
-from engine.host.home import Home, MakeDisk, as_engine_error, open_home
 from engine.node.node import Node
 from engine.protocol.limits import weight_of
 from engine.protocol.requests import Admin, Reply
@@ -50,9 +50,9 @@ class Asker(Protocol):
 class Embedded:
     """A running node, and the way between it and who asks it: both the client's links and the node's carrier."""
 
-    def __init__(self, home: Home, driver: Driver) -> None:
+    def __init__(self, directory: DataDirectory, driver: Driver) -> None:
         self.driver = driver
-        self._home = home
+        self._directory = directory
         self._asker: Asker | None = None
 
     def begin(self, asker: Asker) -> None:
@@ -61,7 +61,7 @@ class Embedded:
         self.driver.stopped.add_done_callback(self._died)
         self.driver.start()
         self.driver.inbox(ClientSeen(1, "", ADDRESS))
-        if self._home.replica.committed[1] == b"":
+        if self._directory.replica.committed[1] == b"":
             self.driver.inbox(Asked(0, Admin(0, "init", {"cluster": [secrets.token_hex(8)]})))
 
     def _died(self, stopped: asyncio.Future[str]) -> None:
@@ -77,9 +77,9 @@ class Embedded:
         finally:
             self.driver.close()
             if self.driver.failed:
-                self._home.abandon()
+                self._directory.abandon()
             else:
-                self._home.close()
+                self._directory.close()
 
     # As the client's links.
 
@@ -131,20 +131,20 @@ async def open_node(path: Path, options: dict[str, Any], *, disk: MakeDisk = Dir
             _check(field.name, field.type, options[field.name])
     settings = msgspec.convert(ALONE | options, Settings)
     check_settings(settings)
-    home = await asyncio.get_running_loop().run_in_executor(
-        None, lambda: open_home(path, cluster=settings.cluster, node=None, settings=settings, disk=disk)
+    directory = await asyncio.get_running_loop().run_in_executor(
+        None, lambda: open_data_directory(path, cluster=settings.cluster, node=None, settings=settings, disk=disk)
     )
     node = Node(
         settings,
-        home.replica,
-        node=home.identity.node,
-        allocation=home.identity.allocation,
+        directory.replica,
+        node=directory.identity.node,
+        allocation=directory.identity.allocation,
         address=ADDRESS,
-        durable_lsn=home.log.durable_lsn,
+        durable_lsn=directory.log.durable_lsn,
         draw=secrets.randbits(INCARNATION_BITS),
     )
     loop = asyncio.get_running_loop()
-    driver = Driver(loop, home, node, note=_log.debug)
-    embedded = Embedded(home, driver)
+    driver = Driver(loop, directory, node, note=_log.debug)
+    embedded = Embedded(directory, driver)
     driver.carrier = embedded
     return embedded

@@ -17,8 +17,8 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from engine.errors import Error, UsageError
+from engine.host.data_directory import DataDirectory, MakeDisk, as_engine_error, open_data_directory
 from engine.host.driver import Driver
-from engine.host.home import Home, MakeDisk, as_engine_error, open_home
 from engine.host.pulse import Pulse
 from engine.host.transport import BEAT, Transport
 from engine.node.node import Node
@@ -88,9 +88,11 @@ def _is_loopback(host: str) -> bool:
 class Server:
     """One running node."""
 
-    def __init__(self, config: ServerConfig, home: Home, *, node: Node, driver: Driver, transport: Transport) -> None:
+    def __init__(
+        self, config: ServerConfig, directory: DataDirectory, *, node: Node, driver: Driver, transport: Transport
+    ) -> None:
         self.config = config
-        self.home = home
+        self.directory = directory
         self.node = node
         self.driver = driver
         self.transport = transport
@@ -111,12 +113,12 @@ class Server:
         """
         check_config(config)
         settings = config.settings
-        home = _recovered(config, note, disk)
+        directory = _recovered(config, note, disk)
         loop = asyncio.get_running_loop()
         try:
-            identity = home.identity
+            identity = directory.identity
             draw = secrets.randbits(INCARNATION_BITS)
-            incarnation = next_incarnation(home.replica.incarnation, draw)
+            incarnation = next_incarnation(directory.replica.incarnation, draw)
             cluster_id = _ClusterId()
             inbox = _Inbox()
             transport = Transport(
@@ -138,24 +140,24 @@ class Server:
             transport.identity = structs.replace(transport.identity, address=address, domain=settings.domain)
             node = Node(
                 settings,
-                home.replica,
+                directory.replica,
                 node=identity.node,
                 allocation=identity.allocation,
                 address=address,
-                durable_lsn=home.log.durable_lsn,
+                durable_lsn=directory.log.durable_lsn,
                 draw=draw,
             )
         except BaseException:
-            home.close()
+            directory.close()
             raise
         cluster_id.node = node
-        driver = Driver(loop, home, node, note=note)
+        driver = Driver(loop, directory, node, note=note)
         inbox.driver = driver
         driver.carrier = transport
         _look_for_others(config, node, transport, note)
         driver.start()
         note(f"node {identity.node} listens on {address}")
-        return cls(config, home, node=node, driver=driver, transport=transport)
+        return cls(config, directory, node=node, driver=driver, transport=transport)
 
     @property
     def address(self) -> str:
@@ -184,9 +186,9 @@ class Server:
             await self.transport.close()
             self.driver.close()
             if self.driver.failed:
-                self.home.abandon()
+                self.directory.abandon()
             else:
-                self.home.close()
+                self.directory.close()
 
 
 def _why(error: OSError) -> str:
@@ -226,10 +228,10 @@ class _Inbox:
             self.driver.inbox(event, weight)
 
 
-def _recovered(config: ServerConfig, note: Callable[[str], None], disk: MakeDisk) -> Home:
+def _recovered(config: ServerConfig, note: Callable[[str], None], disk: MakeDisk) -> DataDirectory:
     """The directory, as its log says that it is."""
     began = time.monotonic()
-    home = open_home(
+    directory = open_data_directory(
         config.data,
         cluster=config.settings.cluster,
         node=config.node or None,
@@ -237,12 +239,12 @@ def _recovered(config: ServerConfig, note: Callable[[str], None], disk: MakeDisk
         accept_loss=config.accept_loss,
         disk=disk,
     )
-    if home.log.torn is not None:
-        note(f"set aside a torn tail of the log: {home.log.torn}")
-    if home.log.set_aside:
-        note(f"set aside what was damaged, and all behind it: {', '.join(home.log.set_aside)}")
-    note(f"recovered {config.data} up to LSN {home.log.durable_lsn} in {time.monotonic() - began:.2f} s")
-    return home
+    if directory.log.torn is not None:
+        note(f"set aside a torn tail of the log: {directory.log.torn}")
+    if directory.log.set_aside:
+        note(f"set aside what was damaged, and all behind it: {', '.join(directory.log.set_aside)}")
+    note(f"recovered {config.data} up to LSN {directory.log.durable_lsn} in {time.monotonic() - began:.2f} s")
+    return directory
 
 
 def _look_for_others(config: ServerConfig, node: Node, transport: Transport, note: Callable[[str], None]) -> None:

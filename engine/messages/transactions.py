@@ -11,7 +11,7 @@ from wal.ids import Namespace, TxId, Version
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One participant's share of a transaction.
+    """What one participant has to do with a transaction.
 
     `keys` and `values` are written, per namespace; `locks` were read under a lock; `reads` are (namespace, key, epoch,
     counter) that an optimistic transaction read and that must not have changed.

@@ -13,7 +13,7 @@ from engine.turn.effects import SessionId
 from engine.turn.turns import TURN_MS_MAX
 from rebalance.ports import MS
 from rebalance.salvage import as_object
-from rebalance.table import CopyState, Topology, stamp
+from rebalance.table import Standing, Topology, stamp
 from wal.ids import Fragment, fragment_name
 
 DIGITS_MAX = 5
@@ -78,10 +78,10 @@ class Administration:
         """The node, its view of the members, its partitions, and what holds things up."""
         node, core = self.node, self.node.core
         topology = core.topology
-        states: dict[str, int] = {}
+        roles: dict[str, int] = {}
         for local in core.local:
-            state = "PRIMARY" if local.active else "PROMOTING" if local.mine else local.role.value
-            states[state] = states.get(state, 0) + 1
+            role = "PRIMARY" if local.active else "PROMOTING" if local.mine else local.role.value
+            roles[role] = roles.get(role, 0) + 1
         status: dict[str, Any] = {
             "node": core.node,
             "allocation": core.allocation,
@@ -95,7 +95,7 @@ class Administration:
             "frozen": core.frozen,
             "durable_lsn": core.durable_lsn,
             "seen": sorted(node.membership.seen),
-            "partitions": states,
+            "partitions": roles,
             "behind": node.demander.behind,
             "locks": len(node.locks),
             "in_doubt": [tx.hex() for tx in node.participant.in_doubt()],
@@ -141,8 +141,8 @@ class Administration:
                     "lag_ms": lags.get(m.node, 0),
                     "aside": max(0, topology.aside.get(m.node, 0)),
                     "primary": sum(p.primary == m.node for p in topology.placements),
-                    "owning": sum(p.state_of(m.node) is CopyState.OWNING for p in topology.placements),
-                    "moving": sum(p.state_of(m.node) is CopyState.MOVING for p in topology.placements),
+                    "owning": sum(p.standing_of(m.node) is Standing.OWNING for p in topology.placements),
+                    "moving": sum(p.standing_of(m.node) is Standing.MOVING for p in topology.placements),
                 }
                 for m in topology.members
             ],
@@ -178,14 +178,14 @@ class Administration:
     def progress(self) -> dict[str, Any]:
         """How this node's copies caught up, since it started."""
         progress = self.node.demander.progress
-        ways: dict[str, int] = {}
+        kinds: dict[str, int] = {}
         expected: dict[str, int] = {}
         for name, kind in progress.kinds.items():
-            ways[kind] = ways.get(kind, 0) + 1
+            kinds[kind] = kinds.get(kind, 0) + 1
             expected[kind] = expected.get(kind, 0) + progress.expected[name]
         return {
             "behind": self.node.demander.behind,
-            "fragments": ways,
+            "fragments": kinds,
             "missing": expected,
             "updates": progress.updates,
             "rows": progress.rows,

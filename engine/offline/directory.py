@@ -108,29 +108,29 @@ class State:
     what was read. It fills while rows are read. `damage` is where the fold ended before the log did.
     """
 
-    def __init__(self, path: Path, identity: Identity, store: LmdbStore, replica: Replica, tail: LogSince) -> None:
+    def __init__(self, path: Path, identity: Identity, store: LmdbStore, replica: Replica, since: LogSince) -> None:
         self.path = path
         self.identity = identity
         self.incarnation = replica.incarnation
         self.version: Version = replica.committed[0]
         self.topology: Topology | None = topologies.decode(replica.committed[1]) if replica.committed[1] else None
-        self.checkpoint_lsn = tail.began
-        self.lsn = tail.lsn
-        self.time_ms = tail.time_ms
-        self.damage = tail.damage
+        self.checkpoint_lsn = since.began
+        self.lsn = since.lsn
+        self.time_ms = since.time_ms
+        self.damage = since.damage
         self.fragments = {
-            name: view_of(state, tail.touched_ms.get(name, tail.first_ms))
+            name: view_of(state, since.touched_ms.get(name, since.first_ms))
             for name, state in replica.fragments.items()
-            if tail.share.holds(name)
+            if since.share.holds(name)
         }
         self.partitions = {
             number: PartitionView(
                 state.epoch,
-                {tx: Prepared(p, tail.prepared_ms.get((tx, number), tail.first_ms)) for tx, p in state.prepared.items()},
+                {tx: Prepared(p, since.prepared_ms.get((tx, number), since.first_ms)) for tx, p in state.prepared.items()},
                 dict(state.results.items()),
             )
             for number, state in replica.partitions.items()
-            if number in tail.share
+            if number in since.share
         }
         self.unequal: dict[Fragment, tuple[int, int]] = {}
         self._store = store
@@ -254,21 +254,21 @@ def check_pages(path: Path) -> None:
 def _read(path: Path, identity: Identity, store: LmdbStore, share: Share, *, tolerant: bool) -> State:
     seen = -1
     for _ in range(ATTEMPTS):
-        tail = LogSince(path / "wal", share, (identity.cluster, identity.node), tolerant=tolerant)
+        since = LogSince(path / "wal", share, (identity.cluster, identity.node), tolerant=tolerant)
         try:
-            replica = recover(LayeredStore(Window(store, share)), tail)
-            if tail.lsn == tail.began and tail.damage is None:
-                _check_not_behind(path, tail.began)
-            return State(path, identity, store, replica, tail)
+            replica = recover(LayeredStore(Window(store, share)), since)
+            if since.lsn == since.began and since.damage is None:
+                _check_not_behind(path, since.began)
+            return State(path, identity, store, replica, since)
         except Overtaken as error:
-            if tail.began == seen:
+            if since.began == seen:
                 raise LogLost(f"{path}: {error}; copy the directory again, or leave it out") from None
-            seen = tail.began
+            seen = since.began
             store.renew()
         except _NOT_FOLDED as error:
             what = f"{type(error).__name__}: {error}"
             raise DoesNotFold(
-                f"{path}: the log does not fold onto the checkpoint at LSN {tail.began} ({what}); "
+                f"{path}: the log does not fold onto the checkpoint at LSN {since.began} ({what}); "
                 f"`foreshore wal verify {path / 'wal'}` shows whether the log is whole"
             ) from error
     raise CorruptionError(f"{path}: its node trimmed the log {ATTEMPTS} times while it was read; copy the directory first")

@@ -2,7 +2,7 @@
 
 Copies of a fragment that agree have the same bytes, so who compares them looks at bytes, and opens each row once and not
 once for every copy (`Alike`). A run is opened as rows where it differs, or where the log has changed something since the
-checkpoint. Either way each row's checksum is verified, and the shares of all that the checkpoint wrote are summed up:
+checkpoint. Either way each row's checksum is verified, and the digests of all that the checkpoint wrote are summed up:
 once all are read they must be what was written with them.
 """
 
@@ -17,7 +17,7 @@ from engine.state.store import GONE, Entry, Row
 from engine.state.store_envelope import BadEnvelope, fragment_key, fragment_of, open_row, open_rows
 from engine.state.store_errors import StoreDamaged, damaged
 from engine.state.store_lmdb import LmdbStore
-from rebalance.contents import MASK, share
+from rebalance.contents import MASK, row_digest
 from wal.ids import DECISIONS, Fragment, partition_of
 
 Raw: TypeAlias = tuple[bytes, bytes]
@@ -33,11 +33,11 @@ _key: Callable[[Raw], bytes] = itemgetter(0)
 
 
 class Alike(NamedTuple):
-    """Rows that have the same bytes on all copies, opened once. `shares` of the digest of contents are 0 for tombstones."""
+    """Rows that have the same bytes on all copies, opened once. `digests` are 0 for tombstones."""
 
     keys: Sequence[bytes]
     counters: Sequence[int]
-    shares: Sequence[int]
+    digests: Sequence[int]
     entry: Callable[[int], Entry]
 
 
@@ -69,10 +69,10 @@ class Reading:
         self._found, self._whole = 0, not cleared
         self._changes = changes
         self._changed = sorted(changes)
-        self._promised: int | None = None
+        self._stated: int | None = None
         if not cleared:
             try:
-                self._promised = store.contents(fragment)
+                self._stated = store.contents(fragment)
             except StoreDamaged as damage:
                 self._damaged(damage)
 
@@ -112,7 +112,7 @@ class Reading:
             except BadEnvelope as error:
                 self._damaged(damaged(self._store.path, str(error), self._fragment, key))
             else:
-                self._found += share(key, entry)
+                self._found += row_digest(key, entry)
                 rows.append((key, entry))
         count = self.changes_until(upper)
         if not count:
@@ -122,21 +122,21 @@ class Reading:
 
     def alike(self, run: Sequence[Raw]) -> Alike | None:
         """The same run on all copies, opened; None if a row of it cannot be believed."""
-        keys, counters, shares = open_rows(self._seed, len(self._prefix), run)
+        keys, counters, digests = open_rows(self._seed, len(self._prefix), run)
         if len(keys) < len(run):
             return None
         seed = self._seed
-        return Alike(keys, counters, shares, lambda at: open_row(seed, keys[at], run[at][1]))
+        return Alike(keys, counters, digests, lambda at: open_row(seed, keys[at], run[at][1]))
 
     def take(self, found: int) -> None:
-        """A run went by whose shares add up to this."""
+        """A run went by whose digests add up to this."""
         self._found += found
 
     def finish(self) -> None:
         """All is read: do the rows add up?"""
         found = self._found & MASK
-        if self._whole and self._promised is not None and found != self._promised:
-            self.sums = (self._promised, found)
+        if self._whole and self._stated is not None and found != self._stated:
+            self.sums = (self._stated, found)
 
     def _belongs_elsewhere(self, full: bytes) -> bool:
         """Whether a damaged row behind the last one has a key that hashes to the fragment that it stands in: then it is
@@ -183,7 +183,7 @@ def _halved(copies: Sequence[Reading], parts: list[list[Raw]], upper: bytes | No
     found = copies[0].alike(parts[0]) if alike else None
     longest = max(parts, key=len)
     if found is not None:
-        added = sum(found.shares)
+        added = sum(found.digests)
         for copy in copies:
             copy.take(added)
         yield found

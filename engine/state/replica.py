@@ -227,7 +227,7 @@ class Replica:
         state.prepared[record.tx] = record
         for write in record.writes:
             fragment = self.ensure_fragment(write.fragment)
-            fragment.counter.promise(write.end)
+            fragment.counter.reserve_to(write.end)
             self._touch(fragment)
         self._dirty_partitions[record.partition] = None
         return True
@@ -280,17 +280,17 @@ class Replica:
                 self._forget_results(fragment.begin_epoch(record.epoch, first))
             except CannotUndo:
                 self._empty(fragment.name)
-        # A counter that only an older epoch promised is free again; a stale promise would leave a gap for ever.
+        # A counter that only an older epoch reserved is free again; a stale reservation would leave a gap for ever.
         for fragment in state.fragments.values():
             fragment.counter.withdraw()
-        self._promise_again(record.partition)
+        self._reserve_again(record.partition)
         return True
 
-    def _promise_again(self, number: int) -> None:
-        """What prepared transactions hold stays promised, whatever became of the counters."""
+    def _reserve_again(self, number: int) -> None:
+        """What prepared transactions hold stays reserved, whatever became of the counters."""
         for prepare in self.partition(number).prepared.values():
             for write in prepare.writes:
-                self.ensure_fragment(write.fragment).counter.promise(write.end)
+                self.ensure_fragment(write.fragment).counter.reserve_to(write.end)
 
     def _undo(self, fragment: FragmentState, above: int) -> None:
         self._touch(fragment)
@@ -298,7 +298,7 @@ class Replica:
             self._forget_results(fragment.cut(above))
         except CannotUndo:
             self._empty(fragment.name)
-        self._promise_again(fragment.name[1])
+        self._reserve_again(fragment.name[1])
 
     def _empty(self, name: Fragment) -> None:
         """What must be undone is forgotten: nothing here can be relied on, and all of it must come anew."""
@@ -349,7 +349,7 @@ class Replica:
             fragment = self.ensure_fragment(name)
             fragment.clear(loading=True)
             self._touch(fragment)
-            self._promise_again(name[1])
+            self._reserve_again(name[1])
 
     def _note_stable(self, number: int, counters: list[tuple[Namespace, int]]) -> bool:
         moved = False
@@ -420,7 +420,7 @@ class Replica:
                 partition.prepared = {p.tx: p for p in image.prepared}
                 partition.results = Results(image.results, image.floor)
             for number in list(self.partitions):
-                self._promise_again(number)
+                self._reserve_again(number)
             if "node" not in loaded.node:
                 return []
             node = decode(loaded.node["node"], type=NodeImage)

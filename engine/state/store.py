@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from msgspec import Struct
 from sortedcontainers import SortedDict, SortedList
 
-from rebalance.contents import MASK, Walk, share
+from rebalance.contents import MASK, Walk, row_digest
 from wal.ids import Fragment
 
 
@@ -129,7 +129,7 @@ class MemoryStore:
         self._fragments: dict[Fragment, bytes] = {}
         self._partitions: dict[int, bytes] = {}
         self._rows: dict[Fragment, SortedDict[bytes, Entry]] = {}
-        self._shared: dict[Fragment, None] = {}  # of these the rows are a copy's, too, and not to be changed
+        self._copied: dict[Fragment, None] = {}  # of these the rows are a copy's, too, and not to be changed
         self._contents: dict[Fragment, int] = {}
 
     def load(self) -> Loaded:
@@ -169,16 +169,16 @@ class MemoryStore:
                 self._fragments[fragment] = data
         for fragment in image.cleared:
             self._rows.pop(fragment, None)
-            self._shared.pop(fragment, None)
+            self._copied.pop(fragment, None)
             self._contents.pop(fragment, None)
         for fragment, changes in image.rows.items():
             rows = self._rows.setdefault(fragment, SortedDict())
-            if fragment in self._shared:
-                del self._shared[fragment]
+            if fragment in self._copied:
+                del self._copied[fragment]
                 rows = self._rows[fragment] = rows.copy()
             contents = self._contents.get(fragment, 0)
             for key, entry in changes.items():
-                contents += share(key, entry) - share(key, rows.get(key))
+                contents += row_digest(key, entry) - row_digest(key, rows.get(key))
                 if entry is None or entry is GONE:
                     rows.pop(key, None)
                 else:
@@ -196,7 +196,7 @@ class MemoryStore:
         twin = MemoryStore()
         twin._lsn, twin._node = self._lsn, dict(self._node)
         twin._fragments, twin._partitions = dict(self._fragments), dict(self._partitions)
-        twin._rows, twin._shared, self._shared = dict(self._rows), dict.fromkeys(self._rows), dict.fromkeys(self._rows)
+        twin._rows, twin._copied, self._copied = dict(self._rows), dict.fromkeys(self._rows), dict.fromkeys(self._rows)
         twin._contents = dict(self._contents)
         return twin
 

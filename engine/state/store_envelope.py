@@ -27,7 +27,7 @@ from heapq import merge
 from xxhash import xxh3_64_intdigest
 
 from engine.state.store import GONE, Entry
-from rebalance.contents import packed_share
+from rebalance.contents import packed_row_digest
 from wal.checksum import crc32c
 from wal.ids import KEY_BYTES_MAX, PARTITIONS_MAX, Fragment
 
@@ -146,11 +146,11 @@ def open_row(seed: int, key: bytes, raw: bytes) -> Entry:
 
 
 def open_rows(seed: int, skip: int, rows: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int], list[int]]:
-    """Keys, counters and shares of the digest of contents (0: a tombstone) of many rows, whose whole keys begin with a
+    """Keys, counters and digests of contents (0: a tombstone) of many rows, whose whole keys begin with a
     prefix of `skip` bytes; fewer than there are rows, if one of them is not what was sealed."""
     keys: list[bytes] = []
     counters: list[int] = []
-    shares: list[int] = []
+    digests: list[int] = []
     for full, raw in rows:
         key = full[skip:]
         if len(raw) < _ROW_HEAD_BYTES:
@@ -161,19 +161,19 @@ def open_rows(seed: int, skip: int, rows: Sequence[tuple[bytes, bytes]]) -> tupl
         if flags:
             if flags > _TOMBSTONE or len(raw) > _ROW_HEAD_BYTES:
                 break
-            shares.append(0)
+            digests.append(0)
         else:
-            shares.append(xxh3_64_intdigest(raw[_ROW_HEAD_BYTES:], xxh3_64_intdigest(raw[6:_ROW_HEAD_BYTES] + key)))
+            digests.append(xxh3_64_intdigest(raw[_ROW_HEAD_BYTES:], xxh3_64_intdigest(raw[6:_ROW_HEAD_BYTES] + key)))
         keys.append(key)
         counters.append(counter)
-    return keys, counters, shares
+    return keys, counters, digests
 
 
-def row_share(seed: int, key: bytes, raw: bytes) -> int:
+def stored_row_digest(seed: int, key: bytes, raw: bytes) -> int:
     """What the row sealed in `raw` contributes to its fragment's digest of contents. Raises BadEnvelope."""
     if len(raw) < _ROW_HEAD_BYTES or crc32c(key + raw[:2] + raw[6:], seed) != int.from_bytes(raw[2:6], "big"):
         raise BadEnvelope("expected a row whose checksum matches")
-    return packed_share(key, raw[6:_ROW_HEAD_BYTES], raw[_ROW_HEAD_BYTES:]) if raw[1] == _LIVE else 0
+    return packed_row_digest(key, raw[6:_ROW_HEAD_BYTES], raw[_ROW_HEAD_BYTES:]) if raw[1] == _LIVE else 0
 
 
 def row_is_whole(full: bytes, raw: bytes) -> bool:

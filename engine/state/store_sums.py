@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 import lmdb
 
 from engine.state.store import Entry
-from engine.state.store_envelope import BadEnvelope, fragment_key, open_fragment, row_seed, row_share
-from rebalance.contents import MASK, share
+from engine.state.store_envelope import BadEnvelope, fragment_key, open_fragment, row_seed, stored_row_digest
+from rebalance.contents import MASK, row_digest
 from wal.ids import Fragment
 from wal.probe import probe
 
@@ -28,7 +28,7 @@ def sum_of(
 ) -> int | None:
     """The digest of a fragment as it will be after its changes; None where its rows must be summed up anew."""
     if cleared:
-        return sum(share(key, entry) for key, entry in changes.items()) & MASK
+        return sum(row_digest(key, entry) for key, entry in changes.items()) & MASK
     prefix = fragment_key(fragment)
     total = stored_in(txn.get(prefix, db=fragments), prefix)
     if total is None:
@@ -38,8 +38,8 @@ def sum_of(
         for key, entry in changes.items():
             raw = get(prefix + key, db=rows)
             if raw is not None:
-                total -= row_share(seed, key, raw)
-            total += share(key, entry)
+                total -= stored_row_digest(seed, key, raw)
+            total += row_digest(key, entry)
     except BadEnvelope:
         probe("store.summed_up_anew")
         return None
@@ -65,7 +65,7 @@ def summed_up(
                 break
             key = full[len(prefix) :]
             try:
-                total += row_share(seed, key, raw)
+                total += stored_row_digest(seed, key, raw)
             except BadEnvelope as error:
                 tell(key, str(error))
             more = cursor.next()

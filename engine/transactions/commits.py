@@ -89,15 +89,15 @@ def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterato
 
     done = 0
     for namespace, keys, values in request.writes:
-        shares: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
+        by_partition: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
         for key, value in zip(keys, values, strict=True):
             part = part_of(key)
-            share = shares.get(part.partition)
-            if share is None:
-                share = shares[part.partition] = [], []
-                part.writes.append((namespace, *share))
-            share[0].append(key)
-            share[1].append(value)
+            entries = by_partition.get(part.partition)
+            if entries is None:
+                entries = by_partition[part.partition] = [], []
+                part.writes.append((namespace, *entries))
+            entries[0].append(key)
+            entries[1].append(value)
             done += 1
             if not done % SPLIT_AT_ONCE:
                 yield SPLIT_AT_ONCE

@@ -206,8 +206,8 @@ class Coordinator(Deciding):
             by_primary.setdefault(primary, []).append(transaction.parts[number])
         core.work += len(transaction.awaited) // 2
         named = len(transaction.participants) // NAMED_PER_WORK
-        shares = [(primary, share) for primary, parts in by_primary.items() for share in _shares(parts, named)]
-        for primary, parts in shares:
+        pieces = [(primary, piece) for primary, parts in by_primary.items() for piece in _pieces(parts, named)]
+        for primary, parts in pieces:
             core.send(
                 primary,
                 PrepareParts(
@@ -385,14 +385,14 @@ class Coordinator(Deciding):
                 self._tell_outcome(transaction)
 
 
-def _shares(parts: list[Part], named: int) -> list[list[Part]]:
-    """Parts of a transaction for one primary, in shares that a turn can vote on; `named`: what naming all costs each."""
-    shares: list[list[Part]] = []
+def _pieces(parts: list[Part], named: int) -> list[list[Part]]:
+    """Parts of a transaction for one primary, in pieces that a turn can vote on; `named`: what naming all costs each."""
+    pieces: list[list[Part]] = []
     size = PREPARE_WORK
     for part in parts:
         if size >= PREPARE_WORK:
-            shares.append([])
+            pieces.append([])
             size = 0
-        shares[-1].append(part)
+        pieces[-1].append(part)
         size += 1 + named + sum(len(keys) for _, keys, _ in part.writes) + len(part.locks) + len(part.reads)
-    return shares
+    return pieces

@@ -177,8 +177,8 @@ class Deciding(Rule):
         core.work += len(transaction.awaited) // 4
         for primary, numbers in by_primary.items():
             for at in range(0, len(numbers), FINISH_PARTS):
-                share = numbers[at : at + FINISH_PARTS]
-                core.send(primary, Finish(core.version, transaction.tx, transaction.commit, share))
+                piece = numbers[at : at + FINISH_PARTS]
+                core.send(primary, Finish(core.version, transaction.tx, transaction.commit, piece))
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
     def on_finished(self, sender: NodeId, message: Finished) -> None:

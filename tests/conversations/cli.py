@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 from typer.testing import CliRunner
 
-from engine.host.home import Home, open_home
+from engine.host.data_directory import DataDirectory, open_data_directory
 from engine.turn.settings import Settings
 from rebalance.table import Member, Placement, Topology, encode
 from tests.conversations.names import Names
@@ -63,20 +63,20 @@ class CliStory(Interpreter):
     def on_node(self, command: Command) -> None:
         name = command.word("a name")
         self.nodes.append(name)
-        home = self._open(name, command.option("cluster") or "foreshore")
+        directory = self._open(name, command.option("cluster") or "foreshore")
         if command.flag("member"):
             for said in (r.Boot(1), r.Committed(MAP.version, encode(MAP))):
-                home.replica.apply(said)
-            home.store.write(home.replica.begin_checkpoint(0, []))
-        home.close()
+                directory.replica.apply(said)
+            directory.store.write(directory.replica.begin_checkpoint(0, []))
+        directory.close()
 
     def on_append(self, command: Command) -> str:
-        home = self._open(command.word("a node"))
+        directory = self._open(command.word("a node"))
         records = [self._record(line, command) for line in command.body]
         try:
-            last = home.log.append(records, now_ms=1_000 * home.log.next_lsn, durable=True)
+            last = directory.log.append(records, now_ms=1_000 * directory.log.next_lsn, durable=True)
         finally:
-            home.close()
+            directory.close()
         return f"up to LSN {last}"
 
     def on_flip(self, command: Command) -> None:
@@ -94,10 +94,10 @@ class CliStory(Interpreter):
         file = self.root / command.word("a node") / "identity.json"
         file.write_bytes(msgspec.json.encode(msgspec.json.decode(file.read_bytes()) | {"format": 2}))
 
-    def _open(self, name: str, cluster: str = "foreshore") -> Home:
+    def _open(self, name: str, cluster: str = "foreshore") -> DataDirectory:
         if name not in self.nodes:
             raise StoryError(f"there is no directory of {name}; there are: {', '.join(self.nodes)}")
-        return open_home(self.root / name, cluster=cluster, node=name, settings=SETTINGS)
+        return open_data_directory(self.root / name, cluster=cluster, node=name, settings=SETTINGS)
 
     def _record(self, line: str, command: Command) -> r.Record:
         said = Command(line, [], command.line)

@@ -58,7 +58,7 @@ class CounterStory(Interpreter):
         return f"({self.counter.reserve(n)},{n}) {said(self.counter)}"
 
     def on_promise(self, command: Command) -> str:
-        self.counter.promise(command.number("a counter"))
+        self.counter.reserve_to(command.number("a counter"))
         return said(self.counter)
 
     def on_update(self, command: Command) -> str:

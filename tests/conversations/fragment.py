@@ -100,7 +100,7 @@ class FragmentStory(Interpreter):
         return self.on_show()
 
     def on_show(self, _: Command | None = None) -> str:
-        return state_of(self.copy)
+        return standing_of(self.copy)
 
     def on_compare(self, command: Command) -> str:
         a, b = (self.copies[command.word("copy")] for _ in range(2))
@@ -112,7 +112,7 @@ class FragmentStory(Interpreter):
         return ", ".join(f"{'same' if equal else 'another'} {what}" for what, equal in same)
 
 
-def state_of(copy: FragmentState) -> str:
+def standing_of(copy: FragmentState) -> str:
     """One copy in one line."""
     epochs = ",".join(f"{epoch}:{first}" for epoch, first in copy.epochs) or "-"
     suspects = " ".join(key.decode() for key in copy.suspects)

@@ -42,7 +42,7 @@ from engine.state.store import Entry
 from engine.turn.settings import Settings
 from rebalance.partition import LocalPartition, Role
 from tests.conversations.cluster import Cluster, Host, Letter
-from tests.conversations.fragment import state_of
+from tests.conversations.fragment import standing_of
 from tests.conversations.names import Names, duration, key_in, key_name
 from tests.conversations.records import entries, fragment
 from tests.conversations.speech import decision_text, placement_line
@@ -327,7 +327,7 @@ class NodesStory(Interpreter):
         state = node.core.replica.fragments.get(name)
         partition = node.core.replica.partition(name[1])
         prepared = " ".join(self.names.tx_name(tx) for tx in partition.prepared)
-        said = state_of(state) if state is not None else "nothing"
+        said = standing_of(state) if state is not None else "nothing"
         return f"{role}: {said}{f' prepared={prepared}' if prepared else ''}"
 
     def on_rows(self, command: Command) -> list[str]:

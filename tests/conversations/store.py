@@ -20,7 +20,7 @@ from engine.state.recover import recover
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage, Entry, LayeredStore, MemoryStore
 from rebalance.results import COMMITTED
-from tests.conversations.fragment import state_of
+from tests.conversations.fragment import standing_of
 from tests.conversations.names import Names
 from tests.conversations.records import fragment, record
 from tests.conversations.story import Command, Interpreter, StoryError
@@ -161,7 +161,7 @@ class StoreStory(Interpreter):
         if state is None:
             return "there is no such fragment"
         prepared = [self.names.tx_name(tx) for tx in self.replica.partition(name[1]).prepared]
-        return f"{state_of(state)}{f' prepared={chr(44).join(prepared)}' if prepared else ''}"
+        return f"{standing_of(state)}{f' prepared={chr(44).join(prepared)}' if prepared else ''}"
 
     def on_result(self, command: Command) -> str:
         tx = self.names.tx(command.word("a transaction"))

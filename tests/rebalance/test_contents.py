@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage, Entry, LayeredStore, MemoryStore
-from rebalance.contents import share
+from rebalance.contents import row_digest
 from tests.engine.state.test_replica import MOVES, NAMESPACES, NEAR_A_DIGEST, PARTITIONS, Move, fold, record_of
 from wal import records as r
 from wal.ids import Fragment
@@ -33,7 +33,7 @@ def digest(replica: Replica, name: Fragment = NAME, *, rows_at_once: int = 3) ->
 
 def recomputed(replica: Replica, name: Fragment = NAME) -> int:
     """The same from its rows."""
-    return sum(share(*row) for row in replica.store.scan(name, b"", 1 << 20)) % (1 << 64)
+    return sum(row_digest(*row) for row in replica.store.scan(name, b"", 1 << 20)) % (1 << 64)
 
 
 @given(st.lists(st.tuples(MOVES, st.integers(0, 3)), min_size=15, max_size=40))
@@ -68,7 +68,7 @@ def test_the_order_of_arrival_and_the_way_of_arriving_leave_no_trace() -> None:
     copies[3].apply(r.Preload(*NAME, [1, 1], [2, 3], [b"b", b"a"], [b"2", b"3"]))
     copies[3].apply(r.FragmentReady(*NAME, 5, 7, [(1, 1)], True))
     entries = {b"a": Entry(1, 3, b"3"), b"b": Entry(1, 2, b"2")}
-    assert {digest(copy) for copy in copies} == {sum(share(*row) for row in entries.items()) % (1 << 64)}
+    assert {digest(copy) for copy in copies} == {sum(row_digest(*row) for row in entries.items()) % (1 << 64)}
 
 
 def test_a_row_that_a_transfer_lost_shows_although_the_history_was_taken_over() -> None:

@@ -74,7 +74,7 @@ class Nodes:
                 await asyncio.sleep(0.02)
 
     def _settled(self) -> bool:
-        replicas = [server.home.replica for server in self.servers.values()]
+        replicas = [server.directory.replica for server in self.servers.values()]
         counters = [{n: str(f.counter) for n, f in r.fragments.items() if f.counter.hwm} for r in replicas]
         return all(c == counters[0] for c in counters) and not any(
             p.prepared for r in replicas for p in r.partitions.values()

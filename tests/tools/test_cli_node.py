@@ -18,7 +18,7 @@ import pytest
 import engine.aio
 from engine.client.admin import ask
 from engine.errors import CorruptionError, UsageError
-from engine.host.home import open_home
+from engine.host.data_directory import open_data_directory
 from engine.host.server import Server, ServerConfig
 from engine.turn.settings import Settings
 from tests.support.commands import Background, Node, damage_log, environment, foreshore, free_port, nodes
@@ -204,11 +204,11 @@ def test_a_directory_that_may_not_be_written_is_refused(directory: Path, tmp_pat
     shut.chmod(0o500)
     for path in (shut, shut / "data"):
         with nobody(), pytest.raises(UsageError, match=f"cannot (make|use) the data directory {path}.*Permission denied"):
-            open_home(path, cluster="foreshore", node=None, settings=SETTINGS)
+            open_data_directory(path, cluster="foreshore", node=None, settings=SETTINGS)
     (directory / "lock").unlink()
     (directory / "lock").mkdir()
     with pytest.raises(UsageError, match=r"cannot use the data directory .*lock: Is a directory; expected files"):
-        open_home(directory, cluster="foreshore", node=None, settings=SETTINGS)
+        open_data_directory(directory, cluster="foreshore", node=None, settings=SETTINGS)
 
 
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_port_in_use_is_told_and_the_directory_is_free_again(tmp_path: Path) -
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, line = refused("--data", tmp_path / "n1", "--listen", address)
         assert (code, f"cannot listen on {address}: the port is in use" in line) == (2, True)
-    open_home(tmp_path / "n1", cluster="foreshore", node=None, settings=SETTINGS).close()
+    open_data_directory(tmp_path / "n1", cluster="foreshore", node=None, settings=SETTINGS).close()
 
 
 def test_an_address_of_another_machine_is_told(tmp_path: Path) -> None:

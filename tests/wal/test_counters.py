@@ -58,7 +58,7 @@ class AgainstASet(RuleBasedStateMachine):
 
     @rule(value=STARTS)
     def promise(self, value: int) -> None:
-        self.counter.promise(value)
+        self.counter.reserve_to(value)
         self.hwm = max(self.hwm, value)
 
     @rule(value=STARTS)

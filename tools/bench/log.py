@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from engine.errors import UsageError
-from engine.host.home import open_home
+from engine.host.data_directory import open_data_directory
 from engine.state.recover import recover
 from engine.state.store import LayeredStore, MemoryStore
 from engine.turn.settings import Settings
@@ -59,14 +59,14 @@ async def replay(setting: Setting, figure: str, goal: float) -> list[Measured]:
     """A restart after a `kill -9` before the first checkpoint: open the directory, and fold all of its log."""
     path = setting.directory / figure
     setting.say(f"{figure}: writing a log of {setting.updates:,} updates")
-    with closing(open_home(path, cluster=CLUSTER, node=NODE, settings=SETTINGS)) as home:
-        _append(home.log, blocks_of(setting.updates), durable=False)
+    with closing(open_data_directory(path, cluster=CLUSTER, node=NODE, settings=SETTINGS)) as opened:
+        _append(opened.log, blocks_of(setting.updates), durable=False)
     setting.say(f"{figure}: opening the directory")
     began, processor = time.perf_counter(), time.process_time()
-    home = open_home(path, cluster=CLUSTER, node=None, settings=SETTINGS)
+    opened = open_data_directory(path, cluster=CLUSTER, node=None, settings=SETTINGS)
     seconds, processor = time.perf_counter() - began, time.process_time() - processor
-    with closing(home):
-        found = sum(f.counter.lwm for f in home.replica.fragments.values())
+    with closing(opened):
+        found = sum(f.counter.lwm for f in opened.replica.fragments.values())
         count_is("updates replayed", setting.updates, found)
     log, opening = _processor_us(setting, lambda: open_log(path / "wal"))
     with closing(log):

@@ -80,6 +80,6 @@ async def sustained(setting: Setting, figure: str, goal: float) -> list[Measured
     ]
 
 
-def _percentile(waits: Sequence[float], share: float) -> float:
+def _percentile(waits: Sequence[float], fraction: float) -> float:
     ordered = sorted(waits)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+    return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] if ordered else 0.0

@@ -152,15 +152,15 @@ def _peer(setting: Setting, figure: str) -> Peer | None:
 
 
 def _make(setting: Setting, figure: str, binaries: Path) -> Peer:
-    home = setting.directory / figure / "postgres"
-    home.mkdir(mode=0o700)
+    place = setting.directory / figure / "postgres"
+    place.mkdir(mode=0o700)
     before: list[str] = []
     if os.geteuid() == 0:  # it refuses to run as root
         for path in (setting.directory, setting.directory / figure):
             path.chmod(0o711)
-        shutil.chown(home, ROOT_RUNS_AS, ROOT_RUNS_AS)
+        shutil.chown(place, ROOT_RUNS_AS, ROOT_RUNS_AS)
         before = ["runuser", "-u", ROOT_RUNS_AS, "--"]
-    data = home / "data"
+    data = place / "data"
 
     def run(name: str, *words: object) -> str:
         command = [*before, str(binaries / name), *map(str, words)]
@@ -170,15 +170,15 @@ def _make(setting: Setting, figure: str, binaries: Path) -> Peer:
         return done.stdout.strip()
 
     def ask(words: str) -> str:
-        return run("psql", "-h", home, "-U", "postgres", "-qAtc", words)
+        return run("psql", "-h", place, "-U", "postgres", "-qAtc", words)
 
     setting.say(f"{figure}: PostgreSQL inserts as many rows")
     run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
     # It keeps its log when it stops, to be read.
     options = (
-        f"-c listen_addresses='' -c unix_socket_directories={home} -c fsync=off -c max_wal_size=8GB -c wal_keep_size=8GB"
+        f"-c listen_addresses='' -c unix_socket_directories={place} -c fsync=off -c max_wal_size=8GB -c wal_keep_size=8GB"
     )
-    run("pg_ctl", "-D", data, "-w", "-l", home / "log", "-o", options, "start")
+    run("pg_ctl", "-D", data, "-w", "-l", place / "log", "-o", options, "start")
     try:
         ask("create table t (k bigint primary key, v text not null)")
         ask("checkpoint")
@@ -192,7 +192,7 @@ def _make(setting: Setting, figure: str, binaries: Path) -> Peer:
     finally:
         run("pg_ctl", "-D", data, "-w", "-m", "fast", "stop")
     if os.geteuid() == 0:
-        subprocess.run(["chown", "-R", "0:0", str(home)], check=True)  # noqa: S603, S607  # it is read as who we are
+        subprocess.run(["chown", "-R", "0:0", str(place)], check=True)  # noqa: S603, S607  # it is read as who we are
     command = [str(binaries / "pg_waldump"), "-p", str(data / "pg_wal"), "-s", begins, "-e", ends]
     told = subprocess.run([*command, "-z"], capture_output=True, encoding="utf-8", check=True).stdout  # noqa: S603
     totals = re.search(r"^Total\s+(\d+)", told, re.MULTILINE)

@@ -102,14 +102,14 @@ def demo(
 
 def _look_around(place: Path) -> list[str]:
     """Where everything is, and the commands with which to look at it."""
-    homes = " ".join(str(found.parent) for found in sorted(place.glob("*/identity.json")))
-    if not homes:
+    directories = " ".join(str(found.parent) for found in sorted(place.glob("*/identity.json")))
+    if not directories:
         return [f"the nodes' logs are in {place}"]
     return [
         f"the data directories and the nodes' logs are in {place}; look around with",
-        f"  foreshore wal counters {homes}",
-        f"  foreshore wal dump {homes.split()[0]} --namespace carriers --limit 20",
-        f"  foreshore reconcile check --engine local {homes}",
+        f"  foreshore wal counters {directories}",
+        f"  foreshore wal dump {directories.split()[0]} --namespace carriers --limit 20",
+        f"  foreshore reconcile check --engine local {directories}",
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from engine.host.home import open_home
+from engine.host.data_directory import open_data_directory
 from engine.state.store import Entry
 from engine.turn.settings import Settings
 from tools.demo.flights import Hour
@@ -195,14 +195,14 @@ def damage(directory: Path, *, cluster: str, settings: Settings, namespace: str,
 
     This is the damage that no checksum finds: as if the node had once applied something else.
     """
-    home = open_home(directory, cluster=cluster, node=None, settings=settings)
+    opened = open_data_directory(directory, cluster=cluster, node=None, settings=settings)
     try:
         name = (namespace, partition_of(key, settings.partitions))
-        entry = home.replica.store.get(name, key)
+        entry = opened.replica.store.get(name, key)
         assert entry is not None, f"{key.decode()} is in {fragment_name(name)}"
         assert entry.value is not None, f"{key.decode()} was not deleted"
-        home.replica.store.layer_of(name)[key] = Entry(entry.epoch, entry.counter, entry.value[:-1] + b" }")
-        home.store.write(home.replica.begin_checkpoint(home.log.durable_lsn, []))
+        opened.replica.store.layer_of(name)[key] = Entry(entry.epoch, entry.counter, entry.value[:-1] + b" }")
+        opened.store.write(opened.replica.begin_checkpoint(opened.log.durable_lsn, []))
     finally:
-        home.close()
+        opened.close()
     return fragment_name(name)

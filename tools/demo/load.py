@@ -227,7 +227,7 @@ def spark_line(counts: Sequence[int], *, width: int = 60, worst: Callable[[Seque
     >>> spark_line([0, 4, 8, 8], width=4), spark_line([8, 0, 8, 8], width=2), spark_line([8, 0, 4, 4], width=2, worst=max)
     ('▁▄██', '▁█', '█▄')
     """
-    share = -(-len(counts) // width) or 1
-    shown = [worst(counts[at : at + share]) for at in range(0, len(counts), share)]
+    step = -(-len(counts) // width) or 1
+    shown = [worst(counts[at : at + step]) for at in range(0, len(counts), step)]
     most = max(counts, default=0) or 1
     return "".join(SPARKS[count * (len(SPARKS) - 1) // most] for count in shown)

@@ -29,7 +29,7 @@ from engine.offline.live import is_live
 from engine.offline.repair import Unrepaired, set_right
 from engine.state.identity import read_identity
 from engine.state.store import Entry
-from rebalance.contents import share
+from rebalance.contents import row_digest
 from tools.cluster_orders import taken_anew
 from tools.reconcile.findings import HASH_BYTES, Facts, Values, entry_facts, facts_text, raw_key
 from tools.reconcile.plans import Act, Action, Header, gone
@@ -84,7 +84,7 @@ class Audit:
                 )
             self.done[note.n, note.node] = note
 
-    def settled(self, n: int, node: NodeId) -> bool:
+    def is_done(self, n: int, node: NodeId) -> bool:
         """Whether nothing is left to do."""
         note = self.done.get((n, node))
         return note is not None and note.outcome in (Outcome.APPLIED, Outcome.ALREADY)
@@ -114,9 +114,9 @@ def read_audit(path: Path) -> list[Note]:
         raise UsageError(f"{path}: {error}: expected an audit log of `foreshore reconcile apply`") from None
 
 
-def homes_of(header: Header, directories: Sequence[str]) -> dict[NodeId, Path]:
+def paths_of(header: Header, directories: Sequence[str]) -> dict[NodeId, Path]:
     """The directories by node. Raises UsageError if one is of another cluster."""
-    homes: dict[NodeId, Path] = {}
+    paths: dict[NodeId, Path] = {}
     for given in directories:
         path = Path(given.removeprefix("file://"))
         identity = read_identity(path)
@@ -128,15 +128,15 @@ def homes_of(header: Header, directories: Sequence[str]) -> dict[NodeId, Path]:
             raise UsageError(
                 f"{path} belongs to cluster {identity.cluster!r}: the plan is of another one, {header.cluster!r}"
             )
-        if identity.node in homes:
-            raise UsageError(f"{homes[identity.node]} and {path} both belong to node {identity.node!r}")
-        homes[identity.node] = path
-    return homes
+        if identity.node in paths:
+            raise UsageError(f"{paths[identity.node]} and {path} both belong to node {identity.node!r}")
+        paths[identity.node] = path
+    return paths
 
 
 def apply_plan(
     actions: Sequence[Action],
-    homes: Mapping[NodeId, Path],
+    paths: Mapping[NodeId, Path],
     audit: Audit,
     limits: Limits,
     *,
@@ -144,7 +144,7 @@ def apply_plan(
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
     """Carry out what is not done yet. Raises UsageError, before anything was changed, if that is more than it may be."""
-    pending = [(a, node) for a in actions for node in _places(a) if not audit.settled(a.n, node)]
+    pending = [(a, node) for a in actions for node in _places(a) if not audit.is_done(a.n, node)]
     if limits.changes_max and len(pending) > limits.changes_max:
         raise UsageError(f"{len(pending)} changes are left to do: expected {limits.changes_max} at most, by --max-changes")
     if not limits.deletes:
@@ -162,11 +162,11 @@ def apply_plan(
         if action.action is Act.REFETCH:
             groups.setdefault((node, (action.namespace, action.partition)), []).append(action)
     if at:
-        ordered = {place: group for place, group in groups.items() if place[0] not in homes or is_live(homes[place[0]])}
-        _anew(at, ordered, homes, audit)
+        ordered = {place: group for place, group in groups.items() if place[0] not in paths or is_live(paths[place[0]])}
+        _anew(at, ordered, paths, audit)
         groups = {place: group for place, group in groups.items() if place not in ordered}
     for (node, fragment), group in groups.items():
-        done = _refetch(node, fragment, group, homes)
+        done = _refetch(node, fragment, group, paths)
         audit.note(done)
         pace(len(done))
     through = [action for action, _ in pending if action.action in (Act.PUT, Act.DELETE)]
@@ -178,7 +178,7 @@ def apply_plan(
     with engine.connect(at) as database:
         for action in through:
             try:
-                outcome, why = _written(database, action, homes)
+                outcome, why = _written(database, action, paths)
             except Error as error:
                 outcome, why = Outcome.FAILED, str(error)
             audit.note([(action.n, "", outcome, why)])
@@ -200,7 +200,7 @@ def _places(action: Action) -> Sequence[NodeId]:
 
 
 def _anew(
-    at: str, groups: Mapping[tuple[NodeId, Fragment], Sequence[Action]], homes: Mapping[NodeId, Path], audit: Audit
+    at: str, groups: Mapping[tuple[NodeId, Fragment], Sequence[Action]], paths: Mapping[NodeId, Path], audit: Audit
 ) -> None:
     """Order the nodes to take these fragments in full from their peers, of those of which a peer has the rows."""
     wanted: dict[NodeId, list[str]] = {}
@@ -211,7 +211,7 @@ def _anew(
             why = "every copy is wrong, so no peer has the row: stop the nodes, and apply again"
             audit.note([(a.n, node, Outcome.FAILED, why) for a in group])
             continue
-        changed = _changed(node, fragment, group, homes)
+        changed = _changed(node, fragment, group, paths)
         audit.note(changed)
         left = [a for a in group if a.n not in {n for n, *_ in changed}]
         if left:
@@ -227,11 +227,11 @@ def _anew(
         audit.note([(a.n, node, Outcome.APPLIED, "taken in full from its peers") for node, group in taken for a in group])
 
 
-def _changed(node: NodeId, fragment: Fragment, group: Sequence[Action], homes: Mapping[NodeId, Path]) -> list[Done]:
+def _changed(node: NodeId, fragment: Fragment, group: Sequence[Action], paths: Mapping[NodeId, Path]) -> list[Done]:
     """What is right already, or is not what was seen any more, where the directory of the node can be looked at."""
-    if node not in homes:
+    if node not in paths:
         return []
-    held, damaged, _ = _held(homes[node], fragment)
+    held, damaged, _ = _held(paths[node], fragment)
     found: list[Done] = []
     for action in group:
         key = raw_key(action.key or "")
@@ -246,16 +246,16 @@ def _changed(node: NodeId, fragment: Fragment, group: Sequence[Action], homes: M
 Done = tuple[int, NodeId, Outcome, str]
 
 
-def _refetch(node: NodeId, fragment: Fragment, group: Sequence[Action], homes: Mapping[NodeId, Path]) -> list[Done]:
+def _refetch(node: NodeId, fragment: Fragment, group: Sequence[Action], paths: Mapping[NodeId, Path]) -> list[Done]:
     """All refetches of one fragment on one node."""
-    if node not in homes:
+    if node not in paths:
         return [(a.n, node, Outcome.FAILED, f"no directory of node {node} was given") for a in group]
     done: list[Done] = []
     rows: dict[bytes, Entry | None] = {}
     written: list[Action] = []
-    sources = Sources(homes)
+    sources = Sources(paths)
     try:
-        held, damaged, partitions = _held(homes[node], fragment)
+        held, damaged, partitions = _held(paths[node], fragment)
         for action in group:
             key = raw_key(action.key or "")
             facts: Facts = {"unreadable": True} if key in damaged else entry_facts(held.get(key), Values.HASH)
@@ -272,7 +272,7 @@ def _refetch(node: NodeId, fragment: Fragment, group: Sequence[Action], homes: M
                 rows[key] = right
                 written.append(action)
         if rows:
-            set_right(homes[node], fragment, rows, partitions)
+            set_right(paths[node], fragment, rows, partitions)
             done += [(a.n, node, Outcome.APPLIED, "") for a in written]
     except (Unrepaired, CorruptionError) as error:
         told = {n for n, *_ in done}
@@ -292,31 +292,31 @@ def _held(path: Path, fragment: Fragment) -> tuple[dict[bytes, Entry], set[bytes
 class Sources:
     """Where right rows come from: the copies and the logs that a plan names. A fragment of a copy is read once."""
 
-    def __init__(self, homes: Mapping[NodeId, Path]) -> None:
-        self._homes = homes
+    def __init__(self, paths: Mapping[NodeId, Path]) -> None:
+        self._paths = paths
         self._rows: dict[tuple[NodeId, Fragment], dict[bytes, Entry]] = {}
 
     def right(self, action: Action) -> Entry | None:
         """What the key shall be; None: nothing. Raises Error where it is not there any more."""
         if gone(action.right):
             return None
-        home, key = self._homes.get(action.source), raw_key(action.key or "")
-        if home is None:
+        path, key = self._paths.get(action.source), raw_key(action.key or "")
+        if path is None:
             raise Unrepaired(f"the row is in the directory of node {action.source}: name that as well")
         if action.lsn:
-            found = _in_record(home, action, key)
+            found = _in_record(path, action, key)
         else:
             at = (action.source, (action.namespace, action.partition))
             if at not in self._rows:
-                self._rows[at] = _held(home, at[1])[0]
+                self._rows[at] = _held(path, at[1])[0]
             found = self._rows[at].get(key)
         if found is None or not _is(key, found, action.right):
             raise Unrepaired(f"node {action.source} does not have the row any more: check again, and make a new plan")
         return found
 
 
-def _in_record(home: Path, action: Action, key: bytes) -> Entry | None:
-    for block in inspect(home / "wal", action.lsn, action.lsn):
+def _in_record(path: Path, action: Action, key: bytes) -> Entry | None:
+    for block in inspect(path / "wal", action.lsn, action.lsn):
         for record in block.records if isinstance(block, Block) else ():
             for write in record.writes if isinstance(record, r.Update | r.History | r.Prepare) else ():
                 if write.fragment == (action.namespace, action.partition):
@@ -329,10 +329,10 @@ def _in_record(home: Path, action: Action, key: bytes) -> Entry | None:
 # Through the API.
 
 
-def _written(database: engine.Database, action: Action, homes: Mapping[NodeId, Path]) -> tuple[Outcome, str]:
+def _written(database: engine.Database, action: Action, paths: Mapping[NodeId, Path]) -> tuple[Outcome, str]:
     """A put or a delete, if the primary still has what was seen."""
     key = raw_key(action.key or "")
-    right = Sources(homes).right(action)
+    right = Sources(paths).right(action)
     value = right.value if right is not None else None
     seen = action.seen.get(action.primary)
     with database.transaction() as tx:
@@ -366,8 +366,8 @@ def _same(facts: Facts, right: Facts) -> bool:
 
 
 def _is(key: bytes, entry: Entry, right: Facts) -> bool:
-    """Whether a row is the one that a plan means: by its share of the digest of contents, or by the hash of its value."""
-    return _same(entry_facts(entry, Values.HASH) | {"share": f"{share(key, entry):016x}"}, right)
+    """Whether a row is the one that a plan means: by its digest, or by the hash of its value."""
+    return _same(entry_facts(entry, Values.HASH) | {"share": f"{row_digest(key, entry):016x}"}, right)
 
 
 def _seen(facts: Facts, seen: Facts | None) -> bool:

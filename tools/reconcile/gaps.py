@@ -18,15 +18,15 @@ from wal.ids import Fragment, tx_name
 def gaps(name: Fragment, copies: Sequence[Copy], rules: Rules, compared: Compared) -> Iterator[Finding]:
     """What the in-sync ones of these copies lack."""
     expected = [c for c in copies if c.in_sync]
-    promised = max(c.view.stable for c in copies)
+    stable = max(c.view.stable for c in copies)
     if rules.grace_ms and len({c.version for c in expected}) > 1:
-        promised = 0  # read one after another while a node joined: a copy that was in sync for one is not yet for another
+        stable = 0  # read one after another while a node joined: a copy that was in sync for one is not yet for another
     top = max((c.view.counter.lwm for c in expected), default=0)
     moving = any(rules.under_way(c.node, c.view.touched_ms) for c in expected)
     found: dict[tuple[Kind, int, int, bytes], list[str]] = {}
     why: dict[tuple[Kind, int, int, bytes], str] = {}
     for copy in expected:
-        owed = max(promised, copy.view.counter.highest_applied)
+        owed = max(stable, copy.view.counter.highest_applied)
         for kind, start, delta in _parts(copy, owed, top):
             own = _claims(name, copy.partition)
             others = [x for c in copies if c is not copy for x in (*_claims(name, c.partition), *c.view.tail)]

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from engine.errors import UsageError
-from tools.reconcile.apply import Audit, Limits, Note, Outcome, apply_plan, homes_of
+from tools.reconcile.apply import Audit, Limits, Note, Outcome, apply_plan, paths_of
 from tools.reconcile.export import export_command
 from tools.reconcile.findings import Finding, facts_text
 from tools.reconcile.plans import Act, Action, Header, Rules, Strategy, make_plan, plan_bytes, read_plan
@@ -109,9 +109,9 @@ def apply_command(
     """
     data = _read(plan)
     header, actions = read_plan(data, str(plan))
-    homes = homes_of(header, directories)
+    paths = paths_of(header, directories)
     log = Audit(audit or plan.with_name(plan.name + ".audit"), data)
-    apply_plan(actions, homes, log, Limits(max_changes, not no_deletes, rate), at=at)
+    apply_plan(actions, paths, log, Limits(max_changes, not no_deletes, rate), at=at)
     mine = {a.n: a for a in actions}
     for note in log.done.values():
         if note.outcome not in (Outcome.APPLIED, Outcome.ALREADY):
@@ -121,7 +121,7 @@ def apply_command(
     touched = sorted({a.partition for a in actions if a.action is not Act.NONE})
     code = ExitCode.CONSISTENT
     if touched:
-        after = check([str(path) for path in homes.values()], only=touched)
+        after = check([str(path) for path in paths.values()], only=touched)
         emit(lines_of(after))
         code = after.exit_code
     raise typer.Exit(PART_WAY if left else code)

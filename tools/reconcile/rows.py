@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from engine.offline.rows import Alike
 from engine.state.store import Entry, Row
-from rebalance.contents import share
+from rebalance.contents import row_digest
 from tools.reconcile.copies import Compared, Copy, Rules
 from tools.reconcile.findings import KINDS, Facts, Finding, Kind, Proof, entry_facts, printable
 from tools.reconcile.votes import proof_of, right_one
@@ -115,7 +115,7 @@ class _Rows:
             for at, key in enumerate(run.keys):
                 self._one(key, run.entry(at))
             return
-        self._compared.keys += len(run.shares) - run.shares.count(DELETED)
+        self._compared.keys += len(run.digests) - run.digests.count(DELETED)
         self._unseen.difference_update(run.keys)
         doubtful: list[int] = []
         if self._hashed_to:
@@ -126,8 +126,8 @@ class _Rows:
             get, begins = witness.said.said.get, witness.view.history_from
             doubtful += [
                 at
-                for at, (key, share, counter) in enumerate(zip(run.keys, run.shares, run.counters, strict=True))
-                if (said.value != share if (said := get(key)) is not None else counter > begins)
+                for at, (key, digest, counter) in enumerate(zip(run.keys, run.digests, run.counters, strict=True))
+                if (said.value != digest if (said := get(key)) is not None else counter > begins)
             ]
         for at in sorted(dict.fromkeys(doubtful)):
             self._agreed(run.keys[at], run.entry(at))
@@ -246,7 +246,7 @@ class _Rows:
             said = witness.said
             for copy, entry in level:
                 expected = said.at(key, _applied_by(copy), witness.view.history_from)
-                if key in copy.damaged or expected is None or share(key, entry) != expected.value:
+                if key in copy.damaged or expected is None or row_digest(key, entry) != expected.value:
                     break
             else:
                 self._compared.keys += any(_alive(entry) is not None for _, entry in level)
@@ -258,7 +258,7 @@ class _Rows:
         """The entry that the log says; where no copy has it, its version, with a value that nobody has."""
         if said.value == DELETED:
             return None
-        found = next((e for e in live if e is not None and share(key, e) == said.value), None)
+        found = next((e for e in live if e is not None and row_digest(key, e) == said.value), None)
         return found if found is not None else Entry(said.epoch, said.counter, b"")
 
     def _judgement(self, key: bytes, held: Sequence[Entry | None]) -> _Judgement:
@@ -311,7 +311,7 @@ class _Rows:
         odd: dict[Kind, list[NodeId]] = {}
         for node, entry in known:
             kind = _kind(right, entry, deleted=deleted)
-            if kind is None and said is not None and said.value != DELETED and share(key, entry) != said.value:
+            if kind is None and said is not None and said.value != DELETED and row_digest(key, entry) != said.value:
                 kind = Kind.VALUE_MISMATCH  # its value is the very one that stands for the value that nobody has
             if kind is not None and only in ("", node):
                 odd.setdefault(kind, []).append(node)
@@ -376,11 +376,11 @@ def _holders(key: bytes, known: Sequence[tuple[NodeId, Entry | None]], said: Sai
     """The copies that have the row that the log says."""
     if said is None or said.value == DELETED:
         return []
-    return [node for node, entry in known if share(key, entry) == said.value]
+    return [node for node, entry in known if row_digest(key, entry) == said.value]
 
 
 def _said_facts(said: Said) -> Facts:
-    """What the log says: `epoch=2 counter=57` and the row's share of the digest of contents, `absent`, or a delete."""
+    """What the log says: `epoch=2 counter=57` and the row's digest, `absent`, or a delete."""
     if said is NOTHING:
         return {"absent": True}
     version: Facts = {"epoch": said.epoch, "counter": said.counter}

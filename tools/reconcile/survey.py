@@ -196,7 +196,7 @@ def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int, on
     )
     torn = torn_ones({s.node: s.told for s in readable})
     ended = _ended(readable)
-    decisions = settled_decisions(readable, topology)
+    decisions = decisions_in_sync(readable, topology)
     directories = {s.node: s.path for s in sorted(readable, key=lambda s: s.node)}
     count = max(1, min(shares, topology.partitions))
     bounds = [topology.partitions * at // count for at in range(count + 1)]
@@ -249,7 +249,7 @@ def _check_same_cluster(surveys: Sequence[Survey]) -> None:
         )
 
 
-def settled_decisions(surveys: Sequence[Survey], topology: Topology) -> dict[TxId, Decision]:
+def decisions_in_sync(surveys: Sequence[Survey], topology: Topology) -> dict[TxId, Decision]:
     """The decisions that all in-sync copies of their partition hold, of those copies that can be read."""
     held: dict[NodeId, dict[tuple[int, TxId], bytes]] = {
         s.node: {(number, tx): value for number, tx, value in s.decisions}

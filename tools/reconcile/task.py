@@ -14,7 +14,7 @@ import msgspec
 
 from engine.offline.directory import FragmentView, PartitionView
 from engine.state.identity import Identity
-from rebalance.table import CopyState, Placement, Topology
+from rebalance.table import Placement, Standing, Topology
 from tools.reconcile.compare import compare
 from tools.reconcile.copies import Compared, Copy
 from tools.reconcile.findings import Finding, Kind
@@ -171,7 +171,7 @@ class Task(ABC, Generic[S]):
             return
         placement = self.topology.placements[number]
         readable = [s for s in self.states if s.identity.node not in unread]
-        compared = [s for s in readable if self.standing(s, placement) == CopyState.OWNING]
+        compared = [s for s in readable if self.standing(s, placement) == Standing.OWNING]
         for node in placement.in_sync:
             if all(s.identity.node != node for s in compared):
                 counts.absent[node] = counts.absent.get(node, 0) + 1
@@ -201,7 +201,7 @@ class Task(ABC, Generic[S]):
             return LEFTOVER
         if self.topology.allocations.get(node) != state.identity.allocation:
             return OTHER_DISK
-        return CopyState.OWNING if node in placement.in_sync else CopyState.MOVING
+        return Standing.OWNING if node in placement.in_sync else Standing.MOVING
 
     def _fragment(self, name: Fragment, placement: Placement, readable: Sequence[S]) -> None:
         """Every copy that has a history, whatever its role; only one that is being filled is left out."""
@@ -232,7 +232,7 @@ class Task(ABC, Generic[S]):
         for state in readable:
             view = state.fragments.get(name)
             standing = LOADING if _loading(state, name) else roles[state.identity.node]
-            if view is not None and standing != CopyState.OWNING:
+            if view is not None and standing != Standing.OWNING:
                 self._apart(state.identity.node, standing, max(0, ahead - view.counter.lwm))
 
     def _keep(self, name: Fragment, found: Compared) -> None:
@@ -260,7 +260,7 @@ class Task(ABC, Generic[S]):
         return [
             s
             for s in self.states
-            if not _loading(s, name) and (name in s.fragments or self.standing(s, placement) == CopyState.OWNING)
+            if not _loading(s, name) and (name in s.fragments or self.standing(s, placement) == Standing.OWNING)
         ]
 
     def _apart(self, node: NodeId, standing: str, behind: int) -> None:

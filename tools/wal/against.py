@@ -1,6 +1,6 @@
 """What only the peers know: whether a log ends where it ended, or has lost what it had acknowledged.
 
-A copy that the newest map calls in sync must have whatever any other copy knows to be *settled*: durable on every in-sync
+A copy that the newest map calls in sync must have whatever any other copy knows to be *stable*: durable on every in-sync
 copy, as the primary said. What a peer has above that may have been acknowledged too, or may never have been: it is owed,
 unless it was just on its way. Histories are compared by their digests, where both know one.
 """
@@ -24,12 +24,12 @@ SHOWN = 20
 
 
 class Debt(msgspec.Struct, frozen=True):
-    """Counters of one fragment that this copy lacks and a peer has. `settled`: they were on every in-sync copy."""
+    """Counters of one fragment that this copy lacks and a peer has. `stable`: they were on every in-sync copy."""
 
     fragment: Fragment
     counters: tuple[int, int]
     peer: NodeId
-    settled: bool
+    stable: bool
 
 
 class Owed(msgspec.Struct):
@@ -43,12 +43,12 @@ class Owed(msgspec.Struct):
     @property
     def code(self) -> ExitCode:
         """How bad it is."""
-        return ExitCode.LOGIC if self.parted else ExitCode.TAIL if self.debts else ExitCode.OK
+        return ExitCode.LOGIC if self.parted else ExitCode.SHORT if self.debts else ExitCode.OK
 
     def lines(self) -> Iterator[str]:
         """For a person."""
         for debt in self.debts[:SHOWN]:
-            why = "it is settled: every in-sync copy had it" if debt.settled else "it may have been acknowledged"
+            why = "it is stable: every in-sync copy had it" if debt.stable else "it may have been acknowledged"
             first, last = debt.counters
             where = f"{fragment_name(debt.fragment)} counters={first}..{last}"
             yield f"owes {where}: {debt.peer} has what is missing here; {why}"
@@ -63,7 +63,7 @@ class Owed(msgspec.Struct):
         """For a program."""
         for debt in self.debts:
             told = {"fragment": fragment_name(debt.fragment), "counters": list(debt.counters)}
-            yield {"owes": told | {"peer": debt.peer, "settled": debt.settled}}
+            yield {"owes": told | {"peer": debt.peer, "settled": debt.stable}}
         for fragment, counter, peer in self.parted:
             yield {"parted": {"fragment": fragment_name(fragment), "counter": counter, "peer": peer}}
         yield {"against": self.peers, "compared": self.compared, "nothing_lost": not (self.debts or self.parted)}
@@ -72,7 +72,7 @@ class Owed(msgspec.Struct):
 def owed_by(state: State, others: list[State], *, live: bool) -> Owed:
     """What a directory owes, by those of its peers (`read_peers`), which were read before it.
 
-    Where nodes run (`live`), what is not settled yet may be on its way, and is not asked for.
+    Where nodes run (`live`), what is not stable yet may be on its way, and is not asked for.
     """
     owed = Owed()
     owed.peers = [other.identity.node for other in others]
@@ -87,7 +87,7 @@ def owed_by(state: State, others: list[State], *, live: bool) -> Owed:
                 owed.compared += 1
                 _ask(owed, name, state.fragments.get(name), other, theirs)
     if live:
-        owed.debts = [debt for debt in owed.debts if debt.settled]
+        owed.debts = [debt for debt in owed.debts if debt.stable]
     return owed
 
 
@@ -121,9 +121,9 @@ def read_peers(peers: list[Place], stack: ExitStack) -> list[State]:
 def _ask(owed: Owed, name: Fragment, mine: FragmentView | None, peer: State, theirs: FragmentView) -> None:
     had = mine.counter if mine is not None and not mine.loading else PartitionCounter()
     for start, delta in had.missing(theirs.counter.highest_applied):
-        for first, last, settled in _cut(start + 1, start + delta, theirs.stable):
+        for first, last, stable in _cut(start + 1, start + delta, theirs.stable):
             for lower, n in _has(theirs.counter, first - 1, last):
-                owed.debts.append(Debt(name, (lower + 1, lower + n), peer.identity.node, settled))
+                owed.debts.append(Debt(name, (lower + 1, lower + n), peer.identity.node, stable))
     common = sorted(set(theirs.digests) & set(mine.digests)) if mine is not None else []
     parted = next((c for c in common if mine is not None and mine.digests[c] != theirs.digests[c]), None)
     if parted is not None:

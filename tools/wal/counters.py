@@ -12,7 +12,7 @@ import typer
 from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import FragmentView, State, read_directory
 from engine.offline.live import is_live
-from rebalance.table import CopyState, Topology
+from rebalance.table import Standing, Topology
 from tools.terminal import ExitCode, Row, Unreadable, complain, show, word
 from tools.wal.places import Place, place_of
 from wal.ids import PARTITIONS_MAX, Fragment, NodeId, fragment_name, tx_name
@@ -93,25 +93,23 @@ class _Compared:
         for name in sorted({name for state in self.states.values() for name in state.fragments}):
             views = {node: state.fragments.get(name) for node, state in self.states.items()}
             roles = {node: self._role(name, node) for node in views}
-            in_sync = [view for node, view in views.items() if roles[node] in {CopyState.OWNING, None}]
+            in_sync = [view for node, view in views.items() if roles[node] in {Standing.OWNING, None}]
             differs = len({_stands(view) for view in in_sync}) > 1
             self.fragments += 1
             self.differing += differs
             for node, view in views.items():
-                if view is not None or roles[node] is CopyState.OWNING:
+                if view is not None or roles[node] is Standing.OWNING:
                     self.copies += view is not None
                     yield self._row(name, node, view, roles[node], differs=differs)
 
-    def _role(self, name: Fragment, node: NodeId) -> CopyState | None:
+    def _role(self, name: Fragment, node: NodeId) -> Standing | None:
         if self.topology is None or name[1] >= len(self.topology.placements):
             return None
-        return self.topology.placements[name[1]].state_of(node)
+        return self.topology.placements[name[1]].standing_of(node)
 
-    def _row(
-        self, name: Fragment, node: NodeId, view: FragmentView | None, role: CopyState | None, *, differs: bool
-    ) -> Row:
+    def _row(self, name: Fragment, node: NodeId, view: FragmentView | None, role: Standing | None, *, differs: bool) -> Row:
         head: dict[str, Any] = {"fragment": word(fragment_name(name).encode("utf-8", "surrogatepass")), "node": node}
-        head["copy"] = None if role is None else "not-a-copy" if role is CopyState.NONE else str(role)
+        head["copy"] = None if role is None else "not-a-copy" if role is Standing.NONE else str(role)
         if view is None:
             nothing = dict.fromkeys(("lwm", "hwm", "ranges", "gaps", "in_doubt", "epoch", "digest", "loading"))
             return head | nothing | {"missing": True, "differs": differs}

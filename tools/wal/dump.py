@@ -73,7 +73,7 @@ def dump(
     limit: Annotated[int, typer.Option(min=0, help="Stop after so many records; 0: none is too many.")] = 0,
     last: Annotated[int, typer.Option(min=0, help="Only the last so many records of each log; 0: all.")] = 0,
     reverse: Annotated[bool, typer.Option("--reverse", help="The newest first.")] = False,
-    tail: Annotated[bool, typer.Option("--follow", help="Go on with what the node appends, until interrupted.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what the node appends, until interrupted.")] = False,
     pager: Annotated[bool, typer.Option("--pager", help="At a terminal, let $PAGER show it.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -95,7 +95,7 @@ def dump(
         counters=span_of("--counter", counter),
         times=_times(from_time, to_time, now_ms),
     )
-    if tail and (reverse or last):
+    if follow and (reverse or last):
         raise UsageError("--follow goes on with what is appended: expected neither --reverse nor --last beside it")
     places = [place_of(text) for text in directories]
     render = _renderer(values, keys, several=len(places) > 1, as_json=as_json)
@@ -103,7 +103,7 @@ def dump(
 
     def batches() -> Iterator[list[str]]:
         """What is shown, block by block: of a log that is followed nothing waits for the next one."""
-        if tail:
+        if follow:
             yield from (
                 list(render(place, block, wanted)) for place, block in _following(places, from_lsn, to_lsn, trouble)
             )

@@ -90,7 +90,7 @@ class Logic:
     def _check_keys(self, lsn: int, write: r.Write) -> None:
         if write.stable > write.start:
             name = fragment_name(write.fragment)
-            self._add("stable", lsn, f"{name} counter {write.start + 1} calls {write.stable} settled, which came later")
+            self._add("stable", lsn, f"{name} counter {write.start + 1} calls {write.stable} stable, which came later")
         if self._partitions and not write.namespace.startswith(INTERNAL):
             for key in write.keys:
                 right = partition_of(key, self._partitions)

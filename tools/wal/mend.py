@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from engine.errors import UsageError
-from engine.host.home import held
+from engine.host.data_directory import held
 from engine.state.store_errors import StoreError
 from engine.state.store_lmdb import LmdbStore
 from tools.terminal import Unreadable, complain, show

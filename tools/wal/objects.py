@@ -123,8 +123,8 @@ class Told:
                 points = [s.Point(_name(ns), partition, counter) for ns, partition, counter in dropped]
                 return s.Trimmed(**head, first_lsn=first_lsn, dropped=points)
             case r.Stable(partition, epoch, counters):
-                settled = [s.Point(_name(ns), partition, counter) for ns, counter in counters]
-                return s.Stable(**head, partition=partition, epoch=epoch, counters=settled)
+                points = [s.Point(_name(ns), partition, counter) for ns, counter in counters]
+                return s.Stable(**head, partition=partition, epoch=epoch, counters=points)
             case r.Compare(partition, epoch, copy_on, round_):
                 return s.Compare(**head, partition=partition, epoch=epoch, copy_on=copy_on, round=round_)
             case r.Origin(partition, epoch, tx, by, label, client, address):

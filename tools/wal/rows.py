@@ -1,7 +1,7 @@
 """What a log says of each key, against what a store has: the same wrong value in every store is found by nothing else.
 
 A reading of the log keeps, for each key of the wanted fragments, the newest entry that it tells of: who issued it, and its
-share of the digest of contents, which says the value as well. It is no second fold: what a log does not tell (rows of a
+row digest, which says the value as well. It is no second fold: what a log does not tell (rows of a
 transfer that began before it, keys whose undoing it saw and whose fetching it did not) is *unknown*, and nothing is said
 about it.
 """
@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from engine.state.store import Entry
-from rebalance.contents import packed_share, share
+from rebalance.contents import packed_row_digest, row_digest
 from wal import records as r
 from wal.ids import Fragment, TxId
 
 DELETED = 0
-"""The share of what is not there."""
+"""The digest of a row that is not there."""
 
 _VERSION = struct.Struct(">QQ").pack
 
 
 class Said(NamedTuple):
-    """The newest that a log tells of a key. `value` is its share of the digest of contents, or DELETED."""
+    """The newest that a log tells of a key. `value` is its row digest, or DELETED."""
 
     epoch: int
     counter: int
@@ -106,7 +106,7 @@ class Rows:
             return f"the log has {_named(said)}, which came later"
         if have > said[:2]:
             return "" if entry.counter <= history_from else f"the newest in the log is {_named(said)}"
-        return "" if share(key, entry) == said.value else f"the log has another value at {_named(said)}"
+        return "" if row_digest(key, entry) == said.value else f"the log has another value at {_named(said)}"
 
     def sure(self, key: bytes, entry: Entry | None, history_from: int) -> bool | None:
         """Whether a store's entry is what the log says; None where the log does not tell."""
@@ -179,14 +179,14 @@ class LogRows:
         if self.beyond or (rows.above is not None and write.end > rows.above and not rows.loading):
             for counter, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
                 if rows.above is not None:
-                    rows.write(key, Said(epoch, counter, share(key, Entry(epoch, counter, value))), beyond=self.beyond)
+                    rows.write(key, Said(epoch, counter, row_digest(key, Entry(epoch, counter, value))), beyond=self.beyond)
             return
         said, unknown = rows.said, rows.unknown
         for key, value in zip(write.keys, write.values, strict=True):
             counter += 1
             held = said.get(key)
             if held is None or held.counter < counter or held.epoch < epoch:
-                found = DELETED if value is None else packed_share(key, _VERSION(epoch, counter), value)
+                found = DELETED if value is None else packed_row_digest(key, _VERSION(epoch, counter), value)
                 rows.put(key, Said(epoch, counter, found))
             elif unknown:
                 unknown.discard(key)
@@ -202,7 +202,7 @@ class LogRows:
             rows.live.discard(key)
             if counter:
                 entry = Entry(epoch, counter, value)
-                rows.put(key, Said(epoch, counter, share(key, entry)))
+                rows.put(key, Said(epoch, counter, row_digest(key, entry)))
             else:
                 rows.said.pop(key, None)
                 rows.unknown.discard(key)

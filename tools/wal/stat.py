@@ -118,8 +118,8 @@ class _Counted:
         """The figures, the largest first."""
         whole = sum(self._bytes_by_type.values()) or 1
         for kind, size in self._bytes_by_type.most_common():
-            share = f"{100 * size / whole:.1f}%"
-            yield {"node": node, "type": kind, "records": self._by_type[kind], "bytes": size, "share": share}
+            percent = f"{100 * size / whole:.1f}%"
+            yield {"node": node, "type": kind, "records": self._by_type[kind], "bytes": size, "share": percent}
         for namespace, tally in sorted(self._by_namespace.items(), key=lambda at: -at[1][1]):
             head: dict[str, Any] = {"node": node, "namespace": word(namespace.encode("utf-8", "surrogatepass"))}
             yield head | dict(zip(TALLIED, tally, strict=True))

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from rebalance import table as topologies
-from rebalance.table import CopyState, Topology
+from rebalance.table import Standing, Topology
 from tools.wal.copy_at_rest import AtRest
 from tools.wal.objects import value_hash
 from wal import Block, RawBlock
@@ -187,7 +187,7 @@ class Story:
         def counts(node: NodeId) -> bool:
             if topology is None or self.fragment[1] >= len(topology.placements):
                 return True
-            return topology.placements[self.fragment[1]].state_of(node) is CopyState.OWNING
+            return topology.placements[self.fragment[1]].standing_of(node) is Standing.OWNING
 
         last = max(filter(None, stands.values()), key=lambda change: (change.epoch, change.counter), default=None)
         alike = [node for node in stands if counts(node)]

@@ -52,7 +52,7 @@ class Trouble:
         if not self._quiet:
             complain(f"{place.path}: {finding}")
         code = code_of(finding)
-        if not (place.live and code is ExitCode.TAIL):  # it is being written
+        if not (place.live and code is ExitCode.SHORT):  # it is being written
             self._code = max(code, self._code)
 
     def files(self, place: Place) -> list[SegmentInfo]:

@@ -124,7 +124,7 @@ class Checked:
     @property
     def codes(self) -> list[ExitCode]:
         """All that is wrong, as exit codes, the worst last."""
-        found = {code_of(finding) for finding in self.findings if not self._settled(finding)}
+        found = {code_of(finding) for finding in self.findings if not self._excused(finding)}
         found |= {problem.code for problem in self.problems}
         if self.owed is not None and self.owed.code:
             found.add(self.owed.code)
@@ -135,10 +135,10 @@ class Checked:
         """How bad it is."""
         return max(self.codes, default=ExitCode.OK)
 
-    def _settled(self, finding: Finding) -> bool:
+    def _excused(self, finding: Finding) -> bool:
         """Whether a finding is none: a live node is just writing there, or its peers say that nothing of it is owed."""
         asked = self.owed is not None and self.owed.code is ExitCode.OK
-        return code_of(finding) is ExitCode.TAIL and (self.place.live or asked)
+        return code_of(finding) is ExitCode.SHORT and (self.place.live or asked)
 
     def lines(self) -> Iterator[str]:
         """For a person."""
@@ -178,7 +178,7 @@ class Checked:
                 return "WRONG, and nothing is lost: bytes that say nothing of their own are not what was written"
             case ExitCode.UNREADABLE:
                 return "written by a newer version, or cannot be read: look at it with that one, or see to the disk"
-            case ExitCode.TAIL:
+            case ExitCode.SHORT:
                 return (
                     "whole up to its end, and the end is gone; whether that was promised its peers know: `foreshore wal "
                     f"verify {where} --against` and their directories. If it is alone, the next start sets it aside"
@@ -233,7 +233,7 @@ class Checked:
                 f"from peers, and then remove its note, {loss_name(loss)}"
             )
             if loss.last_lsn >= loss.first_lsn:
-                self._problem("lost", ExitCode.TAIL if loss.last_lsn >= report.last_lsn else ExitCode.MISSING, what)
+                self._problem("lost", ExitCode.SHORT if loss.last_lsn >= report.last_lsn else ExitCode.MISSING, what)
         if place.directory is not None and not report.segments and not report.findings:
             what = f"{place.log} has no segment: a node that was ever started has one, and its start in it"
             self._problem("missing", ExitCode.MISSING, what)

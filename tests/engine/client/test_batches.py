@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import errors
-from engine.client.batches import REQUEST_BYTES, REQUEST_KEYS, SHARE_BYTES_MAX, batches_of
+from engine.client.batches import PART_BYTES_MAX, REQUEST_BYTES, REQUEST_KEYS, batches_of
 from engine.protocol.limits import KEYS_MAX
 from wal.ids import partition_of
 
@@ -38,7 +38,7 @@ def test_large_values_are_cut_by_their_bytes() -> None:
 
 
 TOO_MANY = {b"%06d" % n: b"" for n in range(KEYS_MAX + 1)}
-TOO_LARGE = dict.fromkeys((b"a", b"b"), bytes(SHARE_BYTES_MAX // 2))
+TOO_LARGE = dict.fromkeys((b"a", b"b"), bytes(PART_BYTES_MAX // 2))
 
 
 @pytest.mark.parametrize("writes", [TOO_MANY, TOO_LARGE], ids=["keys", "bytes"])

@@ -108,7 +108,7 @@ def record_of(move: Move, replica: Replica) -> r.Record:
             return r.FragmentReady(*name, lwm + 2, 7, [(1, 1)], True)
 
 
-def state_of(replica: Replica) -> dict[str, Any]:
+def standing_of(replica: Replica) -> dict[str, Any]:
     """Everything that two replicas can differ in."""
     return {
         "fragments": {name: (image_of(f), str(f.counter), f.dirty) for name, f in replica.fragments.items()},
@@ -147,7 +147,7 @@ def test_the_quick_way_says_and_leaves_what_the_general_one_does(moves: list[Mov
         assert replica_said == general_said, record
         if isinstance(general_said, type):
             return  # a record that no node writes: it stops one
-        assert state_of(quick) == state_of(general), record
+        assert standing_of(quick) == standing_of(general), record
         quick.check()
 
 
@@ -161,7 +161,7 @@ def test_a_record_after_a_fragment_has_gone_finds_both_replicas_alike() -> None:
         record = record_of(Move(kind, *name, 0, 0, 0, 0, [b"a"], value, b""), general)
         assert fold(quick, record, lsn) == fold(general, record, lsn)
     assert name not in general.fragments
-    assert state_of(quick) == state_of(general)
+    assert standing_of(quick) == standing_of(general)
 
 
 def test_the_quick_way_is_taken_by_single_puts_that_follow_each_other() -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from engine.state.store import GONE, BaseStore, CheckpointImage, Entry, LayeredStore, Loaded, MemoryStore, Row
 from engine.state.store_lmdb import LmdbStore
-from rebalance.contents import share
+from rebalance.contents import row_digest
 from wal.ids import DECISIONS, KEY_BYTES_MAX, Fragment
 
 Rows: TypeAlias = dict[Fragment, dict[bytes, Entry]]
@@ -273,7 +273,7 @@ class LayeredModel(RuleBasedStateMachine):
                 continue
             while not walk.done:
                 assert walk.step(2) > 0
-            assert walk.digest == sum(share(*row) for row in self.now.get(fragment, {}).items()) % (1 << 64)
+            assert walk.digest == sum(row_digest(*row) for row in self.now.get(fragment, {}).items()) % (1 << 64)
 
     @precondition(lambda self: self.frozen is None)
     @invariant()

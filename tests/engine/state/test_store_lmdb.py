@@ -36,7 +36,7 @@ from engine.state.store_envelope import (
 from engine.state.store_errors import StoreDamaged, StoreFailed, StoreForeign, StoreFull, StoreInUse, StoreTooNew
 from engine.state.store_file import FORMAT, structure_problems
 from engine.state.store_lmdb import LmdbStore
-from rebalance.contents import share
+from rebalance.contents import row_digest
 from tests.engine.state.store_child import FRAGMENTS, MAP_BYTES, contents, held, states, story
 from tests.support.patience import PATIENCE_SECONDS, joined, next_line, waiting
 from wal.checksum import reference_crc32c
@@ -161,7 +161,7 @@ def test_the_formats_that_were_promised_are_read(path: Path, golden: Path) -> No
 
 def digest_of(rows: Mapping[bytes, Entry | None]) -> int:
     """The digest of these rows."""
-    return sum(share(key, entry) for key, entry in rows.items()) % (1 << 64)
+    return sum(row_digest(key, entry) for key, entry in rows.items()) % (1 << 64)
 
 
 def test_the_golden_checksums_are_those_that_anybody_can_compute() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from engine.state.replica import Replica
-from rebalance.contents import share
+from rebalance.contents import row_digest
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
@@ -54,7 +54,7 @@ class EqualCounters(Oracle):
         name = state[0]
         found = machine.node.core.replica.store.scan(name, b"", ROWS_AT_ONCE)
         digest = contents_digest(machine.node.core.replica, name)
-        if digest is not None and digest != sum(share(*row) for row in found) % (1 << 64):
+        if digest is not None and digest != sum(row_digest(*row) for row in found) % (1 << 64):
             raise Violation(
                 "equal-counters",
                 f"at lwm={state[1]} {machine.name} says that it contains {digest:016x}, and its rows say something else",

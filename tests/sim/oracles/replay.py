@@ -56,7 +56,7 @@ class Replay(Oracle):
         assert machine.log is not None
         with machine.disk.unwatched():
             second = recover(LayeredStore(base), machine.log)
-        was, is_now = state_of(first), state_of(second)
+        was, is_now = standing_of(first), standing_of(second)
         for what in (*was, *(w for w in is_now if w not in was)):
             if was.get(what) != is_now.get(what):
                 raise Violation(
@@ -72,7 +72,7 @@ def _reaches(machine: Machine, kept: tuple[str, int, MemoryStore]) -> bool:
     return kept[0] == machine.allocation and machine.log.segments()[0].first_lsn <= kept[1] + 1
 
 
-def state_of(replica: Replica) -> dict[str, Any]:
+def standing_of(replica: Replica) -> dict[str, Any]:
     """Everything that recovery makes, by name; tombstones are left out, for a checkpoint may forget them."""
     state: dict[str, Any] = {
         "node": (replica.incarnation, replica.promised, replica.accepted, replica.committed),

@@ -72,7 +72,7 @@ def claims_outlive_the_map_that_settled_them(machine: Machine) -> None:
     held = machine.node.claims
 
     def settle(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        held._settled_by = Version(1 << 30, 0)
+        held._voided_by = Version(1 << 30, 0)
         original(*args, **kwargs)
 
     around(held, "_settle", settle)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from engine import errors
 from rebalance.fragment import FragmentState
-from rebalance.table import CopyState, Placement, Topology
+from rebalance.table import Placement, Standing, Topology
 from tests.conversations.names import key_in
 from tests.sim.machine import Machine
 from tests.sim.oracles import unsettled
@@ -283,8 +283,8 @@ def _primary(stage: Stage, partition: int) -> Machine | None:
 def state(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """What a node's copy is, by the newest map."""
     node = stage.machine(statement, words[0]).name
-    found = _placement(stage, statement, words[1]).state_of(node)
-    return "NONE" if found is CopyState.NONE else str(found)
+    found = _placement(stage, statement, words[1]).standing_of(node)
+    return "NONE" if found is Standing.NONE else str(found)
 
 
 @expects("primary", "PARTITION = NODE|none", least=1)

@@ -87,11 +87,11 @@ def test_a_write_of_an_epoch_after_the_next_one_began(copy: Copy) -> None:
     assert found.endswith(f"of partition {name[1]} in epoch {epoch}, after epoch {epoch + 1} began")
 
 
-def test_what_is_called_settled_before_it_was_written(copy: Copy) -> None:
+def test_what_is_called_stable_before_it_was_written(copy: Copy) -> None:
     write = copy.next(b"k9", stable=1000)
     copy.say(r.Update([write]))
     (found,) = told(copy.directory, "--logic")
-    assert found.endswith(f"counter {write.end} calls 1000 settled, which came later")
+    assert found.endswith(f"counter {write.end} calls 1000 stable, which came later")
 
 
 def test_an_outcome_without_a_prepare_leaves_a_hole_that_somebody_has_to_explain(copy: Copy) -> None:

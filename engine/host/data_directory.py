@@ -60,7 +60,7 @@ ORPHAN_SECONDS = 30.0
 MakeDisk: TypeAlias = Callable[[Path], Disk]
 
 
-class Home:
+class DataDirectory:
     """An open data directory."""
 
     def __init__(self, path: Path, identity: Identity, log: Log, store: LmdbStore, replica: Replica, lock: int) -> None:
@@ -87,7 +87,7 @@ class Home:
         os.close(self._lock)
 
 
-def open_home(
+def open_data_directory(
     path: Path,
     *,
     cluster: str,
@@ -95,7 +95,7 @@ def open_home(
     settings: Settings,
     accept_loss: bool = False,
     disk: MakeDisk = DirectoryDisk,
-) -> Home:
+) -> DataDirectory:
     """Open a data directory, or make it; recover what it holds.
 
     `node`: None takes the directory's own id, or draws one for a new directory. `disk` holds the log. Raises UsageError,
@@ -179,7 +179,9 @@ def _identify(path: Path, cluster: str, node: NodeId | None) -> Identity:
     return identity
 
 
-def _open(path: Path, identity: Identity, settings: Settings, lock: int, *, accept_loss: bool, disk: MakeDisk) -> Home:
+def _open(
+    path: Path, identity: Identity, settings: Settings, lock: int, *, accept_loss: bool, disk: MakeDisk
+) -> DataDirectory:
     try:
         base = LmdbStore(path / "store", patience_seconds=ORPHAN_SECONDS)
         try:
@@ -197,7 +199,7 @@ def _open(path: Path, identity: Identity, settings: Settings, lock: int, *, acce
             raise
     except (LogError, StoreError, DiskError, ValueError) as error:
         raise _refusal(path, error) from error
-    return Home(path, identity, log=log, store=base, replica=replica, lock=lock)
+    return DataDirectory(path, identity, log=log, store=base, replica=replica, lock=lock)
 
 
 def _refusal(path: Path, error: Exception) -> Error:
