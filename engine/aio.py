@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
@@ -425,12 +424,10 @@ async def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001
     `settings` are those of `engine.turn.settings.Settings`; a new directory has 16 partitions unless they say
     otherwise. Raises UsageError, CorruptionError and DiskFull.
     """
-    if not isinstance(path, str | PathLike):
-        raise errors.UsageError(f"the directory is {path!r}: expected a path")
-    return await open_embedded(Path(path), settings)
+    return await open_embedded(path, settings)
 
 
-async def open_embedded(path: Path, settings: dict[str, Any], **how: Any) -> Database:
+async def open_embedded(path: str | Path, settings: dict[str, Any], **how: Any) -> Database:
     """`open`, where `how` may say on which disk the log is: for those who try out what happens when one fails."""
     try:
         from engine.host.embedded import ADDRESS, open_node  # noqa: PLC0415  # a remote client needs neither LMDB nor the node

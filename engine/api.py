@@ -35,7 +35,7 @@ from engine.client.codecs import Codec, CodecName
 from engine.client.here import OfThisProcess
 from engine.client.loop import Loop, immortal, iterate
 from engine.client.namespace import PAGE_ROWS
-from engine.client.running import Level, Mode, TransactionOptions, at_once, check_run, joined, pause
+from engine.client.running import Level, Mode, TransactionOptions, at_once, check_function, check_run, joined, pause
 from engine.client.timing import Aged
 from engine.client.transaction import Concurrency, entered
 
@@ -422,6 +422,7 @@ def transactional(function: Callable[..., Any]) -> Callable[..., Any]:
     Called with a Database it begins a transaction, commits it and retries it as `Database.run` does; called with a
     Transaction it joins it, and commits nothing. So such functions compose. For asynchronous functions too.
     """
+    check_function(function)
     if asyncio.iscoroutinefunction(function):
 
         @wraps(function)

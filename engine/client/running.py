@@ -37,10 +37,15 @@ async def pause(attempt: int) -> None:
     await asyncio.sleep(seconds * random.uniform(0.5, 1.5))  # noqa: S311  # spreads retries, hides no secret
 
 
-def check_run(function: object, attempts: int) -> None:
-    """Raise UsageError for what cannot be run."""
+def check_function(function: object) -> None:
+    """Raise UsageError for what is no function of a transaction."""
     if not callable(function):
         raise errors.UsageError(f"expected a function of a transaction, found {type(function).__name__}")
+
+
+def check_run(function: object, attempts: int) -> None:
+    """Raise UsageError for what cannot be run."""
+    check_function(function)
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
         raise errors.UsageError(f"attempts is {attempts!r}: expected a whole number, at least 1")
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import logging
 import secrets
-from pathlib import Path
-from typing import Any, Protocol, get_args
-
-import msgspec
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from engine import errors
 from engine.host.data_directory import DataDirectory, MakeDisk, as_engine_error, open_data_directory
@@ -17,8 +14,9 @@ from engine.host.driver import Driver
 from engine.node.node import Node
 from engine.protocol.limits import weight_of
 from engine.protocol.requests import Admin, Reply
+from engine.state.identity import directory_of
 from engine.turn.effects import Asked, ClientSeen, SessionId
-from engine.turn.settings import Settings, check_settings
+from engine.turn.settings import settings_of
 from rebalance.lives import INCARNATION_BITS
 from wal import DirectoryDisk
 
@@ -106,33 +104,12 @@ class Embedded:
             self._asker.on_replies(ADDRESS, [reply for _, reply in replies])
 
 
-def _check(name: str, kind: Any, value: object) -> None:
-    """Raise UsageError for a value that a setting cannot have."""
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        said, choices = str(error), getattr(get_args(kind)[0], "__members__", None)
-        if choices:
-            near = difflib.get_close_matches(str(value).upper(), choices, n=1)
-            said = f"expected one of {', '.join(choices)}" + (f"; did you mean {near[0]!r}?" if near else "")
-        raise errors.UsageError(f"{name} is {value!r}: {said}") from None
-
-
-async def open_node(path: Path, options: dict[str, Any], *, disk: MakeDisk = DirectoryDisk) -> Embedded:
+async def open_node(path: object, options: Mapping[str, Any], *, disk: MakeDisk = DirectoryDisk) -> Embedded:
     """Open a directory as a cluster of one, not begun yet. `disk` holds the log."""
-    known = Settings.__struct_fields__
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            expected = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
-            raise errors.UsageError(f"unknown setting {name!r}: {expected}")
-    for field in msgspec.structs.fields(Settings):
-        if field.name in options:
-            _check(field.name, field.type, options[field.name])
-    settings = msgspec.convert(ALONE | options, Settings)
-    check_settings(settings)
+    settings = settings_of(options, ALONE)
+    place = directory_of(path)
     directory = await asyncio.get_running_loop().run_in_executor(
-        None, lambda: open_data_directory(path, cluster=settings.cluster, node=None, settings=settings, disk=disk)
+        None, lambda: open_data_directory(place, cluster=settings.cluster, node=None, settings=settings, disk=disk)
     )
     node = Node(
         settings,

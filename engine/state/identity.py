@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     node: NodeId
     allocation: str
+
+
+def directory_of(path: object) -> Path:
+    """The directory that a caller means. Raises UsageError for what names none on any disk."""
+    said = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(said, str) or not said or "\0" in said or any("\ud800" <= letter <= "\udfff" for letter in said):
+        raise UsageError(f"the directory is {path!r}: expected a path")
+    return Path(said)
 
 
 def read_identity(path: Path) -> Identity | None:

@@ -37,7 +37,10 @@ from engine.aio import Setting
 from engine.api import Database, connect
 from engine.client.admin import ask, form
 from engine.client.loop import Loop
+from engine.client.timing import check_seconds
 from engine.errors import Error, Unavailable, UsageError
+from engine.state.identity import directory_of
+from engine.turn.settings import settings_of
 
 QUICK: MappingProxyType[str, Setting] = MappingProxyType(
     {
@@ -134,7 +137,7 @@ class Cluster:
         another, and connections stay. Nodes that are not named are a side by themselves. Clients reach all of them."""
         chosen: dict[str, int] = {}
         for number, side in enumerate(sides, 1):
-            if isinstance(side, str):
+            if isinstance(side, str) or not isinstance(side, Iterable):
                 raise UsageError(f"a side is {side!r}: expected names of nodes in a list")
             for name in side:
                 self._process(name)
@@ -189,7 +192,7 @@ class Cluster:
     # Processes.
 
     def _process(self, name: str) -> _Process | None:
-        if name not in self._nodes:
+        if not isinstance(name, str) or name not in self._nodes:
             raise UsageError(f"there is no node {name!r}: expected one of {', '.join(self._nodes)}")
         return self._nodes[name]
 
@@ -323,14 +326,19 @@ def cluster(
     `directory` must be empty or not there yet, and stays; without it there is a temporary one, which goes. `timeout`
     (seconds) bounds every wait. `settings` are those of `engine.turn.settings.Settings`, over the quick ones (`QUICK`).
     """
-    if not 1 <= nodes <= NODES_MAX:
-        raise UsageError(f"nodes is {nodes}: expected 1 to {NODES_MAX}")
-    place = Path(directory) if directory is not None else Path(tempfile.mkdtemp(prefix="foreshore-testing-"))
-    place.mkdir(parents=True, exist_ok=True)
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or not 1 <= nodes <= NODES_MAX:
+        raise UsageError(f"nodes is {nodes!r}: expected 1 to {NODES_MAX}")
+    check_seconds("timeout", timeout)
+    chosen: dict[str, Setting] = {"backups": min(2, nodes - 1), **settings}
+    settings_of(chosen, QUICK)
+    place = Path(tempfile.mkdtemp(prefix="foreshore-testing-")) if directory is None else directory_of(directory)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{place} cannot be made: {error.strerror}; expected a directory for new nodes") from error
     if any(place.iterdir()):
         raise UsageError(f"{place} is not empty: expected a directory for new nodes")
-    chosen: dict[str, Setting] = {**QUICK, "backups": min(2, nodes - 1), **settings}
-    made = Cluster(place, [f"n{number}" for number in range(1, nodes + 1)], chosen, timeout=timeout)
+    made = Cluster(place, [f"n{number}" for number in range(1, nodes + 1)], {**QUICK, **chosen}, timeout=timeout)
     try:
         made.form()
         yield made

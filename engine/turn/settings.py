@@ -8,10 +8,13 @@ config` prints what is written here, and `tools.config` checks what an operator 
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import fields
 
 from engine.errors import UsageError
 
@@ -94,3 +97,31 @@ def check_settings(settings: Settings) -> None:
             f"wal_total_bytes is {settings.wal_total_bytes} and wal_segment_bytes is {settings.wal_segment_bytes}: "
             "expected room for three segments, the one that is written, the next, and one of history"
         )
+
+
+def settings_of(options: Mapping[str, Any], base: Mapping[str, Any]) -> Settings:
+    """The settings that an application chose, over others. Raises UsageError."""
+    known = Settings.__struct_fields__
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            expected = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+            raise UsageError(f"unknown setting {name!r}: {expected}")
+    for field in fields(Settings):
+        if field.name in options:
+            _check(field.name, field.type, options[field.name])
+    settings = convert({**base, **options}, Settings)
+    check_settings(settings)
+    return settings
+
+
+def _check(name: str, kind: Any, value: object) -> None:
+    """Raise UsageError for a value that a setting cannot have."""
+    try:
+        convert(value, kind)
+    except (ValidationError, UnicodeError) as error:
+        said, choices = str(error), getattr(get_args(kind)[0], "__members__", None)
+        if choices:
+            near = difflib.get_close_matches(str(value).upper(), choices, n=1)
+            said = f"expected one of {', '.join(choices)}" + (f"; did you mean {near[0]!r}?" if near else "")
+        raise UsageError(f"{name} is {value!r}: {said}") from None

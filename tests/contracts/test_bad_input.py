@@ -6,6 +6,8 @@ the API is tried as well. A refusal is an `engine.Error`, and of a wrong argumen
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator
@@ -17,6 +19,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import engine
+from engine import aio
+from engine.client.loop import Loop
+from engine.testing import Cluster, cluster
+from tests.contracts.driven import Driven
 
 
 class Odd:
@@ -34,7 +40,7 @@ class Unhashable(Odd):
 
 ANYTHING: list[Any] = [
     *(None, True, False, 0, 1, -1, 3, 1 << 70, 0.0, 0.5, -2.5, 1e-9, math.inf, -math.inf, math.nan),
-    *("", "k", "key", "a b", "\0", "x" * 500, "é", "\ud800", "n" * 70, "json", "jsn", "PESSIMISTIC", "OPTIMISTC"),
+    *("", "k", "key", "a b", "\0", "x" * 500, "é", "\ud800", "n" * 70, "\udcff", "json", "jsn", "PESSIMISTIC", "OPTIMISTC"),
     *(b"", b"k", b"x" * 401, bytearray(b"k"), memoryview(b"k"), b"\xff" * 10),
     *([], ["k"], [b"k"], [1], ["k", b"k"], [[]], [None], [("k", "v")], [("k",)], [("k", "v", 1)], ("k",), [b"k", b"k"]),
     *({}, {"k": "v"}, {b"k": b"v"}, {"k": None}, {1: 2}, {"k": {1, 2}}, {"s"}, frozenset({b"k"})),
@@ -187,8 +193,145 @@ def test_open_refuses_what_is_no_setting(tmp_path_factory: pytest.TempPathFactor
 
 @given(path=VALUES)
 @PROFILE
-def test_open_refuses_what_is_no_path(tmp_path: Path, path: Any) -> None:
-    if isinstance(path, str | Path):
+def test_open_refuses_what_is_no_path(path: Any) -> None:
+    if isinstance(path, str | Path) and str(path).isprintable() and str(path):
         return
     with pytest.raises(engine.UsageError):
         engine.open(path).close()
+
+
+@given(function=VALUES, first=VALUES)
+@PROFILE
+def test_what_is_no_function_of_a_transaction_is_refused_where_it_is_marked(function: Any, first: Any) -> None:
+    try:
+        marked = engine.transactional(function)
+    except engine.UsageError:
+        assert not callable(function)
+        return
+    assert callable(function)
+    with pytest.raises(engine.UsageError):
+        marked(first)
+
+
+@given(codec=VALUES)
+@PROFILE
+def test_keys_that_are_tuples_go_with_a_codec_only(codec: Any) -> None:
+    with contextlib.suppress(engine.UsageError):
+        assert isinstance(engine.by_tuple(codec), engine.Codec)
+
+
+# Asynchronous: the same again, each in the form that is native.
+
+FEW = settings(PROFILE, max_examples=40)
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
+    """A node in this process, by its asynchronous face."""
+    loop = Loop()
+    path = tmp_path_factory.mktemp("native")
+    with Driven(loop.run(aio.open(path, partitions=2, durability="NONE", lock_timeout_ms=50)), loop) as database:
+        yield database
+    loop.stop()
+
+
+def signed(driven: Driven, of: type, method: str) -> Callable[..., Any]:
+    """A method that can be called here, with the signature that it has there."""
+    call: Callable[..., Any] = functools.wraps(getattr(of, method))(functools.partial(getattr(driven, method)))
+    call.__signature__ = inspect.signature(
+        getattr(of, method)
+    ).replace(  # type: ignore[attr-defined]
+        parameters=list(inspect.signature(getattr(of, method)).parameters.values())[1:]
+    )
+    return call
+
+
+ASYNCHRONOUS = [(of, name) for of in (aio.Namespace, aio.Database) for name in public(of) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize(("of", "method"), [pair for pair in ASYNCHRONOUS if pair[1] not in {"run", "did_commit"}])
+@given(data=st.data())
+@FEW
+def test_the_asynchronous_form_refuses_what_it_cannot_do(
+    native: Driven, of: type, method: str, data: st.DataObject
+) -> None:
+    face = native if of is aio.Database else native.namespace("native", codec="json")
+    attempt(data, method, signed(face, of, method))
+
+
+@pytest.mark.parametrize("method", [name for name in public(aio.TransactionNamespace) if not name.startswith("_")])
+@given(data=st.data())
+@FEW
+def test_an_asynchronous_transaction_refuses_what_it_cannot_do(native: Driven, method: str, data: st.DataObject) -> None:
+    transaction = native.transaction(lock_timeout=0.05)
+    try:
+        attempt(data, method, signed(transaction.namespace("inside", codec="json"), aio.TransactionNamespace, method))
+    finally:
+        transaction.rollback()
+
+
+@given(function=VALUES, attempts=VALUES)
+@FEW
+def test_an_asynchronous_run_refuses_what_it_cannot_do(native: Driven, function: Any, attempts: Any) -> None:
+    with pytest.raises(engine.UsageError):
+        native._loop.run(native._native.run(function, attempts=attempts))
+
+
+# Clusters for an application's tests.
+
+
+@pytest.mark.parametrize("what", ["nodes", "directory", "timeout", "partitions", "durability", "nonsense"])
+@given(value=VALUES)
+@PROFILE
+def test_a_cluster_is_refused_before_a_process_is_started(
+    what: str, value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    good = {
+        "nodes": isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 9,
+        "directory": value is None or (isinstance(value, str | Path) and str(value).isprintable() and bool(str(value))),
+        "timeout": isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf,
+        "partitions": value == 1 and not isinstance(value, bool),
+    }
+    if good.get(what):
+        return
+    place = tmp_path_factory.mktemp("refused") / "nodes"
+    with pytest.raises(engine.UsageError), cluster(**{"directory": place, what: value}):
+        pass
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("method", sorted({*public(Cluster)} - {"form", "wait_until_whole"}))
+@given(data=st.data())
+@PROFILE
+def test_a_cluster_refuses_nodes_that_are_not_there(idle: Cluster, method: str, data: st.DataObject) -> None:
+    attempt(data, method, getattr(idle, method))
+    assert repr(idle) == "<Cluster one dead>"
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of which no node was started."""
+    made = Cluster(tmp_path_factory.mktemp("idle"), ["one"], {}, timeout=0.1)
+    yield made
+    made.close()
+
+
+# That nothing is left out, and that it would be noticed.
+
+
+def test_every_public_name_is_tried() -> None:
+    told = {name for name in engine.__all__ if not isinstance(getattr(engine, name), type)}
+    assert told == {"by_tuple", "connect", "transactional"}, "a function that nothing here tries"
+    kinds = {name for name in engine.__all__ if name not in told and not issubclass(getattr(engine, name), engine.Error)}
+    assert kinds == {"Aged", "Codec", "Concurrency", "Database", "Isolation", "Namespace", "Transaction"}
+    assert {"nowait", "skip_locked"} <= set(inspect.signature(engine.api.TransactionNamespace.get_many).parameters)
+
+
+@given(data=st.data())
+@PROFILE
+def test_another_exception_is_noticed(data: st.DataObject) -> None:
+    def half(key: Any, *, limit: Any = None) -> Any:
+        raise {0: ValueError, 1: TypeError, 2: AssertionError}[data.draw(st.integers(0, 2))](key)
+
+    with pytest.raises(AssertionError, match=r"half\(\*.* raised (ValueError|TypeError|AssertionError): "):
+        attempt(data, "half", half)

@@ -70,6 +70,12 @@ def test_a_node_is_paused_stopped_and_loses_its_disk(tmp_path: Path) -> None:
             with pytest.raises(engine.UsageError, match=says):
                 wrong()
         nodes.kill("n1")
+        (nodes.directory / "n1" / "identity.json").write_text("{")
+        with pytest.raises(
+            engine.Error, match=r"node n1 ended at its start; it said:\n(.*\n)*CorruptionError: .* cannot be read"
+        ):
+            nodes.restart("n1")
+        nodes.kill("n1")
         with pytest.raises(engine.UsageError, match="n1 does not run"):
             nodes.kill("n1")
     assert (tmp_path / "nodes" / "n1" / "identity.json").exists(), "a directory that was given stays"
@@ -112,11 +118,11 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     for arguments, says in (
         ({"nodes": 0}, "nodes is 0: expected 1 to 9"),
         ({"directory": tmp_path}, "is not empty: expected a directory for new nodes"),
+        ({"directory": tmp_path / "file"}, "file cannot be made: File exists; expected a directory"),
+        ({"partitions": 3}, "partitions is 3: expected a power of two"),
+        ({"partition": 4}, "unknown setting 'partition': did you mean 'partitions'"),
     ):
         with pytest.raises(engine.UsageError, match=says), cluster(**arguments):
-            pass
-    with pytest.raises(engine.Error, match=r"node n1 ended at its start; it said:\n(.*\n)*UsageError: partitions is 3"):
-        with cluster(1, partitions=3):
             pass
 
 
