@@ -12,7 +12,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -204,7 +204,7 @@ def test_open_refuses_what_is_no_path(path: Any) -> None:
 @PROFILE
 def test_what_is_no_function_of_a_transaction_is_refused_where_it_is_marked(function: Any, first: Any) -> None:
     try:
-        marked = engine.transactional(function)
+        marked: Any = engine.transactional(function)
     except engine.UsageError:
         assert not callable(function)
         return
@@ -237,10 +237,8 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
 
 def signed(driven: Driven, of: type, method: str) -> Callable[..., Any]:
     """A method that can be called here, with the signature that it has there."""
-    call: Callable[..., Any] = functools.wraps(getattr(of, method))(functools.partial(getattr(driven, method)))
-    call.__signature__ = inspect.signature(
-        getattr(of, method)
-    ).replace(  # type: ignore[attr-defined]
+    call: Any = functools.wraps(getattr(of, method))(functools.partial(getattr(driven, method)))
+    call.__signature__ = inspect.signature(getattr(of, method)).replace(
         parameters=list(inspect.signature(getattr(of, method)).parameters.values())[1:]
     )
     return call
