@@ -237,11 +237,11 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
 
 def signed(driven: Driven, of: type, method: str) -> Callable[..., Any]:
     """A method that can be called here, with the signature that it has there."""
-    call: Any = functools.wraps(getattr(of, method))(functools.partial(getattr(driven, method)))
-    call.__signature__ = inspect.signature(getattr(of, method)).replace(
-        parameters=list(inspect.signature(getattr(of, method)).parameters.values())[1:]
-    )
-    return call
+    there = getattr(of, method)
+    call: Any = functools.wraps(there)(functools.partial(getattr(driven, method)))
+    parameters = inspect.signature(there).parameters.values()
+    call.__signature__ = inspect.Signature(list(parameters)[1:])
+    return cast("Callable[..., Any]", call)
 
 
 ASYNCHRONOUS = [(of, name) for of in (aio.Namespace, aio.Database) for name in public(of) if not name.startswith("_")]
