@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from engine.api import Database, Namespace, Transaction, connect, transactional
     from engine.api import open as open  # noqa: A004  # as `dbm.open`; not in `__all__`: `import *` keeps the builtin
     from engine.client.codecs import Codec, by_tuple
+    from engine.client.modes import Concurrency, Isolation
     from engine.client.timing import Aged
-    from engine.client.transaction import Concurrency, Isolation
     from engine.errors import (
         AlreadyAnswered,
         ClusterReadOnly,

@@ -18,13 +18,14 @@ from engine.client.codecs import Codec, CodecName, codec_of, key_of, keys_of, li
 from engine.client.ends import StatusCall
 from engine.client.here import OfThisProcess
 from engine.client.inside import TransactionNamespace
+from engine.client.modes import Concurrency, Isolation, check_mode
 from engine.client.namespace import Access, age_of, get_call
 from engine.client.namespace import Namespace as RawNamespace
 from engine.client.running import Level, Mode, TransactionOptions, check_run, pause, to_await
 from engine.client.session import Session, reached
 from engine.client.timing import Aged, check_seconds, time_left
-from engine.client.transaction import Concurrency, Isolation, check_label, check_mode, entered, place_of
 from engine.client.transaction import Transaction as RawTransaction
+from engine.client.transaction import check_label, entered, place_of
 from engine.protocol.addresses import addresses_of
 from wal.ids import check_name
 
@@ -179,7 +180,7 @@ class Namespace(OfThisProcess, Generic[K, V]):
         anywhere, age_ms = age_of(stale, max_age)
         decode_key, decode = self.codec.decode_key, self.codec.decode
         async for page in self._raw.pages(low, high, limit, timeout, stale=anywhere, age_ms=age_ms):
-            for key, value in page:
+            for key, value in page.rows:
                 if left is not None:
                     if left <= 0:
                         return
@@ -330,12 +331,15 @@ class Database(OfThisProcess, Access):
         label: str = "",
         lock_timeout: float = 5.0,
     ) -> Transaction:
-        """Begin a transaction: PESSIMISTIC + REPEATABLE_READ, or OPTIMISTIC + SERIALIZABLE. Times in seconds."""
-        chosen, _ = check_mode(concurrency, isolation)
+        """Begin a transaction, PESSIMISTIC + REPEATABLE_READ or OPTIMISTIC + SERIALIZABLE unless more is said. Times in
+        seconds."""
+        chosen, level = check_mode(concurrency, isolation)
         check_label(label)
         for what, seconds in (("timeout", timeout), ("lock_timeout", lock_timeout)):
             check_seconds(what, seconds)
-        raw = RawTransaction(self.session, concurrency=chosen, timeout=timeout, label=label, lock_timeout=lock_timeout)
+        raw = RawTransaction(
+            self.session, concurrency=chosen, isolation=level, timeout=timeout, label=label, lock_timeout=lock_timeout
+        )
         return Transaction(self, raw)
 
     async def run(

@@ -34,10 +34,11 @@ from engine.client.blocking import Rows, TransactionNamespace
 from engine.client.codecs import Codec, CodecName
 from engine.client.here import OfThisProcess
 from engine.client.loop import Loop, immortal, iterate
+from engine.client.modes import Concurrency
 from engine.client.namespace import PAGE_ROWS
 from engine.client.running import Level, Mode, TransactionOptions, at_once, check_function, check_run, joined, pause
 from engine.client.timing import Aged
-from engine.client.transaction import Concurrency, entered
+from engine.client.transaction import entered
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -330,7 +331,8 @@ class Database(OfThisProcess):
         label: str = "",
         lock_timeout: float = 5.0,
     ) -> Transaction:
-        """Begin a transaction: PESSIMISTIC + REPEATABLE_READ, or OPTIMISTIC + SERIALIZABLE. Times in seconds."""
+        """Begin a transaction, PESSIMISTIC + REPEATABLE_READ or OPTIMISTIC + SERIALIZABLE unless more is said. Times in
+        seconds."""
 
         async def begin() -> aio.Transaction:
             return self._native.transaction(

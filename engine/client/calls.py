@@ -276,7 +276,8 @@ class KeepLocksCall(UnlockCall):
 class ScanCall(Call):
     """One page of a scan over all partitions, in key order.
 
-    When it is finished, `rows` is complete up to `next_start`, or to the end if that is None.
+    When it is finished, `rows` is complete up to `next_start`, or to the end if that is None. `marks`, if they were asked
+    for: where each partition's fragment stood before it was looked into, as (epoch, counter).
     """
 
     def __init__(
@@ -288,9 +289,12 @@ class ScanCall(Call):
         *,
         stale: bool = False,
         age_ms: int = -1,
+        marked: bool = False,
     ) -> None:
         self.namespace = namespace
         self.anywhere = stale
+        self.marked = marked
+        self.marks: dict[int, tuple[int, int]] = {}
         self.age_ms = age_ms
         self.start = start
         self.end = end
@@ -315,12 +319,17 @@ class ScanCall(Call):
             within_ms=within,
             stale=self.anywhere,
             age_ms=self.age_ms,
+            marks=self.marked,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Merge one node's rows."""
         if not isinstance(reply, Rows) or len(reply.keys) != len(reply.values):
             raise unexpected(reply)
+        if self.marked:
+            if len(reply.marks) != len(items):
+                raise unexpected(reply)
+            self.marks.update(zip(items, reply.marks, strict=True))
         self._rows.extend(zip(reply.keys, reply.values, strict=True))
         if reply.more:
             last = reply.keys[-1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from engine.client.calls import Call, Item, unexpected
-from engine.protocol.requests import Check, CommitTx, Done, GetStatus, Reply, Request, Status
+from engine.protocol.requests import Check, CommitTx, Done, GetStatus, Reply, Request, Scanned, Status
 from wal.ids import Namespace, TxId, partition_of
 
 
@@ -66,7 +68,8 @@ class CommitCall(Call):
 
 
 class CheckCall(Call):
-    """End a transaction that wrote nothing: its locks and reads, wherever they are."""
+    """See that what a transaction saw still stands: its locks, reads and ranges, wherever they are. One that wrote nothing
+    ends with it; of one that is prepared (as `tx`) it asks about the ranges."""
 
     def __init__(
         self,
@@ -74,29 +77,40 @@ class CheckCall(Call):
         locks: list[tuple[Namespace, bytes]],
         reads: list[tuple[Namespace, bytes, int, int]],
         absent: list[tuple[Namespace, bytes, int, int]],
+        scanned: list[Scanned],
+        tx: TxId = b"",
     ) -> None:
         self.owner = owner
         self.locks = locks
         self.reads = reads
         self.absent = absent
+        self.scanned = scanned
+        self.prepared_as = tx
+        self._marks = [(at, *mark) for at, one in enumerate(scanned) for mark in one.marks]
 
     def partitions(self, count: int) -> list[int]:
-        """The partition of each lock, then of each read, then of each of those that found nothing."""
+        """The partition of each lock, then of each read, of each of those that found nothing, and of each mark."""
         keys = [key for _, key in self.locks]
         keys += [key for _, key, _, _ in (*self.reads, *self.absent)]
-        return [partition_of(key, count) for key in keys]
+        return [*(partition_of(key, count) for key in keys), *(number for _, number, _, _ in self._marks)]
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Check what lies at one node."""
         first_read = len(self.locks)
         first_absent = first_read + len(self.reads)
+        first_mark = first_absent + len(self.absent)
+        marks: dict[int, list[tuple[int, int, int]]] = {}
+        for at, number, epoch, counter in (self._marks[i - first_mark] for i in items if i >= first_mark):
+            marks.setdefault(at, []).append((number, epoch, counter))
         return Check(
             request_id,
             self.owner,
             locks=[self.locks[i] for i in items if i < first_read],
             reads=[self.reads[i - first_read] for i in items if first_read <= i < first_absent],
             within_ms=self.within_ms,
-            absent=[self.absent[i - first_absent] for i in items if i >= first_absent],
+            absent=[self.absent[i - first_absent] for i in items if first_absent <= i < first_mark],
+            scanned=[structs.replace(self.scanned[at], marks=here) for at, here in marks.items()],
+            tx=self.prepared_as,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:

@@ -83,11 +83,8 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     ) -> AsyncIterator[tuple[K, V]]:
         """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes."""
         low, high = range_of(self.codec, prefix, start, end)
-        last = limit_of(limit)
-        rows = await self._raw.scan(
-            self.name,
-            self._namespace.pages(low, high),
-            lambda key: low <= key and (high is None or key < high),
-        )
-        for key, value in rows[:last]:
+        most = limit_of(limit)
+        gone = sum(value is None for value in self._raw.own(self.name, low, high).values()) if most is not None else 0
+        pages = self._namespace.pages(low, high, most and most + gone, marked=self._raw.serializable)
+        for key, value in await self._raw.scan(pages, low, high, most):
             yield self.codec.decode_key(key), self.codec.decode(value)

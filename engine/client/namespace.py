@@ -131,16 +131,18 @@ class Namespace:
         *,
         stale: bool = False,
         age_ms: int = -1,
-    ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
-        """The rows with low <= key < high, a page at a time; `stale` and `age_ms` as with `GetCall`."""
+        marked: bool = False,
+    ) -> AsyncIterator[ScanCall]:
+        """The rows with low <= key < high, a page at a time; `stale` and `age_ms` as with `GetCall`. `marked`: the first
+        page says where the fragments stood before it."""
         if not self.known:
             await self.look(timeout)
         at: bytes | None = low
         while at is not None and (high is None or at < high):
             page = PAGE_ROWS if limit is None else max(1, min(PAGE_ROWS, limit))
-            asked = ScanCall(self.name, at, high, page, stale=stale, age_ms=age_ms)
+            asked = ScanCall(self.name, at, high, page, stale=stale, age_ms=age_ms, marked=marked and at == low)
             call = await self.session.call(asked, timeout=timeout)
-            yield call.rows
+            yield call
             at = call.next_start
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypedDict, TypeVar
 
 from engine import errors
-from engine.client.transaction import Concurrency, Isolation
+from engine.client.modes import Concurrency, Isolation
 
 T = TypeVar("T")
 

@@ -3,7 +3,8 @@
 Writes are kept here until the commit, which sends them all at once. A pessimistic transaction locks each key when it
 first touches it, and so reads the same value again; an optimistic one remembers the version of each key that it read,
 and the commit fails with `Conflict` if one of them has changed. Either way transactions are serializable over the keys
-they touch; a `scan` covers the keys it found, and not those that others may add.
+they touch. A SERIALIZABLE one also remembers where the fragments stood when it scanned a range: when all that it writes is
+prepared, or it has read all, nothing may have come into the range since (`engine.data.ranges` says why that is enough).
 """
 
 from __future__ import annotations
@@ -12,39 +13,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextvars import ContextVar
-from enum import StrEnum
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from engine import errors
-from engine.client.calls import GetCall, KeepLocksCall, LockCall, UnlockCall
+from engine.client.calls import GetCall, KeepLocksCall, LockCall, ScanCall, UnlockCall
 from engine.client.ends import CheckCall, CommitCall
+from engine.client.modes import Concurrency, Isolation
 from engine.client.session import Session
-from engine.protocol.limits import label_problem
-from engine.protocol.requests import SKIPPED
+from engine.protocol.limits import KEYS_MAX, label_problem
+from engine.protocol.requests import SKIPPED, Scanned
 from wal.ids import Namespace as NamespaceName
-from wal.ids import TxId, partition_of
-
-
-class Concurrency(StrEnum):
-    """When keys are locked: when they are touched, or when the transaction commits."""
-
-    PESSIMISTIC = "PESSIMISTIC"
-    OPTIMISTIC = "OPTIMISTIC"
-
-
-class Isolation(StrEnum):
-    """What a transaction is protected from."""
-
-    READ_COMMITTED = "READ_COMMITTED"
-    REPEATABLE_READ = "REPEATABLE_READ"
-    SERIALIZABLE = "SERIALIZABLE"
-
-
-SUPPORTED = (
-    (Concurrency.PESSIMISTIC, Isolation.REPEATABLE_READ),
-    (Concurrency.OPTIMISTIC, Isolation.SERIALIZABLE),
-)
+from wal.ids import TxId, partition_of, partitions_of
 
 Seen = tuple[int, int, bytes | None]
 """What was read of a key: (epoch, counter, value)."""
@@ -68,22 +48,6 @@ def place_of(tx_id: str) -> tuple[TxId, int]:
     return tx, number
 
 
-def check_mode(concurrency: str, isolation: str | None) -> tuple[Concurrency, Isolation]:
-    """The mode that was asked for. Raises UsageError for one that is not there (yet)."""
-    try:
-        chosen = Concurrency(concurrency)
-        default = Isolation.REPEATABLE_READ if chosen is Concurrency.PESSIMISTIC else Isolation.SERIALIZABLE
-        level = Isolation(isolation) if isolation is not None else default
-    except ValueError as error:
-        raise errors.UsageError(
-            f"{error}: expected PESSIMISTIC or OPTIMISTIC, and REPEATABLE_READ or SERIALIZABLE"
-        ) from None
-    if (chosen, level) not in SUPPORTED:
-        there = ", ".join(f"{c}+{i}" for c, i in SUPPORTED)
-        raise errors.UsageError(f"{chosen}+{level} comes later: expected one of {there}")
-    return chosen, level
-
-
 def check_label(label: str) -> None:
     """Raise UsageError for what cannot be the label of a transaction."""
     if not isinstance(label, str):
@@ -100,10 +64,18 @@ class Transaction:
     """One transaction; made by `Database.transaction`, used in an `async with`."""
 
     def __init__(
-        self, session: Session, *, concurrency: Concurrency, timeout: float, label: str, lock_timeout: float
+        self,
+        session: Session,
+        *,
+        concurrency: Concurrency,
+        isolation: Isolation,
+        timeout: float,
+        label: str,
+        lock_timeout: float,
     ) -> None:
         self.session = session
         self.concurrency = concurrency
+        self.isolation = isolation
         self.label = label
         self.tx = self._owner = session.router.identity.new_owner()  # holds its locks; it commits as `_take_id` says
         self._ends_at = time.monotonic() + timeout
@@ -111,6 +83,7 @@ class Transaction:
         self._lock_timeout = lock_timeout
         self._read: dict[NamespaceName, dict[bytes, Seen]] = {}
         self._written: dict[NamespaceName, dict[bytes, bytes | None]] = {}
+        self._scanned: list[Scanned] = []  # if it is SERIALIZABLE
         self._bytes = 0  # of what is written
         self._asked_for: dict[bytes, None] = {}  # keys that may be locked for it somewhere
         self._astray: dict[bytes, None] = {}  # some of these: the call that was to lock them failed, perhaps not everywhere
@@ -127,7 +100,7 @@ class Transaction:
     @property
     def description(self) -> str:
         """What a person is told of it: its name, mode, and how far it is."""
-        return f"{self.name} {self.concurrency} {self._state}"
+        return f"{self.name} {self.concurrency} {self.isolation} {self._state}"
 
     @property
     def named(self) -> bool:
@@ -201,16 +174,65 @@ class Transaction:
             self._bytes = size
             self._written.setdefault(namespace, {}).update(values)
 
+    @property
+    def serializable(self) -> bool:
+        """Whether it is protected from what others may add to a range that it has scanned."""
+        return self.isolation is Isolation.SERIALIZABLE
+
+    def own(self, namespace: NamespaceName, low: bytes, high: bytes | None) -> dict[bytes, bytes | None]:
+        """What it has written so far, low <= key < high."""
+        written = self._written.get(namespace, {})
+        return {key: value for key, value in written.items() if low <= key and (high is None or key < high)}
+
     async def scan(
-        self, namespace: NamespaceName, pages: AsyncIterator[list[tuple[bytes, bytes]]], inside: Any
+        self, pages: AsyncIterator[ScanCall], low: bytes, high: bytes | None, limit: int | None
     ) -> list[tuple[bytes, bytes]]:
-        """The rows of `pages`, read as this transaction reads, with its own writes that lie `inside` the range."""
-        keys: dict[bytes, None] = {}
+        """The first `limit` rows with low <= key < high, as this transaction reads, with its own writes: what lies behind
+        them is not touched. `pages` are of this range, the first with its marks if this is `serializable`."""
+        self._check_open()
+        if limit == 0:
+            return []
+        rows: list[tuple[bytes, bytes]] = []
+        touched: list[bytes] = []
+        marks: dict[int, tuple[int, int]] = {}
+        namespace, at = "", low
         async for page in pages:
-            keys |= dict.fromkeys(key for key, _ in page)
-        keys |= dict.fromkeys(key for key in self._written.get(namespace, ()) if inside(key))
-        found = await self.get_many(namespace, keys)
-        return sorted(found.items())
+            namespace, marks = page.namespace, marks or page.marks
+            end = page.next_start if page.next_start is not None else high
+            own = self.own(namespace, at, end)
+            keys = sorted(key for key in own.keys() | {key for key, _ in page.rows} if own.get(key, b"") is not None)
+            while keys and (limit is None or len(rows) < limit):
+                share = keys if limit is None else keys[: limit - len(rows)]
+                keys = keys[len(share) :]
+                touched += share
+                rows += sorted((await self.get_many(namespace, share)).items())
+            if end is None or (limit is not None and len(rows) >= limit):
+                break
+            at = end
+        if limit is not None and len(rows) >= limit:
+            high = rows[-1][0] + b"\0"
+        if marks:
+            self._note_range(namespace, low, high, marks, touched)
+        return rows
+
+    def _note_range(
+        self,
+        namespace: NamespaceName,
+        low: bytes,
+        high: bytes | None,
+        marks: dict[int, tuple[int, int]],
+        touched: list[bytes],
+    ) -> None:
+        """Nothing may come into this range before the end, but for what was `touched`: that is seen to key by key."""
+        read = self._read.get(namespace, {})
+        places = partitions_of(touched, len(marks))
+        known = [
+            key
+            for key, number in zip(touched, places, strict=True)
+            if key in read and read[key][1] > marks[number][1] and (high is None or key < high)
+        ]
+        told = [(number, *mark) for number, mark in marks.items()]
+        self._scanned.append(Scanned(namespace, low, high, told, known))
 
     def _check_patience(self, nowait: bool, skip_locked: bool) -> None:
         """Raise UsageError for what cannot be meant."""
@@ -317,8 +339,11 @@ class Transaction:
                 await self._decide(locks, reads)
             else:
                 self._unused()
-                if locks or reads:
-                    await self.session.call(CheckCall(self._owner, locks, reads, absent))
+                first, *others = _shares(self._scanned)
+                if locks or reads or first:
+                    await self.session.call(CheckCall(self._owner, locks, reads, absent, first))
+                for share in others:
+                    await self.session.call(CheckCall(self._owner, [], [], [], share))
             await self._release(self._astray)
         except errors.Error as error:
             self._state = "rolled back"
@@ -329,20 +354,49 @@ class Transaction:
     async def _decide(
         self, locks: list[tuple[NamespaceName, bytes]], reads: list[tuple[NamespaceName, bytes, int, int]]
     ) -> None:
-        call = CommitCall(
-            self.tx,
-            self._owner,
-            optimistic=self.concurrency is Concurrency.OPTIMISTIC,
-            writes=[(ns, list(written), list(written.values())) for ns, written in self._written.items()],
-            locks=locks,
-            reads=reads,
-            label=self.label,
-        )
+        def call(*, prepare_only: bool = False) -> CommitCall:
+            return CommitCall(
+                self.tx,
+                self._owner,
+                optimistic=self.concurrency is Concurrency.OPTIMISTIC,
+                writes=[(ns, list(written), list(written.values())) for ns, written in self._written.items()],
+                locks=locks,
+                reads=reads,
+                prepare_only=prepare_only,
+                label=self.label,
+            )
+
+        try:
+            if self._scanned:
+                await self._prepare(call(prepare_only=True))
+            await self.session.call(call())
+        except errors.Error as error:
+            error.tx_id = f"{self.tx.hex()}@{self._decision()}"
+            raise
+
+    async def _prepare(self, call: CommitCall) -> None:
+        """Have all that is written prepared, and then see that nothing came into what was scanned; or take it back."""
         try:
             await self.session.call(call)
-        except errors.Error as error:
-            error.tx_id = f"{call.tx.hex()}@{self._decision()}"
+        except errors.CommitUnknown as error:
+            await self._withdraw(call)
+            raise errors.Unavailable(f"it may be prepared, and nothing of it will happen: {error}") from error
+        try:
+            for share in _shares(self._scanned):
+                await self.session.call(CheckCall(self._owner, [], [], [], share, self.tx))
+        except BaseException:
+            await self._withdraw(call)
             raise
+
+    async def _withdraw(self, call: CommitCall) -> None:
+        """What was to be prepared will not be committed, whoever may find it prepared: nobody has asked for that."""
+        identity = self.session.router.identity
+        try:
+            await self.session.call(UnlockCall(self.tx, [call.write_set[0][1][0]]), timeout=KEEP_SECONDS)
+            identity.close(self.tx)
+        except errors.Error:
+            if identity.session_of(self.tx) is identity.current:
+                identity.leave()  # its lease runs out; until then its session is not to be forgotten
 
     async def rollback(self) -> None:
         """Forget the writes and release the locks."""
@@ -381,3 +435,16 @@ class Transaction:
                 raise
         else:
             await self.rollback()
+
+
+def _shares(scanned: list[Scanned]) -> list[list[Scanned]]:
+    """Ranges, in shares that one request may ask about; at least one share, which may be empty."""
+    shares: list[list[Scanned]] = [[]]
+    size = 0
+    for one in scanned:
+        size += 1 + len(one.marks) + len(one.known)
+        if size > KEYS_MAX and shares[-1]:
+            shares.append([])
+            size = 1 + len(one.marks) + len(one.known)
+        shares[-1].append(one)
+    return shares

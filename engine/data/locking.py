@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from engine.data import ranges
 from engine.data.admission import Admission
 from engine.data.locks import Key, LockTable, refused_lock
 from engine.data.reads import Reads, values_of
@@ -111,7 +112,7 @@ class Locking(Rule):
         self.desk.reply(session, Done(request.id))
 
     def on_check(self, session: SessionId, request: Check) -> None:
-        """The end of a transaction that wrote nothing."""
+        """The end of a transaction that wrote nothing; or what one that is prepared saw."""
         self.core.in_pieces(self._check(session, request))
 
     def _check(self, session: SessionId, request: Check) -> Iterator[int]:
@@ -121,10 +122,12 @@ class Locking(Rule):
         partitions = core.topology.partitions
         keys = [key for _, key in request.locks]
         keys += [key for _, key, _, _ in (*request.reads, *request.absent)]
+        numbers = [partition_of(key, partitions) for key in keys]
+        numbers += [number for scanned in request.scanned for number, _, _ in scanned.marks]
         needed: dict[NodeId, None] = {}
-        for at in range(0, len(keys), CHECKED_AT_ONCE):
-            for key in keys[at : at + CHECKED_AT_ONCE]:
-                local = core.local[partition_of(key, partitions)]
+        for at in range(0, len(numbers), CHECKED_AT_ONCE):
+            for number in dict.fromkeys(numbers[at : at + CHECKED_AT_ONCE]):
+                local = core.local[number]
                 if not self.admission.may_serve(session, request, local, None, new=False):
                     return
                 needed |= dict.fromkeys(local.needed)
@@ -152,6 +155,11 @@ class Locking(Rule):
         for at in range(0, 0 if stale else len(request.absent), CHECKED_AT_ONCE):
             stale = stale or self._came_and_went(request.absent[at : at + CHECKED_AT_ONCE])
             yield CHECKED_AT_ONCE // 2
+            if core.version != version:
+                self.on_check(session, request)
+                return
+        for scanned in () if stale else request.scanned:
+            stale = stale or (yield from ranges.moved(core, request.tx, scanned))
             if core.version != version:
                 self.on_check(session, request)
                 return

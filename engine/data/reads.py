@@ -92,7 +92,7 @@ class Reads(Rule):
         self._turn: dict[tuple[NodeId, ...], list[tuple[SessionId, Request, Callable[[], None]]]] = {}
         self._rounds: dict[int, _Round] = {}
         self._sequence = core.run << 40
-        self._scans: dict[int, tuple[SessionId, Scanning, int]] = {}  # confirmed, and being read
+        self._scans: dict[int, tuple[SessionId, Scanning, int]] = {}  # confirmed, and being read, since
         self._number = 0
         self._behind: dict[Key, list[tuple[SessionId, Get | Scan, int]]] = {}  # waits for a prepared key's outcome, since
         self._current: dict[tuple[NodeId, ...], int] = {}  # copies -> when they were known to be at this version
@@ -240,7 +240,13 @@ class Reads(Rule):
 
     def _answer_scan(self, session: SessionId, request: Scan) -> None:
         self._number += 1
-        self._scans[self._number] = (session, Scanning(request, self.core.replica.store.page), self.core.now)
+        core, namespace = self.core, request.namespace
+        scan = Scanning(request, core.replica.store.page)
+        if request.marks:
+            core.work += len(request.partitions) // 4
+            fragments = ((core.local[n].epoch, core.replica.fragments.get((namespace, n))) for n in request.partitions)
+            scan.marks = [(epoch, known.counter.lwm if known is not None else 0) for epoch, known in fragments]
+        self._scans[self._number] = (session, scan, core.now)
         self._scan_on(self._number)
 
     def _scan_on(self, number: int) -> None:
@@ -275,7 +281,7 @@ class Reads(Rule):
             probe("scan.waited_for_outcome")
             self._behind.setdefault(awaited[0], []).append((session, request, since))
         else:
-            core.effects.reply.append((session, Rows(request.id, scan.keys, scan.values, scan.more)))
+            core.effects.reply.append((session, Rows(request.id, scan.keys, scan.values, scan.more, scan.marks)))
 
     # Copies, and time.
 

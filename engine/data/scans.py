@@ -35,6 +35,7 @@ class Scanning:
         "_rest",
         "done",
         "keys",
+        "marks",
         "more",
         "request",
         "values",
@@ -51,6 +52,7 @@ class Scanning:
         self._bytes = 0
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
+        self.marks: list[tuple[int, int]] = []  # where the fragments stood before, if that is to be told
         self.more = self.done = False
 
     def go_on(self, most: int, doubtful: Callable[[int, bytes, bytes | None], bool]) -> int:

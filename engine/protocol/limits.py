@@ -25,6 +25,7 @@ from engine.protocol.requests import (
     Put,
     Request,
     Scan,
+    Scanned,
     Swap,
     Unlock,
 )
@@ -80,7 +81,8 @@ def problem_with(request: Request, partitions: int) -> str:
         case KeepSessions(_, sessions):
             return _sessions(sessions)
         case Check(_, owner, locks, reads):
-            return _tx(owner) or _touched(locks, reads) or _touched([], request.absent)
+            problem = _tx(owner) or _touched(locks, reads) or _touched([], request.absent)
+            return problem or (_tx(request.tx) if request.tx else "") or _scanned(request.scanned, partitions)
         case GetStatus(_, tx, partition):
             return _tx(tx) or _partitions([partition], partitions)
         case Scan(_, namespace, numbers, start, end, limit):
@@ -159,8 +161,20 @@ def _touched(locks: list[tuple[Namespace, bytes]], reads: list[tuple[Namespace, 
         return problem
     for _, _, epoch, counter in reads:
         if not (0 <= epoch <= COUNTER_MAX and 0 <= counter <= COUNTER_MAX):
-            return f"a key was read at {epoch}.{counter}: expected an epoch and a counter from 0 to {COUNTER_MAX}"
+            return _position(epoch, counter)
     return ""
+
+
+def _scanned(ranges: list[Scanned], partitions: int) -> str:
+    left = KEYS_MAX
+    for scanned in ranges:
+        problem = _namespace(scanned.namespace) or _range(scanned.start, scanned.end, 1) or _sizes(scanned.known)
+        problem = problem or _partitions([number for number, _, _ in scanned.marks], partitions)
+        problem = problem or _first(_position(epoch, counter) for _, epoch, counter in scanned.marks)
+        left -= 1 + len(scanned.marks) + len(scanned.known)
+        if problem:
+            return problem
+    return f"the ranges have {KEYS_MAX - left} marks and keys: expected at most {KEYS_MAX}" if left < 0 else ""
 
 
 def _admin(command: str, arguments: dict[str, list[str]]) -> str:
@@ -256,6 +270,12 @@ def _writes(keys: list[bytes], values: list[bytes | None]) -> str:
     if not problem and (size := _bytes(keys) + _bytes(values)) > REQUEST_BYTES_MAX:
         return f"a batch has {size} bytes: expected at most {REQUEST_BYTES_MAX}"
     return problem
+
+
+def _position(epoch: int, counter: int) -> str:
+    if 0 <= epoch <= COUNTER_MAX and 0 <= counter <= COUNTER_MAX:
+        return ""
+    return f"something was read at {epoch}.{counter}: expected an epoch and a counter from 0 to {COUNTER_MAX}"
 
 
 def _condition(when: str) -> str:

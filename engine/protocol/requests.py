@@ -25,6 +25,20 @@ SKIPPED = -1
 """Stands for the epoch of a key that somebody else has locked."""
 
 
+class Scanned(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A range that a transaction has scanned, start <= key < end (None: no bound), and what it saw there.
+
+    `marks`: (partition, epoch, counter), for each partition that was looked into: where its fragment stood before that.
+    `known`: keys that are newer than their mark, and that the transaction has read or locked one by one.
+    """
+
+    namespace: Namespace
+    start: bytes
+    end: bytes | None
+    marks: list[tuple[int, int, int]]
+    known: list[bytes]
+
+
 class GetTable(msgspec.Struct, frozen=True, array_like=True, tag="get-table", gc=False):
     """Where is everything?"""
 
@@ -136,9 +150,11 @@ class KeepSessions(msgspec.Struct, frozen=True, array_like=True, tag="keep-sessi
 
 
 class Check(msgspec.Struct, frozen=True, array_like=True, tag="check", gc=False):
-    """End a transaction that wrote nothing: are its locks still held, and its optimistic reads still current?
+    """Of a transaction that wrote nothing, or is prepared: are its locks still held, its optimistic reads still current?
 
     `absent`: which of the reads found nothing, at which (epoch, counter) of the fragment; nothing was there since, either.
+    `scanned`: ranges in which there is nothing above the marks, but for what is known. `tx`: what it is prepared as. One
+    that wrote nothing ends here.
     """
 
     id: int
@@ -147,6 +163,8 @@ class Check(msgspec.Struct, frozen=True, array_like=True, tag="check", gc=False)
     reads: list[tuple[Namespace, bytes, int, int]]
     within_ms: int = 0
     absent: list[tuple[Namespace, bytes, int, int]] = []
+    scanned: list[Scanned] = []
+    tx: TxId = b""
 
 
 class GetStatus(msgspec.Struct, frozen=True, array_like=True, tag="get-status", gc=False):
@@ -164,7 +182,7 @@ class GetStatus(msgspec.Struct, frozen=True, array_like=True, tag="get-status", 
 class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
     """Rows of these partitions with start <= key < end (None: no bound), ascending, up to `limit` of them.
 
-    `stale` and `age_ms` as with Get.
+    `stale` and `age_ms` as with Get. `marks`: say where each of the fragments stood before it was looked into.
     """
 
     id: int
@@ -176,6 +194,7 @@ class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
     within_ms: int = 0
     stale: bool = False
     age_ms: int = -1
+    marks: bool = False
 
 
 class Admin(msgspec.Struct, frozen=True, array_like=True, tag="admin", gc=False):
@@ -226,12 +245,16 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
 
 
 class Rows(msgspec.Struct, frozen=True, array_like=True, tag="rows", gc=False):
-    """Rows of a scan; `more`: the limit was reached and there may be others."""
+    """Rows of a scan; `more`: the limit was reached and there may be others.
+
+    `marks`, if they were asked for: the epoch of each partition, as they were asked for, and the LWM of its fragment.
+    """
 
     id: int
     keys: list[bytes]
     values: list[bytes]
     more: bool
+    marks: list[tuple[int, int]] = []
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True, tag="status", gc=False):

@@ -117,9 +117,9 @@ def test_what_is_printed_names_what_it_is(tmp_path: Path) -> None:
         ns = db.namespace("ns", codec="json")
         assert repr(ns) == "<Namespace ns codec=json>"
         with db.transaction(label="salary") as tx:
-            assert repr(tx) == "<Transaction salary PESSIMISTIC open>"
-            assert repr(tx.namespace(ns)) == "<Namespace ns codec=json in salary PESSIMISTIC open>"
-        assert repr(tx) == "<Transaction salary PESSIMISTIC committed>"
+            assert repr(tx) == "<Transaction salary PESSIMISTIC REPEATABLE_READ open>"
+            assert repr(tx.namespace(ns)) == "<Namespace ns codec=json in salary PESSIMISTIC REPEATABLE_READ open>"
+        assert repr(tx) == "<Transaction salary PESSIMISTIC REPEATABLE_READ committed>"
     assert repr(db).endswith(" closed>")
 
 

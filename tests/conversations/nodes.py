@@ -22,6 +22,8 @@ get acc/0 a [stale] | swap acc/0 a absent 1 | swap acc/0 a equals 1 2
 lock t1 acc/0 a b [for=5s] | unlock t1 acc/0
 prepare t1 acc/0 a=1 acc/1 b=2 [reading acc/0 c@1.3]  two-phase commit, up to the votes
 commit t1 [acc/0 a=1 ...]                             what was prepared, or all of it
+scan acc/0 a c                                        the rows a <= key < c, and where the fragment stood before
+check t1 acc/0 a c@1.3                                did anything come into that range since?
 status t1 acc/0 | again t1                            how did it end? | the same request once more
 map | show acc/0 | rows acc/0 | doubt                 what all nodes have
 ```
@@ -37,7 +39,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine.node.node import Node
-from engine.protocol.requests import Admin, CommitTx, Get, GetStatus, Lock, Put, Request, Swap, Unlock
+from engine.protocol.requests import Admin, Check, CommitTx, Get, GetStatus, Lock, Put, Request, Scan, Scanned, Swap, Unlock
 from engine.state.store import Entry
 from engine.turn.settings import Settings
 from rebalance.partition import LocalPartition, Role
@@ -239,6 +241,21 @@ class NodesStory(Interpreter):
         namespace, partition = fragment(command)
         keys = [self._key(partition, word) for word in command.rest()]
         self._ask(partition, Get(self._id(), namespace, keys, stale), f"get {key_name(keys[0])}", at)
+
+    def on_scan(self, command: Command) -> None:
+        namespace, partition = fragment(command)
+        start, end = (self._key(partition, word) for word in command.rest())
+        self._ask(partition, Scan(self._id(), namespace, [partition], start, end, 10, marks=True), "scan", None)
+
+    def on_check(self, command: Command) -> None:
+        name = command.word("a transaction")
+        namespace, partition = fragment(command)
+        words, _, mark = " ".join(command.rest()).partition("@")
+        start, end = (self._key(partition, word) for word in words.split())
+        epoch, _, counter = mark.partition(".")
+        seen = Scanned(namespace, start, end, [(partition, int(epoch), int(counter))], [])
+        tx = self.names.tx(name)
+        self._ask(partition, Check(self._id(), tx, [], [], scanned=[seen], tx=tx), f"check {name}", None)
 
     def on_lock(self, command: Command) -> None:
         at, patience = command.option("at"), duration(command.option("for") or "5s")

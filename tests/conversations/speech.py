@@ -218,8 +218,9 @@ class Speech:
                 return f"remap, at {version}, begun"
             case q.Remap(_, version):
                 return f"remap, at {version}"
-            case q.Rows(_, keys, _, more):
-                return f"{len(keys)} rows{' and more' if more else ''}"
+            case q.Rows(_, keys, _, more, marks):
+                at = f" at {' '.join(f'{epoch}.{counter}' for epoch, counter in marks)}" if marks else ""
+                return f"{len(keys)} rows{' and more' if more else ''}{at}"
             case q.Table(_, version):
                 return str(version)
             case q.Report():

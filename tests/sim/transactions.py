@@ -1,7 +1,8 @@
 """Transactions as a simulated client runs them: what `engine.client.transaction` does, without its event loop.
 
 The rules are the same: a pessimistic transaction locks what it touches, an optimistic one remembers versions, and all
-writes travel with the commit. What is left out is the renewal of leases: simulated transactions are short.
+writes travel with the commit; one that has scanned is prepared first, and then its ranges are looked at. What is left out
+is the renewal of leases: simulated transactions are short.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from engine import errors
-from engine.client.calls import GetCall, LockCall, UnlockCall
+from engine.client.calls import GetCall, LockCall, ScanCall, UnlockCall
 from engine.client.ends import CheckCall, CommitCall, StatusCall
+from engine.protocol.requests import Scanned
 from tests.sim.clients import Client
 from tests.sim.network import MS
 from wal.ids import Namespace, TxId, partition_of
@@ -38,6 +40,7 @@ class SimTransaction:
         self.tx: TxId = client.new_tx()
         self.read: dict[Key, tuple[int, int, bytes | None]] = {}
         self.written: dict[Key, bytes | None] = {}
+        self.scanned: list[Scanned] = []
         self.commit_call: CommitCall | None = None
 
     async def get(self, namespace: Namespace, keys: Iterable[bytes]) -> dict[bytes, bytes | None]:
@@ -69,6 +72,25 @@ class SimTransaction:
         await self.client.call(call, timeout_ns=self.timeout_ns + self.lock_timeout_ms * MS)
         for key, value in zip(new, call.values, strict=True):
             self.read[(namespace, key)] = value
+
+    async def scan(self, namespace: Namespace, low: bytes, high: bytes, *, page_rows: int = 100) -> dict[bytes, bytes]:
+        """The rows of a range into which nothing may come before this transaction's end; it has written none of them."""
+        found: dict[bytes, bytes] = {}
+        touched: list[bytes] = []
+        marks: dict[int, tuple[int, int]] = {}
+        start: bytes | None = low
+        while start is not None and start < high:
+            page = ScanCall(namespace, start, high, page_rows, marked=not marks)
+            await self.client.call(page, timeout_ns=self.timeout_ns)
+            marks = marks or page.marks
+            keys = [key for key, _ in page.rows]
+            touched += keys
+            found |= {key: value for key, value in (await self.get(namespace, keys)).items() if value is not None}
+            start = page.next_start
+        known = [k for k in touched if self.read[(namespace, k)][1] > marks[partition_of(k, len(marks))][1]]
+        told = [(number, *mark) for number, mark in marks.items()]
+        self.scanned.append(Scanned(namespace, low, high, told, known))
+        return found
 
     def decision(self, partitions: int) -> int:
         """The partition in which it is decided."""
@@ -104,6 +126,11 @@ class SimTransaction:
         self.commit_call = self.request(prepare_only=True)
         await self.client.call(self.commit_call, timeout_ns=self.timeout_ns)
 
+    async def look(self) -> None:
+        """See that nothing came into what was scanned, when all that is written is prepared."""
+        call = CheckCall(self.tx, [], [], [], self.scanned, self.tx)
+        await self.client.call(call, timeout_ns=self.timeout_ns)
+
     async def commit(self) -> None:
         """Make it so, or raise: Conflict, CommitUnknown, ..."""
         if not self.written:
@@ -114,9 +141,20 @@ class SimTransaction:
                 if self.optimistic
             ]
             absent = [(ns, key, *v[:2]) for (ns, key), v in self.read.items() if self.optimistic and v[2] is None]
-            if locks or reads:
-                await self.client.call(CheckCall(self.tx, locks, reads, absent), timeout_ns=self.timeout_ns)
+            if locks or reads or self.scanned:
+                call = CheckCall(self.tx, locks, reads, absent, self.scanned)
+                await self.client.call(call, timeout_ns=self.timeout_ns)
             return
+        if self.scanned:
+            try:
+                await self.prepare()
+            except errors.CommitUnknown as error:
+                raise errors.Unavailable(f"nobody asked to commit it: {error}") from error
+            await self.look()
+        await self.decide()
+
+    async def decide(self) -> None:
+        """Ask for the commit itself."""
         self.commit_call = self.request()
         await self.client.call(self.commit_call, timeout_ns=self.timeout_ns)
 
@@ -124,8 +162,10 @@ class SimTransaction:
         """Give up, and release what was locked."""
         if self.commit_call is None:
             self.client.unused(self.tx)
-        if not self.optimistic and self.read:
-            keys = [key for _, key in self.read]
+        keys = [key for _, key in self.read] if not self.optimistic else []
+        if self.commit_call is not None and self.commit_call.prepare_only:
+            keys.append(next(iter(self.written))[1])
+        if keys:
             try:
                 await self.client.call(UnlockCall(self.tx, keys), timeout_ns=min(self.timeout_ns, 2_000 * MS))
             except errors.Error:

@@ -19,6 +19,7 @@ from engine.protocol.requests import (
     Put,
     Request,
     Scan,
+    Scanned,
     Swap,
     Unlock,
 )
@@ -47,6 +48,8 @@ NUMBER, COUNT = odd(SMALL, INTS), odd(st.integers(0, 40), INTS)
 KEY_LISTS = odd(st.lists(KEY, min_size=1, max_size=5, unique=True), st.lists(KEY, max_size=6))
 LOCKED = st.lists(st.tuples(NAME, KEY), max_size=4)
 READ = st.lists(st.tuples(NAME, KEY, NUMBER, NUMBER), max_size=4)
+MARKS = st.lists(st.tuples(NUMBER, NUMBER, NUMBER), max_size=4)
+SCANNED = st.builds(Scanned, NAME, KEY, st.none() | KEY, MARKS, st.lists(KEY, max_size=3))
 BATCH = KEY_LISTS.flatmap(
     lambda keys: st.tuples(
         st.just(keys), odd(st.lists(VALUES, min_size=len(keys), max_size=len(keys)), st.lists(VALUES, max_size=6))
@@ -78,10 +81,20 @@ KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
         READ,
         odd(st.just(value=False), st.booleans()),
     ),
-    Check: st.builds(Check, ID, TX, LOCKED, READ, NUMBER, READ),
+    Check: st.builds(Check, ID, TX, LOCKED, READ, NUMBER, READ, st.lists(SCANNED, max_size=2), odd(st.just(b""), TX)),
     GetStatus: st.builds(GetStatus, ID, TX, NUMBER),
     Scan: st.builds(
-        Scan, ID, NAME, st.lists(NUMBER, max_size=9), KEY, st.none() | KEY, COUNT, NUMBER, st.booleans(), st.integers(-1, 9)
+        Scan,
+        ID,
+        NAME,
+        st.lists(NUMBER, max_size=9),
+        KEY,
+        st.none() | KEY,
+        COUNT,
+        NUMBER,
+        st.booleans(),
+        st.integers(-1, 9),
+        st.booleans(),
     ),
     Admin: st.builds(Admin, ID, ADMIN, ARGUMENTS),
 }

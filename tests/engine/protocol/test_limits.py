@@ -168,7 +168,7 @@ def test_no_requests_at_once_end_a_node_that_is_in_no_cluster(asked: list[Reques
             "namespace 'a' was given twice in one transaction",
         ),
         (CommitTx(1, bytes(16), b"", False, [("a", [b"k"], [None])], [], []), "a transaction id has 0 bytes"),
-        (Check(1, bytes(16), [], [("a", b"k", -1, 0)]), "a key was read at -1.0"),
+        (Check(1, bytes(16), [], [("a", b"k", -1, 0)]), "something was read at -1.0"),
         (GetStatus(1, bytes(16), 8), "partition 8 does not exist: expected 0 to 7"),
         (Scan(1, "acc", [-1], b"", None, 10), "partition -1 does not exist"),
         (Scan(1, "acc", [3, 3], b"", None, 10), "a partition was given twice"),

@@ -11,7 +11,8 @@ from tests.sim.planted.stories_of_data import DATA
 from tests.sim.planted.stories_of_deeds import DEEDS
 from tests.sim.planted.stories_of_maps import MAPS
 from tests.sim.planted.stories_of_members import MEMBERS
+from tests.sim.planted.stories_of_ranges import RANGES
 from tests.sim.planted.stories_of_transactions import TRANSACTIONS
 from tests.sim.planted.stories_of_transfers import TRANSFERS
 
-STORIES: dict[str, Story] = MAPS.all | MEMBERS.all | TRANSACTIONS.all | DATA.all | TRANSFERS.all | DEEDS.all
+STORIES: dict[str, Story] = MAPS.all | MEMBERS.all | TRANSACTIONS.all | DATA.all | TRANSFERS.all | DEEDS.all | RANGES.all

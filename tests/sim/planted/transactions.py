@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from engine.messages import Inquired, PrepareParts, Vote
+from engine.protocol.requests import Check, Rows, Scan
 from engine.transactions.commits import Phase, Transaction
 from rebalance.partition import LocalPartition
 from rebalance.results import Results
@@ -326,3 +327,55 @@ def absent_is_absent(machine: Machine) -> None:
     """A transaction that wrote nothing may end if what it found absent is absent now, whatever came and went meanwhile."""
     assert machine.node is not None
     replace(machine.node.locking, "_came_and_went", lambda absent: "")
+
+
+# Ranges.
+
+
+@TRANSACTIONS.fault("5")
+def ranges_are_not_looked_at(machine: Machine) -> None:
+    """What came into a range since a transaction scanned it is not looked for at its end."""
+    assert machine.node is not None
+
+    def blind(original: Callable[..., Iterator[int]], session: Any, request: Check) -> Iterator[int]:
+        return original(session, msgspec.structs.replace(request, scanned=[]))
+
+    around(machine.node.locking, "_confirmed", blind)
+
+
+@TRANSACTIONS.fault("5")
+def what_is_prepared_in_a_range_is_overlooked(machine: Machine) -> None:
+    """A row that is prepared in a range, and not decided yet, is taken for one that is not there."""
+    assert machine.node is not None
+    core, locking = machine.node.core, machine.node.locking
+
+    def blind(original: Callable[..., Iterator[int]], session: Any, request: Check) -> Iterator[int]:
+        prepared = {number: core.replica.partition(number) for scanned in request.scanned for number, _, _ in scanned.marks}
+        kept = {number: state.prepared for number, state in prepared.items()}
+        for state in prepared.values():
+            state.prepared = {}
+        try:
+            yield from list(original(session, request))
+        finally:
+            for number, state in prepared.items():
+                state.prepared = kept[number]
+
+    around(locking, "_confirmed", blind)
+
+
+@TRANSACTIONS.fault("5")
+def a_range_is_marked_where_it_is_promised(machine: Machine) -> None:
+    """The mark of a scan is the highest counter that was handed out, and not the one up to which all counts."""
+    assert machine.node is not None
+    core, reads = machine.node.core, machine.node.reads
+
+    def answer(original: Callable[..., None], session: Any, request: Scan) -> None:
+        original(session, request)
+        for reply in core.effects.reply:
+            if isinstance(reply[1], Rows) and reply[1].marks:
+                for at, number in enumerate(request.partitions):
+                    state = core.replica.fragments.get((request.namespace, number))
+                    if state is not None:
+                        reply[1].marks[at] = (core.local[number].epoch, state.counter.hwm)
+
+    around(reads, "_answer_scan", answer)

@@ -12,7 +12,7 @@ from tests.sim.workloads.retry import retry_of
 from tests.sim.workloads.rows import rows_of
 from tests.sim.workloads.single import batches_of, registers_of, set_of
 from tests.sim.workloads.strays import strays_of
-from tests.sim.workloads.transactions import bank_of, lists_of, ring_of
+from tests.sim.workloads.transactions import bank_of, lists_of, ring_of, rooms_of
 from tests.sim.workloads.verdict import judge, read_everything
 
 WORKLOADS = {
@@ -25,6 +25,7 @@ WORKLOADS = {
     "retry": retry_of,
     "rows": rows_of,
     "strays": strays_of,
+    "rooms": rooms_of,
 }
 
 __all__ = ["WORKLOADS", "Bulk", "Load", "judge", "read_everything", "set_up"]

@@ -1,11 +1,13 @@
-"""Transactions over several keys, nodes and partitions: the bank, the lists and the ring.
+"""Transactions over several keys, nodes and partitions: the bank, the lists, the rooms and the ring.
 
-The bank would notice half a transfer, the lists an order that no serial execution explains, the ring half a rotation.
+The bank would notice half a transfer, the lists an order that no serial execution explains, the ring half a rotation. The
+rooms are lists, too, but of rows in a range: who adds to one has scanned it, and so must know of all who came before.
 Some transfers stop after the votes: the client asks what became of them, or goes on, or is never heard of again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
 from engine import errors
@@ -18,6 +20,7 @@ from tests.sim.workloads.load import ACCOUNTS, NODES_OF_RING, Load, Step, begin,
 STOPPING = 0.08
 """So many transfers stop after the votes."""
 LISTS = 5
+ROOMS = 3
 LIST_MAX = 25
 """A list that is so long is retired, for the history grows with the square of its length."""
 
@@ -123,6 +126,47 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
 
 def _elements(held: bytes | None) -> tuple[int, ...]:
     return tuple(int(v) for v in held.split()) if held else ()
+
+
+def rooms_of(load: Load, client: Client, rng: Random) -> Step:
+    """Bookings of rooms, each a row of its own in the room's range, and scans of rooms, several in a transaction.
+
+    A booking says in which place it found itself. Two that did not see each other have the same one, and then no order of
+    the two explains what either of them has read.
+    """
+
+    async def step(process: int) -> int:
+        recorder, tx = load.recorder, begin(client, rng)
+        generation = load.done // (ROOMS * LIST_MAX * 4)
+        rooms = [f"r{generation}-{i}" for i in rng.sample(range(ROOMS), rng.randrange(1, ROOMS + 1))]
+        booked = {room: load.element() for room in rooms if rng.random() < 0.5}
+        recorder.begin(
+            "rooms", process, Transaction(tuple(op for room in rooms for op in _ops(room, None, booked.get(room))))
+        )
+        told: list[Append | Read] = []
+        try:
+            for room in rooms:
+                rows = await tx.scan("rooms", f"{room}/".encode(), f"{room}0".encode(), page_rows=rng.choice([3, 100]))
+                told += _ops(room, tuple(room_rows(rows)), booked.get(room))
+                if room in booked:
+                    await tx.put("rooms", {f"{room}/{booked[room]}".encode(): str(len(rows)).encode()})
+            await tx.commit()
+            recorder.end(process, "ok", Transaction(tuple(told)))
+        except errors.Error as error:
+            process = await failed(tx, load, process, rng, error)
+        return process
+
+    return step
+
+
+def _ops(room: str, found: tuple[int, ...] | None, booked: int | None) -> list[Append | Read]:
+    read = Read(room, found)
+    return [read] if booked is None else [read, Append(room, booked)]
+
+
+def room_rows(rows: Mapping[bytes, bytes]) -> list[int]:
+    """The bookings of one room, in the order of their places."""
+    return [int(key.partition(b"/")[2]) for key, _ in sorted(rows.items(), key=lambda row: (int(row[1]), row[0]))]
 
 
 def ring_of(load: Load, client: Client, rng: Random) -> Step:

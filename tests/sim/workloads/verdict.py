@@ -12,14 +12,14 @@ from tests.sim.clients import Client
 from tests.sim.recorder import Recorder
 from tests.sim.workloads.load import ACCOUNTS, BALANCE, NODES_OF_RING, TIMEOUT_NS, Load
 from tests.sim.workloads.retry import PREFIX
-from tests.sim.workloads.transactions import bank_of, ring_of
+from tests.sim.workloads.transactions import bank_of, ring_of, room_rows
 
 
 async def read_everything(load: Load, client: Client) -> None:
     """When nothing is written any more: scans of all namespaces, and gets of all that they show."""
     recorder = load.recorder
     process = recorder.process()
-    for namespace in ("bank", "lists", "ring", "registers", "batches", "retry", "rows", "strays"):
+    for namespace in ("bank", "lists", "rooms", "ring", "registers", "batches", "retry", "rows", "strays"):
         rows: list[tuple[bytes, bytes]] = []
         start: bytes | None = b"\0"
         recorder.begin("scan", process, Scan(namespace, namespace + "~"))
@@ -37,6 +37,12 @@ async def read_everything(load: Load, client: Client) -> None:
             recorder.end(
                 process, "ok", Get(f"{namespace}{key.decode()}", numbers.get(held, -1) if held is not None else None)
             )
+        if namespace == "rooms":
+            recorder.begin("rooms", process, Transaction(()))
+            rooms = dict.fromkeys(key.partition(b"/")[0] for key, _ in rows)
+            of = {room: {k: v for k, v in rows if k.partition(b"/")[0] == room} for room in rooms}
+            told = tuple(Read(room.decode(), tuple(room_rows(held))) for room, held in of.items())
+            recorder.end(process, "ok", Transaction(told))
         if namespace == "lists":
             recorder.begin("lists", process, Transaction(()))
             told = tuple(Read(key.decode(), tuple(map(int, value.split()))) for key, value in rows)
@@ -67,6 +73,7 @@ def judge(recorder: Recorder, quiet_from: int) -> dict[str, list[Anomaly]]:
     verdicts: dict[str, Sequence[Anomaly]] = {
         "bank": bank.check(BALANCE * len(ACCOUNTS), recorder.history("bank"), accounts=ACCOUNTS),
         "lists": list_append.check(recorder.history("lists")),
+        "rooms": list_append.check(recorder.history("rooms")),
         "ring": ring.check(NODES_OF_RING, recorder.history("ring")),
         "registers": register.check(recorder.history("registers")),
         "versions": monotonic.check(recorder.history("versions")),

@@ -1,0 +1,37 @@
+"""What a transaction is protected from, and how: by locks as it goes, or by a look at its end."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from engine import errors
+
+
+class Concurrency(StrEnum):
+    """When keys are locked: when they are touched, or when the transaction commits."""
+
+    PESSIMISTIC = "PESSIMISTIC"
+    OPTIMISTIC = "OPTIMISTIC"
+
+
+class Isolation(StrEnum):
+    """What a transaction is protected from: that keys change which it has read; and ranges which it has scanned."""
+
+    READ_COMMITTED = "READ_COMMITTED"
+    REPEATABLE_READ = "REPEATABLE_READ"
+    SERIALIZABLE = "SERIALIZABLE"
+
+
+def check_mode(concurrency: str, isolation: str | None) -> tuple[Concurrency, Isolation]:
+    """The mode that was asked for. Raises UsageError for one that is not there (yet)."""
+    try:
+        chosen = Concurrency(concurrency)
+        default = Isolation.REPEATABLE_READ if chosen is Concurrency.PESSIMISTIC else Isolation.SERIALIZABLE
+        level = Isolation(isolation) if isolation is not None else default
+    except ValueError as error:
+        raise errors.UsageError(
+            f"{error}: expected PESSIMISTIC or OPTIMISTIC, and REPEATABLE_READ or SERIALIZABLE"
+        ) from None
+    if level is Isolation.READ_COMMITTED:
+        raise errors.UsageError(f"{chosen}+{level} comes later: expected REPEATABLE_READ or SERIALIZABLE")
+    return chosen, level

@@ -1,0 +1,333 @@
+"""What each mode protects from: the anomalies of the literature, one by one, behind every door.
+
+After Martin Kleppmann's Hermitage. Each story is told step by step to two or three transactions; one that is refused is
+rolled back, and what it had seen counts no more. A cell of the table says whether the story's anomaly may show: what is
+prevented never shows, and what is allowed is shown to show, so that the table does not promise less than there is.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+import engine
+from engine.client.running import Level, Mode
+from tests.support.patience import PATIENCE_SECONDS
+
+Name = Callable[[], str]
+Told: TypeAlias = dict[str, int]
+
+MODES: tuple[tuple[Mode, Level], ...] = (
+    ("PESSIMISTIC", "REPEATABLE_READ"),
+    ("PESSIMISTIC", "SERIALIZABLE"),
+    ("OPTIMISTIC", "REPEATABLE_READ"),
+    ("OPTIMISTIC", "SERIALIZABLE"),
+)
+
+
+class Actor:
+    """A transaction that is told step by step what to do; a step that is refused is its last."""
+
+    def __init__(self, db: engine.Database, ns: engine.Namespace[str, int], mode: tuple[Mode, Level]) -> None:
+        self.tx = db.transaction(concurrency=mode[0], isolation=mode[1], lock_timeout=0.01)
+        self.inside = self.tx.namespace(ns)
+        self.refused: engine.Error | None = None
+        self.committed = False
+
+    def _do(self, step: Callable[[], Any]) -> Any:
+        if self.refused is not None:
+            return None
+        try:
+            return step()
+        except engine.Error as error:
+            if not error.retryable:
+                raise
+            self.refused = error
+            self.tx.rollback()
+            return None
+
+    def get(self, key: str) -> int | None:
+        """What it reads."""
+        found: int | None = self._do(lambda: self.inside.get(key))
+        return found
+
+    def put(self, key: str, value: int) -> None:
+        """What it writes."""
+        self._do(lambda: self.inside.put(key, value))
+
+    def delete(self, key: str) -> None:
+        """What it deletes."""
+        self._do(lambda: self.inside.delete(key))
+
+    def scan(self, prefix: str = "", limit: int | None = None) -> Told | None:
+        """What it finds in a range; None if it is over."""
+        found: Told | None = self._do(lambda: dict(self.inside.scan(prefix=prefix, limit=limit)))
+        return found
+
+    def commit(self) -> bool:
+        """Whether it is committed."""
+        self._do(self.tx.commit)
+        self.committed = self.refused is None
+        return self.committed
+
+
+class Stage:
+    """A namespace with two rows, and actors in one mode."""
+
+    def __init__(self, db: engine.Database, ns: engine.Namespace[str, int], mode: tuple[Mode, Level]) -> None:
+        self.db, self.ns, self.mode = db, ns, mode
+        self.actors: list[Actor] = []
+        ns.put_many({"x": 10, "y": 20})
+
+    def actor(self) -> Actor:
+        """Another transaction."""
+        self.actors.append(Actor(self.db, self.ns, self.mode))
+        return self.actors[-1]
+
+    def end(self) -> None:
+        """Whoever was left open gives up."""
+        for actor in self.actors:
+            actor.tx.rollback()
+
+
+@pytest.fixture(params=MODES, ids=" ".join)
+def stage(request: pytest.FixtureRequest, db: engine.Database, fresh: Name) -> Iterator[Stage]:
+    """A stage in each mode."""
+    made = Stage(db, db.namespace(fresh(), codec=int), request.param)
+    yield made
+    made.end()
+
+
+# The stories: each says whether its anomaly showed.
+
+
+def g0(stage: Stage) -> bool:
+    """Dirty write: two transactions write the same two keys, and each comes first once."""
+    a, b = stage.actor(), stage.actor()
+    a.put("x", 11)
+    b.put("x", 12)
+    a.put("y", 21)
+    a.commit()
+    b.put("y", 22)
+    b.commit()
+    return stage.ns.get_many(["x", "y"]) not in ({"x": 11, "y": 21}, {"x": 12, "y": 22})
+
+
+def g1a(stage: Stage) -> bool:
+    """Aborted read: what was rolled back is seen."""
+    a, b = stage.actor(), stage.actor()
+    a.put("x", 101)
+    first = b.get("x")
+    a.tx.rollback()
+    second = b.get("x")
+    return b.commit() and 101 in (first, second)
+
+
+def g1b(stage: Stage) -> bool:
+    """Intermediate read: a value is seen that its writer wrote over before its end."""
+    a, b = stage.actor(), stage.actor()
+    a.put("x", 101)
+    first = b.get("x")
+    a.put("x", 11)
+    a.commit()
+    second = b.get("x")
+    return b.commit() and 101 in (first, second)
+
+
+def g1c(stage: Stage) -> bool:
+    """Circular information flow: each sees what the other wrote."""
+    a, b = stage.actor(), stage.actor()
+    a.put("x", 11)
+    b.put("y", 22)
+    seen_by_a, seen_by_b = a.get("y"), b.get("x")
+    both = [a.commit(), b.commit()]
+    return all(both) and (seen_by_a, seen_by_b) == (22, 11)
+
+
+def otv(stage: Stage) -> bool:
+    """Observed transaction vanishes: of what one transaction wrote, part is seen and part is not any more."""
+    a, b, c = stage.actor(), stage.actor(), stage.actor()
+    a.put("x", 11)
+    a.put("y", 19)
+    b.put("x", 12)
+    a.commit()
+    seen = [c.get("x")]
+    b.put("y", 18)
+    seen.append(c.get("y"))
+    b.commit()
+    seen += [c.get("x"), c.get("y")]
+    return c.commit() and (seen[0], seen[1]) == (11, 19) and (seen[2], seen[3]) not in ((11, 19), (12, 18))
+
+
+def pmp(stage: Stage) -> bool:
+    """Predicate many preceders: a range is read twice, and somebody's row came in between."""
+    a, b = stage.actor(), stage.actor()
+    first = a.scan("z")
+    b.put("z", 30)
+    b.commit()
+    second = a.scan("z")
+    return a.commit() and (first, second) == ({}, {"z": 30})
+
+
+def p4(stage: Stage) -> bool:
+    """Lost update: both read, both write, and the second does not know of the first."""
+    a, b = stage.actor(), stage.actor()
+    read = [a.get("x"), b.get("x")]
+    a.put("x", 11)
+    b.put("x", 12)
+    both = [a.commit(), b.commit()]
+    return all(both) and read == [10, 10]
+
+
+def g_single(stage: Stage) -> bool:
+    """Read skew: one key as it was before somebody's transaction, another as after it."""
+    a, b = stage.actor(), stage.actor()
+    first = a.get("x")
+    b.put("x", 12)
+    b.put("y", 18)
+    b.commit()
+    second = a.get("y")
+    return a.commit() and (first, second) == (10, 18)
+
+
+def g_single_of_a_range(stage: Stage) -> bool:
+    """The same, where the first read is of a range."""
+    a, b = stage.actor(), stage.actor()
+    first = a.scan("p")
+    b.put("p1", 1)
+    b.put("q1", 1)
+    b.commit()
+    second = a.get("q1")
+    return a.commit() and (first, second) == ({}, 1)
+
+
+def g2_item(stage: Stage) -> bool:
+    """Write skew: each writes what the other has read."""
+    a, b = stage.actor(), stage.actor()
+    read = [a.get("x"), a.get("y"), b.get("x"), b.get("y")]
+    a.put("x", 11)
+    b.put("y", 21)
+    both = [a.commit(), b.commit()]
+    return all(both) and read == [10, 20, 10, 20]
+
+
+def g2(stage: Stage) -> bool:
+    """Write skew over ranges: nobody has the room yet, so both take it."""
+    a, b = stage.actor(), stage.actor()
+    read = [a.scan("room/"), b.scan("room/")]
+    a.put("room/ann", 1)
+    b.put("room/bob", 1)
+    both = [a.commit(), b.commit()]
+    return all(both) and read == [{}, {}]
+
+
+STORIES: dict[str, Callable[[Stage], bool]] = {
+    "G0": g0,
+    "G1a": g1a,
+    "G1b": g1b,
+    "G1c": g1c,
+    "OTV": otv,
+    "PMP": pmp,
+    "P4": p4,
+    "G-single": g_single,
+    "G-single of a range": g_single_of_a_range,
+    "G2-item": g2_item,
+    "G2": g2,
+}
+README = Path(__file__).parents[2] / "README.md"
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "REPEATABLE_READ": ("PMP", "G-single of a range", "G2"),
+    "SERIALIZABLE": (),
+}
+
+
+@pytest.mark.parametrize("db", ["embedded", "cluster"], indirect=True)
+@pytest.mark.parametrize("name", STORIES)
+def test_what_is_prevented_never_shows_and_what_is_allowed_does(stage: Stage, name: str) -> None:
+    assert STORIES[name](stage) == (name in ALLOWED[stage.mode[1]])
+
+
+def test_the_table_of_the_readme_says_the_same() -> None:
+    """Each row of it is a story, and its cells are those of `ALLOWED`."""
+    page = README.read_text(encoding="utf-8")
+    head = next(line for line in page.splitlines() if line.startswith("| anomaly |"))
+    levels = [word.strip(" `") for word in head.strip("|").split("|")[2:]]
+    rows = re.findall(r"^\| ((?:G|OTV|PMP|P4).*?) \| .*? \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    told = {name: {level for level, cell in zip(levels, cells, strict=True) if cell == "may show"} for name, *cells in rows}
+    assert told == {name: {level for level in levels if name in ALLOWED[level]} for name in STORIES}
+
+
+# Ranges, in detail.
+
+both = pytest.mark.parametrize("concurrency", ["PESSIMISTIC", "OPTIMISTIC"])
+
+
+@both
+def test_what_lies_behind_the_limit_of_a_scan_is_nobodys_business(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], concurrency: Mode
+) -> None:
+    ns.put_many({b"a": b"1", b"b": b"1", b"c": b"1"})
+    with db.transaction(concurrency=concurrency, isolation="SERIALIZABLE") as tx:
+        inside = tx.namespace(ns)
+        assert list(inside.scan(limit=1)) == [(b"a", b"1")]
+        inside.delete(b"a")
+        inside.put(b"aa", b"2")
+        assert list(inside.scan(limit=2)) == [(b"aa", b"2"), (b"b", b"1")]
+        ns.put_many({b"bb": b"3", b"c": b"3"})
+    assert dict(ns.scan()) == {b"aa": b"2", b"b": b"1", b"bb": b"3", b"c": b"3"}
+
+
+@both
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_range_that_was_only_read_is_looked_at_too(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], concurrency: Mode, *, gone: bool
+) -> None:
+    ns.put(b"x", b"1")
+    with pytest.raises(engine.Conflict) as caught, db.transaction(concurrency=concurrency, isolation="SERIALIZABLE") as tx:
+        assert list(tx.namespace(ns).scan(prefix=b"room/")) == []
+        ns.put(b"room/ann", b"1")
+        if gone:
+            ns.delete(b"room/ann")
+    assert (caught.value.retryable, caught.value.maybe_committed) == (True, False)
+
+
+def test_a_row_that_changes_before_it_is_locked_is_known(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
+    ns.put_many({b"a": b"1", b"b": b"1"})
+    holder = db.transaction()
+    holder.namespace(ns).put(b"a", b"2")
+    with ThreadPoolExecutor(1) as other:
+
+        def read() -> list[tuple[bytes, bytes]]:
+            with db.transaction(isolation="SERIALIZABLE") as tx:
+                found = list(tx.namespace(ns).scan())
+                tx.namespace(ns).put(b"c", b"3")
+            return found
+
+        reading = other.submit(read)
+        time.sleep(0.1)  # by then it has found both keys, and waits for one of them
+        holder.commit()
+        assert reading.result(PATIENCE_SECONDS) == [(b"a", b"2"), (b"b", b"1")]
+
+
+def test_one_of_many_has_the_room(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
+    def book(guest: int) -> bool:
+        def look(tx: engine.Transaction) -> bool:
+            inside = tx.namespace(ns)
+            free = not list(inside.scan(prefix=b"room/", limit=1))
+            if free:
+                inside.put(b"room/%d" % guest, b"booked")
+            return free
+
+        return db.run(
+            look, isolation="SERIALIZABLE", concurrency="OPTIMISTIC" if guest % 2 else "PESSIMISTIC", attempts=100
+        )
+
+    with ThreadPoolExecutor(4) as guests:
+        assert sorted(guests.map(book, range(4))) == [False] * 3 + [True]
+    assert len(list(ns.scan())) == 1

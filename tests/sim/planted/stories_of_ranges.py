@@ -1,0 +1,72 @@
+"""Stories of ranges that transactions have scanned, and of rows that come into them."""
+
+from __future__ import annotations
+
+from engine.errors import Conflict
+from engine.messages import Replicated
+from tests.sim.network import Rule
+from tests.sim.planted.stage import NAMESPACE, Stage, Stories, key, told
+from tests.sim.transactions import SimTransaction
+from tests.sim.world import Plant
+
+RANGES = Stories()
+story = RANGES.story
+
+LOW, HIGH = b"k", b"l"
+"""All keys of the stage lie between."""
+
+
+def _booking(stage: Stage, mine: bytes) -> SimTransaction:
+    """A transaction that found nobody in the room, and takes it."""
+    tx = stage.transaction(optimistic=True)
+    found = stage.do(tx.scan(NAMESPACE, LOW, HIGH))
+    stage.must(found == {}, f"nobody has the room, and the scan found {found}")
+    stage.do(tx.put(NAMESPACE, {mine: b"booked"}))
+    return tx
+
+
+def _at_most_one(stage: Stage) -> None:
+    booked = [name for name in (key(0), key(1)) if stage.get(name) is not None]
+    stage.must(len(booked) <= 1, f"each of {booked} was booked because nobody had the room")
+    stage.curtain()
+
+
+@story
+def two_take_the_room_one_after_the_other(plant: Plant | None) -> None:
+    """Both have seen that nobody has the room; the first is done when the second commits."""
+    with Stage(plant) as stage:
+        first, second = _booking(stage, key(0)), _booking(stage, key(1))
+        stage.do(first.commit())
+        late = stage.begin(second.commit())
+        stage.until(lambda: late.done, "the second is answered")
+        stage.must(plant is not None or isinstance(late.failure, Conflict), f"the second was told {late.failure!r}")
+        _at_most_one(stage)
+
+
+@story
+def two_take_the_room_and_one_is_not_decided_yet(plant: Plant | None) -> None:
+    """The first is prepared, and has seen that nothing came; before it is decided the second does the same, and commits."""
+    with Stage(plant) as stage:
+        first, second = _booking(stage, key(0)), _booking(stage, key(1))
+        stage.do(first.prepare())
+        stage.do(first.look())
+        late = stage.begin(second.commit())
+        stage.until(lambda: late.done, "the second is answered")
+        stage.do(first.decide())
+        _at_most_one(stage)
+
+
+@story
+def the_room_is_taken_while_it_is_scanned(plant: Plant | None) -> None:
+    """A booking is on its way to the copies, and does not count yet, when the room is scanned; it has its counter."""
+    with Stage(plant) as stage:
+        unheard = Rule("replicated", lambda _, to, said: to == "n1" and isinstance(said, Replicated), drop=False)
+        stage.world.network.rules.append(unheard)
+        booked = stage.begin_put(key(0), b"booked")
+        stage.until(lambda: unheard.caught > 0, "the copies have the booking")
+        late = _booking(stage, key(1))
+        stage.world.network.release([unheard], stage.world.network.held)
+        stage.until(lambda: told(booked), "the booking is acknowledged")
+        ending = stage.begin(late.commit())
+        stage.until(lambda: ending.done, "the second is answered")
+        _at_most_one(stage)
