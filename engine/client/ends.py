@@ -77,6 +77,7 @@ class CheckCall(Call):
         locks: list[tuple[Namespace, bytes]],
         reads: list[tuple[Namespace, bytes, int, int]],
         absent: list[tuple[Namespace, bytes, int, int]],
+        *,
         scanned: list[Scanned],
         tx: TxId = b"",
     ) -> None:

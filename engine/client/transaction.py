@@ -202,10 +202,10 @@ class Transaction:
             own = self.own(namespace, at, end)
             keys = sorted(key for key in own.keys() | {key for key, _ in page.rows} if own.get(key, b"") is not None)
             while keys and (limit is None or len(rows) < limit):
-                share = keys if limit is None else keys[: limit - len(rows)]
-                keys = keys[len(share) :]
-                touched += share
-                rows += sorted((await self.get_many(namespace, share)).items())
+                some = keys if limit is None else keys[: limit - len(rows)]
+                keys = keys[len(some) :]
+                touched += some
+                rows += sorted((await self.get_many(namespace, some)).items())
             if end is None or (limit is not None and len(rows) >= limit):
                 break
             at = end
@@ -339,11 +339,11 @@ class Transaction:
                 await self._decide(locks, reads)
             else:
                 self._unused()
-                first, *others = _shares(self._scanned)
+                first, *others = _pieces(self._scanned)
                 if locks or reads or first:
-                    await self.session.call(CheckCall(self._owner, locks, reads, absent, first))
-                for share in others:
-                    await self.session.call(CheckCall(self._owner, [], [], [], share))
+                    await self.session.call(CheckCall(self._owner, locks, reads, absent, scanned=first))
+                for piece in others:
+                    await self.session.call(CheckCall(self._owner, [], [], [], scanned=piece))
             await self._release(self._astray)
         except errors.Error as error:
             self._state = "rolled back"
@@ -382,8 +382,8 @@ class Transaction:
             await self._withdraw(call)
             raise errors.Unavailable(f"it may be prepared, and nothing of it will happen: {error}") from error
         try:
-            for share in _shares(self._scanned):
-                await self.session.call(CheckCall(self._owner, [], [], [], share, self.tx))
+            for piece in _pieces(self._scanned):
+                await self.session.call(CheckCall(self._owner, [], [], [], scanned=piece, tx=self.tx))
         except BaseException:
             await self._withdraw(call)
             raise
@@ -437,14 +437,14 @@ class Transaction:
             await self.rollback()
 
 
-def _shares(scanned: list[Scanned]) -> list[list[Scanned]]:
-    """Ranges, in shares that one request may ask about; at least one share, which may be empty."""
-    shares: list[list[Scanned]] = [[]]
+def _pieces(scanned: list[Scanned]) -> list[list[Scanned]]:
+    """Ranges, in pieces that one request may ask about; at least one piece, which may be empty."""
+    pieces: list[list[Scanned]] = [[]]
     size = 0
     for one in scanned:
         size += 1 + len(one.marks) + len(one.known)
-        if size > KEYS_MAX and shares[-1]:
-            shares.append([])
+        if size > KEYS_MAX and pieces[-1]:
+            pieces.append([])
             size = 1 + len(one.marks) + len(one.known)
-        shares[-1].append(one)
-    return shares
+        pieces[-1].append(one)
+    return pieces

@@ -128,7 +128,7 @@ class SimTransaction:
 
     async def look(self) -> None:
         """See that nothing came into what was scanned, when all that is written is prepared."""
-        call = CheckCall(self.tx, [], [], [], self.scanned, self.tx)
+        call = CheckCall(self.tx, [], [], [], scanned=self.scanned, tx=self.tx)
         await self.client.call(call, timeout_ns=self.timeout_ns)
 
     async def commit(self) -> None:
@@ -142,7 +142,7 @@ class SimTransaction:
             ]
             absent = [(ns, key, *v[:2]) for (ns, key), v in self.read.items() if self.optimistic and v[2] is None]
             if locks or reads or self.scanned:
-                call = CheckCall(self.tx, locks, reads, absent, self.scanned)
+                call = CheckCall(self.tx, locks, reads, absent, scanned=self.scanned)
                 await self.client.call(call, timeout_ns=self.timeout_ns)
             return
         if self.scanned:
