@@ -37,7 +37,18 @@ DOING = {
     }
     | {"repair", "scan", "segment_file", "segments", "walk"},
     "engine": {"aio", "api", "errors", "siblings"},
-    "engine.client": {"admin", "blocking", "codecs", "inside", "loop", "namespace", "outside", "running", "session", "timing"}
+    "engine.client": {
+        "admin",
+        "blocking",
+        "codecs",
+        "inside",
+        "loop",
+        "namespace",
+        "outside",
+        "running",
+        "session",
+        "timing",
+    }
     | {"transaction"},
     "engine.host": {"data_directory", "driver", "duties", "embedded", "pulse", "server", "transport"},
     "engine.offline": {"directory", "live", "refusals", "repair", "rows", "share"},
