@@ -43,14 +43,16 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from wal.checksum import Checksum, crc32c
 from wal.index import FragmentIndex, SegmentIndex
 from wal.records import Record
+
+R = TypeVar("R")
 
 FORMAT = 1
 MAGIC = b"\x89FSWAL\r\n"
@@ -259,8 +261,13 @@ def check_block(segment: int, header: BlockHeader, block: bytes, checksum: Check
 
 def decode_body(header: BlockHeader, block: bytes) -> list[Record]:
     """The records of a block that was checked. What cannot be decoded then was written so, by another version."""
+    return decode_body_as(_records.decode, header, block)
+
+
+def decode_body_as(decode: Callable[[memoryview], list[R]], header: BlockHeader, block: bytes) -> list[R]:
+    """The same, by a decoder that opens less of them."""
     try:
-        records = _records.decode(memoryview(block)[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + header.length])
+        records = decode(memoryview(block)[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + header.length])
     except _UNDECODABLE as error:
         raise NewerFormat(
             f"the checksum is right and the records cannot be decoded ({error}): expected records of this version"

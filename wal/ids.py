@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 NodeId = str
@@ -100,6 +101,17 @@ def partitions_of(keys: Sequence[bytes], partitions: int) -> list[int]:
     """`partition_of` for each of many keys."""
     crc = binascii.crc_hqx
     return [(slot_of(key) if b"{" in key else crc(key, 0) % SLOTS) * partitions // SLOTS for key in keys]
+
+
+def strays_of(keys: Sequence[bytes], partition: int, partitions: int) -> list[int]:
+    """Where among many keys those are that do not hash to a partition."""
+    if b"{" not in b"".join(keys):
+        width = SLOTS // partitions
+        slots = range(partition * width, (partition + 1) * width)
+        here = {slot + high for slot in slots for high in range(0, 1 << 16, SLOTS)}
+        if here.issuperset(map(binascii.crc_hqx, keys, repeat(0))):
+            return []
+    return [at for at, number in enumerate(partitions_of(keys, partitions)) if number != partition]
 
 
 def fragment_name(fragment: Fragment) -> str:

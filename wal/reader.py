@@ -83,7 +83,7 @@ def inspect(
     With `choose` only the blocks that it says yes to are decoded. With `fragments` only those are read that speak of
     them, as far as footers tell; others may come too, and what was not read is not verified.
     """
-    with _disk_of(source) as disk:
+    with source_disk(source) as disk:
         for found in Walk(disk, from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments):
             match found:
                 case Finding():
@@ -119,7 +119,7 @@ def backwards(
             places[-1][1].append(raw.offset)
         return False
 
-    with _disk_of(source) as disk:
+    with source_disk(source) as disk:
         for found in Walk(disk, from_lsn=from_lsn, owner=owner, choose=note):
             if isinstance(found, Finding):
                 yield found
@@ -154,7 +154,7 @@ def verify(
     """
     report = Report(segments=[], findings=[])
     checksum = reference_crc32c if reference else crc32c
-    with _disk_of(source) as disk:
+    with source_disk(source) as disk:
         walk = Walk(disk, checksum=checksum, everything=True, owner=owner)
         trimmed = 1
         for found in walk:
@@ -198,7 +198,7 @@ def list_segments(source: Source, *, owner: Owner | None = None, tell: Tell = la
     Reads the blocks of the last one only.
     """
     infos: list[SegmentInfo] = []
-    with _disk_of(source) as disk:
+    with source_disk(source) as disk:
         for found in Walk(disk, from_lsn=2**63, owner=owner):
             if isinstance(found, SegmentInfo):
                 infos.append(found)
@@ -217,7 +217,7 @@ class Indexed(msgspec.Struct, frozen=True):
 
 def indexes(source: Source) -> Iterator[Indexed]:
     """The index of each segment, the oldest first: from its footer, or from its blocks up to the first that is broken."""
-    with _disk_of(source) as disk:
+    with source_disk(source) as disk:
         for lsn in segment_lsns(disk.list()):
             with _opened(disk, lsn) as (file, header):
                 try:
@@ -230,7 +230,7 @@ def indexes(source: Source) -> Iterator[Indexed]:
 
 def begins(source: Source) -> int:
     """The LSN that the log begins with, by its files' names; 1 if there are none."""
-    with _disk_of(source) as disk:
+    with source_disk(source) as disk:
         return min(segment_lsns(disk.list()), default=1)
 
 
@@ -255,7 +255,7 @@ def appended(source: Source, from_lsn: int = 1) -> Iterator[Block | Finding | No
     What was trimmed before it was read comes as a `Finding`, and then what is there still. Archives are read as the
     segments that they are. Raises LogDamaged where the log does not go on where it was.
     """
-    with _disk_of(source) as disk:
+    with source_disk(source) as disk:
         segment = 0
         place: tuple[int, int, int] | None = None  # where the last scan stood: offset, LSN, crc
         while True:
@@ -335,7 +335,7 @@ class _Files:
 
 
 @contextmanager
-def _disk_of(source: Source) -> Iterator[ReadableDisk]:
+def source_disk(source: Source) -> Iterator[ReadableDisk]:
     """A source as a disk; what is opened for that is closed again."""
     if isinstance(source, str | os.PathLike):
         with DirectoryDisk(source, read_only=True) as disk:

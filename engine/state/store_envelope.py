@@ -42,6 +42,8 @@ _ROW = struct.Struct(">BBIQQ")  # format, flags, crc, epoch, counter
 _VERSION = struct.Struct(">QQ")  # epoch, counter
 _U16 = struct.Struct(">H")
 _U64 = struct.Struct(">Q")
+_ROW_AT_ONCE = struct.Struct(">HIQQ")  # format and flags as one number, crc, epoch, counter
+_LIVE_AT_ONCE, _TOMBSTONE_AT_ONCE = _FORMAT << 8 | _LIVE, _FORMAT << 8 | _TOMBSTONE
 _HEAD_LIVE, _HEAD_TOMBSTONE = bytes((_FORMAT, _LIVE)), bytes((_FORMAT, _TOMBSTONE))
 _HEAD_SUMMED = bytes((_FORMAT, _SUMMED))
 
@@ -148,25 +150,23 @@ def open_row(seed: int, key: bytes, raw: bytes) -> Entry:
 def open_rows(seed: int, skip: int, rows: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int], list[int]]:
     """Keys, counters and digests of contents (0: a tombstone) of many rows, whose whole keys begin with a
     prefix of `skip` bytes; fewer than there are rows, if one of them is not what was sealed."""
-    keys: list[bytes] = []
+    keys = [full[skip:] for full, _ in rows]
     counters: list[int] = []
     digests: list[int] = []
-    for full, raw in rows:
-        key = full[skip:]
+    for key, (_, raw) in zip(keys, rows, strict=True):
         if len(raw) < _ROW_HEAD_BYTES:
             break
-        form, flags, crc, _, counter = _ROW.unpack_from(raw)
-        if crc32c(key + raw[:2] + raw[6:], seed) != crc or form != _FORMAT:
+        head, crc, _, counter = _ROW_AT_ONCE.unpack_from(raw)
+        if crc32c(key + raw[:2] + raw[6:], seed) != crc:
             break
-        if flags:
-            if flags > _TOMBSTONE or len(raw) > _ROW_HEAD_BYTES:
-                break
+        if head == _LIVE_AT_ONCE:
+            digests.append(xxh3_64_intdigest(raw[_ROW_HEAD_BYTES:], xxh3_64_intdigest(raw[6:_ROW_HEAD_BYTES] + key)))
+        elif head == _TOMBSTONE_AT_ONCE and len(raw) == _ROW_HEAD_BYTES:
             digests.append(0)
         else:
-            digests.append(xxh3_64_intdigest(raw[_ROW_HEAD_BYTES:], xxh3_64_intdigest(raw[6:_ROW_HEAD_BYTES] + key)))
-        keys.append(key)
+            break
         counters.append(counter)
-    return keys, counters, digests
+    return keys[: len(counters)], counters, digests
 
 
 def stored_row_digest(seed: int, key: bytes, raw: bytes) -> int:

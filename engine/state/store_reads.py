@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, takewhile
+from operator import itemgetter, lt
 from pathlib import Path
 from threading import Lock
 from typing import NoReturn, TypeAlias
@@ -38,6 +40,7 @@ from wal.ids import Fragment
 Tell: TypeAlias = "Callable[[StoreDamaged], None]"
 
 _ROWS_AT_ONCE = 1_000
+_KEY: Callable[[tuple[bytes, bytes]], bytes] = itemgetter(0)
 
 
 class StoreReads:
@@ -191,6 +194,9 @@ class StoreReads:
         """
         prefix, end, _ = self._prefix(fragment)
         seek = prefix + start
+        whole = self._ascending_rows(seek, end, limit)
+        if whole is not None:
+            return whole, []
         last = b""
         found: list[tuple[bytes, bytes]] = []
         damages: list[StoreDamaged] = []
@@ -217,6 +223,23 @@ class StoreReads:
         except lmdb.Error as error:
             damages.append(self._unreadable("LMDB cannot read on", error, fragment, last[len(prefix) :] or start))
         return found, damages
+
+    def _ascending_rows(self, seek: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]] | None:
+        """The same rows where nothing is in the way, which is nearly always, at half the cost; None where something is."""
+        try:
+            with self._lock, self._txn.cursor(self._rows) as cursor:
+                if not cursor.set_range(seek):
+                    return []
+                found = list(islice(takewhile((end,).__gt__, cursor.iternext()), limit))
+                after = cursor.item()
+        except lmdb.Error:
+            return None
+        keys = list(map(_KEY, found))
+        if len(found) < limit and after[0] and not row_is_whole(*after):
+            return None  # it may be one of these rows, under another name
+        if keys and not (keys[0] >= seek and all(map(lt, keys, islice(keys, 1, None)))):
+            return None
+        return found
 
     def _present(self, tell: Tell) -> Iterator[Fragment]:
         """The fragments that have rows, ascending, found by one seek each."""

@@ -16,9 +16,9 @@ import msgspec
 from engine.offline.directory import FragmentView, State
 from tools.reconcile.findings import Facts, Finding, Kind, printable, raw_key
 from tools.reconcile.task import S
-from wal import Block, inspect
 from wal import records as r
 from wal.ids import SESSION_BYTES, Fragment, NodeId, TxId, tx_name
+from wal.packed import PackedBlock, PackedHistory, PackedUpdate, kind_of, skim
 
 PARTED = (Kind.EPOCH_FORK, Kind.DIGEST_MISMATCH)
 Maps = Sequence[tuple[int, str]]
@@ -78,15 +78,15 @@ class Asked:
 
 def ask(state: State, asked: Mapping[Fragment, Asked]) -> None:
     """Read what is asked of one node's log. What does not verify is left out: it was told before."""
-    prepared: dict[tuple[TxId, int], list[tuple[Block, int, r.Prepare]]] = {}
-    for block in inspect(state.path / "wal", to_lsn=state.lsn or None, fragments=asked.keys()):
-        if not isinstance(block, Block):
-            continue
+    prepared: dict[tuple[TxId, int], list[tuple[PackedBlock, int, r.Prepare]]] = {}
+
+    def take(block: PackedBlock) -> None:
         for lsn, record in enumerate(block.records, block.first_lsn):
             match record:
-                case r.Update(writes) | r.History(writes):
+                case PackedUpdate(writes) | PackedHistory(writes):
                     for write in writes:
-                        _written(asked, write, lsn, block.time_ms, r.kind_of(record))
+                        if (write.namespace, write.partition) in asked:
+                            _written(asked, write.opened(), lsn, block.time_ms, kind_of(record))
                 case r.Prepare(tx, partition):
                     prepared.setdefault((tx, partition), []).append((block, lsn, record))
                 case r.Outcome(tx, partition, epoch, commit, ranges):
@@ -94,13 +94,15 @@ def ask(state: State, asked: Mapping[Fragment, Asked]) -> None:
                     if commit and issues:
                         within, at, prepare = next((x for x in issues if x[2].epoch == epoch), issues[-1])
                         for write in prepare.writes:
-                            _written(asked, write, at, within.time_ms, r.kind_of(prepare))
+                            _written(asked, write, at, within.time_ms, kind_of(prepare))
                     elif not commit:
                         _closed(asked, partition, epoch, ranges, lsn=lsn, time_ms=block.time_ms, record="outcome", tx=tx)
                 case r.NoOp(partition, epoch, ranges):
                     _closed(asked, partition, epoch, ranges, lsn=lsn, time_ms=block.time_ms, record="noop", tx=b"")
                 case _:
                     pass
+
+    skim(state.path / "wal", take, to_lsn=state.lsn or None, fragments=asked.keys())
 
 
 def _written(asked: Mapping[Fragment, Asked], write: r.Write, lsn: int, time_ms: int, record: str) -> None:

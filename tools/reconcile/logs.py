@@ -12,9 +12,10 @@ from pathlib import Path
 import msgspec
 
 from rebalance import table as topologies
-from wal import Block, Finding, Owner, inspect
+from wal import Finding, Owner
 from wal import records as r
 from wal.ids import TxId
+from wal.packed import PackedBlock, PackedHistory, PackedUpdate, skim
 
 MAPS_KEPT = 256
 ATTEMPTS = 3
@@ -49,10 +50,8 @@ def read_log(path: Path, owner: Owner, until_lsn: int, *, live: bool = False, fr
     told = LogTold()
     for _ in range(ATTEMPTS if live else 1):
         reading = Reading()
-        for found in inspect(path, from_lsn, until_lsn or None, owner=owner):
-            if isinstance(found, Block):
-                reading.take(found)
-            elif found.damage:
+        for found in skim(path, reading.take, from_lsn, until_lsn or None, owner=owner):
+            if found.damage:
                 reading.lose(found)
         told = reading.told()
         if not told.damage:
@@ -72,25 +71,26 @@ class Reading:
         self._traces: set[tuple[TxId, int]] = set()
         self._first: dict[TxId, int] = {}  # the LSN of the first prepare
 
-    def take(self, block: Block) -> None:
+    def take(self, block: PackedBlock) -> None:
         """Read on."""
         self._first_lsn = self._first_lsn or block.first_lsn
         self._told.ended_ms = max(self._told.ended_ms, block.time_ms)
         for lsn, record in enumerate(block.records, block.first_lsn):
             match record:
+                case PackedUpdate(writes):
+                    if known := self._told.transactions:
+                        self._traces.update((w.tx, w.partition) for w in writes if w.tx and w.tx in known)
                 case r.Prepare(tx, partition, _, _, _, participants):
                     if len(participants) > 1:
                         self._first.setdefault(tx, lsn)
                         self._told.transactions.setdefault(tx, Transaction(list(participants)))
                         self._traces.add((tx, partition))
                 case r.Outcome(tx, partition, _, commit):
-                    known = self._told.transactions.get(tx)
-                    if known is not None:
-                        known.outcomes[partition] = commit
+                    ended = self._told.transactions.get(tx)
+                    if ended is not None:
+                        ended.outcomes[partition] = commit
                         self._traces.add((tx, partition))
-                case r.Update(writes):
-                    self._traces.update((w.tx, w.partition) for w in writes if w.tx in self._told.transactions)
-                case r.History(writes):
+                case PackedHistory(writes):
                     self._transferred.update(w.partition for w in writes)
                     self._traces.update((w.tx, w.partition) for w in writes if w.tx)
                 case r.EpochStart(partition):

@@ -17,7 +17,7 @@ from tools.reconcile.copies import Compared, Copy, Rules
 from tools.reconcile.findings import KINDS, Facts, Finding, Kind, Proof, entry_facts, printable
 from tools.reconcile.votes import proof_of, right_one
 from tools.wal.rows import DELETED, NOTHING, Said
-from wal.ids import Fragment, NodeId, partition_of, partitions_of
+from wal.ids import Fragment, NodeId, partition_of, strays_of
 
 Run: TypeAlias = Alike | Sequence[Sequence[Row]]
 """Rows that all copies have in the same bytes, or what each of them has of a range of keys."""
@@ -119,16 +119,16 @@ class _Rows:
         self._unseen.difference_update(run.keys)
         doubtful: list[int] = []
         if self._hashed_to:
-            here = self._name[1]
-            doubtful += [at for at, p in enumerate(partitions_of(run.keys, self._hashed_to)) if p != here]
+            doubtful += strays_of(run.keys, self._name[1], self._hashed_to)
         witness = self._witness
         if witness is not None and witness.said is not None:
-            get, begins = witness.said.said.get, witness.view.history_from
-            doubtful += [
-                at
-                for at, (key, digest, counter) in enumerate(zip(run.keys, run.digests, run.counters, strict=True))
-                if (said.value != digest if (said := get(key)) is not None else counter > begins)
-            ]
+            begins, told = witness.view.history_from, [*map(witness.said.said.get, run.keys)]
+            if None in told or [said.value for said in told if said is not None] != run.digests:
+                doubtful += [
+                    at
+                    for at, (said, digest, counter) in enumerate(zip(told, run.digests, run.counters, strict=True))
+                    if (said.value != digest if said is not None else counter > begins)
+                ]
         for at in sorted(dict.fromkeys(doubtful)):
             self._agreed(run.keys[at], run.entry(at))
 

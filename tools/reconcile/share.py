@@ -22,12 +22,14 @@ from tools.reconcile.copies import Copy, Level
 from tools.reconcile.evidence import ask, attributed
 from tools.reconcile.survey import Share
 from tools.reconcile.task import Read, ShareResult, Task
+from tools.reconcile.uncollected import uncollected
 from tools.wal.rows import LogRows
 from tools.wal.rows import Rows as LogSaid
-from wal import Block, inspect
 from wal.ids import Fragment, NodeId
+from wal.packed import PackedBlock, skim
 
 
+@uncollected
 def check_share(share: Share) -> ShareResult:
     """Read a share of all directories and compare it."""
     result = ShareResult()
@@ -67,11 +69,12 @@ def log_rows(state: State, wanted: Container[Fragment], above: Mapping[Fragment,
     Of fragments of which some copy is `above` a counter, it keeps every later update, as far as the log goes by now.
     """
     rows = LogRows(wanted.__contains__, above)
-    until = None if above and state.damage is None else state.lsn or None
-    for found in inspect(state.path / "wal", to_lsn=until):
-        if isinstance(found, Block):
-            rows.beyond = found.first_lsn > state.lsn
-            rows.take(found.records)
+
+    def take(block: PackedBlock) -> None:
+        rows.beyond = block.first_lsn > state.lsn
+        rows.take(block.records)
+
+    skim(state.path / "wal", take, to_lsn=None if above and state.damage is None else state.lsn or None)
     return rows
 
 

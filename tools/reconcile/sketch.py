@@ -30,6 +30,7 @@ from tools.reconcile.evidence import Asked, Trace, ask
 from tools.reconcile.rows import INTERNAL
 from tools.reconcile.share import log_rows, noting, open_share
 from tools.reconcile.survey import Look, Survey, survey
+from tools.reconcile.uncollected import uncollected
 from tools.wal.rows import DELETED, LogRows, Rows, Said
 from wal import PartitionCounter
 from wal.ids import Fragment, Namespace, NodeId, Version, partition_of
@@ -177,6 +178,7 @@ def bucket_of(key: bytes, depth: int) -> int:
 # Made on the host of a directory.
 
 
+@uncollected
 def sketch_of(path: str) -> Sketch:
     """Look at one directory, all rows and all of its log."""
     told = survey(Look(path))
@@ -243,6 +245,7 @@ def leaves_of(rows: Iterable[Row], depth: int, odd: Iterable[int] = ()) -> Leave
     return Leaves(depth, packed, live, top, sorted(odd))
 
 
+@uncollected
 def slice_of(path: str, asking: Asking) -> Slice:
     """What a directory has of what was asked. Raises UsageError for another cluster's, CorruptionError."""
     asked = {one.name: one for one in asking.fragments}

@@ -25,6 +25,7 @@ from rebalance.table import Topology
 from tools.reconcile.copies import GRACE_MS, Clock, Level, Rules
 from tools.reconcile.logs import LogTold, Torn, read_log, torn_ones
 from tools.reconcile.transactions import Decision
+from tools.reconcile.uncollected import uncollected
 from wal.ids import DECISIONS, Fragment, NodeId, TxId, Version
 
 _FILE = "file://"
@@ -102,6 +103,7 @@ class Look(msgspec.Struct, frozen=True):
     level: Level = Level.ROWS
 
 
+@uncollected
 def survey(look: Look) -> Survey:
     """A first look at one directory; what is wrong with it is part of the answer."""
     path = look.path

@@ -8,27 +8,35 @@ about it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+
+import msgspec
+from xxhash import xxh3_64_intdigest
 
 from engine.state.store import Entry
-from rebalance.contents import packed_row_digest, row_digest
+from rebalance.contents import row_digest
 from wal import records as r
 from wal.ids import Fragment, TxId
+from wal.packed import PackedHistory, PackedUpdate, Skimmed
 
 DELETED = 0
 """The digest of a row that is not there."""
 
-_VERSION = struct.Struct(">QQ").pack
 
+class Said(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+    """The newest that a log tells of a key. `value` is its row digest, or DELETED.
 
-class Said(NamedTuple):
-    """The newest that a log tells of a key. `value` is its row digest, or DELETED."""
+    There is one for each key of a log, so it is nothing that the collector has to look at.
+    """
 
     epoch: int
     counter: int
     value: int
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Who issued it."""
+        return self.epoch, self.counter
 
 
 NOTHING = Said(0, 0, DELETED)
@@ -53,7 +61,7 @@ class Rows:
     def put(self, key: bytes, said: Said) -> None:
         """The log tells of an entry; the newest counts."""
         held = self.said.get(key)
-        if held is None or held[:2] < said[:2]:
+        if held is None or held.version < said.version:
             self.said[key] = said
             self.highest = max(self.highest, said.counter)
         self.unknown.discard(key)
@@ -102,9 +110,9 @@ class Rows:
         have = (entry.epoch, entry.counter)
         if said is None:
             return f"no record of the log is about it, and the log has all above counter {history_from}"
-        if have < said[:2]:
+        if have < said.version:
             return f"the log has {_named(said)}, which came later"
-        if have > said[:2]:
+        if have > said.version:
             return "" if entry.counter <= history_from else f"the newest in the log is {_named(said)}"
         return "" if row_digest(key, entry) == said.value else f"the log has another value at {_named(said)}"
 
@@ -116,7 +124,7 @@ class Rows:
         if said is None:
             gone = entry is None and not history_from and key not in self.unknown
             return True if gone else None
-        return True if entry is None or (entry.epoch, entry.counter) == said[:2] else None
+        return True if entry is None or (entry.epoch, entry.counter) == said.version else None
 
     def deleted(self, key: bytes) -> bool:
         """Whether the log's newest word about a key is its delete."""
@@ -135,12 +143,16 @@ class LogRows:
         self._wanted = wanted
         self._prepared: dict[tuple[TxId, int], list[r.Write]] = {}
 
-    def take(self, records: Iterable[r.Record]) -> None:
+    def take(self, records: Iterable[r.Record | Skimmed]) -> None:
         """Read on."""
         for record in records:
             match record:
-                case r.Update(writes) | r.History(writes):
-                    for write in writes:
+                case PackedUpdate() | PackedHistory():
+                    for packed in record.writes:
+                        if self._wanted(packed.fragment):
+                            self._write(packed.opened())
+                case r.Update() | r.History():
+                    for write in record.writes:
                         self._write(write)
                 case r.Prepare(tx, partition, _, writes):
                     self._prepared[tx, partition] = [write for write in writes if self._wanted(write.fragment)]
@@ -181,15 +193,16 @@ class LogRows:
                 if rows.above is not None:
                     rows.write(key, Said(epoch, counter, row_digest(key, Entry(epoch, counter, value))), beyond=self.beyond)
             return
-        said, unknown = rows.said, rows.unknown
+        said, unknown, digest, issued = rows.said, rows.unknown, xxh3_64_intdigest, epoch << 64
         for key, value in zip(write.keys, write.values, strict=True):
             counter += 1
             held = said.get(key)
-            if held is None or held.counter < counter or held.epoch < epoch:
-                found = DELETED if value is None else packed_row_digest(key, _VERSION(epoch, counter), value)
-                rows.put(key, Said(epoch, counter, found))
-            elif unknown:
+            if held is None or held.version < (epoch, counter):  # `Rows.put`, written out, and `row_digest`
+                found = DELETED if value is None else digest(value, digest((issued + counter).to_bytes(16, "big") + key))
+                said[key] = Said(epoch, counter, found)
+            if unknown:
                 unknown.discard(key)
+        rows.highest = max(rows.highest, counter)
         if rows.loading:
             rows.live.update(write.keys)
 
