@@ -57,7 +57,7 @@ async def reconciled(setting: Setting, figure: str) -> list[Measured]:
 
 
 def _at_rest(path: Path) -> None:
-    """Write the checkpoint that a node leaves out if it is told to stop while one is under way: all rows are in the store."""
+    """Write the checkpoint that a node leaves out if it is told to stop while one is under way."""
     identity = read_identity(path)
     assert identity is not None, f"{path} is a node's"
     with closing(LmdbStore(path / "store")) as store:
