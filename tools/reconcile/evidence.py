@@ -93,8 +93,8 @@ def ask(state: State, asked: Mapping[Fragment, Asked]) -> None:
                     issues = prepared.pop((tx, partition), [])
                     if commit and issues:
                         within, at, prepare = next((x for x in issues if x[2].epoch == epoch), issues[-1])
-                        for write in prepare.writes:
-                            _written(asked, write, at, within.time_ms, kind_of(prepare))
+                        for held in prepare.writes:
+                            _written(asked, held, at, within.time_ms, kind_of(prepare))
                     elif not commit:
                         _closed(asked, partition, epoch, ranges, lsn=lsn, time_ms=block.time_ms, record="outcome", tx=tx)
                 case r.NoOp(partition, epoch, ranges):

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from rebalance import table as topologies
-from wal import Finding, Owner
+from wal import Block, Finding, Owner
 from wal import records as r
 from wal.ids import TxId
 from wal.packed import PackedBlock, PackedHistory, PackedUpdate, skim
@@ -71,13 +71,13 @@ class Reading:
         self._traces: set[tuple[TxId, int]] = set()
         self._first: dict[TxId, int] = {}  # the LSN of the first prepare
 
-    def take(self, block: PackedBlock) -> None:
+    def take(self, block: Block | PackedBlock) -> None:
         """Read on."""
         self._first_lsn = self._first_lsn or block.first_lsn
         self._told.ended_ms = max(self._told.ended_ms, block.time_ms)
         for lsn, record in enumerate(block.records, block.first_lsn):
             match record:
-                case PackedUpdate(writes):
+                case PackedUpdate(writes) | r.Update(writes):
                     if known := self._told.transactions:
                         self._traces.update((w.tx, w.partition) for w in writes if w.tx and w.tx in known)
                 case r.Prepare(tx, partition, _, _, _, participants):
@@ -90,7 +90,7 @@ class Reading:
                     if ended is not None:
                         ended.outcomes[partition] = commit
                         self._traces.add((tx, partition))
-                case PackedHistory(writes):
+                case PackedHistory(writes) | r.History(writes):
                     self._transferred.update(w.partition for w in writes)
                     self._traces.update((w.tx, w.partition) for w in writes if w.tx)
                 case r.EpochStart(partition):
