@@ -31,6 +31,7 @@ DOING = {
         "index",
         "kept",
         "log",
+        "packed",
         "probe",
         "reader",
         "recovery",
