@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from engine.errors import UsageError
-
-Paint = Callable[[str], str]
+from tools.terminal import Paint
 
 _COLOURS = {
     32: ("update", "history", "preload"),

@@ -10,10 +10,12 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import IO
 
 import msgspec
 import typer
@@ -31,7 +33,9 @@ Row = Mapping[str, Cell]
 
 _WORD = bytes(byte for byte in range(0x21, 0x7F) if byte != ord("\\"))
 _json = msgspec.json.Encoder(enc_hook=str)
-LINES_AT_ONCE = 100
+Paint = Callable[[str], str]
+LINES_AT_ONCE = 500
+_COPY_BYTES = 1 << 20
 _ESCAPE = re.compile(r"\\(\\|x[0-9A-Fa-f]{2})")
 
 
@@ -116,21 +120,52 @@ def complain(text: object) -> None:
     print(f"foreshore: {clean(str(text))}", file=sys.stderr, flush=True)
 
 
-def emit(lines: Iterable[str], paint: Callable[[str], str] | None = None) -> None:
+def emit(lines: Iterable[str], paint: Paint | None = None) -> None:
     """Print an answer, line by line. If nobody reads it any more, the command ends here and quietly.
 
     `paint` may colour a line, once nothing is in it that would.
     """
     with _while_it_is_read():
-        for some in _batches(lines):
-            sys.stdout.write("\n".join(some if paint is None else map(paint, some)) + "\n")
+        for some in _batches(lines, paint):
+            sys.stdout.write(some)
 
 
-def _batches(lines: Iterable[str]) -> Iterator[list[str]]:
+def line_bytes(lines: Iterable[str], paint: Paint | None = None) -> Iterator[bytes]:
+    """The same as bytes, to be kept for later."""
+    return (some.encode(errors="surrogateescape") for some in _batches(lines, paint))
+
+
+def _batches(lines: Iterable[str], paint: Paint | None) -> Iterator[str]:
     """So many lines at once that writing them costs little, and none of them waits for long."""
     left = iter(lines)
-    while some := list(map(clean, itertools.islice(left, LINES_AT_ONCE))):
-        yield some
+    while some := list(itertools.islice(left, LINES_AT_ONCE)):
+        if not "".join(some).isprintable():
+            some = list(map(clean, some))
+        yield "\n".join(some if paint is None else map(paint, some)) + "\n"
+
+
+def emit_objects(batches: Iterable[Sequence[object]]) -> None:
+    """Print an answer as JSON, an object a line."""
+    with _while_it_is_read():
+        sys.stdout.flush()
+        for data in object_bytes(batches):
+            sys.stdout.buffer.write(data)
+
+
+def object_bytes(batches: Iterable[Sequence[object]]) -> Iterator[bytes]:
+    """The same, to be kept for later: each batch is encoded at once."""
+    for objects in batches:
+        data = _json.encode_lines(objects)
+        if not data.isascii() or b"\x7f" in data:  # JSON escapes all else that would reach a terminal
+            data = "".join(f"{clean(line)}\n" for line in data.decode().split("\n")[:-1]).encode()
+        yield data
+
+
+def emit_file(file: IO[bytes]) -> None:
+    """Print an answer that was kept."""
+    with _while_it_is_read():
+        sys.stdout.flush()
+        shutil.copyfileobj(file, sys.stdout.buffer, _COPY_BYTES)
 
 
 def emit_bytes(data: bytes) -> None:

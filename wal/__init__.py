@@ -12,7 +12,22 @@ from wal.disk import DirectoryDisk, Disk, DiskError, DiskFull, DiskMissing, File
 from wal.errors import Finding, LogBehindStore, LogClosed, LogDamaged, LogError, LogForeign, LogTooNew
 from wal.history import HistoryCursor
 from wal.log import Log
-from wal.reader import Report, Source, appended, backwards, begins, follow, indexes, inspect, list_segments, read, verify
+from wal.reader import (
+    Report,
+    Source,
+    appended,
+    backwards,
+    begins,
+    follow,
+    indexes,
+    inspect,
+    joined,
+    list_segments,
+    parts,
+    read,
+    verify,
+    verify_part,
+)
 from wal.repair import Torn
 from wal.scan import RawBlock
 from wal.segment import Block, SegmentInfo
@@ -57,9 +72,12 @@ __all__ = [
     "follow",
     "indexes",
     "inspect",
+    "joined",
     "list_segments",
+    "parts",
     "read",
     "reference_crc32c",
     "reference_xmodem",
     "verify",
+    "verify_part",
 ]

@@ -45,6 +45,9 @@ class Report(msgspec.Struct, kw_only=True):
     bytes: int = 0
     first_lsn: int = 1
     last_lsn: int = 0
+    trimmed: int = 1
+    begins: SegmentHeader | None = None
+    """Where the log begins: what its last `Trimmed` says, and its first segment's header, if that can be read."""
 
     @property
     def damaged(self) -> bool:
@@ -77,14 +80,16 @@ def inspect(
     owner: Owner | None = None,
     choose: Choose | None = None,
     fragments: Collection[Fragment] | None = None,
+    segment: int | None = None,
 ) -> Iterator[Block | Finding]:
     """The same, tolerantly: what is wrong comes as a `Finding` in its place, and everything that verifies is read.
 
     With `choose` only the blocks that it says yes to are decoded. With `fragments` only those are read that speak of
-    them, as far as footers tell; others may come too, and what was not read is not verified.
+    them, as far as footers tell; others may come too, and what was not read is not verified. With `segment` only the one
+    that begins at this LSN is read, as one of `parts`.
     """
     with source_disk(source) as disk:
-        for found in Walk(disk, from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments):
+        for found in Walk(disk, from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments, segment=segment):
             match found:
                 case Finding():
                     yield found
@@ -152,11 +157,22 @@ def verify(
     With `reference` every checksum is computed by crcmod instead of the hardware: slower, and independent of it. `look`
     is shown every block.
     """
+    return joined(source, [verify_part(source, None, reference=reference, owner=owner, look=look)])
+
+
+def verify_part(
+    source: Source,
+    segment: int | None,
+    *,
+    reference: bool = False,
+    owner: Owner | None = None,
+    look: Callable[[Block], None] = lambda _: None,
+) -> Report:
+    """The same of one segment, which is one of the `parts`, or of all; `joined` makes one report of them."""
     report = Report(segments=[], findings=[])
     checksum = reference_crc32c if reference else crc32c
     with source_disk(source) as disk:
-        walk = Walk(disk, checksum=checksum, everything=True, owner=owner)
-        trimmed = 1
+        walk = Walk(disk, checksum=checksum, everything=True, owner=owner, segment=segment)
         for found in walk:
             match found:
                 case Finding():
@@ -170,11 +186,37 @@ def verify(
                     report.records += len(records)
                     report.bytes += found.bytes
                     report.last_lsn = found.last_lsn
-                    trimmed = max(trimmed, *(record.first_lsn for record in records if isinstance(record, Trimmed)), 1)
+                    if Trimmed in map(type, records):
+                        trims = [record.first_lsn for record in records if isinstance(record, Trimmed)]
+                        report.trimmed = max(report.trimmed, *trims)
                     look(found)
-    if isinstance(source, str) or not isinstance(source, Sequence):  # files that were picked out prove nothing missing
-        report.findings += _ends(walk.first, trimmed, report.segments)
+        report.begins = walk.first
     return report
+
+
+def joined(source: Source, reports: Sequence[Report]) -> Report:
+    """The report of a whole log, of those of its parts in their order."""
+    whole = Report(segments=[], findings=[])
+    for report in reports:
+        whole.segments += report.segments
+        whole.findings += report.findings
+        if report.blocks:
+            whole.first_lsn = whole.first_lsn if whole.blocks else report.first_lsn
+            whole.last_lsn = report.last_lsn
+        whole.blocks += report.blocks
+        whole.records += report.records
+        whole.bytes += report.bytes
+        whole.trimmed = max(whole.trimmed, report.trimmed)
+        whole.begins = whole.begins or report.begins
+    if isinstance(source, str) or not isinstance(source, Sequence):  # files that were picked out prove nothing missing
+        whole.findings += _ends(whole.begins, whole.trimmed, whole.segments)
+    return whole
+
+
+def parts(source: Source) -> list[int]:
+    """The first LSNs of all segments: what can be read by many at a time, each one by itself."""
+    with source_disk(source) as disk:
+        return segment_lsns(disk.list())
 
 
 def _ends(first: SegmentHeader | None, trimmed: int, segments: Sequence[SegmentInfo]) -> Iterator[Finding]:

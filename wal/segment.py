@@ -59,7 +59,10 @@ def segment_lsns(names: Iterable[str]) -> list[int]:
 
 
 class Block(msgspec.Struct, frozen=True):
-    """One turn of the node: its records, and where they stand. `bytes` is what the block takes in the file."""
+    """One turn of the node: its records, and where they stand. `bytes` is what the block takes in the file.
+
+    `body` is what its records take, 0 for a part of a block.
+    """
 
     first_lsn: int
     time_ms: int
@@ -67,6 +70,7 @@ class Block(msgspec.Struct, frozen=True):
     segment: str
     offset: int
     bytes: int
+    body: int = 0
 
     @property
     def last_lsn(self) -> int:

@@ -135,7 +135,9 @@ def decode(raw: RawBlock, name: str) -> Block:
         records = decode_body(header, raw.data)
     except NewerFormat as error:
         raise LogTooNew(newer(error, name, raw.offset, header.first_lsn)) from error
-    return Block(header.first_lsn, header.time_ms, records, name, offset=raw.offset, bytes=len(raw.data))
+    return Block(
+        header.first_lsn, header.time_ms, records, name, offset=raw.offset, bytes=len(raw.data), body=header.length
+    )
 
 
 def after(block: Block, lsn: int) -> Block:

@@ -6,7 +6,9 @@ read with; a node reads with `wal.recovery` and stops instead. Both draw the lin
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import closing
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -52,7 +54,8 @@ class Walk:
     `everything` also compares footers with blocks and looks for bytes where zeros should be. `owner` is whose log this
     should be: that it is another's is told once, and then it is read all the same. Segments of yet other logs are not.
     With `fragments` a segment whose footer tells which blocks speak of these is read there only, and what was not read is
-    not verified.
+    not verified. With `segment` only the one that begins at this LSN is walked, and how it follows the one before it: so
+    many walks, each of one segment, find together what one of all finds.
     """
 
     def __init__(
@@ -65,9 +68,11 @@ class Walk:
         owner: Owner | None = None,
         choose: Choose | None = None,
         fragments: Collection[Fragment] | None = None,
+        segment: int | None = None,
     ) -> None:
         self._disk = disk
         self._fragments = fragments
+        self._only = segment
         self._choose = choose
         self._from_lsn = from_lsn
         self._checksum = checksum
@@ -84,14 +89,17 @@ class Walk:
         read = [header for header in headers if isinstance(header, SegmentHeader)]
         self._log = next((_owner(h) for h in read if self._owner in (None, _owner(h))), _owner(read[0]) if read else None)
         self.first = read[0] if read and headers[0] == read[0] else None
-        if self._owner not in (None, self._log) and read:
+        if self._owner not in (None, self._log) and read and self._only in (None, *lsns[:1]):
             what = f"a log of node {read[0].node!r} in cluster {read[0].cluster!r}: expected {_named(self._owner)}"
             cost = "nothing, where it belongs; what its node had here is not here"
             yield _finding("foreign", segment_name(read[0].first_lsn), 0, read[0].first_lsn, what=what, cost=cost)
         for at, found in enumerate(headers):
             header = self._ours(lsns[at], found)
             after = headers[at + 1] if at + 1 < len(headers) else None
-            if isinstance(header, Finding):
+            if self._only not in (None, lsns[at]):
+                if self._only in lsns[at + 1 : at + 2]:
+                    self._pass_over(header, after)
+            elif isinstance(header, Finding):
                 until = after.first_lsn if isinstance(after, SegmentHeader) else 0
                 yield msgspec.structs.replace(header, until=until)
                 self._ended = None
@@ -146,6 +154,20 @@ class Walk:
             return _finding("missing", name, 0, lost, what=what, cost=cost, until=header.first_lsn)
         what = f"the segment follows LSN {known[0]}, end {known[1]}: {before} ends with LSN {ended[0]} at {ended[1]}"
         return _finding("replaced", name, 0, lost, what=what, cost="which of the two belongs here cannot be told")
+
+    def _pass_over(self, header: SegmentHeader | Finding | None, after: SegmentHeader | Finding | None) -> None:
+        """Learn how the segment before the only one ended, of which somebody else tells."""
+        if isinstance(header, SegmentHeader):
+            try:
+                with closing(open_segment(self._disk, header.first_lsn)) as file:
+                    walk = _SegmentWalk(
+                        file, header, self._checksum, after=after, from_lsn=0, everything=False, choose=lambda _: False
+                    )
+                    if walk.trailer is None:
+                        deque(walk, maxlen=0)
+                    self._ended = walk.ended
+            except DiskMissing:
+                pass
 
     def _segment(self, header: SegmentHeader, after: SegmentHeader | Finding | None) -> Iterator[Found]:
         try:
@@ -222,7 +244,8 @@ class _SegmentWalk:
         self._until = after.first_lsn if isinstance(after, SegmentHeader) else 0
         self._limit = self._size if self.trailer is None else self.trailer.end
         self._builder = SegmentBuilder(header)
-        self._whole = True  # so far every block verified, and the builder has them all
+        self._whole = True  # so far every block verified, and the builder has them all, if it is needed
+        self._builds = everything or self.trailer is None  # else the trailer says all that is asked
         self.ended: tuple[str, int, int, int] | None = None
         if self.trailer is not None:
             self.ended = (self.name, self.trailer.last_lsn, self.trailer.end, self.trailer.last_crc)
@@ -310,7 +333,7 @@ class _SegmentWalk:
                     continue
                 records = block.records
                 yield block
-            if self._whole:
+            if self._whole and self._builds:
                 self._builder.add(raw.header, touched_by(records) if self._everything else {})
 
     def _judge(self, scan: Scan) -> Finding | None:
@@ -350,11 +373,12 @@ class _SegmentWalk:
             yield self.problem
         if self.trailer is None or not self._whole:
             return
-        known = [self._builder.footer(mentions=mentions) for mentions in (True, False)]
-        if not (fits := [offset for _, offset, footer in known if self._file.read(offset, len(footer)) == footer]):
+        known = (self._builder.footer(mentions=mentions) for mentions in (True, False))
+        ends = next((offset for _, offset, footer in known if self._file.read(offset, len(footer)) == footer), None)
+        if ends is None:
             yield self._footer_problem(self._header, "the index says other than the blocks")
-        elif (stray := nonzero_end(self._file, self._builder.end, fits[0])) > self._builder.end:
-            what = f"bytes up to offset {stray} that are no block: expected zeros up to {fits[0]}"
+        elif (stray := nonzero_end(self._file, self._builder.end, ends)) > self._builder.end:
+            what = f"bytes up to offset {stray} that are no block: expected zeros up to {ends}"
             name, end = self.name, self._builder.end
             yield _finding("stray", name, end, self._builder.next_lsn, what=what, cost="nothing")
 

@@ -13,7 +13,20 @@ from functools import cache
 import pytest
 
 from tests.wal import golden
-from wal import Block, File, Finding, LogError, backwards, indexes, inspect, list_segments, verify
+from wal import (
+    Block,
+    File,
+    Finding,
+    LogError,
+    backwards,
+    indexes,
+    inspect,
+    joined,
+    list_segments,
+    parts,
+    verify,
+    verify_part,
+)
 from wal.records import Record
 
 DRAWS = 400
@@ -101,6 +114,13 @@ def check(images: Images) -> bool:
     return changed
 
 
+def check_parts(disk: Spoiled) -> None:
+    """Who reads segment by segment finds what one reader of all of them does, in the same order."""
+    each = parts(disk)
+    assert [found for one in each for found in inspect(disk, segment=one)] == list(inspect(disk))
+    assert joined(disk, [verify_part(disk, one) for one in each]) == verify(disk)
+
+
 def test_the_golden_log_is_whole() -> None:
     assert told(Spoiled(whole())) == []
     assert len(right()) == len(golden.BLOCKS)
@@ -125,6 +145,7 @@ def test_what_was_zeroed_swapped_doubled_or_cut_changes_no_answer_unseen() -> No
         for spoil in draw.choices(SPOILS, k=draw.randint(1, 3)):
             spoil(images, draw)
         changed += check(images)
+        check_parts(Spoiled(images))
     assert changed > DRAWS / 2, "most of what is drawn does harm"
 
 

@@ -6,26 +6,28 @@ import heapq
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Annotated, TypeAlias
+from typing import IO, Annotated, Any, TypeAlias
 
 import typer
 
 from engine.errors import UsageError
 from tools.pager import paged, painter
 from tools.reconcile.findings import Values
-from tools.terminal import bytes_of, emit, to_json
+from tools.terminal import Paint, bytes_of, emit, emit_file, emit_objects, line_bytes, object_bytes
 from tools.wal.filters import Filter, Span
+from tools.wal.jobs import Jobs, written_in_parts
 from tools.wal.objects import Keys, Told
 from tools.wal.places import Place, place_of
-from tools.wal.records import line
+from tools.wal.records import line, lines
 from tools.wal.times import time_of
 from tools.wal.trouble import Trouble
-from wal import Block, appended
+from wal import Block, Finding, appended, inspect
 from wal.counters import COUNTER_MAX
 from wal.ids import PARTITIONS_MAX
-from wal.records import KINDS
+from wal.records import KINDS, Record
 
 FOLLOW_SECONDS = 0.2
 TYPES = [str(kind.__struct_config__.tag) for kind in KINDS]
@@ -42,7 +44,8 @@ OfNamespace = Annotated[str | None, typer.Option(help="Only what is about this n
 OfPartition = Annotated[int | None, typer.Option(min=0, max=PARTITIONS_MAX - 1, help="Only what is about this partition.")]
 WithValues = Annotated[Values, typer.Option(help="What to show of values beside their size.")]
 
-_Render: TypeAlias = Callable[[Place, Block, Filter], Iterator[str]]
+_Render: TypeAlias = Callable[[Place, Block, Filter], Sequence[Any]]
+"""What is shown of a block: lines, or objects."""
 
 
 def dump(
@@ -75,6 +78,7 @@ def dump(
     reverse: Annotated[bool, typer.Option("--reverse", help="The newest first.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what the node appends, until interrupted.")] = False,
     pager: Annotated[bool, typer.Option("--pager", help="At a terminal, let $PAGER show it.")] = False,
+    jobs: Jobs = 1,
     as_json: AsJson = False,
 ) -> None:
     """Print the records of a log, one line each. The exit code says whether the log is whole, as that of verify does.
@@ -97,23 +101,23 @@ def dump(
     )
     if follow and (reverse or last):
         raise UsageError("--follow goes on with what is appended: expected neither --reverse nor --last beside it")
+    if jobs > 1 and (follow or reverse or last or limit):
+        raise UsageError("--jobs reads all of it: expected none of --follow, --reverse, --last and --limit beside it")
     places = [place_of(text) for text in directories]
     render = _renderer(values, keys, several=len(places) > 1, as_json=as_json)
     trouble = Trouble()
 
-    def batches() -> Iterator[list[str]]:
+    def batches() -> Iterator[Sequence[Any]]:
         """What is shown, block by block: of a log that is followed nothing waits for the next one."""
         if follow:
-            yield from (
-                list(render(place, block, wanted)) for place, block in _following(places, from_lsn, to_lsn, trouble)
-            )
+            yield from (render(place, block, wanted) for place, block in _following(places, from_lsn, to_lsn, trouble))
             return
         for place in places:
             backwards = reverse or last > 0
             blocks = trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser(), newest_first=backwards)
-            shown: Iterator[list[str]] = (list(render(place, block, wanted)) for block in blocks)
+            shown: Iterator[Sequence[Any]] = (render(place, block, wanted) for block in blocks)
             if backwards:
-                shown = (lines[::-1] for lines in shown)
+                shown = (told[::-1] for told in shown)
             if last:
                 newest = list(islice(chain.from_iterable(shown), last))
                 shown = iter([newest if reverse else newest[::-1]])
@@ -121,16 +125,62 @@ def dump(
 
     paint = None if as_json else painter()
     with paged(pager):
-        for lines in _limited(batches(), limit) if limit else batches():
-            emit(lines, paint)
+        if jobs > 1:
+            for place in places:
+                shows = partial(_shown, place, wanted, from_lsn, to_lsn, render=render, paint=paint, as_json=as_json)
+                for findings, file in written_in_parts(place, jobs, list[Finding], shows):
+                    for finding in findings:
+                        trouble.note(place, finding)
+                    emit_file(file)
+        else:
+            _emit(
+                _limited(batches(), limit) if limit else batches(), paint, as_json=as_json, at_once=follow or not wanted.plain
+            )
     trouble.end()
 
 
-def _limited(batches: Iterator[list[str]], limit: int) -> Iterator[list[str]]:
+def _emit(batches: Iterator[Sequence[Any]], paint: Paint | None, *, as_json: bool, at_once: bool = False) -> None:
+    """Print it; `at_once`: nothing waits for what comes next."""
+    if at_once:
+        for batch in batches:
+            _emit(iter([batch]), paint, as_json=as_json)
+    elif as_json:
+        emit_objects(batches)
+    else:
+        emit(chain.from_iterable(batches), paint)
+
+
+def _shown(
+    place: Place,
+    wanted: Filter,
+    from_lsn: int,
+    to_lsn: int | None,
+    segment: int,
+    file: IO[bytes],
+    *,
+    render: _Render,
+    paint: Paint | None,
+    as_json: bool,
+) -> list[Finding]:
+    """Write what is shown of one segment; what is wrong with it."""
+    findings: list[Finding] = []
+
+    def batches() -> Iterator[Sequence[Any]]:
+        for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=wanted.chooser(), segment=segment):
+            if isinstance(found, Finding):
+                findings.append(found)
+            else:
+                yield render(place, found, wanted)
+
+    file.writelines(object_bytes(batches()) if as_json else line_bytes(chain.from_iterable(batches()), paint))
+    return findings
+
+
+def _limited(batches: Iterator[Sequence[Any]], limit: int) -> Iterator[Sequence[Any]]:
     """The first so many lines; nothing is read beyond them."""
-    for lines in batches:
-        yield lines[:limit]
-        limit -= len(lines)
+    for batch in batches:
+        yield batch[:limit]
+        limit -= len(batch)
         if limit <= 0:
             return
 
@@ -139,25 +189,24 @@ def _renderer(values: Values, keys: Keys, *, several: bool, as_json: bool) -> _R
     """How a block's wanted records are shown."""
     told = Told(values, keys)
 
-    def objects(place: Place, block: Block, wanted: Filter) -> Iterator[str]:
+    def kept(block: Block, wanted: Filter) -> Iterator[tuple[int, Record]]:
+        for lsn, record in enumerate(block.records, block.first_lsn):
+            narrowed = wanted.narrow(record)
+            if narrowed is not None:
+                yield lsn, narrowed
+
+    def objects(place: Place, block: Block, wanted: Filter) -> Sequence[Any]:
         node = place.name if several else ""
-        for lsn, record in enumerate(block.records, block.first_lsn):
-            narrowed = wanted.narrow(record)
-            if narrowed is not None:
-                yield to_json(told.object(lsn, block, narrowed, node))
+        records = enumerate(block.records, block.first_lsn) if wanted.plain else kept(block, wanted)
+        return [told.object(lsn, block, record, node) for lsn, record in records]
 
-    def lines(place: Place, block: Block, wanted: Filter) -> Iterator[str]:
+    def text(place: Place, block: Block, wanted: Filter) -> Sequence[Any]:
         head = f"node={place.name} " if several else ""
-        if wanted.plain:  # and nothing is asked for
-            for lsn, record in enumerate(block.records, block.first_lsn):
-                yield head + line(lsn, block.time_ms, record, values)
-            return
-        for lsn, record in enumerate(block.records, block.first_lsn):
-            narrowed = wanted.narrow(record)
-            if narrowed is not None:
-                yield head + line(lsn, block.time_ms, narrowed, values)
+        if wanted.plain:
+            return lines(block, values, head)
+        return [head + line(lsn, block.time_ms, record, values) for lsn, record in kept(block, wanted)]
 
-    return objects if as_json else lines
+    return objects if as_json else text
 
 
 def _following(

@@ -40,6 +40,17 @@ class Told:
 
     def object(self, lsn: int, block: Block, record: r.Record, node: str = "") -> s.Object:  # noqa: C901  # one case for each record, flat
         """A record as it stands in a block."""
+        if isinstance(record, r.Update):  # nearly every record is one
+            return s.Update(
+                schema=s.SCHEMA,
+                lsn=lsn,
+                time=time_text(block.time_ms),
+                time_ms=block.time_ms,
+                segment=block.segment,
+                offset=block.offset,
+                node=node,
+                writes=[self._write(write) for write in record.writes],
+            )
         head = self._head
         if head.get("offset") != block.offset or head["segment"] != block.segment or head["node"] != node:
             head = self._head = {
@@ -52,8 +63,6 @@ class Told:
             }
         head["lsn"] = lsn
         match record:
-            case r.Update(writes):
-                return s.Update(**head, writes=[self._write(write) for write in writes])
             case r.Prepare(tx, partition, epoch, writes, locks, participants, decision, origin, held):
                 return s.Prepare(
                     **head,
@@ -142,15 +151,19 @@ class Told:
                 assert_never(record)
 
     def _write(self, write: r.Write) -> s.Write:
-        namespace, first = write.namespace, write.start + 1
-        rows = zip(write.keys, write.values, strict=False)
+        namespace, first, keys = write.namespace, write.start + 1, write.keys
+        if len(keys) == 1:
+            entries = [self.entry(namespace, keys[0], write.values[0], first)]
+        else:
+            rows = zip(keys, write.values, strict=False)
+            entries = [self.entry(namespace, key, value, at) for at, (key, value) in enumerate(rows, first)]
         return s.Write(
             _name(namespace),
             write.partition,
             write.epoch,
             first,
-            last=write.start + write.delta,
-            entries=[self.entry(namespace, key, value, at) for at, (key, value) in enumerate(rows, first)],
+            last=write.start + (write.closed or len(keys)),
+            entries=entries,
             stable=write.stable,
             tx=write.tx.hex(),
             issued_in=write.origin,

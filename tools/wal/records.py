@@ -16,20 +16,35 @@ from tools.reconcile.findings import Values
 from tools.terminal import word
 from tools.wal.objects import value_hash, version_text
 from tools.wal.times import time_text
+from wal import Block
 from wal import records as r
 from wal.ids import DECISIONS, Namespace, TxId, tx_name
 from wal.records import kind_of
 
 
+def lines(block: Block, values: Values = Values.NONE, head: str = "") -> list[str]:
+    """The records of a block, each in one line that begins with `head`."""
+    time = time_text(block.time_ms)
+    return [
+        f"{head}lsn={lsn} time={time} {_said(record, values)}" for lsn, record in enumerate(block.records, block.first_lsn)
+    ]
+
+
 def line(lsn: int, time_ms: int, record: r.Record, values: Values = Values.NONE) -> str:
     """A record in one line; the form of each kind does not change."""
+    return f"lsn={lsn} time={time_text(time_ms)} {_said(record, values)}"
+
+
+def _said(record: r.Record, values: Values) -> str:
     if type(record) is r.Update and len(record.writes) == 1 and values is Values.NONE:  # nearly every record is one
         (write,) = record.writes
-        if len(write.keys) == 1 and write.tx and not write.origin and write.namespace != DECISIONS:
-            said = "deleted" if write.values[0] is None else f"{len(write.values[0])}B"
-            at = f"{_name(write.namespace)}/{write.partition}({write.start},1)e{write.epoch} tx={write.tx.hex()}"
-            return f"lsn={lsn} time={time_text(time_ms)} update {at} {word(write.keys[0])}={said}"
-    return f"lsn={lsn} time={time_text(time_ms)} {kind_of(record)} {about(record, values)}".rstrip()
+        keys, namespace = write.keys, write.namespace
+        if len(keys) == 1 and write.tx and not write.origin and namespace != DECISIONS:
+            value = write.values[0]
+            said = "deleted" if value is None else f"{len(value)}B"
+            at = f"{_name(namespace)}/{write.partition}({write.start},1)e{write.epoch}"
+            return f"update {at} tx={write.tx.hex()} {word(keys[0])}={said}"
+    return f"{kind_of(record)} {about(record, values)}".rstrip()
 
 
 def about(record: r.Record, values: Values) -> str:  # noqa: C901  # one case for each record, flat

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -25,9 +26,10 @@ from tools.reconcile.logs import LogTold
 from tools.terminal import ExitCode, code_of, emit, exit_code_of, to_json
 from tools.wal.against import Owed, check_peers, owed_by, read_peers
 from tools.wal.audit import audit as audit_store
+from tools.wal.jobs import Jobs, in_parts
 from tools.wal.logic import Logic, torn
 from tools.wal.places import Place, losses_of, place_of
-from wal import Block, Finding, Report, inspect
+from wal import Block, Finding, Report, inspect, joined, verify_part
 from wal import verify as verify_log
 from wal.cut import loss_name
 
@@ -49,6 +51,7 @@ def verify(
     reference: Annotated[
         bool, typer.Option("--reference", help="Compute checksums by crcmod instead of the hardware: slow, independent.")
     ] = False,
+    jobs: Jobs = 1,
     as_json: Annotated[bool, typer.Option("--json", help="For a program: one JSON object a line.")] = False,
 ) -> None:
     """Check all that can be checked: the log's chain, the store's pages and rows, and that one folds onto the other.
@@ -64,7 +67,7 @@ def verify(
     code = ExitCode.OK
     told: dict[str, LogTold] = {}
     for place in places[:1] if against else places:
-        wanted = Wanted(reference=reference, logic=logic, audit=audit, peers=places[1:] if against else [])
+        wanted = Wanted(reference=reference, logic=logic, audit=audit, peers=places[1:] if against else [], jobs=jobs)
         checked = Checked(place, wanted)
         emit(map(to_json, checked.objects()) if as_json else checked.lines())
         code = max(code, checked.code)
@@ -94,6 +97,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     logic: bool = False
     audit: bool = False
     peers: list[Place] = []
+    jobs: int = 1
 
 
 class Checked:
@@ -212,11 +216,7 @@ class Checked:
 
     def _check_log(self, *, reference: bool) -> None:
         place = self.place
-        progress = Progress(place.log_bytes)
-        report = verify_log(
-            place.source, reference=reference, owner=place.owner, look=lambda block: progress.step(block.bytes)
-        )
-        progress.close()
+        report = self._read_log(place, reference=reference)
         for _ in range(ATTEMPTS):  # a live node may have rotated or trimmed its log while it was read
             if not (report.damaged and place.live):
                 break
@@ -237,6 +237,17 @@ class Checked:
         if place.directory is not None and not report.segments and not report.findings:
             what = f"{place.log} has no segment: a node that was ever started has one, and its start in it"
             self._problem("missing", ExitCode.MISSING, what)
+
+    def _read_log(self, place: Place, *, reference: bool) -> Report:
+        if self._wanted.jobs > 1:
+            part = partial(verify_part, place.source, reference=reference, owner=place.owner)
+            return joined(place.source, in_parts(place, self._wanted.jobs, Report, part))
+        progress = Progress(place.log_bytes)
+        report = verify_log(
+            place.source, reference=reference, owner=place.owner, look=lambda block: progress.step(block.bytes)
+        )
+        progress.close()
+        return report
 
     def _check_store(self) -> bool:
         """Whether the store can be folded onto."""

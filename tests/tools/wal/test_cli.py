@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from tests.support.commands import FORESHORE, HOSTILE, Node, damage_log, environ
 from tests.support.directories import append, copies
 from tests.support.patience import PATIENCE_SECONDS, next_line
 from tests.support.reconciled import NOW_MS, fragment_of
+from tests.wal import golden
 from tools.terminal import bytes_of, clean, plain, word
 from wal import list_segments, read
 from wal import records as r
@@ -162,6 +164,29 @@ def test_a_damaged_log_is_dumped_around_the_damage(left: list[Path], tmp_path: P
     kept = result.stdout.splitlines()
     assert 0 < len(kept) < len(whole)
     assert set(kept) < set(whole)
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"), [("dump", []), ("dump", ["--json"]), ("stat", []), ("stat", ["--from-lsn", 20]), ("verify", [])]
+)
+def test_several_processes_say_what_one_does_in_the_same_order(verb: str, options: list[object], tmp_path: Path) -> None:
+    """Of a log of several segments, with damage and a segment that is gone."""
+    directory = tmp_path / "wal"
+    shutil.copytree(golden.DIRECTORY, directory)
+    for spoiled in ("nothing", "damaged", "missing"):
+        if spoiled == "damaged":
+            damage_log(tmp_path)
+        if spoiled == "missing":
+            sorted(directory.iterdir())[1].unlink()
+        alone, several = wal(verb, directory, *options), wal(verb, directory, *options, "--jobs", 3)
+        assert (several.exit_code, several.stderr) == (alone.exit_code, alone.stderr)
+        assert several.stdout == alone.stdout
+
+
+def test_several_processes_read_all_of_it(left: list[Path]) -> None:
+    result = wal("dump", left[0], "--jobs", 2, "--last", 3)
+    assert result.exit_code == 2
+    assert "expected none of --follow, --reverse, --last and --limit beside it" in result.stderr
 
 
 def test_several_directories_say_which_is_which(left: list[Path]) -> None:
