@@ -134,7 +134,10 @@ def dump(
                     emit_file(file)
         else:
             _emit(
-                _limited(batches(), limit) if limit else batches(), paint, as_json=as_json, at_once=follow or not wanted.plain
+                _limited(batches(), limit) if limit else batches(),
+                paint,
+                as_json=as_json,
+                at_once=follow or not wanted.plain,
             )
     trouble.end()
 
