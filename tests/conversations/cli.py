@@ -39,6 +39,8 @@ SETTINGS = Settings(partitions=4, wal_segment_bytes=4096, wal_total_bytes=1 << 2
 _ALONE = Placement(1, 1, ("n1",), ("n1",))
 MAP = Topology(Version(1, 0), "c1", "foreshore", 4, 0, (Member("n1", "d1", 1, "-", 1),), ("n1",), (_ALONE,) * 4, {}, {}, 2)
 """A cluster of one."""
+_OF_PYDANTIC = "Value error, "
+"""Releases of typer that check arguments by pydantic begin a refusal so."""
 _LIST = re.compile(r"\{(\w+)(?:\.\.\.)?\}(?:\.\.\.)?")
 """An argument in a usage line: whether its dots are drawn, and where, differs from one release of typer to the next."""
 _SEGMENT = re.compile(r"\b0*(\d+)\.wal\b")
@@ -54,7 +56,7 @@ class CliStory(Interpreter):
 
     def answer(self, command: Command) -> list[str]:
         """Paths, segments and transactions have short names."""
-        lines = [line.replace(f"{self.root}/", "") for line in super().answer(command)]
+        lines = [line.replace(f"{self.root}/", "").replace(_OF_PYDANTIC, "") for line in super().answer(command)]
         return [self.names.shorten(_LIST.sub(r"{\1}", _SEGMENT.sub(r"\1.wal", line))) for line in lines]
 
     def close(self) -> None:
