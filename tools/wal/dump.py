@@ -106,23 +106,6 @@ def dump(
     places = [place_of(text) for text in directories]
     render = _renderer(values, keys, several=len(places) > 1, as_json=as_json)
     trouble = Trouble()
-
-    def batches() -> Iterator[Sequence[Any]]:
-        """What is shown, block by block: of a log that is followed nothing waits for the next one."""
-        if follow:
-            yield from (render(place, block, wanted) for place, block in _following(places, from_lsn, to_lsn, trouble))
-            return
-        for place in places:
-            backwards = reverse or last > 0
-            blocks = trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser(), newest_first=backwards)
-            shown: Iterator[Sequence[Any]] = (render(place, block, wanted) for block in blocks)
-            if backwards:
-                shown = (told[::-1] for told in shown)
-            if last:
-                newest = list(islice(chain.from_iterable(shown), last))
-                shown = iter([newest if reverse else newest[::-1]])
-            yield from shown
-
     paint = None if as_json else painter()
     with paged(pager):
         if jobs > 1:
@@ -133,13 +116,38 @@ def dump(
                         trouble.note(place, finding)
                     emit_file(file)
         else:
-            _emit(
-                _limited(batches(), limit) if limit else batches(),
-                paint,
-                as_json=as_json,
-                at_once=follow or not wanted.plain,
-            )
+            if follow:
+                blocks = _following(places, from_lsn, to_lsn, trouble)
+                batches: Iterator[Sequence[Any]] = (render(place, block, wanted) for place, block in blocks)
+            else:
+                shows_of = partial(_read, from_lsn=from_lsn, to_lsn=to_lsn, reverse=reverse, last=last)
+                batches = chain.from_iterable(shows_of(place, wanted, render, trouble) for place in places)
+            at_once = follow or not wanted.plain
+            _emit(_limited(batches, limit) if limit else batches, paint, as_json=as_json, at_once=at_once)
     trouble.end()
+
+
+def _read(
+    place: Place,
+    wanted: Filter,
+    render: _Render,
+    trouble: Trouble,
+    *,
+    from_lsn: int,
+    to_lsn: int | None,
+    reverse: bool,
+    last: int,
+) -> Iterator[Sequence[Any]]:
+    """What is shown of one log, block by block."""
+    backwards = reverse or last > 0
+    blocks = trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser(), newest_first=backwards)
+    shown: Iterator[Sequence[Any]] = (render(place, block, wanted) for block in blocks)
+    if backwards:
+        shown = (told[::-1] for told in shown)
+    if last:
+        newest = list(islice(chain.from_iterable(shown), last))
+        shown = iter([newest if reverse else newest[::-1]])
+    yield from shown
 
 
 def _emit(batches: Iterator[Sequence[Any]], paint: Paint | None, *, as_json: bool, at_once: bool = False) -> None:
