@@ -130,6 +130,18 @@ def append(directory: Path, records: Sequence[Record], *, now_ms: int) -> None:
     log.close()
 
 
+def archive(directory: Path) -> None:
+    """Make archives of all sealed segments of a stopped node."""
+    identity = read_identity(directory)
+    assert identity is not None, f"{directory} is not a data directory"
+    settings = LogSettings(segment_bytes=SEGMENT_BYTES, total_bytes=64 << 20)
+    disk = DirectoryDisk(directory / "wal")
+    log = Log.open(disk, cluster=identity.cluster, node=identity.node, settings=settings)
+    while log.archive(log.next_lsn):
+        pass
+    log.close()
+
+
 def replace(directory: Path, fragment: Fragment, rows: dict[bytes, Entry | None]) -> None:
     """Change rows of a stopped node's store, with right checksums; None removes one."""
     store = LmdbStore(directory / "store")

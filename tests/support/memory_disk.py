@@ -70,7 +70,7 @@ class MemoryDisk:
     def open(self, name: str, write: bool = False) -> File:
         """An existing file."""
         self._call("open", name)
-        return _MemoryFile(self, self._inode("open", name), name, write)
+        return MemoryFile(self, self._inode("open", name), name, write)
 
     def create(self, name: str, size: int) -> None:
         """As `wal.disk.DirectoryDisk` does it, step by step: a power cut can come between any two."""
@@ -83,7 +83,7 @@ class MemoryDisk:
         self._names[temporary] = inode
         self._changes.append(_Change("link", temporary, "", inode))
         try:
-            file = _MemoryFile(self, inode, temporary, True)
+            file = MemoryFile(self, inode, temporary, True)
             file.write(0, bytes(size))
             file.sync()
             self.rename(temporary, name)
@@ -310,7 +310,7 @@ def _settle(image: bytearray, kind: str, at: int, data: bytes) -> None:
     image[at * SECTOR : at * SECTOR + min(len(data), room)] = data[:room]
 
 
-class _MemoryFile:
+class MemoryFile:
     """An open file of a `MemoryDisk`."""
 
     def __init__(self, disk: MemoryDisk, inode: _Inode, name: str, writable: bool) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from engine.turn.effects import LogMayShrink
 from tests.sim.machine import Machine
 from tests.sim.planted.elections import whoever_never_answers_is_waited_for
-from tests.sim.planted.fault import Faults, around, replace
+from tests.sim.planted.fault import Faults, around, during, replace
+from tests.support.memory_disk import MemoryFile
 
 DEEDS = Faults()
 
@@ -69,6 +70,14 @@ def log_trimmed_before_its_checkpoint_is_written(machine: Machine) -> None:
             machine.receive(LogMayShrink(trimmed))
 
     around(duties, "_write_checkpoint", write)
+
+
+@DEEDS.fault("3")
+def segment_removed_before_its_archive_is_durable(machine: Machine) -> None:
+    """An archive gets its name, and its segment goes, though nobody synced what is in it."""
+    duties = machine.duties
+    assert duties is not None
+    during(machine, duties.log, "archive", MemoryFile, "sync", lambda _: None)
 
 
 @DEEDS.fault("1")

@@ -9,6 +9,7 @@ from engine.turn.settings import Durability
 from tests.sim.network import MS
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, SETTINGS, Stage, Stories, key
 from tests.sim.world import SECOND, Plant
+from wal import verify
 from wal.ids import partition_of
 
 DEEDS = Stories()
@@ -96,6 +97,32 @@ def power_is_cut_while_a_checkpoint_is_written(plant: Plant | None) -> None:
                 stage.must(found == b"%d" % number + b"x" * 200, f"what was acknowledged is there: {found!r}")
             stage.client.die()
             stage.client = again
+        stage.curtain()
+
+
+@story
+def power_is_cut_when_an_archive_has_its_name(plant: Plant | None) -> None:
+    """Old segments become archives; whenever power is cut, each record of the log is in the one or the other."""
+    small = msgspec.structs.replace(
+        SETTINGS, wal_segment_bytes=2 << 10, checkpoint_ms=100, wal_archive_bytes_per_s=64 << 20
+    )
+    with Stage(plant, nodes=1, settings=small) as stage:
+        node = stage["n1"]
+        for number in range(3):
+            known = sum(name.endswith(".walz") for name in node.disk.names())
+            for at in range(20):
+                stage.put(key(0, at), b"%d" % number + b"x" * 200)
+
+            def more(known: int = known) -> bool:
+                return sum(name.endswith(".walz") for name in node.disk.names()) > known
+
+            stage.until(more, "another segment is an archive", look_every=MS)
+            stage.power_cut("n1")
+            told = verify(node.disk.copy()).findings
+            stage.must(not any(one.damage for one in told), f"the log is whole: {told[:1]}")
+            stage.start("n1")
+            stage.client.die()
+            stage.client = stage.another()
         stage.curtain()
 
 
