@@ -35,10 +35,10 @@ def archived(in_segments: list[Path], tmp_path_factory: pytest.TempPathFactory) 
 def said(verb: str, directories: Sequence[Path], *arguments: object) -> tuple[int, str, str]:
     """The exit code and what is said, but for where the directories are and what segments are called."""
     result = wal(verb, *arguments, *directories)
-    told = (
+    out, errors = (
         text.replace(str(directories[0].parent), "").replace(".walz", ".wal") for text in (result.stdout, result.stderr)
     )
-    return result.exit_code, *told
+    return result.exit_code, out, errors
 
 
 def test_the_old_segments_are_archives(in_segments: list[Path], archived: list[Path]) -> None:
