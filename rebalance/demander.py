@@ -1,16 +1,6 @@
 """How a MOVING copy catches up: it asks its partition's primary, takes what is missing, and says when nothing is.
 
-```
- MOVING copy                                primary
- Demand(what I have)   ------------------>  choose a transfer for every fragment
-                       <------------------  Supply: epochs and transfers, then batches
- undo, clear, log, apply; Credit(batch) -->
-                       <------------------  Supply ... last
- Settled(lwm, digests) ------------------>  from now on my answers are waited for
-                       <------------------  Settle(marks)
- Settled again, at the marks ------------>  compares what both contain (`rebalance.comparing`)
-                                            vouched for: the next map makes this copy in-sync
-```
+The conversation is drawn where the package opens (`rebalance`); `rebalance.settling` is its second half.
 
 Nothing is remembered about a session that is not in the log: what arrived is counted, so a session that breaks off is
 simply followed by a demand for what is still missing. Until a copy has taken part in the epoch that its primary is in
@@ -92,6 +82,7 @@ class Demander(Rule):
         self._deferred: dict[NodeId, dict[int, None]] = {}  # the same, which it supplies in full, a few at a time
         self._sessions: dict[NodeId, _Session] = {}
         self._no_history: dict[Fragment, None] = {}
+        self._pauses: dict[NodeId, int] = {}  # a supplier that has nothing to give yet -> when to ask it again
         self._put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
         self.settling = Settling(core, again=self._again, differs=self._put_off_or_again, planned=self._plan_wake)
         self._aside = 0  # how often this node was set aside for being slow
@@ -130,6 +121,7 @@ class Demander(Rule):
         for supplier, session in list(self._sessions.items()):
             if not session.partitions:
                 del self._sessions[supplier]
+        self._pauses = {}
         self._demand()
 
     def _is_set_aside(self) -> bool:
@@ -151,8 +143,9 @@ class Demander(Rule):
         if self._held_until:
             self._plan_wake()
             return
+        self._pauses = {supplier: until for supplier, until in self._pauses.items() if core.now < until}
         for supplier in dict.fromkeys([*self._queue, *self._deferred]):
-            if supplier in self._sessions:
+            if supplier in self._sessions or supplier in self._pauses:
                 continue
             numbers = list(self._queue.pop(supplier, ()))
             deferred = self._deferred.get(supplier, {})
@@ -337,7 +330,14 @@ class Demander(Rule):
             self.progress.updates["historical"] = self.progress.updates.get("historical", 0) + count
 
     def _end(self, session: _Session) -> None:
-        """A session is over: what is whole settles, the rest is asked for again."""
+        """A session is over: what is whole settles, the rest is asked for again.
+
+        Not at once, if none of it was supplied: such a primary owes its promotion, or has another map, and would say so
+        again as fast as it is asked.
+        """
+        if session.partitions and session.partitions.keys() <= session.later.keys():
+            probe("demand.nothing_to_give")
+            self._pauses[session.supplier] = self.core.now + self.core.settings.retransmit_ms * MS
         session.ending = list(session.partitions)[::-1]
         session.awaited = {}
         self._end_on(session)
@@ -405,6 +405,7 @@ class Demander(Rule):
         if (due := self.settling.due()) is not None:
             times.append(due)
         times.extend(self._put_off.values())
+        times.extend(self._pauses.values())
         if self._held_until:
             times.append(self._held_until)
         self.alarm.at = min(times, default=None)
@@ -414,7 +415,7 @@ class Demander(Rule):
         core = self.core
         again = core.settings.retransmit_ms * MS
         for supplier, session in list(self._sessions.items()):
-            if session.ending is not None or core.now < session.asked_at + again:
+            if session.ending is not None or not self.alarm.is_due(session.asked_at + again, core.now):
                 continue
             if core.now >= session.heard_at + STUCK_AFTER * again:
                 probe("demand.session_timed_out")
@@ -424,7 +425,7 @@ class Demander(Rule):
                 session.asked_at = session.heard_at
             else:
                 self._ask_again(session)
-        for number in [n for n, due in self._put_off.items() if core.now >= due]:
+        for number in [n for n, due in self._put_off.items() if self.alarm.is_due(due, core.now)]:
             del self._put_off[number]
             primary = core.local[number].placement.primary
             if primary is not None:

@@ -311,6 +311,20 @@ def test_partitions_in_full_go_a_few_at_a_time_and_all_of_them_go() -> None:
     assert set(copies["n3"].demander.progress.kinds) == {name_of(n) for n in range(4)}
 
 
+def test_a_primary_that_is_not_there_yet_is_asked_now_and_then() -> None:
+    """Its promotion waits for a survivor that it cannot reach: whoever demands of it meanwhile does not ask without end."""
+    copies = three()
+    historical(copies)
+    move(copies)
+    copies.trouble = lambda sender, to, _: 0 if {sender, to} == {"n1", "n2"} else 1
+    copies.map(("n2", "n1", "n3"), ("n1", "n2"), promote=True)
+    copies.run()
+    copies.said.clear()
+    copies.wait(10)
+    assert 1 <= copies.said.count("Demand") <= 10
+    end(copies)
+
+
 def test_a_live_write_that_comes_before_the_transfer_is_not_lost_in_it() -> None:
     copies = three()
     full(copies)
