@@ -175,6 +175,11 @@ class Answers:
         """The newest answer, with its round; round 0 if there is none."""
         return self._answers.get(partition, (0, None))
 
+    def note_difference(self, name: Fragment) -> int:
+        """A primary says that a fragment has something else here; how often it has."""
+        often = self.differed[name] = self.differed.get(name, 0) + 1
+        return often
+
     def forget(self, partition: int) -> None:
         """The copy begins again: what was said of it is over."""
         self._answers.pop(partition, None)

@@ -151,11 +151,11 @@ class Copies(Protocol):
         ...
 
     def partition(self, number: int, /) -> PartitionState:
-        """What it has of a partition."""
+        """What it has of a partition; an empty one, which is nobody's and stays so, if that is nothing."""
         ...
 
     def fragment(self, name: Fragment, /) -> FragmentState:
-        """What it has of a fragment."""
+        """What it has of a fragment; the same, if that is nothing."""
         ...
 
 

@@ -168,7 +168,8 @@ class Promotion(Rule):
         state = core.replica.partition(number)
         assert local.epoch > state.epoch, f"partition {number}: epoch {local.epoch} after {state.epoch}"
         lowest = min((a.epoch for a in answers.values()), default=state.epoch)
-        self._take(number, state, answers)
+        self._take(number, answers)
+        state = core.replica.partition(number)
         if _emptied(state):
             probe("promotion.was_emptied")
             return  # the next map lists it as a copy that must catch up, and another leads
@@ -192,10 +193,11 @@ class Promotion(Rule):
         operation = Operation(local, package, counted=partial(self._activated, local), abandoned=self._abandoned)
         self._replication.ship(operation, local)
 
-    def _take(self, number: int, state: PartitionState, answers: dict[NodeId, CopyTail]) -> None:
+    def _take(self, number: int, answers: dict[NodeId, CopyTail]) -> None:
         """Log what the survivors have and this copy lacks, the newest epoch's history first."""
         core = self.core
         for answer in sorted(answers.values(), key=lambda a: -a.epoch):
+            state = core.replica.partition(number)
             if answer.epoch > state.epoch:
                 probe("promotion.survivor_had_newer_epoch")
                 tables = [(report.namespace, report.epochs) for report in answer.fragments]

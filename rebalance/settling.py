@@ -123,9 +123,7 @@ class Settling:
             probe("demand.digest_differed")
             often = 0
             for namespace in message.wrong:
-                name = (namespace, number)
-                often = max(often, self.answers.differed.get(name, 0) + 1)
-                self.answers.differed[name] = often
+                often = max(often, self.answers.note_difference((namespace, number)))
                 core.note(f"{namespace}/{number} has another digest than its primary's: taking it in full (time {often})")
                 core.log(r.FragmentClear(namespace, number, "the digest differs from the primary's"))
             self._differs(sender, number, often)

@@ -46,6 +46,14 @@ class Places:
         self.connected.pop(address, None)
         self._reroute()
 
+    def has_not_answered(self, address: Address, now: int) -> None:
+        """A copy did not answer what any of them may: others are asked first."""
+        self.mute[address] = now
+
+    def has_answered(self, address: Address) -> None:
+        """It did after all."""
+        self.mute.pop(address, None)
+
     def take(self, reply: Table) -> bool:
         """A table came; whether it is newer than the one in use, of the same cluster, and in use from now on."""
         if not reply.topology or (self.topology is not None and reply.version <= self.topology.version):

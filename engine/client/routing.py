@@ -167,7 +167,7 @@ class Router:
                 continue
             probe("client.asked_another_copy")
             del self._flights[request_id]
-            self.places.mute[flight.address] = self.now
+            self.places.has_not_answered(flight.address, self.now)
             errand = flight.errand
             errand.flights -= 1
             errand.hindered(f"{flight.address} does not answer")
@@ -242,7 +242,7 @@ class Router:
         errand = flight.errand
         errand.flights -= 1
         if self.places.mute:
-            self.places.mute.pop(address, None)
+            self.places.has_answered(address)
         if isinstance(reply, Remap):
             errand.hindered(f"{address} is not primary at version {reply.version}")
             if reply.begun:

@@ -394,7 +394,11 @@ class Exchange(Rule):
         self.retry_at = core.now + core.settings.exchange_retry_ms * MS * (2 + rank) // 2
 
     def tick(self) -> None:
-        """Resend what may have been lost; end what takes too long."""
+        """Resend what may have been lost; end what takes too long.
+
+        An attempt ends by the time in which this node listened (`attentive`), which may stand still: no alarm can be set
+        to that, and it is looked at whenever something would be sent again.
+        """
         core, attempt = self.core, self.attempt
         self.alarm.off()
         if self.draining is not None:

@@ -88,6 +88,7 @@ class Rescue(Rule):
                 f"{'it' if len(more) == 1 else 'them'} as well, or stop {'it' if len(more) == 1 else 'them'} first"
             )
         self._asked = _Asked(session, request, nodes, core.now + ANSWER_MS_MAX * MS, force=force)
+        self.alarm.by(self._asked.deadline)
         self._ask()
         return ""
 
@@ -95,7 +96,7 @@ class Rescue(Rule):
         asked = self._asked
         assert asked is not None
         self.core.send(tuple(n for n in asked.nodes if n not in asked.answers), Survey(asked.request))
-        self.alarm.by(min(self.core.now + self.core.settings.retransmit_ms * MS, asked.deadline))
+        self.alarm.by(self.core.now + self.core.settings.retransmit_ms * MS)
 
     def tick(self) -> None:
         """Ask again; or give up."""
@@ -103,7 +104,7 @@ class Rescue(Rule):
         self.alarm.off()
         if asked is None:
             return
-        if self.core.now >= asked.deadline:
+        if self.alarm.is_due(asked.deadline, self.core.now):
             missing = [n for n in asked.nodes if n not in asked.answers]
             self._refuse(asked, f"no answer from {', '.join(missing)} within {ANSWER_MS_MAX // 1_000} s")
         else:

@@ -53,7 +53,7 @@ class Stability(Rule):
         for name in piece:
             fragment, local = core.replica.fragments.get(name), self._local(name)
             if fragment is None or not (fragment.unstable or fragment.beyond):
-                core.replica.tails.pop(name, None)
+                core.replica.drop_tail(name)
             elif local is not None and fragment.unstable and not fragment.loading:
                 lwm = fragment.counter.lwm
                 if self._stood.get(name) == lwm:

@@ -53,11 +53,8 @@ class Replica:
     # Looking.
 
     def partition(self, number: int) -> PartitionState:
-        """The partition's state; empty if nothing of it was ever here."""
-        state = self.partitions.get(number)
-        if state is None:
-            state = self.partitions[number] = PartitionState()
-        return state
+        """The partition's state, to be looked at; an empty one, which is nobody's, if nothing of it was ever here."""
+        return self.partitions.get(number) or PartitionState()
 
     def fragment(self, name: Fragment) -> FragmentState:
         """The fragment's state, to be looked at; an empty one, which is nobody's, if nothing of it was ever here."""
@@ -69,8 +66,19 @@ class Replica:
         if state is None:
             state = self.fragments[name] = FragmentState(name)
             self.namespaces[name[0]] = None
-            self.partition(name[1]).fragments[name[0]] = state
+            self._ensure_partition(name[1]).fragments[name[0]] = state
         return state
+
+    def _ensure_partition(self, number: int) -> PartitionState:
+        """The partition's state, to be changed."""
+        state = self.partitions.get(number)
+        if state is None:
+            state = self.partitions[number] = PartitionState()
+        return state
+
+    def drop_tail(self, name: Fragment) -> None:
+        """A fragment was found to have no tail any more."""
+        self.tails.pop(name, None)
 
     # The one apply.
 
@@ -103,10 +111,10 @@ class Replica:
                 self._touch(fragment)
                 preload(self.store, fragment, record)
             case r.Results(partition, txs, outcomes, floor):
-                self.partition(partition).results.merge(txs, outcomes, floor)
+                self._ensure_partition(partition).results.merge(txs, outcomes, floor)
                 self._dirty_partitions[partition] = None
             case r.Forget(partition, _, answered):
-                self.partition(partition).results.forget_up_to(answered)
+                self._ensure_partition(partition).results.forget_up_to(answered)
                 self._dirty_partitions[partition] = None
             case r.FragmentClear(namespace, partition, _, gone):
                 self._clear((namespace, partition), gone=gone)
@@ -206,7 +214,7 @@ class Replica:
 
     def _note_result(self, write: r.Write) -> None:
         number = write.partition
-        results = self.partition(number).results
+        results = self._ensure_partition(number).results
         self._dirty_partitions[number] = None
         if write.namespace == DECISIONS:
             for tx, outcome in zip(write.keys, write.values, strict=True):
@@ -216,7 +224,7 @@ class Replica:
             results.note(write.tx, COMMITTED)
 
     def _prepare(self, record: r.Prepare) -> bool:
-        state = self.partition(record.partition)
+        state = self._ensure_partition(record.partition)
         held = state.prepared.get(record.tx)
         if held is not None and held.epoch >= record.epoch:
             return False
@@ -241,7 +249,7 @@ class Replica:
                 self._dirty_partitions[number] = None
 
     def _outcome(self, record: r.Outcome) -> bool:
-        state = self.partition(record.partition)
+        state = self._ensure_partition(record.partition)
         prepared = state.prepared.pop(record.tx, None)
         outcome = COMMITTED if record.commit else ABORTED
         new = prepared is not None or state.results.get(record.tx) != outcome
@@ -261,7 +269,7 @@ class Replica:
         return new
 
     def _epoch_start(self, record: r.EpochStart) -> bool:
-        state = self.partition(record.partition)
+        state = self._ensure_partition(record.partition)
         for tx in record.ended:
             prepared = state.prepared.get(tx)
             if prepared is not None and not prepared.writes:
@@ -333,14 +341,14 @@ class Replica:
 
     def _clear(self, name: Fragment, *, gone: bool) -> None:
         self.store.clear(name)
-        state = self.partition(name[1])
+        state = self._ensure_partition(name[1])
         # What this copy answered rested on what it had. The supplier's answers come with its data.
         state.results = Results()
         self._dirty_partitions[name[1]] = None
         if gone:
             self._dirty_fragments[name] = None
             self.fragments.pop(name, None)
-            self.tails.pop(name, None)
+            self.drop_tail(name)
             self.emptied.pop(name, None)
             state.fragments.pop(name[0], None)
             for tx in [tx for tx, p in state.prepared.items() if any(w.fragment == name for w in p.writes)]:
@@ -359,7 +367,7 @@ class Replica:
                 self._touch(fragment)
                 moved = True
                 if not fragment.unstable and not fragment.beyond:
-                    self.tails.pop(fragment.name, None)
+                    self.drop_tail(fragment.name)
         return moved
 
     def _touch(self, fragment: FragmentState) -> None:
@@ -412,14 +420,14 @@ class Replica:
                     self.tails[name] = None
                 self.fragments[name] = state
                 self.namespaces[name[0]] = None
-                self.partition(name[1]).fragments[name[0]] = state
+                self._ensure_partition(name[1]).fragments[name[0]] = state
             for number, data in loaded.partitions.items():
                 image = decode(data, type=PartitionImage)
-                partition = self.partition(number)
+                partition = self._ensure_partition(number)
                 partition.epoch = image.epoch
                 partition.prepared = {p.tx: p for p in image.prepared}
                 partition.results = Results(image.results, image.floor)
-            for number in list(self.partitions):
+            for number in self.partitions:
                 self._reserve_again(number)
             if "node" not in loaded.node:
                 return []

@@ -71,7 +71,7 @@ MOVES = st.builds(
 
 
 def record_of(move: Move, replica: Replica) -> r.Record:
-    """The move as a record, by how a replica stands. It only looks: `Replica.fragment` would make what is not there."""
+    """The move as a record, by how a replica stands. It only looks."""
     name = (move.namespace, move.partition)
     fragment = replica.fragments.get(name) or FragmentState(name)
     partition = replica.partitions.get(move.partition) or PartitionState()
@@ -182,9 +182,10 @@ def test_the_quick_way_is_taken_by_single_puts_that_follow_each_other() -> None:
     assert len(replica.partition(3).results.items()) == 5
 
 
-def test_looking_up_a_fragment_creates_nothing() -> None:
+def test_looking_up_a_fragment_or_a_partition_creates_nothing() -> None:
     replica = Replica(LayeredStore(MemoryStore()))
     assert replica.fragment(("acc", 3)).counter.lwm == 0
+    assert (replica.partition(3).epoch, replica.partition(3).prepared) == (0, {})
     assert (replica.fragments, replica.namespaces, replica.partitions) == ({}, {}, {})
     copy = replica.ensure_fragment(("acc", 3))
     assert replica.fragment(("acc", 3)) is copy
