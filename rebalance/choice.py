@@ -8,7 +8,7 @@ continued, and it must undo it. Then the cheapest sound kind of transfer is take
 * **historical**: the supplier's log reaches back to what the joiner has, and less is missing than there are rows,
 * **full** otherwise; the joiner is emptied first.
 
-Both sides are told of in the same words, those of the demand: `have_of` is the one place where a copy says what it has.
+Both sides are told of in the same words, those of the demand (`rebalance.telling`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from enum import StrEnum
 
 import msgspec
 
-from rebalance.fragment import FragmentState
 from rebalance.messages import Have
 from wal.counters import PartitionCounter
-from wal.ids import Fragment
 
 
 class Kind(StrEnum):
@@ -43,28 +41,6 @@ class Choice(msgspec.Struct, frozen=True):
     cut: int = -1
     missing: int = 0
     has: PartitionCounter | None = None
-
-
-def nothing_of(name: Fragment) -> Have:
-    """What a copy has of a fragment that it has never heard of."""
-    return Have(*name, 0, 0, [], [], [])
-
-
-def have_of(fragment: FragmentState, digests: list[tuple[int, int]], *, no_history: bool = False) -> Have:
-    """What a copy has of a fragment, with those of its digests that are of interest."""
-    counter = fragment.counter
-    return Have(
-        *fragment.name,
-        lwm=counter.lwm,
-        highest=counter.highest_applied,
-        ranges=list(counter.ranges),
-        epochs=list(fragment.epochs),
-        digests=digests,
-        stable=fragment.stable,
-        loading=fragment.loading,
-        no_history=no_history,
-        suspects=[] if fragment.loading else list(fragment.suspects),
-    )
 
 
 def divergence(mine: list[tuple[int, int]], my_end: int, theirs: list[tuple[int, int]], their_end: int) -> int:

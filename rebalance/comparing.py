@@ -23,6 +23,7 @@ from rebalance.fragment import FragmentState
 from rebalance.messages import Contents
 from rebalance.partition import LocalPartition
 from rebalance.ports import Node
+from rebalance.telling import no_contents
 from wal import records as r
 from wal.ids import Fragment, Namespace, NodeId
 from wal.probe import probe
@@ -142,7 +143,7 @@ class Comparison:
         assert self.mine is not None
         assert self.theirs is not None
         mine, theirs = ({c.namespace: c for c in said} for said in (self.mine, self.theirs))
-        pairs = [(mine.get(ns) or Contents(ns, 0, [], 0), theirs.get(ns) or Contents(ns, 0, [], 0)) for ns in mine | theirs]
+        pairs = [(mine.get(ns) or no_contents(ns), theirs.get(ns) or no_contents(ns)) for ns in mine | theirs]
         if any((a.lwm, a.ranges) != (b.lwm, b.ranges) for a, b in pairs):
             return None
         return [a.namespace for a, b in pairs if a.digest != b.digest]

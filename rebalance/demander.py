@@ -14,13 +14,14 @@ from typing import assert_never, get_args
 
 import msgspec
 
-from rebalance.choice import Kind, have_of
+from rebalance.choice import Kind
 from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Transfer
 from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
 from rebalance.rule import NewMap, Rule
 from rebalance.settling import STUCK_AFTER, Settling
 from rebalance.table import back_off_ms
+from rebalance.telling import have_of
 from wal import records as r
 from wal.ids import Fragment, NodeId, TxId
 from wal.probe import probe

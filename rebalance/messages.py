@@ -14,7 +14,7 @@ from rebalance.lives import Life
 from wal import records as r
 from wal.ids import Ballot, Fragment, Namespace, NodeId, TxId, Version
 
-# What a node has.
+# What a node has; `rebalance.telling` says it.
 
 
 class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -8,7 +8,7 @@ message that leaves once the log is durable (`send`), and something slow that en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -144,6 +144,20 @@ class Rows(Protocol):
 
 class Copies(Protocol):
     """What this node has."""
+
+    @property
+    def fragments(self) -> Mapping[Fragment, FragmentState]:
+        """All that it has anything of."""
+        ...
+
+    @property
+    def tails(self) -> Mapping[Fragment, None]:
+        """Those of them that may have a tail."""
+        ...
+
+    def drop_tail(self, name: Fragment, /) -> None:
+        """One was found to have none."""
+        ...
 
     @property
     def store(self) -> Rows:

@@ -22,10 +22,11 @@ from typing import assert_never, get_args
 from msgspec import structs
 
 from rebalance.fragment import FragmentState
-from rebalance.messages import AskTail, CopyTail, Tail, TailReport, ToPromotion
+from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
 from rebalance.partition import LocalPartition, PartitionState
 from rebalance.ports import MS, Node, Operation, Shipping, may_act
 from rebalance.rule import NewMap, Rule
+from rebalance.telling import tail_of
 from wal import records as r
 from wal.counters import PartitionCounter
 from wal.ids import Namespace, NodeId
@@ -107,11 +108,7 @@ class Promotion(Rule):
         return CopyTail(
             number,
             state.epoch,
-            [
-                TailReport(ns, f.counter.lwm, list(f.counter.ranges), list(f.epochs))
-                for ns, f in state.fragments.items()
-                if f.counter.hwm or f.epochs
-            ],
+            [tail_of(f) for f in state.fragments.values() if f.counter.hwm or f.epochs],
             list(state.prepared),
             writes=[],
             prepares=[],

@@ -14,13 +14,14 @@ from typing import assert_never, get_args
 
 import msgspec
 
-from rebalance.choice import Choice, Kind, choose, have_of, nothing_of
+from rebalance.choice import Choice, Kind, choose
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import Credit, Demand, Have, Settled, Supply, ToSupplier, Transfer
 from rebalance.partition import LocalPartition
 from rebalance.ports import CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
 from rebalance.table import Standing
+from rebalance.telling import have_of, nothing_of
 from rebalance.vouching import Awaited, Vouching, awaited
 from wal import records as r
 from wal.ids import Fragment, Namespace, NodeId, Version

@@ -299,6 +299,61 @@ def test_the_fence_is_said_once_and_each_exception_gives_its_reason() -> None:
     assert set(found) == set(BY_ITS_PARTS)
 
 
+# Effects: who decides says what it owes to the core and to the desk.
+
+EFFECTS_NAMED_IN = ("engine/turn/", "engine/node/", "engine/host/", "engine/testing/")
+
+
+def names_effects(text: str) -> list[int]:
+    """The lines of a module on which it reaches for what a turn owes."""
+    found: list[int] = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Attribute(attr="effects") | ast.Name(id="effects") | ast.ImportFrom(module="engine.turn.effects"):
+                found.append(node.lineno)
+    return found
+
+
+def test_effects_are_named_where_they_are_made_and_paid_and_nowhere_else() -> None:
+    assert names_effects("from engine.turn.effects import Effects\ncore.effects.log.append(1)\n") == [1, 2]
+    found = [
+        f"{file.relative_to(ROOT)}:{line}"
+        for package in ("rebalance", "engine")
+        for file in sorted((ROOT / package).rglob("*.py"))
+        if not str(file.relative_to(ROOT)).startswith(EFFECTS_NAMED_IN)
+        for line in names_effects(file.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+# Rules: each takes a closed union of its own.
+
+
+def hears_all(text: str) -> dict[str, bool]:
+    """Of each rule that takes messages: whether `on` has a case for each kind, and says that there is no other."""
+    found: dict[str, bool] = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and any(
+            isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "takes" for part in node.body
+        ):
+            on = next((part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "on"), None)
+            found[node.name] = on is not None and _is_one_match(on)
+    return found
+
+
+def test_every_rule_has_a_case_for_each_message_that_it_takes() -> None:
+    rule = "class A(Rule):\n    takes = get_args(U)\n    def on(self, sender, message):\n        match message:\n"
+    assert hears_all(f"{rule}            case _:\n                assert_never(message)\n") == {"A": True}
+    assert hears_all(f"{rule}            case _:\n                pass\n") == {"A": False}
+    assert hears_all("class A(Rule):\n    takes = get_args(U)\n") == {"A": False}
+    found: dict[str, bool] = {}
+    for package in ("rebalance", "engine"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            found |= hears_all(file.read_text(encoding="utf-8"))
+    assert len(found) >= 11
+    assert [name for name, whole in found.items() if not whole] == []
+
+
 # Sets: their order differs from run to run.
 
 _ORDERED_BY = {"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "fromkeys", "extend", "join", "reversed"}

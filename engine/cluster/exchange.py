@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never, get_args
 
-from engine.cluster.anew import Anew
 from engine.cluster.attempt import Attempt, Intent
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
@@ -46,11 +45,13 @@ from engine.messages import (
 from engine.messages.cluster import ToExchange
 from engine.turn.core import Core
 from rebalance import table as topologies
+from rebalance.anew import Anew
 from rebalance.lives import disk_of, may_vote
 from rebalance.plan import Change, planning
 from rebalance.ports import MS
 from rebalance.rule import Rule
 from rebalance.table import Topology
+from rebalance.telling import report_of
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, NodeId, Version
 from wal.probe import probe
@@ -186,22 +187,11 @@ class Exchange(Rule):
         core.send(self._coordinator, self.single)
 
     def copies(self) -> list[CopyReport]:
-        """What every copy here has; one that is loading has nothing that counts. It says so, and so does a doubted one."""
+        """What every copy here has. One that is loading says so, and so does one that an operator doubts."""
         self._anew.told()
         return [
-            CopyReport(ns, p, lwm=0, highest=0, stable=0, digest=0, epoch=0, loading=True)
-            if f.loading
-            else CopyReport(
-                ns,
-                p,
-                lwm=f.counter.lwm,
-                highest=f.counter.highest_applied,
-                stable=f.stable,
-                digest=f.digest,
-                epoch=f.epochs[-1][0] if f.epochs else 0,
-                doubted=(ns, p) in self._anew.wanted,
-            )
-            for (ns, p), f in self.core.replica.fragments.items()
+            report_of(f, doubted=name in self._anew.wanted)
+            for name, f in self.core.replica.fragments.items()
             if f.loading or f.counter.hwm or f.stable
         ]
 
@@ -374,7 +364,7 @@ class Exchange(Rule):
             told.pop(core.node, None)
             encoded = attempt.proposed
             if told:  # chosen already, whatever this disk says; and first of all, so that what follows is understood
-                core.effects.early.append((tuple(told), Commit(topology.version, encoded)))
+                core.send_early(tuple(told), Commit(topology.version, encoded))
             self.adopt(topology, encoded)
 
     def on_refuse(self, sender: NodeId, message: Refuse) -> None:

@@ -23,7 +23,7 @@ from engine.messages.cluster import ToExchange, ToFormation
 from engine.protocol.requests import Code, Report
 from engine.turn.core import Core
 from engine.turn.desk import Desk
-from engine.turn.effects import Connect, SessionId
+from engine.turn.events import Connect, SessionId
 from rebalance import table as topologies
 from rebalance.plan import first_topology
 from rebalance.ports import MS

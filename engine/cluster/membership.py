@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never, get_args
 
-from engine.cluster.anew import Anew
 from engine.cluster.attempt import Intent
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
@@ -23,7 +22,8 @@ from engine.cluster.pace import MUTE_SUSPICIONS, Pace
 from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, ResetLost, SetBaseline
 from engine.messages.cluster import ToMembership
 from engine.turn.core import Core
-from engine.turn.effects import Connect, PeerSeen
+from engine.turn.events import Connect, PeerSeen
+from rebalance.anew import Anew
 from rebalance.plan import surplus, wanted_handover
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
@@ -201,7 +201,7 @@ class Membership(Rule):
             if member.node != core.node:
                 core.task(Connect(member.node, member.address))
                 self.detector.expect(member.node)
-        core.effects.beat = (core.peers(), self._heartbeat())
+        core.beat(core.peers(), self._heartbeat())
 
     def tick(self) -> None:
         """Beat, look who is silent, and begin an exchange if this node should."""
@@ -247,7 +247,7 @@ class Membership(Rule):
             beat = self._heartbeat()
             self._note_pace(core.node, beat)
             core.send(hearers, beat)
-            core.effects.beat = (hearers, beat)
+            core.beat(hearers, beat)
             core.longest_sync = 0
         if topology is None or not _is_member(topology, self.me):
             others = tuple(dict.fromkeys([*peers, *self.seen]))

@@ -31,7 +31,7 @@ from engine.messages import (
     Surveyed,
 )
 from engine.turn.core import Core
-from engine.turn.effects import NameTaken, Stop
+from engine.turn.events import NameTaken, Stop
 from rebalance.ports import MS
 from rebalance.table import Member
 from wal.ids import NodeId

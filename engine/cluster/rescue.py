@@ -27,7 +27,7 @@ from engine.messages.cluster import ToRescue
 from engine.protocol.requests import Code, Report
 from engine.turn.core import Core
 from engine.turn.desk import Desk
-from engine.turn.effects import SessionId
+from engine.turn.events import SessionId
 from rebalance import table as topologies
 from rebalance.plan import Change, next_topology
 from rebalance.ports import MS

@@ -8,7 +8,7 @@ from engine.data.sessions import AHEAD_MAX, Sessions
 from engine.protocol.requests import Code, CommitTx, Put, Request, Swap
 from engine.turn.core import Core
 from engine.turn.desk import Desk
-from engine.turn.effects import SessionId
+from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
 from rebalance.results import ABORTED
 from wal.ids import CODECS, DECISIONS, Namespace, TxId

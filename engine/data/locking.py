@@ -14,7 +14,7 @@ from engine.data.locks import Key, LockTable, refused_lock
 from engine.data.reads import Reads, values_of
 from engine.protocol.requests import KEYS_AT_ONCE, SKIPPED, Check, Code, Done, KeepLocks, Lock, Unlock
 from engine.turn.core import Core
-from engine.turn.effects import SessionId
+from engine.turn.events import SessionId
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
 from wal.ids import NodeId, TxId, partition_of

@@ -8,7 +8,7 @@ transaction. None of this is folded into any state, and no rule depends on it.
 from __future__ import annotations
 
 from engine.turn.core import Core
-from engine.turn.effects import ClientSeen, SessionId
+from engine.turn.events import ClientSeen, SessionId
 from rebalance.partition import LocalPartition
 from wal.ids import SESSION_BYTES, NodeId, TxId
 from wal.records import Origin

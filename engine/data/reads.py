@@ -26,7 +26,7 @@ from engine.messages import AskMap, Confirm, Confirmed
 from engine.messages.data import ToReads
 from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Rows, Scan, Values
 from engine.turn.core import Core
-from engine.turn.effects import SessionId
+from engine.turn.events import SessionId
 from rebalance.ports import MS, WORK_MAX, may_act
 from rebalance.rule import NewMap, Rule
 from wal.ids import NodeId, partition_of
@@ -110,7 +110,7 @@ class Reads(Rule):
         if request.stale:
 
             def answer(age_ms: int) -> None:
-                core.effects.reply.append((session, values_of(core, request, age_ms)))
+                self.desk.reply(session, values_of(core, request, age_ms))
 
             if not self._answer_stale(session, request, numbers, answer):
                 self.on_get(session, structs.replace(request, stale=False))
@@ -211,7 +211,7 @@ class Reads(Rule):
             self._sequence += 1
             asked = self._rounds[self._sequence] = _Round(needed, then)
             asked.asked_at = asked.since = core.now
-            core.effects.early.append((needed, Confirm(core.version, self._sequence)))
+            core.send_early(needed, Confirm(core.version, self._sequence))
             wake = core.now + core.settings.retransmit_ms * MS
             self.alarm.by(wake)
         self._turn = {}
@@ -227,7 +227,7 @@ class Reads(Rule):
                     probe("read.waited_for_outcome")
                     self._behind.setdefault((namespace, key), []).append((session, request, core.now))
                     return
-        core.effects.reply.append((session, values_of(core, request)))
+        self.desk.reply(session, values_of(core, request))
 
     def outcome_known(self, keys: list[Key]) -> None:
         """Prepared keys have their outcome: whoever waited to read them may."""
@@ -281,7 +281,7 @@ class Reads(Rule):
             probe("scan.waited_for_outcome")
             self._behind.setdefault(awaited[0], []).append((session, request, since))
         else:
-            core.effects.reply.append((session, Rows(request.id, scan.keys, scan.values, scan.more, scan.marks)))
+            self.desk.reply(session, Rows(request.id, scan.keys, scan.values, scan.more, scan.marks))
 
     # Copies, and time.
 

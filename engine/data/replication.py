@@ -137,7 +137,7 @@ class Replication(Rule):
 
     def _say(self, targets: tuple[NodeId, ...], batch: Batch) -> None:
         core, oldest = self.core, next(iter(self._batches))
-        core.effects.early.append((targets, Replicate(core.version, batch.sequence, batch.records, oldest)))
+        core.send_early(targets, Replicate(core.version, batch.sequence, batch.records, oldest))
 
     def _note_lagging(self, batch: Batch) -> None:
         """MOVING copies get a batch: it can be found by the copy and by the partition until they answer."""
@@ -302,8 +302,7 @@ class Replication(Rule):
             return
         for record in taken:
             try:
-                if core.replica.apply(record):
-                    core.effects.log.append(record)
+                core.log_if_new(record)
                 if isinstance(record, r.Compare):
                     self._compare(record)
             except CounterError as error:

@@ -31,7 +31,7 @@ from engine.data.replication import Replication
 from engine.protocol.requests import Done, KeepSessions
 from engine.turn.core import Core
 from engine.turn.desk import Desk
-from engine.turn.effects import SessionId
+from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.rule import NewMap, Rule

@@ -21,7 +21,7 @@ from engine.data.reads import Reads
 from engine.data.replication import Replication
 from engine.protocol.requests import Code, Done, Put, Swap
 from engine.turn.core import Core
-from engine.turn.effects import SessionId
+from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, Operation, leads, may_act
 from wal import records as r
@@ -79,13 +79,13 @@ class Writes:
         core = self.core
         core.replica.apply_write(part.write)
         self._release(part)
-        reply, version = core.effects.reply, core.version_number
+        reply, version = self.desk.reply, core.version_number
         for job in part.jobs:
             job.left -= 1
             job.found = part.found
             if not job.left and not job.over:
                 job.over = True
-                reply.append((job.session, Done(job.request_id, True, job.found, version)))
+                reply(job.session, Done(job.request_id, True, job.found, version))
 
     def _abandoned(self, part: _Part) -> None:
         """Another primary has it or closes it; the client asks there."""

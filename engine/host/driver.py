@@ -22,7 +22,7 @@ from engine.host.duties import Duties
 from engine.messages import Message
 from engine.node.node import Node
 from engine.protocol.requests import Reply
-from engine.turn.effects import Event, SessionId
+from engine.turn.events import Event, SessionId
 from rebalance.ports import MS
 from wal.ids import NodeId
 

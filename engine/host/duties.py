@@ -25,10 +25,10 @@ from engine.messages import Heartbeat, Message
 from engine.node.node import Node
 from engine.protocol.requests import Reply
 from engine.state.store import CheckpointImage
-from engine.turn.effects import (
+from engine.turn.effects import Effects
+from engine.turn.events import (
     CheckpointWritten,
     Connect,
-    Effects,
     Event,
     LogMayShrink,
     SessionId,

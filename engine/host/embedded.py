@@ -15,7 +15,7 @@ from engine.node.node import Node
 from engine.protocol.limits import weight_of
 from engine.protocol.requests import Admin, Reply
 from engine.state.identity import directory_of
-from engine.turn.effects import Asked, ClientSeen, SessionId
+from engine.turn.events import Asked, ClientSeen, SessionId
 from engine.turn.settings import settings_of
 from rebalance.lives import INCARNATION_BITS
 from wal import DirectoryDisk

@@ -24,7 +24,7 @@ from engine.host.transport import BEAT, Transport
 from engine.node.node import Node
 from engine.protocol.addresses import split_address
 from engine.protocol.wire import Hello
-from engine.turn.effects import Event, PeerSeen
+from engine.turn.events import Event, PeerSeen
 from engine.turn.settings import Settings, check_settings
 from rebalance.lives import INCARNATION_BITS, next_incarnation
 from wal import DirectoryDisk

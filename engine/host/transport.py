@@ -30,7 +30,7 @@ from engine.protocol.wire import (
     frame,
     frames,
 )
-from engine.turn.effects import Asked, ClientSeen, Event, NameTaken, PeerLost, PeerSeen, Received, SessionId
+from engine.turn.events import Asked, ClientSeen, Event, NameTaken, PeerLost, PeerSeen, Received, SessionId
 from wal.ids import NAME, NodeId
 
 PEER_BACKLOG_BYTES_MAX = 128 << 20

@@ -9,7 +9,7 @@ import msgspec
 from engine.cluster.orders import Cost
 from engine.node.machines import Machines
 from engine.protocol.requests import Admin, Code, Report
-from engine.turn.effects import SessionId
+from engine.turn.events import SessionId
 from engine.turn.turns import TURN_MS_MAX
 from rebalance.ports import MS
 from rebalance.salvage import as_object

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from engine.cluster.anew import Anew
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.exchange import Exchange
@@ -19,7 +18,6 @@ from engine.data.locks import LockTable
 from engine.data.reads import Reads
 from engine.data.replication import Replication
 from engine.data.sessions import Sessions
-from engine.data.stability import Stability
 from engine.data.writes import Writes
 from engine.protocol.requests import (
     Request,
@@ -30,19 +28,17 @@ from engine.transactions.deadlocks import Deadlocks
 from engine.transactions.participant import Participant
 from engine.turn.core import Core
 from engine.turn.desk import Desk
-from engine.turn.effects import (
-    Asked,
-    Event,
-    SessionId,
-)
+from engine.turn.events import Asked, Event, SessionId
 from engine.turn.settings import Settings
 from engine.turn.turns import Turns
 from rebalance.affinity import Affinity, assign, assign_some
+from rebalance.anew import Anew
 from rebalance.demander import Demander
 from rebalance.lives import next_incarnation
 from rebalance.partition import Group, LocalPartition, Role
 from rebalance.promotion import Promotion
 from rebalance.rule import NewMap, Rule
+from rebalance.stability import Stability
 from rebalance.supplier import SupplySide
 from rebalance.table import Topology, what_changed
 from wal import records as r

@@ -40,11 +40,11 @@ from engine.protocol.requests import (
     Unlock,
 )
 from engine.state.replica import Replica
-from engine.turn.effects import (
+from engine.turn.effects import Effects
+from engine.turn.events import (
     Asked,
     CheckpointWritten,
     ClientSeen,
-    Effects,
     Event,
     LogMayShrink,
     NameTaken,

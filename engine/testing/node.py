@@ -20,7 +20,7 @@ import msgspec
 from engine.errors import Error, UsageError
 from engine.host.server import Server, ServerConfig
 from engine.messages import Message
-from engine.turn.effects import Event, PeerSeen, Received
+from engine.turn.events import Event, PeerSeen, Received
 from wal.ids import NodeId
 
 

@@ -11,7 +11,7 @@ from enum import Enum
 from engine.messages import Part
 from engine.protocol.requests import CommitTx, Unlock
 from engine.turn.core import Core
-from engine.turn.effects import SessionId
+from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
 from wal import records as r
 from wal.ids import TxId, partition_of

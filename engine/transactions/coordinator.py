@@ -30,7 +30,7 @@ from engine.protocol.requests import Code, CommitTx, Done, GetStatus, Status, Un
 from engine.transactions.commits import Phase, Transaction, split
 from engine.transactions.deciding import Deciding
 from engine.transactions.participant import NAMED_PER_WORK
-from engine.turn.effects import SessionId
+from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, leads, may_act
 from rebalance.results import COMMITTED, Results

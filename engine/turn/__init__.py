@@ -1,1 +1,1 @@
-"""What a turn sees and what it owes: `core` is what the machines of one node share, `effects` what they may owe."""
+"""What a turn sees and owes: `core` is what the machines of a node share, `events` what comes to it, `effects` its debt."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from engine.messages import Message
+from engine.messages import Heartbeat, Message
 from engine.state.replica import Replica
-from engine.turn.effects import Effects, Task
+from engine.turn.effects import Effects
+from engine.turn.events import Task
 from engine.turn.settings import Settings
 from rebalance.affinity import Affinity, assign
 from rebalance.lives import INCARNATION_BITS, Life
@@ -105,6 +106,14 @@ class Core:
         if targets:
             self.effects.send.append((targets, message))
 
+    def send_early(self, targets: tuple[NodeId, ...], message: Message) -> None:
+        """Say something that promises nothing about this disk: it may leave while the log is being written."""
+        self.effects.early.append((targets, message))
+
+    def beat(self, hearers: tuple[NodeId, ...], beat: Heartbeat) -> None:
+        """What is to be said again for this node while it is busy with one turn or one sync."""
+        self.effects.beat = (hearers, beat)
+
     def resume(self, go_on: Callable[[], None]) -> None:
         """Do this in what is left of the turn, or in one of the next; it does a piece, and may ask for this again.
 
@@ -135,6 +144,11 @@ class Core:
         """Fold a record into the replica and owe it to the log."""
         self.replica.apply(record)
         self.effects.log.append(record)
+
+    def log_if_new(self, record: Record) -> None:
+        """Fold a record in, and owe it to the log if that changed anything."""
+        if self.replica.apply(record):
+            self.effects.log.append(record)
 
     def log_unapplied(self, record: Record) -> None:
         """Owe a record to the log that does not count yet: whoever counts it folds it into the replica then."""

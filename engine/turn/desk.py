@@ -9,7 +9,7 @@ from msgspec import structs
 from engine.protocol.limits import weight_of, within_of
 from engine.protocol.requests import Code, Failed, Lock, Remap, Reply, Request
 from engine.turn.core import Core
-from engine.turn.effects import SessionId
+from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS
 from wal.ids import TxId

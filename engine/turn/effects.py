@@ -1,122 +1,17 @@
-"""What happens to a node, and what it owes the world after one turn.
+"""What a node owes the world after one turn.
 
 The deciding half of the engine is a value that takes events and returns effects. The doing half (`engine.host.driver`, or
-the simulator) pays them from top to bottom and then brings the next events. Nothing else connects the two.
+the simulator) pays them from top to bottom and then brings the next events. Nothing else connects the two. Who decides
+names no effects: it says what it owes to the core and to the desk.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
-import msgspec
-
 from engine.messages import Heartbeat, Message
-from engine.protocol.requests import Reply, Request
-from engine.state.store import CheckpointImage
-from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
+from engine.protocol.requests import Reply
+from engine.turn.events import SessionId, Task
 from wal.ids import NodeId
-from wal.records import Record, Trimmed
-
-SessionId: TypeAlias = int
-"""One client connection, numbered by the driver."""
-
-# Events: facts, in the past.
-
-
-class Received(msgspec.Struct, frozen=True, gc=False):
-    """A peer said something, over a connection that one life of it made."""
-
-    sender: NodeId
-    allocation: str
-    incarnation: int
-    message: Message
-
-
-class PeerSeen(msgspec.Struct, frozen=True, gc=False):
-    """A connection to a peer was made; `address` is where it listens."""
-
-    node: NodeId
-    allocation: str
-    incarnation: int
-    address: str
-    domain: str
-    cluster: str
-
-
-class NameTaken(msgspec.Struct, frozen=True, gc=False):
-    """A peer refused this node, because another one has its name."""
-
-    reason: str
-
-
-class PeerLost(msgspec.Struct, frozen=True, gc=False):
-    """The connection to a peer broke. It may be back; only silence makes it suspected."""
-
-    node: NodeId
-
-
-class Asked(msgspec.Struct, frozen=True, gc=False):
-    """A client asked something. `since`: when it came, if it had to wait for its turn (ns; 0: it did not)."""
-
-    session: SessionId
-    request: Request
-    since: int = 0
-
-
-class ClientSeen(msgspec.Struct, frozen=True, gc=False):
-    """A client connected from `address`, and says what it is called; no address: it went."""
-
-    session: SessionId
-    name: str = ""
-    address: str = ""
-
-
-class CheckpointWritten(msgspec.Struct, frozen=True, gc=False):
-    """A checkpoint is durable in the store."""
-
-    lsn: int
-
-
-class LogMayShrink(msgspec.Struct, frozen=True, gc=False):
-    """Segments could go, if this is logged first."""
-
-    trimmed: Trimmed
-
-
-Event: TypeAlias = (
-    Received | PeerSeen | NameTaken | PeerLost | Asked | ClientSeen | CheckpointWritten | HistoryRead | LogMayShrink
-)
-
-# Tasks: slow things that end in an event.
-
-
-class WriteCheckpoint(msgspec.Struct, frozen=True, gc=False):
-    """Write this to the store; then `CheckpointWritten`."""
-
-    image: CheckpointImage
-
-
-class TrimLog(msgspec.Struct, frozen=True, gc=False):
-    """What `Trimmed` announced is on record: remove the segments."""
-
-    first_lsn: int
-
-
-class Connect(msgspec.Struct, frozen=True, gc=False):
-    """Keep a connection to this node at this address."""
-
-    node: NodeId
-    address: str
-
-
-class Stop(msgspec.Struct, frozen=True, gc=False):
-    """End the process: the node has left, or was refused for good, which is an error."""
-
-    reason: str
-    refused: bool = False
-
-
-Task: TypeAlias = WriteCheckpoint | OpenHistory | ReadHistory | CloseHistory | TrimLog | Connect | Stop
+from wal.records import Record
 
 
 class Effects:

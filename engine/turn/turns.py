@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engine.messages import kind_of
-from engine.turn.effects import Asked, Event, Received
+from engine.turn.events import Asked, Event, Received
 
 TURN_MS_MAX = 50
 _NS_MAX = TURN_MS_MAX * 1_000_000

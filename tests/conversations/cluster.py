@@ -32,7 +32,7 @@ from engine.node.node import Node
 from engine.protocol.requests import Reply, Request
 from engine.state.recover import recover
 from engine.state.store import LayeredStore, MemoryStore
-from engine.turn.effects import (
+from engine.turn.events import (
     Asked,
     CheckpointWritten,
     Connect,

@@ -16,7 +16,8 @@ from typing import Any
 from engine.client.calls import PutCall, ScanCall
 from engine.client.ends import CommitCall
 from engine.node.node import Node
-from engine.turn.effects import Effects, Event
+from engine.turn.effects import Effects
+from engine.turn.events import Event
 from engine.turn.settings import Settings
 from engine.turn.turns import TURN_MS_MAX, what
 from rebalance.ports import MS

@@ -17,7 +17,7 @@ from engine.client.routing import Router
 from engine.protocol.addresses import Address
 from engine.protocol.requests import Reply, Request
 from engine.protocol.wire import decode_replies, decode_requests, frame
-from engine.turn.effects import Asked, ClientSeen
+from engine.turn.events import Asked, ClientSeen
 from tests.sim.network import MS, REDIAL_NS, Side
 from tests.sim.trace import FRAME_HEADER_BYTES
 from wal.ids import TxId

@@ -16,7 +16,8 @@ from msgspec.structs import astuple
 
 from engine.node.node import Node
 from engine.state.store import Entry, LayeredStore, Page
-from engine.turn.effects import Asked, Effects, Event
+from engine.turn.effects import Effects
+from engine.turn.events import Asked, Event
 from engine.turn.turns import TURN_MS_MAX, what
 from rebalance.ports import MS
 from tests.sim.violation import About, Violation

@@ -22,7 +22,8 @@ from engine.protocol.requests import Reply
 from engine.state.recover import recover
 from engine.state.store import CheckpointImage
 from engine.state.store_errors import StoreError
-from engine.turn.effects import Effects, Event, LogMayShrink, SessionId
+from engine.turn.effects import Effects
+from engine.turn.events import Event, LogMayShrink, SessionId
 from engine.turn.settings import Settings
 from rebalance.affinity import Affinity
 from rebalance.lives import INCARNATION_BITS

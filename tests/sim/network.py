@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from engine.messages import Heartbeat, Join, Message
 from engine.protocol.wire import decode_messages, frame
-from engine.turn.effects import PeerLost, PeerSeen, Received
+from engine.turn.events import PeerLost, PeerSeen, Received
 from tests.sim.trace import FRAME_HEADER_BYTES
 from wal.ids import NodeId
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from engine.messages import Message
 from engine.protocol.requests import Reply, Request
 from engine.state.store import CheckpointImage
-from engine.turn.effects import Effects, Event
+from engine.turn.effects import Effects
+from engine.turn.events import Event
 from wal.ids import NodeId
 from wal.records import Record
 

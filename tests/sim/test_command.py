@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.turn.effects import Effects, Event
+from engine.turn.effects import Effects
+from engine.turn.events import Event
 from tests.sim.__main__ import main
 from tests.sim.machine import Machine
 from tests.sim.run import run_seed

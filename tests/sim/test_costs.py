@@ -10,7 +10,8 @@ from engine.client.calls import PutCall
 from engine.messages import Heartbeat, Life
 from engine.node.node import Node
 from engine.protocol.requests import Get
-from engine.turn.effects import Asked, Effects, Event, Received
+from engine.turn.effects import Effects
+from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
 from rebalance.ports import MS
 from tests.sim.calibrate import calibrate

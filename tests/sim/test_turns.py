@@ -27,7 +27,8 @@ from engine.protocol.requests import (
     Unlock,
     Values,
 )
-from engine.turn.effects import Asked, Effects, Event, Received
+from engine.turn.effects import Effects
+from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
 from rebalance.demander import PART_HAVES
 from rebalance.messages import Demand, Have

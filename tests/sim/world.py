@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.protocol.requests import Admin, Failed, Reply
-from engine.turn.effects import Asked
+from engine.turn.events import Asked
 from engine.turn.settings import Settings
 from rebalance.affinity import Affinity, assign
 from rebalance.partition import Role

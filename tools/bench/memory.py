@@ -14,7 +14,7 @@ VALUES = 1_024
 VALUE_BYTES = 256 << 10
 AT_ONCE = 16
 REST_SECONDS = 4.0
-"""Tails go within two looks (`engine.data.stability`), and a checkpoint after that leaves nothing in the layers."""
+"""Tails go within two looks (`rebalance.stability`), and a checkpoint after that leaves nothing in the layers."""
 PATIENCE_SECONDS = 120.0
 
 

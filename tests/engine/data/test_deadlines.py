@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.protocol.requests import Code, Done, Failed, Get, Lock, Put, Scan, Unlock, Values
-from engine.turn.effects import Asked
+from engine.turn.events import Asked
 from rebalance.ports import MS, WORK_MAX
 from tests.engine.data.test_sessions import Alone
 from wal.ids import tx_of

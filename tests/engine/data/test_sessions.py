@@ -19,7 +19,7 @@ from engine.protocol.requests import (
 )
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore, MemoryStore
-from engine.turn.effects import Asked, Event
+from engine.turn.events import Asked, Event
 from engine.turn.settings import Settings
 from rebalance.ports import MS
 from wal import records as r

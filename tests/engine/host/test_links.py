@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from engine.host import transport as transport_module
-from engine.turn.effects import Event, PeerSeen
+from engine.turn.events import Event, PeerSeen
 from tests.engine.host.test_pulse import transport_of, until
 from tests.support.hosts import Host
 

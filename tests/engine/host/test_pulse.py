@@ -9,7 +9,7 @@ from functools import partial
 from engine.host.pulse import Pulse
 from engine.host.transport import BEAT, Transport
 from engine.messages import Heartbeat, Life
-from engine.turn.effects import Event, PeerSeen, Received
+from engine.turn.events import Event, PeerSeen, Received
 from tests.support.patience import PATIENCE_SECONDS
 from wal.ids import NO_VERSION, NodeId
 

@@ -37,7 +37,7 @@ from engine.protocol.requests import (
 )
 from engine.state.recover import recover
 from engine.state.store import LayeredStore, MemoryStore
-from engine.turn.effects import Asked, CheckpointWritten, WriteCheckpoint
+from engine.turn.events import Asked, CheckpointWritten, WriteCheckpoint
 from engine.turn.settings import Settings
 from tests.support.any_request import ANY, KINDS
 from wal.ids import partition_of

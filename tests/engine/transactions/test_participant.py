@@ -7,7 +7,8 @@ from engine.node.node import Node
 from engine.protocol.requests import CommitTx, Done, KeepSessions
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore, MemoryStore
-from engine.turn.effects import Asked, Effects, Received
+from engine.turn.effects import Effects
+from engine.turn.events import Asked, Received
 from engine.turn.settings import Settings
 from wal import records as r
 from wal.ids import partition_of, tx_of

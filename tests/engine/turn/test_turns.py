@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.messages import AskMap
 from engine.protocol.requests import Get
-from engine.turn.effects import Asked, CheckpointWritten, Received
+from engine.turn.events import Asked, CheckpointWritten, Received
 from engine.turn.turns import TURN_MS_MAX, Turns
 from wal.ids import Version
 

@@ -20,7 +20,8 @@ from engine.node.node import Node
 from engine.protocol.requests import Reply, Request
 from engine.state.recover import recover
 from engine.state.store import LayeredStore
-from engine.turn.effects import Asked, Effects, Event, PeerSeen, Received
+from engine.turn.effects import Effects
+from engine.turn.events import Asked, Event, PeerSeen, Received
 from engine.turn.settings import Settings
 from rebalance.ports import MS
 from rebalance.table import Candidate

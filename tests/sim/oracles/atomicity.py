@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.turn.effects import Effects, Event
+from engine.turn.effects import Effects
+from engine.turn.events import Event
 from rebalance.results import ABORTED, COMMITTED
 from tests.sim.machine import Machine
 from tests.sim.oracles.ledger import Ledger

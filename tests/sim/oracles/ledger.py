@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from engine.turn.effects import Effects, Event
+from engine.turn.effects import Effects
+from engine.turn.events import Event
 from rebalance import table as topologies
 from rebalance.table import Topology
 from tests.sim.machine import Machine

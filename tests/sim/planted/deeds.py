@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.turn.effects import LogMayShrink
+from engine.turn.events import LogMayShrink
 from tests.sim.machine import Machine
 from tests.sim.planted.elections import whoever_never_answers_is_waited_for
 from tests.sim.planted.fault import Faults, around, during, replace

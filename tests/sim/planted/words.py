@@ -8,7 +8,7 @@ from typing import Any
 from engine.data.replication import Batch, _claims
 from engine.messages import PrepareParts, Propose, Replicate, Replicated, Vote
 from engine.protocol.requests import Get, Lock, Request
-from engine.turn.effects import SessionId
+from engine.turn.events import SessionId
 from rebalance.partition import Role
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace, swapped

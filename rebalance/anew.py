@@ -9,8 +9,8 @@ like any other. A node that ends before that has forgotten the order, and one th
 
 from __future__ import annotations
 
-from engine.turn.core import Core
 from rebalance.partition import Role
+from rebalance.ports import Node
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.ids import Fragment, fragment_name
@@ -22,7 +22,7 @@ REASON = "an operator ordered it anew"
 class Anew(Rule):
     """The fragments of one node that are to be taken anew."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Node) -> None:
         super().__init__()
         self.core = core
         self.wanted: dict[Fragment, bool] = {}  # in sync by the map; True: a single map has told of it

@@ -9,10 +9,8 @@ nobody waits for it.
 
 from __future__ import annotations
 
-from engine.data.replication import Replication
-from engine.turn.core import Core
 from rebalance.partition import LocalPartition, Role
-from rebalance.ports import MS, Operation, leads, may_act
+from rebalance.ports import MS, Node, Operation, Shipping, leads, may_act
 from rebalance.rule import Rule
 from wal import records as r
 from wal.ids import Fragment, Namespace
@@ -25,10 +23,10 @@ NAMES_AT_ONCE = 500
 class Stability(Rule):
     """The fragments of one node that have a tail."""
 
-    def __init__(self, core: Core, replication: Replication) -> None:
+    def __init__(self, core: Node, shipping: Shipping) -> None:
         super().__init__()
         self.core = core
-        self._replication = replication
+        self._shipping = shipping
         self._look_at = 0
         self._looking: list[Fragment] = []
         self._stood: dict[Fragment, int] = {}  # LWM at the last look
@@ -64,7 +62,7 @@ class Stability(Rule):
             local = core.local[number]
             said = r.Stable(number, local.epoch, counters)
             core.log(said)
-            self._replication.ship(Operation(local, [said]), local)  # true before it counts, and after it is abandoned
+            self._shipping.ship(Operation(local, [said]), local)  # true before it counts, and after it is abandoned
         if self._looking:
             core.resume(self._go_on)
 

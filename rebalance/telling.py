@@ -1,0 +1,60 @@
+"""What a copy says of itself, in the four conversations that ask for it; all of it is taken from one value, the fragment.
+
+Each question has an answer of its own on the wire, because formats are only added to, and because each is paid for as
+often as it is asked: a line of the single map goes for every fragment of a node and decides who may lead, so it has no
+tables; a survivor of a promotion is asked for its tail, and not for digests; a demand says all by which two histories can
+be compared; and what a copy contains is summed up in pieces, and is what it was when that began.
+"""
+
+from __future__ import annotations
+
+from rebalance.fragment import FragmentState
+from rebalance.messages import Contents, CopyReport, Have, TailReport
+from wal.ids import Fragment
+
+
+def report_of(fragment: FragmentState, *, doubted: bool) -> CopyReport:
+    """A line of the single map. A copy that is loading has nothing that counts."""
+    if fragment.loading:
+        return CopyReport(*fragment.name, lwm=0, highest=0, stable=0, digest=0, epoch=0, loading=True)
+    return CopyReport(
+        *fragment.name,
+        lwm=fragment.counter.lwm,
+        highest=fragment.counter.highest_applied,
+        stable=fragment.stable,
+        digest=fragment.digest,
+        epoch=fragment.epochs[-1][0] if fragment.epochs else 0,
+        doubted=doubted,
+    )
+
+
+def tail_of(fragment: FragmentState) -> TailReport:
+    """What a new primary and its survivors tell each other."""
+    return TailReport(fragment.name[0], fragment.counter.lwm, list(fragment.counter.ranges), list(fragment.epochs))
+
+
+def nothing_of(name: Fragment) -> Have:
+    """What a copy has of a fragment that it has never heard of."""
+    return Have(*name, 0, 0, [], [], [])
+
+
+def have_of(fragment: FragmentState, digests: list[tuple[int, int]], *, no_history: bool = False) -> Have:
+    """What a demand says, and what it is compared with; with those digests that are of interest."""
+    counter = fragment.counter
+    return Have(
+        *fragment.name,
+        lwm=counter.lwm,
+        highest=counter.highest_applied,
+        ranges=list(counter.ranges),
+        epochs=list(fragment.epochs),
+        digests=digests,
+        stable=fragment.stable,
+        loading=fragment.loading,
+        no_history=no_history,
+        suspects=[] if fragment.loading else list(fragment.suspects),
+    )
+
+
+def no_contents(namespace: str) -> Contents:
+    """What a copy contains of a fragment that it does not have."""
+    return Contents(namespace, 0, [], 0)
