@@ -62,6 +62,7 @@ from rebalance.affinity import Affinity, assign
 from rebalance.lives import lives_before
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX, HistoryRead
+from rebalance.rule import Rule
 from wal import records as r
 from wal.ids import PARTITIONS_MAX, NodeId
 
@@ -96,7 +97,8 @@ class Node(Machines):
         self._booted = False
         self._checkpoint_at = 0
         self._on_message = self._message_handlers()
-        self._woken = [rule for rule in self.rules if rule is not self.membership]
+        self._alarms = [(rule, rule.alarm if type(rule).wake_at is Rule.wake_at else None) for rule in self.rules]
+        self._woken = [(rule, alarm) for rule, alarm in self._alarms if rule is not self.membership]
         self._on_request = self._request_handlers()
         version, encoded = replica.committed
         if encoded:
@@ -225,8 +227,8 @@ class Node(Machines):
     def _tick(self) -> None:
         now = self.core.now
         self.membership.tick()  # in each turn: what came in it may have ended a silence
-        for rule in self._woken:
-            wake_at = rule.wake_at
+        for rule, alarm in self._woken:
+            wake_at = rule.wake_at if alarm is None else alarm.at
             if wake_at is not None and now >= wake_at:
                 rule.tick()
         if self.exchange.draining is not None:
@@ -235,10 +237,12 @@ class Node(Machines):
             self.core.task(Stop(reason))
 
     def _next_wake(self) -> int | None:
-        times = [at for rule in self.rules if (at := rule.wake_at) is not None]
-        if not self.checkpointing:
-            times.append(self._checkpoint_at)
-        return max(self.core.now + 1, min(times)) if times else None
+        first = None if self.checkpointing else self._checkpoint_at
+        for rule, alarm in self._alarms:
+            at = rule.wake_at if alarm is None else alarm.at
+            if at is not None and (first is None or at < first):
+                first = at
+        return max(self.core.now + 1, first) if first is not None else None
 
     # Checkpoints.
 

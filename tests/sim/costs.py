@@ -9,7 +9,7 @@ against each other, and names every turn that took much longer than it ought to.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from msgspec.structs import astuple
@@ -36,6 +36,10 @@ SAID_NS = 8_000
 """A message for one receiver, or a reply."""
 
 
+NOTHING = (1, 0)
+"""The parts of what is empty: it was looked at."""
+
+
 class Costs(Protocol):
     """How long a turn takes on a machine of the usual speed, in ns."""
 
@@ -59,7 +63,7 @@ class Modelled:
         """At the prices above."""
         store = node.core.replica.store
         before = store.read if isinstance(store, CountingStore) else 0
-        handed = [*node.untaken, *events]
+        handed = [*node.untaken, *events] if node.untaken else events
         effects = node.turn(now, events)
         events = taken(handed, node.untaken)
         rows = store.read - before if isinstance(store, CountingStore) else 0
@@ -108,6 +112,8 @@ class CountingStore(LayeredStore):
 
 def taken(handed: Sequence[Event], untaken: Sequence[Event]) -> Sequence[Event]:
     """Of the events that a node was handed those that it took: what it leaves costs the turn that takes it."""
+    if not untaken:
+        return handed
     left = 0
     for before, after in zip(reversed(handed), reversed(untaken), strict=False):
         if _said(before) is not _said(after):
@@ -121,33 +127,41 @@ def _said(event: Event) -> object:
     return event.request if isinstance(event, Asked) else event
 
 
-def price(events: Iterable[Event], effects: Effects, rows: int, partitions: int) -> int:
+def price(events: Sequence[Event], effects: Effects, rows: int, partitions: int) -> int:
     """What a turn ought to cost that took these events, read so many rows and owes these effects."""
-    items, size = parts_of(events)
-    for said in (effects.log, effects.early, effects.send, effects.reply):
-        more, longer = parts_of(said)
+    items = size = 0
+    for said in (events, effects.log, effects.early, effects.send, effects.reply):
+        more, longer = parts_of(said) if said else NOTHING
         items, size = items + more, size + longer
-    messages = sum(len(targets) for targets, _ in (*effects.early, *effects.send)) + len(effects.reply)
+    messages = len(effects.reply)
+    for sends in (effects.early, effects.send):
+        for targets, _ in sends:
+            messages += len(targets)
     maps = sum(type(record) is Committed for record in effects.log)
     return TURN_NS + items * ITEM_NS + size * BYTE_NS + rows * ROW_NS + messages * SAID_NS + maps * partitions * PLACE_NS
 
 
 def parts_of(said: object) -> tuple[int, int]:
-    """How many parts something has, all the way down, and how many bytes they are."""
-    items, size, left = 0, 0, [said]
-    while left:
-        part = left.pop()
-        kind = type(part)
-        if kind is int or kind is bool or part is None:
-            continue
-        items += 1
-        if kind is bytes or kind is str:
-            size += len(part)  # type: ignore[arg-type]  # just looked
-        elif kind is list or kind is tuple:
-            left.extend(part)  # type: ignore[arg-type]  # just looked
-        elif kind is dict:
-            left.extend(part.keys())  # type: ignore[attr-defined]  # just looked
-            left.extend(part.values())  # type: ignore[attr-defined]  # just looked
-        elif hasattr(kind, "__struct_fields__"):
-            left.extend(astuple(part))  # type: ignore[arg-type]  # just looked
+    """How many parts something has, all the way down, and how many bytes they are.
+
+    Most of a seed's messages pass through here twice: each container is opened once, and what is in it is told apart
+    where it lies.
+    """
+    items, size = 0, 0
+    within: list[Sequence[object]] = [(said,)]
+    for container in within:  # grows on the way
+        for part in container:
+            kind = type(part)
+            if kind is int or part is None or kind is bool:
+                continue
+            items += 1
+            if kind is bytes or kind is str:
+                size += len(part)  # type: ignore[arg-type]  # just looked
+            elif kind is list or kind is tuple:
+                if part:
+                    within.append(part)  # type: ignore[arg-type]  # just looked
+            elif kind is dict:
+                within.append((*part.keys(), *part.values()))  # type: ignore[attr-defined]  # just looked
+            elif hasattr(kind, "__struct_fields__"):
+                within.append(astuple(part))  # type: ignore[arg-type]  # just looked
     return items, size

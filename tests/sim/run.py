@@ -6,8 +6,10 @@ storm is over, the cluster has come to rest, and every history and every copy wa
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
@@ -149,7 +151,7 @@ def run_seed(
     reached: Counter[str] = Counter()
     deaf = listen(lambda name: reached.update((name,)))
     try:
-        with World(draws, settings, affinity=assign, plant=plant, costs=COSTS[cost]()) as world:
+        with _one_world_at_a_time(), World(draws, settings, affinity=assign, plant=plant, costs=COSTS[cost]()) as world:
             try:
                 _live(
                     world,
@@ -174,6 +176,21 @@ def run_seed(
         deaf()
     result.probes = reached
     return result
+
+
+@contextmanager
+def _one_world_at_a_time() -> Iterator[None]:
+    """What a world keeps, above all its trace, only grows: to walk all of it again and again for cycles finds nothing.
+
+    The world before this one is a single cycle, and goes now.
+    """
+    gc.collect()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(20_000, 20, 1_000_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def _live(

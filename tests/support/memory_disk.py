@@ -20,6 +20,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from wal.disk import Disk, DiskError, DiskFull, DiskMissing, File, check_file_name
 
 SECTOR = 512
+MANY = 16
+"""More unsynced sectors than this are synced by copying the whole file."""
 Reason = Literal["EIO", "ENOSPC", "EROFS"]
 Names: TypeAlias = list[str]
 
@@ -261,11 +263,12 @@ class _Change(NamedTuple):
 class _Inode:
     """A file: what is synced, what a process sees, and between them (kind, sector or size, the sector's bytes)."""
 
-    __slots__ = ("now", "pending", "synced")
+    __slots__ = ("now", "pending", "synced", "whole")
 
     def __init__(self) -> None:
         self.synced = bytearray()
         self.now = bytearray()
+        self.whole = True  # what is not pending is synced: no sync has failed
         self.pending: list[tuple[Literal["sector", "size"], int, bytes]] = []
 
     def resize(self, size: int) -> None:
@@ -284,8 +287,16 @@ class _Inode:
             self.pending.append(("sector", sector, bytes(self.now[sector * SECTOR : (sector + 1) * SECTOR])))
 
     def sync(self) -> None:
-        for kind, at, data in self.pending:
-            _settle(self.synced, kind, at, data)
+        if self.whole and len(self.pending) > MANY:
+            self.synced[:] = self.now
+        else:
+            for kind, at, data in self.pending:
+                _settle(self.synced, kind, at, data)
+        self.pending.clear()
+
+    def forget(self) -> None:
+        """A sync failed: what was not written counts as clean."""
+        self.whole = self.whole and not self.pending
         self.pending.clear()
 
     def crash(self, name: str, keep: Keep) -> _Inode:
@@ -337,7 +348,7 @@ class MemoryFile:
         try:
             self._disk._call("sync", self._name)
         except DiskError:
-            self._inode.pending.clear()
+            self._inode.forget()
             raise
         self._inode.sync()
 
