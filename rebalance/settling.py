@@ -17,6 +17,9 @@ from wal import records as r
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
 
+SAID_SELDOM_MAX = 8
+"""What was said and nobody answered is said again after `retransmit_ms`, and then half as often each time, to so many times
+`retransmit_ms`: a copy that its primary has vouched for waits for the next map, and there may be thousands of them."""
 STUCK_AFTER = 5
 """Times `retransmit_ms` without progress: a copy below its mark lacks something."""
 
@@ -41,6 +44,7 @@ class Settling:
         self._order = 0
         self._marks: dict[int, dict[str, int]] = {}
         self._rounds: dict[int, int] = {}  # partition -> how often it was said to be settled
+        self._pauses: dict[int, int] = {}  # partition -> times `retransmit_ms` until it is said again
         self._stuck: dict[Fragment, tuple[int, int]] = {}  # short of its mark -> (where it stands, since when)
         self.answers = Answers(core)
 
@@ -51,6 +55,7 @@ class Settling:
         """It begins again, or is not wanted any more."""
         self._when.pop(number, None)
         self._marks.pop(number, None)
+        self._pauses.pop(number, None)
 
     def due(self) -> int | None:
         """When to say something."""
@@ -77,15 +82,17 @@ class Settling:
                 probe("demand.gap_after_settling")
                 self._again(primary, number)
                 continue
-            self.begin(number, core.now + core.settings.retransmit_ms * MS)
-            if primary is not None:
-                self._say_settled(primary, number)
+            pause = self._pauses.pop(number, 1)
+            self.begin(number, core.now + pause * core.settings.retransmit_ms * MS)
+            if primary is not None and self._say_settled(primary, number):
+                self._pauses[number] = min(2 * pause, SAID_SELDOM_MAX)
         self._planned()
 
-    def _say_settled(self, primary: NodeId, number: int) -> None:
+    def _say_settled(self, primary: NodeId, number: int) -> bool:
+        """Whether there was something to say: below its marks a copy is not settled."""
         core = self.core
         if not self._at_its_marks(number):
-            return
+            return False
         state = core.replica.partition(number)
         self._rounds[number] = self._rounds.get(number, 0) + 1
         core.send(
@@ -99,6 +106,7 @@ class Settling:
                 *self.answers.of(number),
             ),
         )
+        return True
 
     def _at_its_marks(self, number: int) -> bool:
         fragment = self.core.replica.fragment
@@ -111,6 +119,7 @@ class Settling:
 
     def _summed_up(self, number: int) -> None:
         if number in self._when:
+            self._pauses.pop(number, None)
             self.begin(number, self.core.now)
             self.go_on()
 
@@ -128,6 +137,7 @@ class Settling:
                 core.log(r.FragmentClear(namespace, number, "the digest differs from the primary's"))
             self._differs(sender, number, often)
             return
+        self._pauses.pop(number, None)  # the primary is at it
         taken = self._take_readers(message)
         marks = dict(message.marks)
         known, self._marks[number] = self._marks.get(number), marks

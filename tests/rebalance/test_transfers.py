@@ -433,3 +433,15 @@ def test_a_supplier_does_not_come_to_have_what_only_its_demander_had() -> None:
     copies.judge()
     assert [name for name in copies["n1"].replica.fragments if name[0] == "stray"] == []
     assert copies["n3"].replica.fragment(("stray", 0)).counter.highest_applied == 0, "it was undone"
+
+
+def test_a_copy_that_its_primary_has_vouched_for_says_so_seldom() -> None:
+    """It waits for the next map, and so may a thousand others."""
+    copies = three()
+    historical(copies)
+    copies.map(("n1", "n2", "n3"), ("n1", "n2"))
+    copies.wait(3)
+    assert (0, "n3") in copies["n1"].supply.vouching.vouched
+    copies.said.clear()
+    copies.wait(64)
+    assert 8 <= copies.said.count("Settled") <= 64 // 8 + 4
