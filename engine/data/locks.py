@@ -337,16 +337,21 @@ class LockTable:
         """Whether anybody waits for anything."""
         return bool(self._waiters)
 
-    def waits(self) -> Iterator[tuple[TxId, TxId]]:
-        """Who waits, and for whom: the one before it in the line, or the one that holds the key."""
+    def waits(self) -> Iterator[tuple[TxId, TxId, Key]]:
+        """Who waits, for whom, and where: for the one that holds the key, and for the one before it in the line."""
         for key, queue in self._waiting.items():
-            before = self._owner.get(key)
+            owner = before = self._owner.get(key)
             for waiter in queue:
                 if waiter.done:
                     continue
-                if before is not None and before != waiter.owner:
-                    yield waiter.owner, before
+                for other in (owner, before) if before != owner else (owner,):
+                    if other is not None and other != waiter.owner:
+                        yield waiter.owner, other, key
                 before = waiter.owner
+
+    def who(self, owner: TxId) -> tuple[str, int] | None:
+        """The label of a transaction that holds something here, and since when it does; None if nobody said."""
+        return self._who.get(owner)
 
     def give_way(self, owner: TxId, because: str, now: int) -> None:
         """A transaction is not to wait here any more: it stands in a circle of such that wait for each other."""

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from wal import records as r
-from wal.ids import Namespace, TxId, Version
+from wal.ids import Namespace, NodeId, TxId, Version
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -98,18 +98,26 @@ class Inquired(msgspec.Struct, frozen=True, array_like=True, tag="inquired", gc=
 
 
 class Waits(msgspec.Struct, frozen=True, array_like=True, tag="waits", gc=False):
-    """Who waits here for a lock, for a while already, and for whom: (waiter, holder)."""
+    """Who waits here for a lock, for a while already, and for whom: (waiter, holder).
+
+    `about` each: the key, the holder's label, and for how many ms it has held something here (-1: it holds nothing).
+    """
 
     version: Version
     waits: list[tuple[TxId, TxId]]
+    about: list[tuple[Namespace, bytes, str, int]] = []
 
 
 class GiveWay(msgspec.Struct, frozen=True, array_like=True, tag="give-way", gc=False):
-    """This transaction is not to wait any more: it stands in `circle`, each of which waits for the next one."""
+    """This transaction is not to wait any more: it stands in `circle`, each of which waits for the next one.
+
+    `links`: the node where each waits, the key, and the label of the next one.
+    """
 
     version: Version
     victim: TxId
     circle: list[TxId]
+    links: list[tuple[NodeId, Namespace, bytes, str]] = []
 
 
 ToParticipant: TypeAlias = PrepareParts | Finish | Inquire

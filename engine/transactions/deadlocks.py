@@ -1,9 +1,10 @@
 """Transactions that wait for each other in a circle, over all nodes: one of them gives way, so that the others go on.
 
-A primary knows who waits there for whom, and nobody knows more. So each tells the coordinator, about twice a second and
-only while somebody waits, which waits it has seen at two looks in a row. The coordinator lays together what it was told
-lately: whoever stands in a circle that was seen for so long will stand there until one gives way, for none of them does
-anything but wait. It is the one of the greatest id, and the nodes where it waits refuse it at once, in words that name all.
+A primary knows who waits there for whom, and nobody knows more. So each tells the coordinator, at short intervals and only
+while somebody waits, which waits it has seen at two looks in a row; and once that there are none any more. The coordinator
+lays together what it was told last: whoever stands in a circle will stand there until one gives way, for none of them does
+anything but wait. It is the youngest, which has done least so far and meets the others again only when they are further;
+the nodes where it waits refuse it at once, in words that name all, the keys and the nodes.
 
 Nothing rests on this. A report that is late, lost, or of waits that have just ended costs a transaction that may be run
 again, or a wait until the lock's timeout; and so would a circle of more than `WAITS_MAX` waits on a node.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import assert_never, get_args
+from typing import NamedTuple, assert_never, get_args
 
 from engine.cluster.detector import Detector
 from engine.data.locks import LockTable
@@ -22,16 +23,29 @@ from engine.messages.transactions import ToDeadlocks
 from engine.turn.core import Core
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
-from wal.ids import NodeId, TxId
+from wal.ids import Namespace, NodeId, TxId
 from wal.probe import probe
 
-LOOK_MS = 500
+LOOK_MS = 30
 """From look to look; a wait that two of them saw is told of."""
+STALE_MS = 1_000
+"""What a node told so long ago counts no more: by now it would have told something else."""
 WAITS_MAX = 500
 """So many waits one node tells of."""
 
-Wait = tuple[TxId, TxId]
-"""Who waits, and for whom."""
+_Waiting = tuple[TxId, TxId]
+
+
+class Wait(NamedTuple):
+    """Who waits for whom, on which node, and for which key; the holder's label, and its age as far as it is known."""
+
+    waiter: TxId
+    holder: TxId
+    node: NodeId
+    namespace: Namespace
+    key: bytes
+    label: str
+    age_ms: int
 
 
 class Deadlocks(Rule):
@@ -45,59 +59,90 @@ class Deadlocks(Rule):
         self._detector = detector
         self._locks = locks
         self._look_at = 0
-        self._seen: dict[Wait, None] = {}  # at the last look
+        self._seen: dict[_Waiting, None] = {}  # at the last look
+        self._telling = False  # of some, the last time
         self._told: dict[NodeId, tuple[int, list[Wait]]] = {}  # when, and what
 
     @property
     def wake_at(self) -> int | None:
-        """When to look next; never while nobody waits."""
-        return self._look_at if self._locks.waited_for and self.core.serving else None
+        """When to look next; never while nobody waits, and that was told."""
+        return self._look_at if (self._locks.waited_for or self._telling) and self.core.serving else None
 
     def tick(self) -> None:
         """Tell of the waits that were there at the last look, too."""
         core = self.core
         self._look_at = core.now + LOOK_MS * MS
-        waits = dict.fromkeys(islice(self._locks.waits(), WAITS_MAX))
+        waits = {(waiter, holder): key for waiter, holder, key in islice(self._locks.waits(), WAITS_MAX)}
         core.work += len(waits)
-        stood = [wait for wait in waits if wait in self._seen]
-        self._seen = waits
+        stood = [(wait, key) for wait, key in waits.items() if wait in self._seen]
+        self._seen = dict.fromkeys(waits)
         coordinator = self._detector.coordinator()
-        if stood and coordinator is not None:
-            core.send(coordinator, Waits(core.version, stood))
+        if (stood or self._telling) and coordinator is not None:
+            about = [(namespace, key, *self._who(holder)) for (_, holder), (namespace, key) in stood]
+            self._report(coordinator, Waits(core.version, [wait for wait, _ in stood], about))
+        self._telling = bool(stood)
+
+    def _report(self, coordinator: NodeId, waits: Waits) -> None:
+        self.core.send(coordinator, waits)
+
+    def _who(self, holder: TxId) -> tuple[str, int]:
+        """The label of a transaction and its age in ms, as far as they are known here."""
+        label, since = self._locks.who(holder) or ("", -1)
+        return label, (self.core.now - since) // MS if since >= 0 else -1
 
     def switch(self, _: NewMap) -> None:
         """A new topology: locks may have gone with their partitions."""
-        self._seen, self._told = {}, {}
+        self._seen, self._told, self._telling = {}, {}, False
 
     def on_waits(self, sender: NodeId, message: Waits) -> None:
-        """Look for circles in what was told lately."""
+        """Look for circles in what was told last."""
         core = self.core
         if message.version != core.version:
             return
-        self._told[sender] = core.now, message.waits[:WAITS_MAX]
-        since = core.now - 2 * LOOK_MS * MS
-        self._told = {node: (at, waits) for node, (at, waits) in self._told.items() if at >= since}
+        about = message.about or [("", b"", "", -1)] * len(message.waits)
+        told = [
+            Wait(waiter, holder, sender, namespace=namespace, key=key, label=label, age_ms=age_ms)
+            for (waiter, holder), (namespace, key, label, age_ms) in zip(message.waits, about, strict=False)
+        ]
+        self._told[sender] = core.now, told[:WAITS_MAX]
+        since = core.now - STALE_MS * MS
+        self._told = {node: (at, waits) for node, (at, waits) in self._told.items() if at >= since and waits}
+        between: dict[_Waiting, Wait] = {}
         blockers: dict[TxId, list[TxId]] = {}
+        ages: dict[TxId, int] = {}
         for _, waits in self._told.values():
             core.work += len(waits)
-            for waiter, holder in waits:
-                blockers.setdefault(waiter, []).append(holder)
+            for wait in waits:
+                between[wait.waiter, wait.holder] = wait
+                blockers.setdefault(wait.waiter, []).append(wait.holder)
+                ages[wait.holder] = max(wait.age_ms, ages.get(wait.holder, -1))
         while circle := circle_in(blockers):
-            victim = max(circle)
+            victim = youngest(circle, ages)
             probe("tx.deadlock_found")
             at = circle.index(victim)
-            where = tuple(node for node, (_, waits) in self._told.items() if any(waiter == victim for waiter, _ in waits))
-            core.send(where, GiveWay(core.version, victim, [*circle[at:], *circle[:at]]))
+            self._let_go(victim, [*circle[at:], *circle[:at]], between)
             del blockers[victim]
-            for node, (told_at, waits) in self._told.items():  # one of them is enough
-                self._told[node] = told_at, [wait for wait in waits if wait[0] != victim]
+
+    def _let_go(self, victim: TxId, circle: list[TxId], between: Mapping[_Waiting, Wait]) -> None:
+        """Tell the nodes where it waits."""
+        core = self.core
+        ring = [between[pair] for pair in zip(circle, [*circle[1:], victim], strict=True)]
+        links = [(wait.node, wait.namespace, wait.key, wait.label) for wait in ring]
+        where = tuple(node for node, (_, waits) in self._told.items() if any(wait.waiter == victim for wait in waits))
+        core.send(where, GiveWay(core.version, victim, circle, links))
+        for node, (told_at, waits) in self._told.items():  # one of them is enough
+            self._told[node] = told_at, [wait for wait in waits if wait.waiter != victim]
 
     def on_give_way(self, sender: NodeId, message: GiveWay) -> None:
         """A transaction is not to wait here any more."""
         following = [*message.circle[1:], message.victim]
-        if message.version == self.core.version and (message.victim, following[0]) in self._locks.waits():
-            circle = ", which waits for ".join(tx.hex() for tx in following[1:])
-            self._locks.give_way(message.victim, f"which waits for {circle}", self.core.now)
+        here = ((waiter, holder) for waiter, holder, _ in self._locks.waits())
+        if message.version == self.core.version and (message.victim, following[0]) in here:
+            said = [
+                f"which waits on {node} for {namespace}:{key!r} held by {f'{label!r} ({tx.hex()})' if label else tx.hex()}"
+                for tx, (node, namespace, key, label) in zip(following[1:], message.links[1:], strict=False)
+            ]
+            self._locks.give_way(message.victim, ", ".join(said), self.core.now)
 
     def on(self, sender: NodeId, message: ToDeadlocks) -> None:
         """Everything that is said about waits."""
@@ -108,6 +153,12 @@ class Deadlocks(Rule):
                 self.on_give_way(sender, message)
             case _:
                 assert_never(message)
+
+
+def youngest(circle: Iterable[TxId], ages: Mapping[TxId, int]) -> TxId:
+    """Which of them has held something for the shortest time. One that holds nothing stands in nobody's way but in line."""
+    known = [tx for tx in circle if ages.get(tx, -1) >= 0]
+    return max(known or circle, key=lambda tx: (-ages.get(tx, -1), tx))
 
 
 def circle_in(blockers: Mapping[TxId, Iterable[TxId]]) -> list[TxId]:

@@ -102,7 +102,7 @@ class LockStory(Interpreter):
 
     def on_waits(self, _: Command) -> list[str]:
         """Who waits for whom."""
-        return [f"{self.names.tx_name(one)} for {self.names.tx_name(other)}" for one, other in self.table.waits()]
+        return [f"{self.names.tx_name(one)} for {self.names.tx_name(other)}" for one, other, _ in self.table.waits()]
 
     def on_give_way(self, command: Command) -> None:
         self.table.give_way(self._owner(command), "and so on, in a circle", self.now)

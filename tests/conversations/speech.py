@@ -179,7 +179,7 @@ class Speech:
             case m.Inquired(_, tx, partition, prepared):
                 return f"{self._tx(tx)} p{partition} {'prepared' if prepared else 'not prepared'}"
             case m.Waits(_, waits):
-                return ", ".join(f"{self._tx(waiter)} for {self._tx(holder)}" for waiter, holder in waits)
+                return ", ".join(f"{self._tx(waiter)} for {self._tx(holder)}" for waiter, holder in waits) or "nobody waits"
             case m.GiveWay(_, victim, circle):
                 return f"{self._tx(victim)} of {' '.join(map(self._tx, circle))}"
             case m.Demand(_, session, partitions, haves):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import engine
-from engine.transactions.deadlocks import circle_in
+from engine.transactions.deadlocks import circle_in, youngest
 
 TX = st.integers(0, 9).map(lambda number: number.to_bytes(16, "big"))
 
@@ -39,6 +39,15 @@ def test_a_long_line_is_no_circle() -> None:
     assert sorted(circle_in(blockers)) == line
 
 
+def test_the_youngest_that_holds_something_gives_way() -> None:
+    old, young, other, waiting = (number.to_bytes(16, "big") for number in (9, 3, 5, 8))
+    ages = {old: 900, young: 20, other: 30, waiting: -1}
+    assert youngest([old, young, other], ages) == young
+    assert youngest([other, young, old], ages) == young
+    assert youngest([old, waiting], ages) == old, "who holds nothing would only make room in the line"
+    assert youngest([waiting, young], {}) == waiting, "where nothing is known, the greatest id"
+
+
 def test_of_two_transactions_that_cross_one_gives_way_and_is_run_again(tmp_path: Path) -> None:
     with engine.open(tmp_path / "data") as db:
         accounts = db.namespace("accounts", codec=int)
@@ -62,7 +71,7 @@ def test_of_two_transactions_that_cross_one_gives_way_and_is_run_again(tmp_path:
                     raise
                 inside.put_many({source: left - 10, target: other + 10})
 
-            db.run(once, lock_timeout=60)
+            db.run(once, lock_timeout=60, label=f"from {source}")
 
         threads = [threading.Thread(target=transfer, args=names) for names in (("ann", "bob"), ("bob", "ann"))]
         for thread in threads:
@@ -72,6 +81,8 @@ def test_of_two_transactions_that_cross_one_gives_way_and_is_run_again(tmp_path:
         assert [type(error) for error in refused] == [engine.Deadlock]
         assert refused[0].retryable
         assert not refused[0].maybe_committed
-        with pytest.raises(engine.LockTimeout, match="gave way in a deadlock"):
+        with pytest.raises(engine.LockTimeout, match="gave way in a deadlock") as told:
             raise refused[0]
+        for named in ("accounts:b'ann'", "accounts:b'bob'", "'from ann'", "'from bob'"):
+            assert named in str(told.value), f"the ring is named: {told.value}"
         assert dict(accounts) == {"ann": 100, "bob": 100}

@@ -7,6 +7,7 @@ story itself says which promise to a user was broken.
 from __future__ import annotations
 
 from tests.sim.planted.stage import Story
+from tests.sim.planted.stories_of_circles import CIRCLES
 from tests.sim.planted.stories_of_data import DATA
 from tests.sim.planted.stories_of_deeds import DEEDS
 from tests.sim.planted.stories_of_maps import MAPS
@@ -15,4 +16,5 @@ from tests.sim.planted.stories_of_ranges import RANGES
 from tests.sim.planted.stories_of_transactions import TRANSACTIONS
 from tests.sim.planted.stories_of_transfers import TRANSFERS
 
-STORIES: dict[str, Story] = MAPS.all | MEMBERS.all | TRANSACTIONS.all | DATA.all | TRANSFERS.all | DEEDS.all | RANGES.all
+STORIES: dict[str, Story] = MAPS.all | MEMBERS.all | TRANSACTIONS.all | DATA.all | TRANSFERS.all | DEEDS.all
+STORIES |= RANGES.all | CIRCLES.all

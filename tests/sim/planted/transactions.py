@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine.messages import Inquired, PrepareParts, Vote
+from engine.messages import Inquired, PrepareParts, Vote, Waits
 from engine.protocol.requests import Check, Rows, Scan
 from engine.transactions.commits import Phase, Transaction
 from rebalance.partition import LocalPartition
@@ -379,3 +379,25 @@ def a_range_is_marked_where_it_is_promised(machine: Machine) -> None:
                         reply[1].marks[at] = (core.local[number].epoch, state.counter.hwm)
 
     around(reads, "_answer_scan", answer)
+
+
+# Circles.
+
+
+@TRANSACTIONS.fault("10")
+def waits_that_are_over_are_not_taken_back(machine: Machine) -> None:
+    """A node tells who waits there, and does not tell that nobody does any more."""
+    assert machine.node is not None
+
+    def report(original: Callable[..., None], coordinator: NodeId, waits: Waits) -> None:
+        if waits.waits:
+            original(coordinator, waits)
+
+    around(machine.node.deadlocks, "_report", report)
+
+
+@TRANSACTIONS.fault("10")
+def circles_are_not_looked_for(machine: Machine) -> None:
+    """The coordinator hears who waits for whom, and makes nothing of it."""
+    assert machine.node is not None
+    replace(machine.node.deadlocks, "on_waits", lambda sender, message: None)
