@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 import pytest
 
 from engine.offline.directory import read_directory
 from engine.state.store import Entry
-from engine.testing import cluster
-from tests.support.commands import FORESHORE, foreshore
+from tests.support.commands import FORESHORE
 from tests.support.directories import append, copies, replace
-from tests.support.patience import PATIENCE_SECONDS, joined, next_line
+from tests.support.patience import PATIENCE_SECONDS, next_line
 from tests.support.reconciled import NOW_MS, fragment_of
+from tests.tools.reconcile.live import check_beside_writers
 from tools.reconcile import Report, check, in_this_process
-from tools.reconcile.report import Summary
 from tools.reconcile.survey import Share
 from tools.wal.rows import DELETED, NOTHING, LogRows
 from wal import records as r
@@ -153,35 +150,10 @@ def test_a_log_that_went_on_since_its_directory_was_folded_tells_of_later_update
 @pytest.mark.slow
 def test_no_key_stays_uncompared_under_load(tmp_path: Path) -> None:
     """Three nodes that are written to all the while, hot keys among cold ones, and some deleted; no false alarm either."""
-    with cluster(3, directory=tmp_path / "nodes", partitions=64) as nodes, nodes.connect() as database:
-        acc = database.namespace("acc")
-        acc.put_many({b"k%04d" % n: b"%d" % n for n in range(2_000)})
-        done = threading.Event()
-
-        def load(me: int) -> None:
-            n = 0
-            while not done.is_set():
-                n += 1
-                key = b"k%04d" % ((n * 7 + me * 131) % 970)
-                if n % 17:
-                    acc.put(key, b"%d.%d" % (me, n))
-                else:
-                    acc.delete(key)
-
-        threads = [threading.Thread(target=load, args=(me,), daemon=True) for me in range(6)]
-        for thread in threads:
-            thread.start()
-        directories = [tmp_path / "nodes" / name for name in nodes.names]
-        try:
-            for level in ("rows", "digest"):
-                words = ["check", *directories, "--json", "--level", level, "--recheck", "20", "--delay", "0.1"]
-                told = foreshore("reconcile", *words)
-                summary = msgspec.json.decode(told.stdout.splitlines()[-1], type=Summary)
-                assert (summary.verdict, summary.findings, summary.unsettled.keys) == ("consistent", {}, 0), told.stdout
-                assert summary.keys > 1_900
-        finally:
-            done.set()
-            joined(*threads)
+    found = check_beside_writers(tmp_path / "nodes", checks=2, rate=0)
+    assert (found.checks, found.false_alarms, found.uncompared) == (2, 0, 0), str(found)
+    assert found.keys_min > 1_900
+    assert found.rate > 0
 
 
 def test_watching_costs_digests_and_serves_what_it_found(stopped: list[Path], tmp_path: Path) -> None:

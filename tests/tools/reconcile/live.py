@@ -1,0 +1,136 @@
+"""`python -m tests.tools.reconcile.live`: check after check of three nodes that are written to all the while.
+
+python -m tests.tools.reconcile.live --checks 200 --rate 2000      exit code 1: a false alarm, or a key left uncompared
+
+Nothing is wrong with the copies, so each finding is a false alarm. Half of the checks read all rows, half go by digests.
+Hot keys are put, deleted, and written by transactions over two partitions; cold ones lie between them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+import engine
+from engine.testing import cluster
+from tests.support.commands import foreshore
+from tests.support.patience import joined
+from tools.reconcile.report import Summary
+
+KEYS, HOT = 2_000, 970
+WRITERS = 8
+TICK_SECONDS = 0.1
+ALONE_SECONDS = 5.0
+
+
+class Writers:
+    """Who writes all the while, at most `rate` updates a second (0: as fast as they can); `done` counts them."""
+
+    def __init__(self, database: engine.Database, rate: int) -> None:
+        self.done = 0
+        self._database = database
+        self._pause = TICK_SECONDS if rate else 0.0
+        self._batch = max(1, round(rate * TICK_SECONDS / WRITERS) - 4) if rate else 1
+        self._over = threading.Event()
+        self._failed: list[BaseException] = []
+        self._lock = threading.Lock()
+
+    def _write(self, me: int) -> None:
+        acc, turn = self._database.namespace("acc"), 0
+        try:
+            while not self._over.is_set():
+                began, turn = time.monotonic(), turn + 1
+                hot = [b"k%04d" % ((turn * 7 + me * 131 + at * 37) % HOT) for at in range(self._batch + 4)]
+                acc.put_many(dict.fromkeys(hot[4:], b"%d.%d" % (me, turn)))
+                acc.put(hot[0], b"%d.%d" % (me, turn))
+                acc.delete(hot[1])
+                with self._database.transaction() as tx:
+                    for key in sorted(hot[2:4]):
+                        tx.namespace("acc").put(key, b"%d.%d in one" % (me, turn))
+                with self._lock:
+                    self.done += len(hot)
+                self._over.wait(self._pause - (time.monotonic() - began))
+        except BaseException as error:
+            self._failed.append(error)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """They write for as long as this lasts; raises what failed one of them."""
+        threads = [threading.Thread(target=self._write, args=(me,), daemon=True) for me in range(WRITERS)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            for thread in threads:
+                joined(thread)
+        for error in self._failed:
+            raise error
+
+
+class Checked(msgspec.Struct):
+    """What came of it. `rate` is of updates a second beside the checks, `alone` of the same writers before them."""
+
+    checks: int = 0
+    false_alarms: int = 0
+    uncompared: int = 0  # keys, over all checks
+    keys_min: int = KEYS
+    rate: float = 0.0
+    alone: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"checks={self.checks} false_alarms={self.false_alarms} uncompared={self.uncompared} keys>={self.keys_min} "
+            f"writes/s={self.rate:.0f} before={self.alone:.0f}"
+        )
+
+
+def check_beside_writers(directory: Path, checks: int, rate: int) -> Checked:
+    """Form a cluster in an empty directory, write to it, and check so often."""
+    found = Checked()
+    with cluster(3, directory=directory, partitions=64) as nodes, nodes.connect() as database:
+        database.namespace("acc").put_many({b"k%04d" % n: b"%d" % n for n in range(KEYS)})
+        writers = Writers(database, rate)
+        with writers.writing():
+            began, before = time.monotonic(), writers.done
+            time.sleep(ALONE_SECONDS if checks > 2 else 0)
+            found.alone = (writers.done - before) / max(time.monotonic() - began, TICK_SECONDS)
+            began, before = time.monotonic(), writers.done
+            for at in range(checks):
+                level = ("rows", "digest")[at % 2]
+                words = ["check", *(directory / name for name in nodes.names), "--json", "--level", level]
+                told = foreshore("reconcile", *words, "--recheck", "20", "--delay", "0.1")
+                summary = msgspec.json.decode(told.stdout.splitlines()[-1], type=Summary)
+                found.checks += 1
+                found.false_alarms += summary.verdict != "consistent"
+                found.uncompared += summary.unsettled.keys
+                found.keys_min = min(found.keys_min, summary.keys) if level == "rows" else found.keys_min
+                what = told.stdout if summary.verdict != "consistent" else f"{level} keys={summary.keys} {found}"
+                print(f"{time.monotonic() - began:7.1f} {what}", file=sys.stderr, flush=True)
+            found.rate = (writers.done - before) / (time.monotonic() - began)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.reconcile.live")
+    parser.add_argument("--checks", type=int, default=200)
+    parser.add_argument("--rate", type=int, default=2_000, help="updates a second; 0: as many as there can be")
+    args = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="foreshore-live-") as place:
+        found = check_beside_writers(Path(place) / "nodes", args.checks, args.rate)
+    print(found)
+    return int(bool(found.false_alarms or found.uncompared))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
