@@ -18,7 +18,7 @@ from tools.reconcile.findings import Facts, Finding, Kind, printable, raw_key
 from tools.reconcile.task import S
 from wal import records as r
 from wal.ids import SESSION_BYTES, Fragment, NodeId, TxId, tx_name
-from wal.packed import PackedBlock, PackedHistory, PackedUpdate, kind_of, skim
+from wal.packed import Packed, PackedBlock, PackedHistory, PackedUpdate, kind_of, skim
 
 PARTED = (Kind.EPOCH_FORK, Kind.DIGEST_MISMATCH)
 Maps = Sequence[tuple[int, str]]
@@ -63,6 +63,13 @@ class Asked:
         self.counters: dict[int, Trace] = {}
         self._epochs, self._firsts = [e for e, _ in view.epochs], [first for _, first in view.epochs]
 
+    def may_be_in(self, write: Packed) -> bool:
+        """Whether a write has to be opened: where none of the keys is among its bytes, it is about none of them."""
+        if self.runs:
+            return True
+        packed = bytes(write.keys)
+        return any(key in packed for key in self.keys)
+
     def take(self, trace: Trace) -> None:
         """An update that the log has."""
         at = bisect_right(self._firsts, trace.counter)
@@ -85,7 +92,8 @@ def ask(state: State, asked: Mapping[Fragment, Asked]) -> None:
             match record:
                 case PackedUpdate(writes) | PackedHistory(writes):
                     for write in writes:
-                        if (write.namespace, write.partition) in asked:
+                        one = asked.get((write.namespace, write.partition))
+                        if one is not None and one.may_be_in(write):
                             _written(asked, write.opened(), lsn, block.time_ms, kind_of(record))
                 case r.Prepare(tx, partition):
                     prepared.setdefault((tx, partition), []).append((block, lsn, record))

@@ -14,11 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.commands import FORESHORE, environment
+from tests.support.pages import check_says, steps_of
 from tests.support.patience import PATIENCE_SECONDS
 from tools.cli import app
 from tools.demo.load import SPARKS
 from tools.demo.summary import Summary
 from tools.local_cluster import spawn
+from tools.reconcile.cli import app as reconcile
 
 WATCHED = (("writes", "writes/s"), ("lag", "partitions lacked a copy"))
 SMALL = ("demo", "--partitions", "32", "--engine", "local")
@@ -37,17 +39,25 @@ def processes_about(directory: Path) -> list[str]:
     return found
 
 
-@pytest.mark.processes
-@pytest.mark.slow
-def test_the_whole_story_in_small(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """The story in small, told once, and what it leaves."""
+    directory = tmp_path_factory.mktemp("told") / "demo"
     result = subprocess.run(
-        [*FORESHORE, *SMALL, "--hours", "600", "--json", "--keep", "--dir", str(tmp_path / "demo")],
+        [*FORESHORE, *SMALL, "--hours", "600", "--json", "--keep", "--dir", str(directory)],
         capture_output=True,
         encoding="utf-8",
         timeout=PATIENCE_SECONDS,
         check=False,
         env=environment(),
     )
+    return result, directory
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_the_whole_story_in_small(told: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    result, directory = told
     assert result.returncode == 0, result.stderr
     summary = msgspec.json.decode(result.stdout, type=Summary)
     assert set(msgspec.json.decode(result.stdout)) == set(Summary.__struct_fields__)
@@ -77,7 +87,7 @@ def test_the_whole_story_in_small(tmp_path: Path) -> None:
     assert int(lag[2]) == replaced.lagged_most > 0
     assert replaced.writes > len(rate[1]), "the load went on"
     assert len(result.stdout) < 16_000, "a summary is short"
-    assert not processes_about(tmp_path)
+    assert not processes_about(directory)
     commands = [line.partition(" foreshore ")[2].split() for line in result.stderr.splitlines() if "  foreshore " in line]
     assert len(commands) == 3, "what was made is to be looked at"
     for command in commands:
@@ -147,3 +157,21 @@ def test_what_is_missing_is_said_before_anything_starts(tmp_path: Path, monkeypa
     assert result.exit_code == 2
     assert "expected Java 17, 21 or 25, found no Java that runs" in " ".join(result.stderr.split())
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_the_walk_through_goes_as_the_page_says(
+    told: tuple[subprocess.CompletedProcess[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = steps_of("reconcile-walk.md")
+    monkeypatch.chdir(told[1])
+    codes: list[tuple[str, int]] = []
+    for command, says in steps:
+        program, group, verb, *words = command.split()
+        assert (program, group) == ("foreshore", "reconcile")
+        result = CliRunner().invoke(reconcile, [verb, *words])
+        check_says(says, result.stdout)
+        codes.append((verb, result.exit_code))
+    verbs = ["check", "diff", "plan", "apply", "status", "check", "check", "sketch", "sketch", "sketch", "check", "export"]
+    assert codes == [(verb, int(not at)) for at, verb in enumerate(verbs)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import urllib.error
@@ -20,7 +21,9 @@ from tests.support.patience import PATIENCE_SECONDS, next_line
 from tests.support.reconciled import NOW_MS, fragment_of
 from tests.tools.reconcile.live import check_beside_writers
 from tools.reconcile import Report, check, in_this_process
+from tools.reconcile.findings import KINDS
 from tools.reconcile.survey import Share
+from tools.reconcile.watch import metrics
 from tools.wal.rows import DELETED, NOTHING, LogRows
 from wal import records as r
 
@@ -179,3 +182,55 @@ def test_watching_costs_digests_and_serves_what_it_found(stopped: list[Path], tm
     assert samples['foreshore_reconcile_verdict{verdict="differences"}'] == "1"
     assert int(samples["foreshore_reconcile_fragments_by_digest"]) >= int(samples["foreshore_reconcile_fragments"]) - 2
     assert int(samples["foreshore_reconcile_checks_total"]) >= 2
+
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_VALUE = r'(?:[^"\\\n]|\\["\\n])*'
+_LABELS = rf'(?:\{{(?P<labels>[a-zA-Z_]\w*="{_VALUE}"(?:,[a-zA-Z_]\w*="{_VALUE}")*)\}})?'
+_SAMPLE = re.compile(rf"(?P<name>{_NAME}){_LABELS} (?P<value>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?|[+-]Inf|NaN)")
+_HEAD = re.compile(rf"# (?P<what>HELP|TYPE) (?P<name>{_NAME}) (?P<rest>[^\n]+)")
+
+
+def exposed(text: str) -> dict[str, dict[str, float]]:
+    """The text format of Prometheus, version 0.0.4, strictly: metrics, each with its HELP, its TYPE, and its samples."""
+    assert text.endswith("\n")
+    found: dict[str, dict[str, float]] = {}
+    heads: list[tuple[str, str]] = []
+    for line in text[:-1].split("\n"):
+        head, sample = _HEAD.fullmatch(line), _SAMPLE.fullmatch(line)
+        if head is not None:
+            heads.append((head["what"], head["name"]))
+            assert head["what"] == "HELP" or head["rest"] in {"counter", "gauge"}, line
+            if head["what"] == "TYPE":
+                assert heads[-2:] == [("HELP", head["name"]), ("TYPE", head["name"])], line
+                assert head["name"] not in found, f"{head['name']} is said twice"
+                assert head["name"].endswith("_total") == (head["rest"] == "counter"), line
+                found[head["name"]] = {}
+        else:
+            assert sample is not None, f"no line of the format: {line}"
+            assert heads[-1] == ("TYPE", sample["name"]), f"a sample among those of another metric: {line}"
+            assert (sample["labels"] or "") not in found[sample["name"]], f"said twice: {line}"
+            found[sample["name"]][sample["labels"] or ""] = float(sample["value"])
+    return found
+
+
+def test_what_is_served_is_what_prometheus_reads(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    replace(directories[2], NAME, {KEY: Entry(1, 1, b"forged")})
+    summary = check([str(path) for path in directories]).summary
+    found = exposed(metrics(summary, 3, 1.25))
+    assert set(found) == {
+        f"foreshore_reconcile_{name}"
+        for name in ("findings", "unsettled_keys", "keys", "fragments", "fragments_by_digest", "verdict", "seconds")
+    } | {"foreshore_reconcile_checks_total"}
+    assert found["foreshore_reconcile_findings"] == {f'kind="{k}"': summary.findings.get(k, 0) for k in KINDS}
+    assert found["foreshore_reconcile_verdict"]['verdict="differences"'] == 1
+    assert found["foreshore_reconcile_seconds"] == {"": 1.25}
+    for wrong in (
+        "a 1",
+        "# TYPE a gauge\na 1\n",
+        "# HELP a b\n# TYPE a gauge\na{b=c} 1\n",
+        "# HELP a b\n# TYPE a gauge\nb 1\n",
+    ):
+        with pytest.raises((AssertionError, IndexError)):
+            exposed(wrong)

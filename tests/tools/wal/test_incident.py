@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,10 @@ import pytest
 from engine import aio
 from tests.support.commands import objects, wal
 from tests.support.directories import build, zero_last_blocks
+from tests.support.pages import PAGES, check_says, steps_of
 from wal import read
 
-PAGE = (Path(__file__).parents[3] / "docs" / "incident.md").read_text(encoding="utf-8")
-STEPS = re.findall(r"^```sh\n(.*?)\n```$\s*^```text\n(.*?)\n```$", PAGE, re.MULTILINE | re.DOTALL)
+STEPS = steps_of("incident.md")
 EXIT_CODES = {"key": 1, "tx": 1, "diff": 1, "verify": 4, "dump": 0}
 
 
@@ -43,7 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_has_its_steps() -> None:
     assert [command.split()[2] for command, _ in STEPS] == ["key", "tx", "diff", "verify", "dump"]
-    assert len(STEPS) == PAGE.count("```sh")
+    assert len(STEPS) == (PAGES / "incident.md").read_text(encoding="utf-8").count("```sh")
 
 
 @pytest.mark.parametrize(("command", "says"), STEPS, ids=[command.split()[2] for command, _ in STEPS])
@@ -52,7 +51,4 @@ def test_a_step_says_what_the_page_says(command: str, says: str, data: Path, mon
     program, verb, *rest = command.split()[1:]
     result = wal(verb, *rest)
     assert (program, result.exit_code) == ("wal", EXIT_CODES[verb]), result.output
-    lines = iter(result.stdout.splitlines())
-    for expected in says.splitlines():
-        pattern = re.compile(".*".join(map(re.escape, expected.split("…"))) + (".*" if expected.endswith("…") else ""))
-        assert any(pattern.search(line) for line in lines), f"it does not say: {expected}\n{result.stdout}"
+    check_says(says, result.stdout)
