@@ -43,12 +43,13 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from wal.checksum import Checksum, crc32c
+from wal.ids import Fragment
 from wal.index import FragmentIndex, SegmentIndex
 from wal.records import Record
 
@@ -322,8 +323,10 @@ def decode_trailer(data: bytes, header: SegmentHeader, size: int, checksum: Chec
     return trailer
 
 
-def decode_index(data: bytes, trailer: Trailer, checksum: Checksum = crc32c) -> SegmentIndex:
-    """The index that `trailer` describes."""
+def decode_index(
+    data: bytes, trailer: Trailer, checksum: Checksum = crc32c, only: Collection[Fragment] | None = None
+) -> SegmentIndex:
+    """The index that `trailer` describes, or the part of it that is about `only` these."""
     found = checksum(data, 0)
     if len(data) != trailer.index_bytes or found != trailer.index_crc:
         raise FormatError(f"the index has the checksum {found:08x}, expected {trailer.index_crc:08x}")
@@ -332,12 +335,17 @@ def decode_index(data: bytes, trailer: Trailer, checksum: Checksum = crc32c) -> 
         index = SegmentIndex()
         index.starts = native("I", body.starts)
         for entry in body.fragments:
-            index.fragments[entry.namespace, entry.partition] = FragmentIndex(
-                entry.low, entry.high, native("I", entry.blocks), native("Q", entry.marks)
-            )
+            if only is None or (entry.namespace, entry.partition) in only:
+                index.fragments[entry.namespace, entry.partition] = FragmentIndex(
+                    entry.low, entry.high, native("I", entry.blocks), native("Q", entry.marks)
+                )
         index.mentions = None
         if body.mentions is not None:
-            index.mentions = {(one.namespace, one.partition): native("I", one.blocks) for one in body.mentions}
+            index.mentions = {
+                (one.namespace, one.partition): native("I", one.blocks)
+                for one in body.mentions
+                if only is None or (one.namespace, one.partition) in only
+            }
     except _UNDECODABLE as error:
         raise NewerFormat(f"the checksum is right and the index cannot be decoded: {error}") from error
     ordinals = [*(entry.blocks for entry in index.fragments.values()), *(index.mentions or {}).values()]

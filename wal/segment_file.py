@@ -6,7 +6,7 @@ same. Blocks are never taken on trust: what does not verify is `LogDamaged`, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from wal.checksum import Checksum, crc32c
@@ -23,6 +23,7 @@ from wal.codec import (
     decode_trailer,
 )
 from wal.errors import Finding, Kind, LogDamaged, LogTooNew
+from wal.ids import Fragment
 from wal.index import SegmentIndex, touched_by
 from wal.scan import RawBlock, Readable, Scan
 from wal.segment import Block, SegmentBuilder, SegmentInfo, file_name, segment_name
@@ -84,11 +85,13 @@ def read_trailer(file: Readable, header: SegmentHeader, checksum: Checksum = crc
     return decode_trailer(data, header, header.capacity, checksum)
 
 
-def read_index(file: Readable, sealed: Sealed, checksum: Checksum = crc32c) -> SegmentIndex:
-    """The index in the footer, or FormatError."""
+def read_index(
+    file: Readable, sealed: Sealed, checksum: Checksum = crc32c, only: Collection[Fragment] | None = None
+) -> SegmentIndex:
+    """The index in the footer, or the part of it that is about `only` these; or FormatError."""
     size = sealed.trailer.index_bytes
     at = sealed.header.capacity - TRAILER_BYTES - size
-    return decode_index(file.read(at, size), sealed.trailer, checksum)
+    return decode_index(file.read(at, size), sealed.trailer, checksum, only)
 
 
 def load_index(file: Readable, sealed: Sealed) -> SegmentIndex:

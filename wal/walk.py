@@ -200,7 +200,7 @@ class Walk:
         if self._fragments is None:
             return None
         try:
-            index = read_index(file, sealed, self._checksum)
+            index = read_index(file, sealed, self._checksum, self._fragments)
         except FormatError:
             return None  # the blocks say the same
         ordinals = index.speaking_of(self._fragments)

@@ -34,7 +34,7 @@ from tools.bench.reconcile import reconciled
 from tools.bench.store import store_parts
 from tools.bench.sustained import sustained
 from tools.bench.turns import node_returns, turns_at_limits
-from tools.bench.wal import readings
+from tools.bench.wal import large_values, readings
 from tools.terminal import emit, program, show, to_json
 
 app = program("bench")
@@ -56,6 +56,7 @@ FIGURES: dict[str, Measure] = {
     "log": log_parts,
     "archives": archives,
     "wal": readings,
+    "wal-values": large_values,
     "store": store_parts,
     "reconcile": reconciled,
     "turns": turns_at_limits,

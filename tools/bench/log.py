@@ -36,9 +36,9 @@ SETTINGS = Settings(cluster=CLUSTER)
 T = TypeVar("T")
 
 
-def blocks_of(updates: int, *, draw: Random | None = None) -> Iterator[list[Record]]:
+def blocks_of(updates: int, *, draw: Random | None = None, value_bytes: int = VALUE_BYTES) -> Iterator[list[Record]]:
     """Blocks of one-key updates of new keys, which fall on the partitions as they like; with `draw`, of drawn values."""
-    value = b"v" * VALUE_BYTES
+    value = b"v" * value_bytes
     counters = [0] * PARTITIONS
     for first in range(0, updates, UPDATES_PER_BLOCK):
         block: list[Record] = []
@@ -48,7 +48,7 @@ def blocks_of(updates: int, *, draw: Random | None = None) -> Iterator[list[Reco
             start = counters[at]
             counters[at] += 1
             if draw is not None:
-                value = draw.randbytes(VALUE_BYTES)
+                value = draw.randbytes(value_bytes)
             block.append(
                 Update([Write(NAMESPACE, at, 1, start, keys=[key], values=[value], stable=start, tx=n.to_bytes(16, "big"))])
             )

@@ -1,8 +1,8 @@
 """What it costs to read a log, in processor time, and beside it pg_waldump on a log of as many inserts, if it is here.
 
-Each command is a process of its own, its start included, with its output thrown away. All of them run in turn, three
-times, and the median counts. PostgreSQL's log is made by a server of its own in a new directory: as many rows, inserted
-one by one.
+Each command is a process of its own, its start included, with its output thrown away, and its modules compiled before, as
+those of an installation are. All of them run in turn, three times, and the median counts. PostgreSQL's log is made by a
+server of its own in a new directory: as many rows, inserted one by one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -24,8 +25,11 @@ from tools.bench.figures import Measured, Setting
 from tools.bench.log import NAMESPACE, PARTITIONS, blocks_of, open_log
 from wal import verify
 from wal.ids import partition_of
+from wal.records import Record
 
 RUNS = 3
+LARGE_BYTES = 1 << 10
+_COMMAND = [sys.executable, "-m", "tools.cli", "wal"]
 ROOT_RUNS_AS = "postgres"
 _BIN = Path("/usr/lib/postgresql")
 
@@ -33,7 +37,8 @@ _BIN = Path("/usr/lib/postgresql")
 class Reading(msgspec.Struct, frozen=True):
     """One thing to do with a log: our words for it, pg_waldump's if it can do it, and how many times as long we may take.
 
-    `per_record`: in microseconds for each record; else in milliseconds for each MB.
+    `per_record`: in microseconds for each record; `elapsed`: in seconds of the clock; else in milliseconds of the processor
+    for each MB. `goal` is one that does not depend on what others take.
     """
 
     what: str
@@ -41,29 +46,36 @@ class Reading(msgspec.Struct, frozen=True):
     theirs: list[str] | None = None
     reach: float | None = None
     per_record: bool = False
+    elapsed: bool = False
+    goal: float | None = None
+
+
+START = Reading("nothing: the start of the command", ["--help"], goal=0.2)
+VERIFY = Reading("verify all of it", ["verify"], ["-q"], 4)
 
 
 async def readings(setting: Setting, figure: str) -> list[Measured]:
     """Verify, count, print, and look for one thing."""
-    path = setting.directory / figure / "wal"
-    setting.say(f"{figure}: writing a log of {setting.updates:,} updates")
-    with closing(open_log(path)) as log:
-        for block in blocks_of(setting.updates):
-            if log.wants_next:
-                log.prepare_next()
-            log.append(block, now_ms=1, durable=False)
+    path = _written(setting, figure, blocks_of(setting.updates))
     report = verify(path)
     middle = setting.updates // 2
     tx, key = middle.to_bytes(16, "big").hex(), f"key-{middle:08d}"
     at = str(partition_of(key.encode(), PARTITIONS))
+    story = Reading("the story of one key", ["key", NAMESPACE, key, "--partition", at])
     wanted = [
-        Reading("verify all of it", ["verify"], ["-q"], 4),
+        START,
+        VERIFY,
         Reading("statistics", ["stat"], ["-z"], 6),
         Reading("dump as text", ["dump"], [], 6, per_record=True),
         Reading("dump as JSON", ["dump", "--json"], per_record=True),
         Reading("the records of one transaction", ["dump", "--tx", tx], ["-x", "{xid}"], 1),
-        Reading("the story of one key", ["key", NAMESPACE, key, "--partition", at]),
-        Reading("nothing: the start of the command", ["--help"]),
+        Reading("the story of one transaction", ["tx", tx], ["-x", "{xid}"], 1),
+        story,
+        *(
+            Reading(f"{' '.join(verb)} by {jobs}", [*verb, "--jobs", str(jobs)], elapsed=True)
+            for verb in (["verify"], ["stat"], ["dump", "--json"])
+            for jobs in (1, 2)
+        ),
     ]
     peer = _peer(setting, figure)
     ours: dict[str, list[float]] = {reading.what: [] for reading in wanted}
@@ -71,16 +83,67 @@ async def readings(setting: Setting, figure: str) -> list[Measured]:
     for at_run in range(RUNS):
         setting.say(f"{figure}: run {at_run + 1} of {RUNS}")
         for reading in wanted:
-            place = [] if reading.ours == ["--help"] else [str(path)]
-            ours[reading.what].append(_cpu([sys.executable, "-m", "tools.cli", "wal", *reading.ours, *place]))
+            ours[reading.what].append(_cost(setting, reading, path))
             if peer is not None and reading.theirs is not None:
-                theirs[reading.what].append(_cpu([*peer.command, *(word.format(xid=peer.xid) for word in reading.theirs)]))
+                words = [word.format(xid=peer.xid) for word in reading.theirs]
+                theirs[reading.what].append(_seconds(setting, [*peer.command, *words])[0])
+    took = {reading.what: statistics.median(ours[reading.what]) for reading in wanted}
     found = []
     for reading in wanted:
-        mine = statistics.median(ours[reading.what])
         other = statistics.median(theirs[reading.what]) if peer is not None and reading.theirs is not None else None
-        found.append(_measured(figure, reading, (mine, report.bytes, report.records), other, peer))
+        found.append(_measured(figure, reading, (took[reading.what], report.bytes, report.records), other, peer))
+    start = took[START.what]
+    share = 100 * max(0.0, took[story.what] - start) / max(1e-9, took[VERIFY.what] - start)
+    what = "the story of one key, of what it takes to verify all, without the start of either"
+    found.append(
+        Measured(
+            figure=figure,
+            what=what,
+            value=round(share, 1),
+            unit="%",
+            goal=3,
+            at_most=True,
+            counted=report.blocks,
+            seconds=0,
+        )
+    )
     return found
+
+
+async def large_values(setting: Setting, figure: str) -> list[Measured]:
+    """Verify and count a log of values of 1 KiB, by all processors; the processor time of it is told beside."""
+    path = _written(setting, figure, blocks_of(setting.updates, value_bytes=LARGE_BYTES))
+    size, jobs = verify(path).bytes, len(os.sched_getaffinity(0))
+    found = []
+    for verb, goal in (("verify", 1_000), ("stat", 500)):
+        command = [*_COMMAND, verb, "--jobs", str(jobs), str(path)]
+        runs = sorted(((wall, cpu) for cpu, wall in (_seconds(setting, command) for _ in range(RUNS))))
+        wall, cpu = runs[RUNS // 2]
+        found.append(
+            Measured(
+                figure=figure,
+                what=f"{verb} a log of values of {LARGE_BYTES} bytes with --jobs {jobs}",
+                value=round(size / 1e6 / wall, 1),
+                unit="MB/s",
+                goal=goal,
+                counted=size,
+                seconds=round(wall, 3),
+                parts={"seconds of the processor": round(cpu, 3), "MB for each": round(size / 1e6 / cpu, 1)},
+            )
+        )
+    return found
+
+
+def _written(setting: Setting, figure: str, blocks: Iterable[list[Record]]) -> Path:
+    path = setting.directory / figure / "wal"
+    setting.say(f"{figure}: writing a log of {setting.updates:,} updates")
+    with closing(open_log(path)) as log:
+        for block in blocks:
+            if log.wants_next:
+                log.prepare_next()
+            log.append(block, now_ms=1, durable=False)
+    _seconds(setting, [*_COMMAND, "stat", str(path)])  # and all modules are compiled
+    return path
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -97,8 +160,8 @@ def _measured(
 ) -> Measured:
     seconds, size, records = mine
     value = _rate(reading, seconds, size, records)
-    parts: dict[str, float] = {"seconds of the processor": round(seconds, 3)}
-    goal = None
+    parts: dict[str, float] = {"seconds": round(seconds, 3)}
+    goal = reading.goal
     if other is not None and peer is not None:
         theirs = _rate(reading, other, peer.bytes, peer.records)
         parts |= {"pg_waldump": round(theirs, 3), "times as much": round(value / theirs, 1) if theirs else 0.0}
@@ -107,7 +170,7 @@ def _measured(
         figure=figure,
         what=reading.what,
         value=round(value, 3),
-        unit="us/record" if reading.per_record else "ms/MB",
+        unit="us/record" if reading.per_record else "s" if reading.elapsed or reading is START else "ms/MB",
         goal=goal,
         at_most=True,
         counted=records,
@@ -117,20 +180,35 @@ def _measured(
 
 
 def _rate(reading: Reading, seconds: float, size: int, records: int) -> float:
+    if reading.elapsed or reading is START:
+        return seconds
     return 1e6 * seconds / max(1, records) if reading.per_record else 1e3 * seconds / max(1e-9, size / 1e6)
 
 
-def _cpu(command: Sequence[str]) -> float:
-    """The processor time of a command. Raises UsageError if it fails."""
-    process = subprocess.Popen(list(command), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # noqa: S603  # our own
+def _cost(setting: Setting, reading: Reading, path: Path) -> float:
+    """What one of our commands takes."""
+    place = [] if reading is START else [str(path)]
+    cpu, wall = _seconds(setting, [*_COMMAND, *reading.ours, *place])
+    return wall if reading.elapsed else cpu
+
+
+def _seconds(setting: Setting, command: Sequence[str]) -> tuple[float, float]:
+    """The processor time of a command, and how long it took. Raises UsageError if it fails."""
+    environment = os.environ | {"PYTHONPYCACHEPREFIX": str(setting.directory / "compiled")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    began = time.monotonic()
+    process = subprocess.Popen(  # noqa: S603  # our own
+        list(command), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+    )
     assert process.stderr is not None
     with process.stderr as errors:
         said = errors.read()
     _, status, usage = os.wait4(process.pid, 0)
+    wall = time.monotonic() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise UsageError(f"{' '.join(command)} ended with {process.returncode}: {said.decode(errors='replace')[-500:]}")
-    return usage.ru_utime + usage.ru_stime
+    return usage.ru_utime + usage.ru_stime, wall
 
 
 # The other one.

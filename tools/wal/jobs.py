@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
-from tempfile import TemporaryFile
 from typing import IO, Annotated, TypeVar
 
 import msgspec
@@ -40,6 +39,8 @@ def written_in_parts(
     place: Place, jobs: int, kind: type[T], work: Callable[[int, IO[bytes]], T]
 ) -> Iterator[tuple[T, IO[bytes]]]:
     """The same for work that writes: no more files are there than processes, whatever the log's size."""
+    from tempfile import TemporaryFile  # noqa: PLC0415  # only here
+
     left = iter(parts(place.source))
     while some := list(islice(left, jobs)):
         with ExitStack() as stack:

@@ -12,9 +12,7 @@ from engine.state.identity import read_identity
 from tools.terminal import Unreadable
 from wal import DirectoryDisk, Owner, Source
 from wal.cut import Loss, read_losses
-
-SUFFIXES = {".wal", ".walz"}
-"""Of segments, as they are written and archived."""
+from wal.segment import segment_lsn
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +41,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         """The size of its segments' files, as far as they can be seen."""
         if self.log is None:
             return 0
-        files = [self.log] if self.log.is_file() else [file for file in self.log.iterdir() if file.suffix in SUFFIXES]
+        files = (
+            [self.log]
+            if self.log.is_file()
+            else [file for file in self.log.iterdir() if segment_lsn(file.name) is not None]
+        )
         return sum(file.stat().st_size for file in files if file.exists())
 
     @property
@@ -72,7 +74,7 @@ def place_of(text: str) -> Place:
             raise Unreadable(f"{path} is not a data directory: there is nothing")
         if path.name in {"wal", "store"} and (path.parent / "identity.json").exists():
             return _directory(path, path.parent)
-        if any(entry.suffix in SUFFIXES for entry in path.iterdir()):
+        if any(segment_lsn(entry.name) is not None for entry in path.iterdir()):
             return Place(path=path, log=path)
         return _directory(path, path)
     except OSError as error:
@@ -82,7 +84,7 @@ def place_of(text: str) -> Place:
 
 
 def _file(path: Path) -> Place:
-    if path.suffix not in SUFFIXES:
+    if segment_lsn(path.name) is None:
         raise Unreadable(f"{path} is not a segment of a log: expected a name like 00000000000000000001.wal")
     return Place(path=path, log=path)
 

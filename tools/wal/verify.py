@@ -48,6 +48,8 @@ def verify(
         bool, typer.Option("--logic", help="Also look for what a log says that cannot be, record by record.")
     ] = False,
     audit: Annotated[bool, typer.Option("--audit", help="Also hold each row of the store against the log.")] = False,
+    log_only: Annotated[bool, typer.Option("--log-only", help="Check the log by itself, and not the store.")] = False,
+    store_only: Annotated[bool, typer.Option("--store-only", help="Check the store by itself, and not the log.")] = False,
     reference: Annotated[
         bool, typer.Option("--reference", help="Compute checksums by crcmod instead of the hardware: slow, independent.")
     ] = False,
@@ -61,13 +63,21 @@ def verify(
     """
     if against and len(directories) < 2:
         raise UsageError("--against was given one directory: expected that one, and those of its peers")
+    if log_only + store_only + (against or logic or audit) > 1:
+        raise UsageError(
+            "--log-only and --store-only check one of the two by itself: expected neither the other, nor --against, "
+            "--logic or --audit beside it"
+        )
     places = [place_of(text) for text in directories]
     if against:
         check_peers(places[0], places[1:])
     code = ExitCode.OK
     told: dict[str, LogTold] = {}
     for place in places[:1] if against else places:
-        wanted = Wanted(reference=reference, logic=logic, audit=audit, peers=places[1:] if against else [], jobs=jobs)
+        peers = places[1:] if against else []
+        wanted = Wanted(
+            reference=reference, logic=logic, audit=audit, peers=peers, jobs=jobs, log=not store_only, store=not log_only
+        )
         checked = Checked(place, wanted)
         emit(map(to_json, checked.objects()) if as_json else checked.lines())
         code = max(code, checked.code)
@@ -98,6 +108,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     audit: bool = False
     peers: list[Place] = []
     jobs: int = 1
+    log: bool = True
+    store: bool = True
 
 
 class Checked:
@@ -115,11 +127,11 @@ class Checked:
         self._report: Report | None = None
         if place.problem:
             self._problem("damaged", ExitCode.DAMAGED, place.problem)
-        if place.log is not None:
+        if wanted.log and place.log is not None:
             self._check_log(reference=wanted.reference)
-        elif place.directory is not None:
+        elif wanted.log and place.directory is not None:
             self._problem("missing", ExitCode.MISSING, f"{place.directory} has no log: expected its directory wal")
-        if place.directory is not None and self._check_store():
+        if wanted.store and place.directory is not None and self._check_store() and wanted.log:
             self._check_fold(wanted.peers)
         self._say_what_was_not_checked()
 
@@ -177,7 +189,7 @@ class Checked:
         where = self.place.directory or self.place.path
         match self.code:
             case ExitCode.OK:
-                return "whole"
+                return f"{self._alone} by itself is whole" if self._alone else "whole"
             case ExitCode.WRONG:
                 return "WRONG, and nothing is lost: bytes that say nothing of their own are not what was written"
             case ExitCode.UNREADABLE:
@@ -196,13 +208,23 @@ class Checked:
                     f"--data {where} --accept-loss` sets the log aside from there on, and goes on without it"
                 )
 
+    @property
+    def _alone(self) -> str:
+        """What alone was checked of a data directory; nothing if it was all of it."""
+        return "" if self._wanted.log and self._wanted.store else "the log" if self._wanted.log else "the store"
+
     def _problem(self, kind: str, code: ExitCode, what: str) -> None:
         self.problems.append(Problem(kind, code, what))
 
     def _say_what_was_not_checked(self) -> None:
         if self.place.directory is None:
             self.notes.append("not checked: whose log this is, and the store beside it; name the data directory for that")
-        elif not (self._wanted.logic and self._wanted.audit):
+        elif self._alone:
+            self.notes.append("not checked: what is beside it, and whether the log folds onto the store")
+        elif self.place.path != self.place.directory:
+            only = "--store-only" if self.place.path.name == "store" else "--log-only"
+            self.notes.append(f"this is all of {self.place.directory}, of which a part was named: {only} checks that alone")
+        if self.place.directory is not None and not self._alone and not (self._wanted.logic and self._wanted.audit):
             left = [f"--{name}" for name in ("logic", "audit") if not getattr(self._wanted, name)]
             self.notes.append(f"not checked: whether what it says can be, with {' and '.join(left)}")
         if self.owed is None and self._report is not None and not self.place.live:

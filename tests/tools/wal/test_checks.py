@@ -140,3 +140,24 @@ def test_directories_of_two_clusters_are_not_compared(left: list[Path], tmp_path
     identity.write_bytes(msgspec.json.encode(msgspec.json.decode(identity.read_bytes()) | {"cluster": "other"}))
     result = wal("counters", *directories)
     assert (result.exit_code, "clusters foreshore, other" in result.stderr) == (2, True)
+
+
+def test_a_part_of_a_directory_is_checked_by_itself_if_that_is_said(checkpointed: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(checkpointed[:1], tmp_path)
+    for part, option in (("wal", "--log-only"), ("store", "--store-only")):
+        told = wal("verify", directory / part).stdout
+        assert f"this is all of {directory}, of which a part was named: {option} checks that alone" in told
+        assert "store_lsn=" in told
+        assert told.endswith(": whole\n")
+    alone = wal("verify", directory, "--log-only").stdout
+    assert "store_lsn=" not in alone
+    assert alone.endswith(": the log by itself is whole\n")
+    assert "log=" not in wal("verify", directory, "--store-only").stdout
+    assert flip(directory, b"value of k301.") > 0
+    assert [wal("verify", directory, *only).exit_code for only in ([], ["--log-only"], ["--store-only"])] == [5, 0, 5]
+    damage_log(directory)
+    assert wal("verify", directory, "--log-only").exit_code == 5
+    for beside in ("--store-only", "--logic", "--audit"):
+        refused = wal("verify", directory, "--log-only", beside)
+        assert refused.exit_code == 2
+        assert "check one of the two by itself" in refused.stderr

@@ -1,0 +1,124 @@
+"""What somebody may point a reader at, or do to a log that is read: a sentence and the right code, never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import objects, wal
+from tests.wal import golden
+from tests.wal.logs import filled, update
+from tests.wal.test_fuzz import Image, Images, Spoiled
+from wal import Block, DirectoryDisk, File, Log, LogSettings, Report, inspect, list_segments, verify
+
+FIRST = "00000000000000000001.wal"
+READERS = ["dump", "stat", "verify", "segments", "export"]
+
+
+def _of_another_program(path: Path) -> None:
+    (path / "database.wal").write_bytes(b"SQLite has those, too")
+
+
+def _a_link_to_itself(path: Path) -> None:
+    (path / FIRST).symlink_to(FIRST)
+
+
+def _a_directory(path: Path) -> None:
+    (path / FIRST).mkdir()
+
+
+def _zeros(path: Path) -> None:
+    (path / FIRST).write_bytes(bytes(1 << 16))
+
+
+def _text(path: Path) -> None:
+    (path / FIRST).write_text("lsn=1 time=2023-11-14T22:13:20.000Z boot start=0\n" * 99)
+
+
+@pytest.mark.parametrize("verb", READERS)
+@pytest.mark.parametrize(
+    ("make", "code", "says"),
+    [
+        (_of_another_program, 3, "is not a data directory: expected identity.json, wal and store"),
+        (_a_link_to_itself, 3, f"{FIRST}: Too many levels of symbolic links"),
+        (_a_directory, 3, f"{FIRST}: Is a directory"),
+        (_zeros, 5, f"damaged segment={FIRST} offset=0 lsn=1: expected the magic"),
+        (_text, 5, f"damaged segment={FIRST} offset=0 lsn=1: expected the magic"),
+    ],
+)
+def test_what_is_no_log_is_never_whole(
+    verb: str, make: Callable[[Path], None], code: int, says: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    make(log)
+    for at, named in enumerate((log, log / ("database.wal" if make is _of_another_program else FIRST))):
+        result = wal(verb, named, *(["--out", tmp_path / f"rows{at}"] if verb == "export" else []))
+        assert result.exit_code == code
+        assert named != log or says in result.stderr + result.stdout
+        assert ": whole\n" not in result.stdout
+
+
+def test_a_clock_that_went_back_changes_no_order(tmp_path: Path) -> None:
+    with_time = LogSettings(segment_bytes=4 << 10, total_bytes=1 << 20)
+    log = Log.open(DirectoryDisk(tmp_path / "wal"), cluster="tests", node="n1", settings=with_time)
+    for at in range(60):
+        if log.wants_next:
+            log.prepare_next()
+        log.append([update(at + 1)], now_ms=1_000_000 - at * 10_000, durable=True)
+    log.close()
+    told = objects("dump", tmp_path / "wal")
+    assert [item["lsn"] for item in told] == list(range(1, 61))
+    assert [item["time_ms"] for item in told] == sorted((int(str(item["time_ms"])) for item in told), reverse=True)
+    assert objects("dump", tmp_path / "wal", "--from-time", "1970-01-01T00:16:00Z") == told[:5]
+    (head, *_) = objects("stat", tmp_path / "wal")
+    assert (head["from"], head["to"]) == (told[-1]["time"], told[0]["time"])
+    assert wal("verify", tmp_path / "wal").exit_code == 0
+
+
+class Shrinking(Spoiled):
+    """After so many reads every file has only half of its bytes."""
+
+    def __init__(self, images: Images, reads: int) -> None:
+        super().__init__(images)
+        self.left = reads
+
+    def open(self, name: str, write: bool = False) -> File:
+        return _Half(self, super().open(name, write))
+
+
+class _Half(Image):
+    def __init__(self, disk: Shrinking, file: File) -> None:
+        super().__init__(file.read(0, file.size()))
+        self._disk = disk
+
+    def read(self, offset: int, n: int) -> bytes:
+        self._disk.left -= 1
+        return super().read(offset, min(n, max(0, self.size() - offset)))
+
+    def size(self) -> int:
+        return super().size() // (1 if self._disk.left >= 0 else 2)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_told_and_what_was_read_is_right() -> None:
+    images = {path.name: path.read_bytes() for path in sorted(golden.DIRECTORY.iterdir())}
+    known = {found.first_lsn: found.records for found in inspect(Spoiled(images)) if isinstance(found, Block)}
+    short: list[Report] = []
+    for reads in range(40):
+        found = [one for one in inspect(Shrinking(images, reads)) if isinstance(one, Block)]
+        assert all(known[block.first_lsn] == block.records for block in found)
+        report = verify(Shrinking(images, reads))
+        assert report.findings or report.records == sum(map(len, known.values()))
+        list_segments(Shrinking(images, reads))
+        short += [report] if report.findings else []
+    assert short
+
+
+def test_hundreds_of_segments_are_read_in_their_order() -> None:
+    disk = filled([[update(at + 1)] * 8 for at in range(500)], LogSettings(segment_bytes=1 << 10, total_bytes=1 << 30))
+    assert len(list_segments(disk)) >= 250
+    report = verify(disk)
+    assert report.findings == []
+    assert (report.records, len(report.segments)) == (4_000, len(list_segments(disk)))
