@@ -44,13 +44,14 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Collection, Sequence
+from itertools import repeat
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from wal.checksum import Checksum, crc32c
 from wal.ids import Fragment
-from wal.index import FragmentIndex, SegmentIndex
+from wal.index import COARSE, MARK_EVERY, FragmentIndex, SegmentIndex
 from wal.records import Record
 
 R = TypeVar("R")
@@ -161,6 +162,7 @@ class _Index(msgspec.Struct, frozen=True, array_like=True):
     starts: bytes  # u32 each
     fragments: list[_IndexEntry]
     mentions: list[_Mentions] | None = None
+    marks: list[bytes] | None = None  # u64 each: all marks of each fragment, of which its entry has every fourth
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -278,22 +280,33 @@ def decode_body_as(decode: Callable[[memoryview], list[R]], header: BlockHeader,
     return records
 
 
-def encode_footer(trailer: Trailer, index: SegmentIndex) -> tuple[Trailer, bytes]:
-    """What a sealed segment's file ends with: `trailer`, with the index's size and crc filled in, and the bytes.
+INDEX_FORMS = 3
+"""0: all of it; 1: without the marks that the second version did not write; 2: without what only mentions a fragment,
+as the first version wrote it."""
 
-    An index without `mentions` is written as the first version wrote it.
-    """
+
+def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0) -> tuple[Trailer, bytes]:
+    """What a sealed segment's file ends with: `trailer`, with the index's size and crc filled in, and the bytes."""
+    entries = index.fragments
+    assert all(entry.every == MARK_EVERY for entry in entries.values()), "an index of an older version is not written again"
     told: list[object] = [
         big_endian(index.starts),
         [
             _IndexEntry(
-                name, partition, entry.low, entry.high, blocks=big_endian(entry.blocks), marks=big_endian(entry.marks)
+                name,
+                partition,
+                entry.low,
+                entry.high,
+                blocks=big_endian(entry.blocks),
+                marks=big_endian(entry.marks[COARSE - 1 :: COARSE]),
             )
-            for (name, partition), entry in index.fragments.items()
+            for (name, partition), entry in entries.items()
         ],
     ]
-    if index.mentions is not None:
+    if form < 2 and index.mentions is not None:
         told.append([_Mentions(name, at, big_endian(blocks)) for (name, at), blocks in index.mentions.items()])
+        if form < 1 and any(entry.marks for entry in entries.values()):
+            told.append([big_endian(entry.marks) for entry in entries.values()])
     body = _encoder.encode(told)
     trailer = trailer._replace(index_bytes=len(body), index_crc=crc32c(body, 0))
     packed = _TRAILER.pack(*trailer, FORMAT, 0, 0, END_MAGIC)
@@ -334,11 +347,10 @@ def decode_index(
         body = _index.decode(data)
         index = SegmentIndex()
         index.starts = native("I", body.starts)
-        for entry in body.fragments:
+        all_marks = body.marks if body.marks is not None else repeat(None, len(body.fragments))
+        for entry, marks in zip(body.fragments, all_marks, strict=True):
             if only is None or (entry.namespace, entry.partition) in only:
-                index.fragments[entry.namespace, entry.partition] = FragmentIndex(
-                    entry.low, entry.high, native("I", entry.blocks), native("Q", entry.marks)
-                )
+                index.fragments[entry.namespace, entry.partition] = _entry(entry, marks)
         index.mentions = None
         if body.mentions is not None:
             index.mentions = {
@@ -352,6 +364,15 @@ def decode_index(
     if len(index.starts) != trailer.blocks or any(some and max(some) >= trailer.blocks for some in ordinals):
         raise FormatError(f"the index speaks of other blocks than the {trailer.blocks} of its segment")
     return index
+
+
+def _entry(entry: _IndexEntry, marks: bytes | None) -> FragmentIndex:
+    """Raises FormatError for marks that are not as many as they should be."""
+    every = MARK_EVERY if marks is not None else MARK_EVERY * COARSE
+    blocks, found = native("I", entry.blocks), native("Q", entry.marks if marks is None else marks)
+    if len(found) != len(blocks) // every:
+        raise FormatError(f"the index has {len(found)} marks for {len(blocks)} blocks: expected one for every {every}")
+    return FragmentIndex(entry.low, entry.high, blocks, found, every)
 
 
 def big_endian(numbers: array[int]) -> bytes:

@@ -14,6 +14,7 @@ import msgspec
 from wal.codec import (
     CAPACITY_MAX,
     HEADER_BYTES,
+    INDEX_FORMS,
     TRAILER_BYTES,
     BlockHeader,
     SegmentHeader,
@@ -185,16 +186,15 @@ class SegmentBuilder:
             first_lsn=header.first_lsn,
         )
 
-    def footer(self, *, mentions: bool = True) -> tuple[Trailer, int, bytes]:
-        """(trailer, offset, bytes) of the footer that seals it.
+    def footer(self, form: int = 0) -> tuple[Trailer, int, bytes]:
+        """(trailer, offset, bytes) of the footer that seals it, in this form or a later one of `INDEX_FORMS`.
 
-        What only mentions a fragment is left out of it if it is not asked for, and where a version that did not write it
-        left no room.
+        Where a version that wrote less left no room, it is written as that one did.
         """
-        trailer, footer = encode_footer(self.trailer(), self.index if mentions else self.index.without_mentions())
+        trailer, footer = encode_footer(self.trailer(), self.index, form)
         offset = self.header.capacity - len(footer)
-        if mentions and offset < self.end:
-            return self.footer(mentions=False)
+        if offset < self.end and form + 1 < INDEX_FORMS:
+            return self.footer(form + 1)
         assert offset >= self.end, f"the footer of {self.name} takes {len(footer)} bytes, more than were left for it"
         return trailer, offset, footer
 

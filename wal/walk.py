@@ -15,7 +15,7 @@ import msgspec
 
 from wal.archive import ArchiveFile, open_segment, stored_bytes, stored_name
 from wal.checksum import Checksum, crc32c
-from wal.codec import FormatError, NewerFormat, NothingHere, SegmentHeader, Trailer
+from wal.codec import INDEX_FORMS, FormatError, NewerFormat, NothingHere, SegmentHeader, Trailer
 from wal.disk import DiskMissing, File
 from wal.errors import Finding, Kind, LogTooNew
 from wal.ids import Fragment
@@ -373,7 +373,7 @@ class _SegmentWalk:
             yield self.problem
         if self.trailer is None or not self._whole:
             return
-        known = (self._builder.footer(mentions=mentions) for mentions in (True, False))
+        known = map(self._builder.footer, range(INDEX_FORMS))
         ends = next((offset for _, offset, footer in known if self._file.read(offset, len(footer)) == footer), None)
         if ends is None:
             yield self._footer_problem(self._header, "the index says other than the blocks")

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from array import array
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wal.logs import no_op, outcome, prepare, update
-from wal.codec import SegmentHeader, decode_header, decode_index, encode_body, encode_header
-from wal.index import MARK_EVERY, SegmentIndex, touched_by
+from tests.wal.logs import filled, no_op, open_log, outcome, prepare, update
+from tests.wal.test_history import supplied, want
+from wal import LogSettings, read, verify
+from wal.codec import (
+    TRAILER_BYTES,
+    FormatError,
+    SegmentHeader,
+    Trailer,
+    decode_header,
+    decode_index,
+    decode_trailer,
+    encode_body,
+    encode_footer,
+    encode_header,
+)
+from wal.index import COARSE, MARK_EVERY, SegmentIndex, touched_by
 from wal.records import (
     Checkpoint,
     EpochStart,
@@ -22,6 +38,7 @@ from wal.records import (
     spans,
 )
 from wal.segment import SegmentBuilder
+from wal.segment_file import rebuild
 
 
 def test_touched_by_agrees_with_spans_for_every_kind_of_record() -> None:
@@ -67,7 +84,25 @@ def test_a_long_prefix_that_a_copy_has_is_skipped() -> None:
         index.add(256 + 64 * n, touched_by([update(n + 1)]))
     found = index.holding({("acc", 0): (990, 1000)})
     assert found[-1] == 999
-    assert len(found) <= 10 + MARK_EVERY
+    assert len(found) < 10 + MARK_EVERY
+    trailer = Trailer(1000, 1 << 20, 1, 1, 1000, 1000, 0, 0, 0, 1)
+    for form, every in ((0, MARK_EVERY), (1, MARK_EVERY * COARSE), (2, MARK_EVERY * COARSE)):
+        told, footer = encode_footer(trailer, index, form)
+        read = decode_index(footer[: told.index_bytes], told)
+        found = read.holding({("acc", 0): (990, 1000)})
+        assert found[-10:] == list(range(990, 1000)), "what an older version wrote leaves nothing out"
+        assert len(found) < 10 + every
+
+
+def test_an_index_that_lies_about_its_marks_is_refused() -> None:
+    index = SegmentIndex()
+    for n in range(40):
+        index.add(256 + 64 * n, touched_by([update(n + 1)]))
+    for marks in (9, 11):
+        index.fragments["acc", 0].marks = array("Q", range(1, marks + 1))
+        trailer, footer = encode_footer(Trailer(40, 4096, 1, 1, 40, 40, 0, 0, 0, 1), index)
+        with pytest.raises(FormatError, match=f"has {marks} marks for 40 blocks: expected one for every 4"):
+            decode_index(footer[: trailer.index_bytes], trailer)
 
 
 def test_a_fragment_without_a_missing_counter_costs_nothing() -> None:
@@ -106,7 +141,6 @@ def test_blocks_that_only_mention_a_fragment_are_found_and_never_supplied_from()
     assert index.speaking_of([("acc", 1)]) == [2]
     assert index.speaking_of([("acc", 9)]) == []
     assert index.holding({("acc", 0): (0, 99)}) == [0, 3]
-    assert index.without_mentions().speaking_of([("acc", 0)]) is None
 
 
 def test_a_footer_leaves_mentions_out_where_an_older_version_left_no_room() -> None:
@@ -116,7 +150,27 @@ def test_a_footer_leaves_mentions_out_where_an_older_version_left_no_room() -> N
     builder.add(header, touched_by(cleared))
     trailer, _, footer = builder.footer()
     assert decode_index(footer[: trailer.index_bytes], trailer).speaking_of([("acc", 1)]) == [0]
-    _, builder.end, _ = builder.footer(mentions=False)
+    _, builder.end, _ = builder.footer(form=2)
     trailer, at, footer = builder.footer()
     assert at == builder.end
     assert decode_index(footer[: trailer.index_bytes], trailer).speaking_of([("acc", 1)]) is None
+
+
+def test_a_log_of_the_version_before_is_whole_and_gives_its_history() -> None:
+    """Its footers have fewer marks."""
+    disk = filled([[update(at + 1)] for at in range(200)], LogSettings(segment_bytes=4 << 10, total_bytes=1 << 20))
+    known, sizes = list(read(disk)), []
+    for name in disk.names()[:-1]:
+        data = disk.image(name)
+        header = decode_header(data)
+        trailer = decode_trailer(data[-TRAILER_BYTES:], header, len(data))
+        builder, _ = rebuild(disk.open(name), header, trailer.end)
+        newest, (_, offset, footer) = builder.footer(), builder.footer(form=1)
+        sizes.append(len(newest[2]) - len(footer))
+        disk.put(name, data[: trailer.end] + bytes(offset - trailer.end) + footer)
+    assert sizes
+    assert min(sizes) > 0
+    assert verify(disk).findings == []
+    assert list(read(disk)) == known
+    writes, missed = supplied(open_log(disk, LogSettings(segment_bytes=4 << 10, total_bytes=1 << 20)), want(150, 200))
+    assert ([write.start for write in writes], missed) == (list(range(150, 200)), [])
