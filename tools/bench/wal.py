@@ -58,25 +58,7 @@ async def readings(setting: Setting, figure: str) -> list[Measured]:
     """Verify, count, print, and look for one thing."""
     path = _written(setting, figure, blocks_of(setting.updates))
     report = verify(path)
-    middle = setting.updates // 2
-    tx, key = middle.to_bytes(16, "big").hex(), f"key-{middle:08d}"
-    at = str(partition_of(key.encode(), PARTITIONS))
-    story = Reading("the story of one key", ["key", NAMESPACE, key, "--partition", at])
-    wanted = [
-        START,
-        VERIFY,
-        Reading("statistics", ["stat"], ["-z"], 6),
-        Reading("dump as text", ["dump"], [], 6, per_record=True),
-        Reading("dump as JSON", ["dump", "--json"], per_record=True),
-        Reading("the records of one transaction", ["dump", "--tx", tx], ["-x", "{xid}"], 1),
-        Reading("the story of one transaction", ["tx", tx], ["-x", "{xid}"], 1),
-        story,
-        *(
-            Reading(f"{' '.join(verb)} by {jobs}", [*verb, "--jobs", str(jobs)], elapsed=True)
-            for verb in (["verify"], ["stat"], ["dump", "--json"])
-            for jobs in (1, 2)
-        ),
-    ]
+    wanted, story = _wanted(setting.updates)
     peer = _peer(setting, figure)
     ours: dict[str, list[float]] = {reading.what: [] for reading in wanted}
     theirs: dict[str, list[float]] = {reading.what: [] for reading in wanted}
@@ -108,6 +90,30 @@ async def readings(setting: Setting, figure: str) -> list[Measured]:
         )
     )
     return found
+
+
+def _wanted(updates: int) -> tuple[list[Reading], Reading]:
+    """What is done, and which of it is the story of one key."""
+    middle = updates // 2
+    tx, key = middle.to_bytes(16, "big").hex(), f"key-{middle:08d}"
+    at = str(partition_of(key.encode(), PARTITIONS))
+    story = Reading("the story of one key", ["key", NAMESPACE, key, "--partition", at])
+    wanted = [
+        START,
+        VERIFY,
+        Reading("statistics", ["stat"], ["-z"], 6),
+        Reading("dump as text", ["dump"], [], 6, per_record=True),
+        Reading("dump as JSON", ["dump", "--json"], per_record=True),
+        Reading("the records of one transaction", ["dump", "--tx", tx], ["-x", "{xid}"], 1),
+        Reading("the story of one transaction", ["tx", tx], ["-x", "{xid}"], 1),
+        story,
+        *(
+            Reading(f"{' '.join(verb)} by {jobs}", [*verb, "--jobs", str(jobs)], elapsed=True)
+            for verb in (["verify"], ["stat"], ["dump", "--json"])
+            for jobs in (1, 2)
+        ),
+    ]
+    return wanted, story
 
 
 async def large_values(setting: Setting, figure: str) -> list[Measured]:
