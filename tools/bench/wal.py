@@ -166,7 +166,7 @@ def _measured(
 ) -> Measured:
     seconds, size, records = mine
     value = _rate(reading, seconds, size, records)
-    parts: dict[str, float] = {"seconds": round(seconds, 3)}
+    parts: dict[str, float] = {"seconds" if reading.elapsed else "seconds of the processor": round(seconds, 3)}
     goal = reading.goal
     if other is not None and peer is not None:
         theirs = _rate(reading, other, peer.bytes, peer.records)

@@ -23,7 +23,7 @@ from engine.state.store_file import structure_problems
 from engine.state.store_lmdb import LmdbStore
 from tools.pager import Progress
 from tools.reconcile.logs import LogTold
-from tools.terminal import ExitCode, code_of, emit, exit_code_of, to_json
+from tools.terminal import ExitCode, Unreadable, code_of, emit, exit_code_of, to_json
 from tools.wal.against import Owed, check_peers, owed_by, read_peers
 from tools.wal.audit import audit as audit_store
 from tools.wal.jobs import Jobs, in_parts
@@ -69,6 +69,8 @@ def verify(
             "--logic or --audit beside it"
         )
     places = [place_of(text) for text in directories]
+    if store_only and (bare := [str(place.path) for place in places if place.directory is None]):
+        raise Unreadable(f"{', '.join(bare)}: no data directory, so there is no store that --store-only could check")
     if against:
         check_peers(places[0], places[1:])
     code = ExitCode.OK

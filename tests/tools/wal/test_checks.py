@@ -157,6 +157,9 @@ def test_a_part_of_a_directory_is_checked_by_itself_if_that_is_said(checkpointed
     assert [wal("verify", directory, *only).exit_code for only in ([], ["--log-only"], ["--store-only"])] == [5, 0, 5]
     damage_log(directory)
     assert wal("verify", directory, "--log-only").exit_code == 5
+    (segment, *_) = sorted((directory / "wal").glob("*.wal"))
+    refused = wal("verify", segment, "--store-only")
+    assert (refused.exit_code, refused.stdout) == (3, ""), "nothing of it was checked, so nothing is whole"
     for beside in ("--store-only", "--logic", "--audit"):
         refused = wal("verify", directory, "--log-only", beside)
         assert refused.exit_code == 2
