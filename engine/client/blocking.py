@@ -83,7 +83,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     def get(self, key: K, default: D) -> V | D: ...
 
     def get(self, key: K, default: object = None) -> object:
-        """The value of a key, or `default`; it stays what it is until the transaction ends."""
+        """The value of a key, or `default`; unless READ_COMMITTED, it stays so until the transaction ends."""
         return self._run(self._native.get(key, default))
 
     @overload

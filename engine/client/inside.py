@@ -34,8 +34,8 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     async def get(self, key: K, default: D) -> V | D: ...
 
     async def get(self, key: K, default: object = None) -> object:
-        """The value of a key, or `default`; it stays what it is until the transaction ends."""
-        return await self._get(key, default, nowait=False)
+        """The value of a key, or `default`; unless READ_COMMITTED, it stays so until the transaction ends."""
+        return await self._get(key, default, update=False, nowait=False)
 
     @overload
     async def get_for_update(self, key: K, default: None = None, *, nowait: bool = False) -> V | None: ...
@@ -46,12 +46,12 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     async def get_for_update(self, key: K, default: object = None, *, nowait: bool = False) -> object:
         """The same, saying that it will be written: nobody else can from now on (or the commit will tell). `nowait`: who
         finds it locked is told LockTimeout at once."""
-        return await self._get(key, default, nowait=nowait)
+        return await self._get(key, default, update=True, nowait=nowait)
 
-    async def _get(self, key: K, default: object, *, nowait: bool) -> object:
+    async def _get(self, key: K, default: object, *, update: bool, nowait: bool) -> object:
         encoded = key_of(self.codec, key)
         await self._namespace.seen()
-        found = await self._raw.get_many(self.name, [encoded], nowait=nowait)
+        found = await self._raw.get_many(self.name, [encoded], update=update, nowait=nowait)
         return self.codec.decode(found[encoded]) if encoded in found else default
 
     async def get_many(self, keys: Iterable[K], *, nowait: bool = False, skip_locked: bool = False) -> dict[K, V]:

@@ -15,7 +15,8 @@ class Concurrency(StrEnum):
 
 
 class Isolation(StrEnum):
-    """What a transaction is protected from: that keys change which it has read; and ranges which it has scanned."""
+    """What a transaction is protected from: nothing but what was never committed; that keys change which it has read; and
+    ranges, which it has scanned."""
 
     READ_COMMITTED = "READ_COMMITTED"
     REPEATABLE_READ = "REPEATABLE_READ"
@@ -23,15 +24,13 @@ class Isolation(StrEnum):
 
 
 def check_mode(concurrency: str, isolation: str | None) -> tuple[Concurrency, Isolation]:
-    """The mode that was asked for. Raises UsageError for one that is not there (yet)."""
+    """The mode that was asked for. Raises UsageError for one that there is not."""
     try:
         chosen = Concurrency(concurrency)
         default = Isolation.REPEATABLE_READ if chosen is Concurrency.PESSIMISTIC else Isolation.SERIALIZABLE
         level = Isolation(isolation) if isolation is not None else default
     except ValueError as error:
         raise errors.UsageError(
-            f"{error}: expected PESSIMISTIC or OPTIMISTIC, and REPEATABLE_READ or SERIALIZABLE"
+            f"{error}: expected PESSIMISTIC or OPTIMISTIC, and READ_COMMITTED, REPEATABLE_READ or SERIALIZABLE"
         ) from None
-    if level is Isolation.READ_COMMITTED:
-        raise errors.UsageError(f"{chosen}+{level} comes later: expected REPEATABLE_READ or SERIALIZABLE")
     return chosen, level

@@ -20,14 +20,13 @@ from engine import errors
 from engine.client.calls import GetCall, KeepLocksCall, LockCall, ScanCall, UnlockCall
 from engine.client.ends import CheckCall, CommitCall
 from engine.client.modes import Concurrency, Isolation
+from engine.client.ranges import Seen, in_pieces, scanned_of
 from engine.client.session import Session
-from engine.protocol.limits import KEYS_MAX, label_problem
+from engine.protocol.limits import label_problem
 from engine.protocol.requests import SKIPPED, Scanned
 from wal.ids import Namespace as NamespaceName
-from wal.ids import TxId, partition_of, partitions_of
+from wal.ids import TxId, partition_of
 
-Seen = tuple[int, int, bytes | None]
-"""What was read of a key: (epoch, counter, value)."""
 NOTHING: Seen = (SKIPPED, 0, None)
 
 TRANSACTION_BYTES_MAX = 32 << 20
@@ -142,11 +141,20 @@ class Transaction:
     # Reading and writing, in bytes; `engine.aio` puts codecs around it.
 
     async def get_many(
-        self, namespace: NamespaceName, keys: Iterable[bytes], *, nowait: bool = False, skip_locked: bool = False
+        self,
+        namespace: NamespaceName,
+        keys: Iterable[bytes],
+        *,
+        update: bool = False,
+        nowait: bool = False,
+        skip_locked: bool = False,
     ) -> dict[bytes, bytes]:
-        """The values of the keys that exist; `skip_locked`: but for those that others have locked."""
+        """The values of the keys that exist; `skip_locked`: but for those that others have locked. `update`: they will be
+        written, and so they are protected whatever the isolation is."""
         wanted = list(dict.fromkeys(keys))
         self._check_patience(nowait, skip_locked)
+        if self.isolation is Isolation.READ_COMMITTED and not (update or nowait or skip_locked):
+            return await self._get_committed(namespace, wanted)
         await self._touch(namespace, wanted, now=nowait, skip=skip_locked)
         read, written = self._read.get(namespace, {}), self._written.get(namespace, {})
         found: dict[bytes, bytes] = {}
@@ -155,6 +163,18 @@ class Transaction:
             if value is not None:
                 found[key] = value
         return found
+
+    async def _get_committed(self, namespace: NamespaceName, keys: list[bytes]) -> dict[bytes, bytes]:
+        """What is committed now of keys that it has neither written nor locked; of the others, what it knows."""
+        async with self._in_turn:
+            self._check_open()
+            read, written = self._read.get(namespace, {}), self._written.get(namespace, {})
+            found = {key: written[key] if key in written else read[key][2] for key in keys if key in written or key in read}
+            call = GetCall(namespace, [key for key in keys if key not in found])
+            if call.keys:
+                await self._ask(call)
+                found |= {key: value for key, (_, _, value) in zip(call.keys, call.values, strict=True)}
+        return {key: value for key in keys if (value := found[key]) is not None}
 
     async def put_many(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> None:
         """Set (or, with None, delete) keys, when the transaction commits."""
@@ -212,27 +232,8 @@ class Transaction:
         if limit is not None and len(rows) >= limit:
             high = rows[-1][0] + b"\0"
         if marks:
-            self._note_range(namespace, low, high, marks, touched)
+            self._scanned.append(scanned_of(namespace, (low, high), marks, touched, self._read.get(namespace, {})))
         return rows
-
-    def _note_range(
-        self,
-        namespace: NamespaceName,
-        low: bytes,
-        high: bytes | None,
-        marks: dict[int, tuple[int, int]],
-        touched: list[bytes],
-    ) -> None:
-        """Nothing may come into this range before the end, but for what was `touched`: that is seen to key by key."""
-        read = self._read.get(namespace, {})
-        places = partitions_of(touched, len(marks))
-        known = [
-            key
-            for key, number in zip(touched, places, strict=True)
-            if key in read and read[key][1] > marks[number][1] and (high is None or key < high)
-        ]
-        told = [(number, *mark) for number, mark in marks.items()]
-        self._scanned.append(Scanned(namespace, low, high, told, known))
 
     def _check_patience(self, nowait: bool, skip_locked: bool) -> None:
         """Raise UsageError for what cannot be meant."""
@@ -258,9 +259,9 @@ class Transaction:
             new = [key for key in new if key not in written]
         if not new:
             return
-        left = self._ends_at - time.monotonic()
         call: GetCall
         if self.concurrency is Concurrency.PESSIMISTIC:
+            left = self._ends_at - time.monotonic()
             wait_ms = 0 if now else max(1, int(min(self._lock_timeout, left) * 1000))
             if not (skip or now):
                 self._refuse_own_locks(namespace, new)
@@ -271,13 +272,20 @@ class Transaction:
         else:
             call = GetCall(namespace, new)
         try:
-            await self.session.call(call, timeout=min(left, self.session.timeout + self._lock_timeout))
-        except errors.Error as error:
+            await self._ask(call)
+        except errors.Error:
             self._astray |= dict.fromkeys(new)
-            if isinstance(error, errors.Unavailable) and time.monotonic() >= self._ends_at:
-                raise self._too_late() from error
             raise
         read.update((key, seen) for key, seen in zip(new, call.values, strict=True) if seen[0] != SKIPPED)
+
+    async def _ask(self, call: GetCall) -> None:
+        left = self._ends_at - time.monotonic()
+        try:
+            await self.session.call(call, timeout=min(left, self.session.timeout + self._lock_timeout))
+        except errors.Unavailable as error:
+            if time.monotonic() >= self._ends_at:
+                raise self._too_late() from error
+            raise
 
     def _refuse_own_locks(self, namespace: NamespaceName, keys: list[bytes]) -> None:
         """Refuse to wait for a transaction which waits for this one."""
@@ -339,7 +347,7 @@ class Transaction:
                 await self._decide(locks, reads)
             else:
                 self._unused()
-                first, *others = _pieces(self._scanned)
+                first, *others = in_pieces(self._scanned)
                 if locks or reads or first:
                     await self.session.call(CheckCall(self._owner, locks, reads, absent, scanned=first))
                 for piece in others:
@@ -382,7 +390,7 @@ class Transaction:
             await self._withdraw(call)
             raise errors.Unavailable(f"it may be prepared, and nothing of it will happen: {error}") from error
         try:
-            for piece in _pieces(self._scanned):
+            for piece in in_pieces(self._scanned):
                 await self.session.call(CheckCall(self._owner, [], [], [], scanned=piece, tx=self.tx))
         except BaseException:
             await self._withdraw(call)
@@ -435,16 +443,3 @@ class Transaction:
                 raise
         else:
             await self.rollback()
-
-
-def _pieces(scanned: list[Scanned]) -> list[list[Scanned]]:
-    """Ranges, in pieces that one request may ask about; at least one piece, which may be empty."""
-    pieces: list[list[Scanned]] = [[]]
-    size = 0
-    for one in scanned:
-        size += 1 + len(one.marks) + len(one.known)
-        if size > KEYS_MAX and pieces[-1]:
-            pieces.append([])
-            size = 1 + len(one.marks) + len(one.known)
-        pieces[-1].append(one)
-    return pieces

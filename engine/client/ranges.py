@@ -1,0 +1,46 @@
+"""What a transaction remembers of the ranges that it has scanned, to have them looked at before its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine.protocol.limits import KEYS_MAX
+from engine.protocol.requests import Scanned
+from wal.ids import Namespace, partitions_of
+
+Seen = tuple[int, int, bytes | None]
+"""What was read of a key: (epoch, counter, value)."""
+
+
+def scanned_of(
+    namespace: Namespace,
+    between: tuple[bytes, bytes | None],
+    marks: Mapping[int, tuple[int, int]],
+    touched: Sequence[bytes],
+    read: Mapping[bytes, Seen],
+) -> Scanned:
+    """A range into which nothing may come before the end, but for what was `touched`: that is seen to key by key.
+
+    `marks`: of each partition, where its fragment stood before it was looked into; `read`: what is known of single keys.
+    """
+    low, high = between
+    places = partitions_of(list(touched), len(marks))
+    known = [
+        key
+        for key, number in zip(touched, places, strict=True)
+        if key in read and read[key][1] > marks[number][1] and (high is None or key < high)
+    ]
+    return Scanned(namespace, low, high, [(number, *mark) for number, mark in marks.items()], known)
+
+
+def in_pieces(scanned: Sequence[Scanned]) -> list[list[Scanned]]:
+    """Ranges, in pieces that one request may ask about; at least one piece, which may be empty."""
+    pieces: list[list[Scanned]] = [[]]
+    size = 0
+    for one in scanned:
+        size += 1 + len(one.marks) + len(one.known)
+        if size > KEYS_MAX and pieces[-1]:
+            pieces.append([])
+            size = 1 + len(one.marks) + len(one.known)
+        pieces[-1].append(one)
+    return pieces
