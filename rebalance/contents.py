@@ -23,8 +23,8 @@ MASK = (1 << 64) - 1
 _pack = struct.Struct(">QQ").pack  # epoch, counter
 
 
-class Version(Protocol):
-    """What a key has: `engine.state.store.Entry`."""
+class Entry(Protocol):
+    """What a key has: the update that it is of, and a value, or None where it was deleted."""
 
     @property
     def epoch(self) -> int:
@@ -38,11 +38,11 @@ class Version(Protocol):
 
     @property
     def value(self) -> bytes | None:
-        """Its value; None for a tombstone."""
+        """None: a tombstone."""
         ...
 
 
-def row_digest(key: bytes, entry: Version | None) -> int:
+def row_digest(key: bytes, entry: Entry | None) -> int:
     """What one key contributes; nothing if it is not there, or deleted."""
     if entry is None or (value := entry.value) is None:
         return 0
@@ -62,7 +62,7 @@ class Walk:
     """
 
     def __init__(
-        self, stored: int | None, changes: Sequence[tuple[bytes, Version]], held: Callable[[bytes], Version | None]
+        self, stored: int | None, changes: Sequence[tuple[bytes, Entry]], held: Callable[[bytes], Entry | None]
     ) -> None:
         self.stored = stored
         self._sum = stored or 0

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from rebalance.contents import Walk
+from rebalance.contents import Entry, Walk
 from rebalance.fragment import FragmentState
 from rebalance.messages import CopyMessage
 from rebalance.partition import LocalPartition, PartitionState
@@ -82,25 +82,6 @@ class Settings(Protocol):
     def max_parallel_migrations(self) -> int: ...
     @property
     def prefer_history(self) -> bool: ...
-
-
-class Entry(Protocol):
-    """What a key has: the update that it is of, and a value, or None where it was deleted."""
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that issued it."""
-        ...
-
-    @property
-    def counter(self) -> int:
-        """The counter of its update."""
-        ...
-
-    @property
-    def value(self) -> bytes | None:
-        """None: a tombstone."""
-        ...
 
 
 class Page(Protocol):
@@ -173,7 +154,31 @@ class Copies(Protocol):
         ...
 
 
-class Node(Protocol):
+class Fence(Protocol):
+    """What the fence is made of (`may_act`): the committed map, and what this node is under it."""
+
+    @property
+    def version(self) -> Version:
+        """The map's version."""
+        ...
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the map is being left: nothing is replicated or supplied under it any more."""
+        ...
+
+    @property
+    def serving(self) -> bool:
+        """Whether the map lists this life."""
+        ...
+
+    @property
+    def local(self) -> list[LocalPartition]:
+        """What this node is to each partition."""
+        ...
+
+
+class Node(Fence, Protocol):
     """The node that a rule is part of."""
 
     work: int
@@ -209,26 +214,6 @@ class Node(Protocol):
         ...
 
     @property
-    def version(self) -> Version:
-        """Its version."""
-        ...
-
-    @property
-    def frozen(self) -> bool:
-        """Whether the map is being left: nothing is replicated or supplied under it any more."""
-        ...
-
-    @property
-    def serving(self) -> bool:
-        """Whether the map lists this life."""
-        ...
-
-    @property
-    def local(self) -> list[LocalPartition]:
-        """What this node is to each partition."""
-        ...
-
-    @property
     def replica(self) -> Copies:
         """What it has."""
         ...
@@ -255,30 +240,6 @@ class Node(Protocol):
 
     def resume(self, go_on: Callable[[], None]) -> None:
         """Do this in what is left of the turn, or in one of the next."""
-        ...
-
-
-class Fence(Protocol):
-    """What the fence is made of."""
-
-    @property
-    def version(self) -> Version:
-        """Of the committed map."""
-        ...
-
-    @property
-    def frozen(self) -> bool:
-        """Whether it is being left."""
-        ...
-
-    @property
-    def serving(self) -> bool:
-        """Whether it lists this life."""
-        ...
-
-    @property
-    def local(self) -> list[LocalPartition]:
-        """What this node is to each partition under it."""
         ...
 
 

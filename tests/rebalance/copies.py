@@ -14,6 +14,7 @@ import msgspec
 
 from engine.state.replica import Replica
 from engine.state.store import Entry, LayeredStore, MemoryStore
+from rebalance.anew import Anew
 from rebalance.demander import Demander
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import AskTail, CopyMessage, Credit, Demand, Settle, Settled, Supply, Tail
@@ -21,6 +22,7 @@ from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory
 from rebalance.promotion import Promotion
 from rebalance.rule import NewMap
+from rebalance.stability import Stability
 from rebalance.supplier import SupplySide
 from rebalance.table import Member, Placement, Topology
 from wal import records as r
@@ -185,6 +187,8 @@ class Copy:
         for record in records:
             self.log(record)
         self.shipping = Shipping(self)
+        self.anew = Anew(self)
+        self.stability = Stability(self, self.shipping)
         self.demander = Demander(self)
         self.supply = SupplySide(self, self.shipping, regroup=self._group)
         self.promotion = Promotion(self, self.shipping, activated=self._activate)
@@ -304,6 +308,7 @@ class Copy:
             self._group(local)
         self.shipping.switch()
         self.promotion.switch(new)
+        self.anew.switch(new)
         self.demander.switch(new)
 
     def _group(self, local: LocalPartition) -> None:

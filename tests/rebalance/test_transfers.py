@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from rebalance.choice import Kind
+from rebalance.ports import MS
+from rebalance.stability import LOOK_MS
 from tests.rebalance.copies import Batch, Copies, Said, Settings, Taken, name_of
 from wal import records as r
 
@@ -445,3 +447,46 @@ def test_a_copy_that_its_primary_has_vouched_for_says_so_seldom() -> None:
     copies.said.clear()
     copies.wait(64)
     assert 8 <= copies.said.count("Settled") <= 64 // 8 + 4
+
+
+def test_a_copy_is_taken_anew_by_order() -> None:
+    """Nothing is emptied before the map says that nobody relies on it; then all of it comes from the primary."""
+    copies = three()
+    copies["n3"].spoil(0, "k4", "nobody wrote this")
+    name, anew = name_of(0), copies["n3"].anew
+    assert anew.order([("other", 0)]) == "n3 has no copy of other/0"
+    assert anew.order([name]) == ""
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"))
+    assert copies["n3"].rows(0), "that map was made before the order was told"
+    anew.told()
+    move(copies)
+    assert not copies["n3"].rows(0)
+    copies.run()
+    assert copies["n3"].demander.progress.kinds[name] == Kind.FULL
+    end(copies)
+    assert anew.as_object() == {"wanted": [], "loading": [], "kept": []}
+
+
+def test_a_copy_that_the_map_still_relies_on_is_not_emptied_by_order() -> None:
+    copies = three()
+    anew = copies["n3"].anew
+    assert anew.order([name_of(0)]) == ""
+    anew.told()
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"))
+    assert copies["n3"].rows(0) == copies["n1"].rows(0)
+    assert anew.as_object()["kept"] == ["acc/0"]
+
+
+def test_what_was_written_last_becomes_stable_on_every_copy() -> None:
+    copies = three()
+    copies["n1"].put(0, k1="last")
+    copies.run()
+    assert all(copy.replica.tails for copy in copies.copies.values())
+    for _ in range(3):
+        copies.now += LOOK_MS * MS
+        for copy in copies.copies.values():
+            copy.stability.tick()
+        copies.run()
+    assert not any(copy.replica.tails for copy in copies.copies.values())
+    assert {copy.replica.fragment(name_of(0)).stable for copy in copies.copies.values()} == {13}
+    copies.judge()
