@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.commands import free_port
 from tests.support.patience import PATIENCE_SECONDS, waiting
-from tests.tools.test_packages import BUILD, NOT_OURS
+from tests.tools.test_packages import NOT_OURS, WHEEL
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "first-hour.md"
@@ -33,13 +33,20 @@ def steps(text: str) -> Iterator[tuple[str, str]]:
 
 
 def environment_of(folder: Path) -> Path:
-    """A virtual environment with the package from its wheel. Its dependencies are the locked ones: they are lent to it."""
+    """A virtual environment with the package from its wheel, installed by pip.
+
+    Its dependencies are lent to it by the environment that runs the test, which has the locked ones. To install them anew
+    needs the network in each run: pip takes nothing from its own cache without asking an index first, and what is
+    installed here are no wheels any more.
+    """
     shutil.copytree(ROOT, folder / "tree", ignore=NOT_OURS)
-    make = [sys.executable, "-c", BUILD, str(folder)]
+    make = [sys.executable, "-c", WHEEL, str(folder)]
     subprocess.run(make, cwd=folder / "tree", check=True, capture_output=True, timeout=PATIENCE_SECONDS)
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True, timeout=PATIENCE_SECONDS)
+    venv = [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")]
+    subprocess.run(venv, check=True, timeout=PATIENCE_SECONDS)
     (wheel,) = folder.glob("*.whl")
-    pip = [str(folder / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "venv/bin/python"), "install", "--quiet", "--no-deps"]
+    pip += ["--no-index", str(wheel)]
     subprocess.run(pip, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     site = next((folder / "venv").glob("lib/python*/site-packages"))
     (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")

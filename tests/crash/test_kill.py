@@ -1,4 +1,4 @@
-"""Fifty kill cycles of real nodes under load; `make crash` does a thousand."""
+"""Thirty kill cycles of real nodes under load; `make crash` does a thousand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.crash.kills import KILLS, schedule
 from tests.crash.run import crash_run
 
-CYCLES = 25
+CYCLES = 15
 SEEDS = (1, 2)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK_JOB = Path(job.__file__)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _a_runtime_that_lives_for_a_minute() -> Iterator[None]:
+    """Java compiles no more than pays within it, and collects with one thread."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def flat(blocks: list[list[Record]]) -> list[Record]:
 
 
 def test_a_log_of_ten_kilobytes_cut_at_every_byte_is_refused_and_accepted_the_exact_prefix_of_whole_blocks() -> None:
-    blocks = assorted(22, 400)
+    blocks = assorted(10, 1350)
     disk = filled(blocks, ONE_SEGMENT)
     (name,) = disk.names()
     image = disk.image(name)
