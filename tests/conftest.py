@@ -7,7 +7,13 @@ as a line to paste (`@reproduce_failure`), and becomes an `@example` or a test o
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it runs in the background so, and every process below would be deaf to what tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("gate", derandomize=True, deadline=None, database=None)
 settings.register_profile("random", deadline=None, print_blob=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.patience import joined, next_line
+from tests.support.patience import PATIENCE_SECONDS, joined, next_line, waiting
 
 ROOT = Path(__file__).parent.parent
 BOUNDED = {"communicate", "join", "run", "check_call", "check_output", "wait"}
@@ -49,6 +49,9 @@ def endless(text: str) -> Iterator[tuple[int, str]]:
             case ast.For(iter=source) | ast.comprehension(iter=source):
                 if ast.unparse(source).endswith(".stdout") and id(node) not in watched:
                     yield source.lineno, f"for ... in {ast.unparse(source)}"
+            case ast.With(items=items):  # its end waits for that of the process
+                if "subprocess.Popen(" in ast.unparse(items[0]) and not any(BOUND.match(ast.unparse(i)) for i in items):
+                    yield node.lineno, ast.unparse(items[0])
 
 
 def test_no_test_waits_without_a_bound() -> None:
@@ -69,18 +72,36 @@ def test_no_test_waits_without_a_bound() -> None:
         "for line in process.stdout: print(line)",
         "next(line for line in process.stdout if line)",
         "with other(process): process.stdout.readline()",
+        "with subprocess.Popen(command) as process: process.kill()",
     ],
 )
 def test_a_wait_without_a_bound_is_noticed(line: str) -> None:
     assert len(list(endless(line))) == 1
-    assert list(endless(f"with waiting(process, 'line'):\n    {line}\nx.join(', ')")) == []
+    whole = line.replace(" as process:", " as process, waiting(process, 'end'):")
+    assert list(endless(f"with waiting(process, 'line'):\n    {whole}\nx.join(', ')")) == []
 
 
 def test_a_line_that_never_comes_is_a_failure_that_says_so() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, stdout=-1, text=True) as process:
+    endless_one = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(endless_one, stdin=-1, stdout=-1, text=True) as process, waiting(process, "end"):
         with pytest.raises(AssertionError, match=r"hangs: after 0\.05 s there was no sign of life"):
             next_line(process, "sign of life", 0.05)
         assert process.wait(5) == -9
+
+
+def test_what_is_run_in_the_background_hears_an_interrupt() -> None:
+    """A shell has its background jobs ignore SIGINT, and so would all that they start."""
+    heard = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    code = f"import subprocess, sys, tests.conftest; subprocess.run([sys.executable, '-c', {heard!r}], timeout=60)"
+    told = subprocess.run(
+        ["bash", "-c", 'trap "" INT; "$@"', "-", sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
+    assert told.stdout == "True\n"
 
 
 def test_a_thread_that_never_ends_is_a_failure_that_says_so() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from engine import aio
 from tests.support.commands import FORESHORE, HOSTILE, Node, damage_log, environment, foreshore, nodes, objects, wal
 from tests.support.directories import append, copies
-from tests.support.patience import PATIENCE_SECONDS, next_line
+from tests.support.patience import PATIENCE_SECONDS, next_line, waiting
 from tests.support.reconciled import NOW_MS, fragment_of
 from tests.wal import golden
 from tools.terminal import bytes_of, clean, plain, word
@@ -285,24 +285,27 @@ def test_a_live_node_is_followed_and_not_disturbed(tmp_path: Path) -> None:
     with nodes(tmp_path, "n1") as (node,):
         last = objects("dump", node.data)[-1]["lsn"]
         assert isinstance(last, int)
-        with subprocess.Popen(
-            [
-                *FORESHORE,
-                "wal",
-                "dump",
-                str(node.data),
-                "--from-lsn",
-                str(last + 1),
-                "--type",
-                "update",
-                "--follow",
-                "--limit",
-                "3",
-            ],
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            env=environment(),
-        ) as following:
+        with (
+            subprocess.Popen(
+                [
+                    *FORESHORE,
+                    "wal",
+                    "dump",
+                    str(node.data),
+                    "--from-lsn",
+                    str(last + 1),
+                    "--type",
+                    "update",
+                    "--follow",
+                    "--limit",
+                    "3",
+                ],
+                stdout=subprocess.PIPE,
+                encoding="utf-8",
+                env=environment(),
+            ) as following,
+            waiting(following, "end"),
+        ):
             _write(node, 5)
             out, _ = following.communicate(timeout=PATIENCE_SECONDS)
         assert [line.split()[2] for line in out.splitlines()] == ["update"] * 3
@@ -343,13 +346,16 @@ def test_a_reader_that_goes_away_ends_a_dump_quietly(left: list[Path]) -> None:
 
 @pytest.mark.processes
 def test_an_interrupt_is_no_traceback(left: list[Path]) -> None:
-    with subprocess.Popen(
-        [*FORESHORE, "wal", "dump", str(left[0]), "--follow"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        env=environment(),
-    ) as following:
+    with (
+        subprocess.Popen(
+            [*FORESHORE, "wal", "dump", str(left[0]), "--follow"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            env=environment(),
+        ) as following,
+        waiting(following, "end"),
+    ):
         assert next_line(following, "record").startswith("lsn=1 ")
         following.send_signal(signal.SIGINT)
         _, errors = following.communicate(timeout=PATIENCE_SECONDS)
