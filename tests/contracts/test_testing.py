@@ -70,14 +70,13 @@ def test_a_node_is_paused_stopped_and_loses_its_disk(tmp_path: Path) -> None:
             with pytest.raises(engine.UsageError, match=says):
                 wrong()
         nodes.kill("n1")
+        with pytest.raises(engine.UsageError, match="n1 does not run"):
+            nodes.kill("n1")
         (nodes.directory / "n1" / "identity.json").write_text("{")
         with pytest.raises(
             engine.Error, match=r"node n1 ended at its start; it said:\n(.*\n)*CorruptionError: .* cannot be read"
         ):
             nodes.restart("n1")
-        nodes.kill("n1")
-        with pytest.raises(engine.UsageError, match="n1 does not run"):
-            nodes.kill("n1")
     assert (tmp_path / "nodes" / "n1" / "identity.json").exists(), "a directory that was given stays"
 
 
