@@ -320,6 +320,7 @@ class Coordinator(Deciding):
         """This node became primary of a partition: finish what its decisions began, recover what has none."""
         core = self.core
         state = core.replica.partition(local.number)
+        self._over.pop(local.number, None)  # their records are among those that are read now
         start = b""
         while rows := core.replica.store.scan((DECISIONS, local.number), start, 256):
             for tx, entry in rows:
