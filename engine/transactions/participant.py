@@ -270,11 +270,14 @@ class Participant(Rule):
         core = self.core
         self.alarm.off()
         overdue = core.settings.in_doubt_ms * MS
-        for (tx, number), since in self._doubt_since.items():
+        for (tx, number), since in list(self._doubt_since.items()):
             if self.alarm.is_due(since + overdue, core.now):
                 prepare = core.replica.partition(number).prepared.get(tx)
-                primary = core.local[prepare.decision].placement.primary if prepare is not None else None
-                if prepare is not None and primary is not None:
+                if prepare is None:  # its end was in the log already when this node began to lead in another epoch
+                    del self._doubt_since[tx, number]
+                    continue
+                primary = core.local[prepare.decision].placement.primary
+                if primary is not None:
                     probe("tx.asked_for_outcome")
                     core.send(primary, Resolve(core.version, tx, prepare.decision, number))
                 self._doubt(tx, number, core.now)
