@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rebalance import table as topologies
 from tests.sim.lulls import TROUBLES, Lull
 from tests.sim.machine import Speed
+from tests.sim.majority import LostMajority
 from tests.sim.network import MS, Weather
 from tests.sim.oracles.ruined import Ruined
 from tests.sim.vault import MemoryVault
@@ -59,6 +60,7 @@ RATES = {
     "everybody": 0.4,  # all machines lose power at once
     "lull": 0.6,  # one thing stays wrong for long, and nothing else happens: the others must serve
     "weather": 3.0,  # loss, duplicates, delay, reordering; another one every few seconds
+    "lost-majority": 1.0,  # most voters' disks are gone at once, and an operator goes on by force from what is left
     "reset-lost": 2.0,  # an operator has what is LOST begin again, whatever that loses; and disks go that nobody can spare
 }
 """How often each kind comes, relative to the others, in a seed that has it."""
@@ -66,6 +68,9 @@ RATES = {
 GIVING_UP = "reset-lost"
 GIVING_UP_SHARE = 0.1
 """The share of the seeds in which an operator gives up what is LOST. Of what clients were told nothing is judged then."""
+MAJORITY_LOST = "lost-majority"
+MAJORITY_LOST_SHARE = 0.06
+"""The share of the seeds in which that happens; once in each."""
 LAST_RESORT_NS = 15_000 * MS
 """In the calm what is LOST is given up after so long, if its disks are gone."""
 
@@ -88,6 +93,7 @@ class Faults:
         self._images: dict[str, tuple[str, int, MemoryDisk, Vault]] = {}  # of a disk, and where its log ended
         self._ruined = Ruined()
         self._lull: Lull | None = None
+        self.majority = LostMajority(world, self._ruined, self._replace_disk)
         ways = Ways(world, self._draw)
         self._kinds: dict[str, Callable[[Machine], bool]] = {
             "power": self._power,
@@ -116,6 +122,7 @@ class Faults:
             "baseline": self._baseline,
             "checkpoint": self._checkpoint,
             "client": self._client,
+            "lost-majority": lambda _: self.majority.strike(self._draw),
             "reset-lost": self._reset_lost,
             "everybody": self._everybody,
             "lull": self._begin_lull,
@@ -198,7 +205,7 @@ class Faults:
         self.world.after(self._draw.choice([20 * MS, 500 * MS, 2_000 * MS, 6_000 * MS]), self._start, machine)
 
     def _start(self, machine: Machine) -> None:
-        if machine.up or machine.gone:
+        if machine.up or machine.gone or machine.name in self.majority.buried:
             return
         machine.disk.repair()
         if self._draw.random() < 0.5 and machine.name not in self._images:

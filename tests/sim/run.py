@@ -19,7 +19,7 @@ from engine.turn.settings import Settings
 from rebalance.affinity import assign
 from tests.sim.costs import COSTS
 from tests.sim.draws import Draws
-from tests.sim.faults import GIVING_UP, GIVING_UP_SHARE, RATES, Faults
+from tests.sim.faults import GIVING_UP, GIVING_UP_SHARE, MAJORITY_LOST, MAJORITY_LOST_SHARE, RATES, Faults
 from tests.sim.knobs import AS_DRAWN, Knobs
 from tests.sim.machine import Speed
 from tests.sim.network import MS
@@ -133,13 +133,15 @@ def run_seed(
     if shape.partitions:
         settings = msgspec.structs.replace(settings, partitions=shape.partitions)
     lmdb = draw.random() < LMDB_SHARE
-    common = [kind for kind in RATES if kind != GIVING_UP]
+    common = [kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST)]
     swarm = {kind: RATES[kind] for kind in common if draw.random() < 0.5}
     while len(swarm) < 6:
         kind = draw.choice(common)
         swarm[kind] = RATES[kind]
     if draws.of("operator").random() < GIVING_UP_SHARE:
         swarm[GIVING_UP] = RATES[GIVING_UP]
+    if draws.of("lost majority").random() < MAJORITY_LOST_SHARE:
+        swarm[MAJORITY_LOST] = RATES[MAJORITY_LOST]
     used = dict(rates) if rates is not None else swarm
     if lmdb:
         used.pop("old-disk", None)
@@ -207,6 +209,7 @@ def _live(
     recorder = Recorder(world)
     load, faults = Load(recorder), Faults(world, rates, pause_ns=pause_ns)
     load.given_up = oracles.ledger.given_up
+    faults.majority.ledger = oracles.ledger
     bulk: Bulk | None = None
     try:
         first = world.add_client("c0")
