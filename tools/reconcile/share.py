@@ -20,6 +20,7 @@ from rebalance.table import Placement
 from tools.reconcile.compare import core_of, cut_of
 from tools.reconcile.copies import Copy, Level
 from tools.reconcile.evidence import ask, attributed
+from tools.reconcile.findings import Finding, Kind
 from tools.reconcile.survey import Share
 from tools.reconcile.task import Read, ShareResult, Task
 from tools.reconcile.uncollected import uncollected
@@ -66,7 +67,8 @@ def open_share(path: str, partitions: Sequence[int]) -> tuple[State | None, dict
 def log_rows(state: State, wanted: Container[Fragment], above: Mapping[Fragment, int]) -> LogRows:
     """What a log says of each key of some fragments, up to where the state was folded.
 
-    Of fragments of which some copy is `above` a counter, it keeps every later update, as far as the log goes by now.
+    Of fragments of which some copy is `above` a counter, it keeps every later update, as far as the log goes by now. A
+    write that cannot be opened is told (`unopened`): then nothing that this log says is the whole of it.
     """
     rows = LogRows(wanted.__contains__, above)
 
@@ -74,7 +76,8 @@ def log_rows(state: State, wanted: Container[Fragment], above: Mapping[Fragment,
         rows.beyond = block.first_lsn > state.lsn
         rows.take(block.records)
 
-    skim(state.path / "wal", take, to_lsn=None if above and state.damage is None else state.lsn or None)
+    found = skim(state.path / "wal", take, to_lsn=None if above and state.damage is None else state.lsn or None)
+    rows.unopened = next((str(one) for one in found if one.kind == "newer"), "")
     return rows
 
 
@@ -121,6 +124,9 @@ class _OfDirectories(Task[State]):
             node = state.identity.node
             if node in asked:
                 log = log_rows(state, asked[node], {name: above[name] for name in asked[node] if name in above})
+                if log.unopened:
+                    self.add(Finding(Kind.UNREADABLE, on=[node], detail=log.unopened))
+                    continue
                 self.said |= {name: (node, log.fragments.get(name) or LogSaid()) for name in asked[node]}
 
     def read(self, name: Fragment, states: Sequence[State], copies: Sequence[Copy], placement: Placement) -> Read:

@@ -139,6 +139,8 @@ class LogRows:
         self.fragments: dict[Fragment, Rows] = {}
         self.beyond = False
         """Set this where the log goes on beyond what the store was folded with: then only later updates are noted."""
+        self.unopened = ""
+        """Why some write of it could not be opened."""
         self._above = above if above is not None else {}
         self._wanted = wanted
         self._prepared: dict[tuple[TxId, int], list[r.Write]] = {}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.offline.directory import read_directory
-from engine.state.store import Entry
+from engine.state.store import CheckpointImage, Entry
+from engine.state.store_lmdb import LmdbStore
 from tests.support.directories import append, copies, replace
-from tests.support.reconciled import IN_DOUBT, NOW_MS, fragment_of
+from tests.support.reconciled import IN_DOUBT, NOW_MS, PARTITIONS, fragment_of
 from tools.reconcile import Finding, Kind, check
 from tools.reconcile.findings import printable, raw_key
-from wal import Block, inspect
+from tools.reconcile.sketch import sketch_of
+from wal import Block, inspect, list_segments
 from wal import records as r
 
 
@@ -68,6 +71,25 @@ def test_histories_part_at_one_record(odd: int, stopped: list[Path], tmp_path: P
     assert {(t["tx"], t["counter"], t["map"], t["key"]) for t in finding.evidence.values()} == {
         (IN_DOUBT.hex(), began + odd + 1, version, "k350")
     }
+
+
+def test_a_log_of_which_a_write_cannot_be_opened_is_told_and_proves_nothing(stopped: list[Path], tmp_path: Path) -> None:
+    """Its checksum is right, so another version wrote it so; who reads the log for its transactions passes it by."""
+    directories = copies(stopped, tmp_path)
+    namespace, number = fragment_of(b"k352")
+    with read_directory(directories[0]) as state:
+        lwm, epoch = state.fragments[namespace, number].counter.lwm, state.partitions[number].epoch
+    keys: list[Any] = [7]
+    append(directories[0], [r.Update([r.Write(namespace, number, epoch, lwm, keys, [b""])])], now_ms=NOW_MS)
+    store = LmdbStore(directories[0] / "store")
+    store.write(CheckpointImage(list_segments(directories[0] / "wal")[-1].last_lsn, {}, {}, {}, cleared=[], rows={}))
+    store.close()
+    report = check([str(path) for path in directories])
+    assert [(f.kind, f.on) for f in report.decoded()] == [(Kind.UNREADABLE, ["n1"])]
+    assert "cannot be decoded" in next(report.decoded()).detail
+    assert (report.exit_code, report.summary.verdict) == (3, "incomplete")
+    assert all("cannot be decoded" in why for why in sketch_of(str(directories[0])).unread.values()), "and to a sketch"
+    assert (len(sketch_of(str(directories[0])).unread), sketch_of(str(directories[1])).unread) == (PARTITIONS, {})
 
 
 def test_a_key_is_shown_and_read_back() -> None:
