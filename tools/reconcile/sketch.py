@@ -193,7 +193,8 @@ def sketch_of(path: str) -> Sketch:
     with state:
         log = log_rows(state, _Every(), {}) if told.told.ended_ms and not told.told.damage else None
         if log is not None and log.unopened:
-            log, unread = None, unread | dict.fromkeys(every, log.unopened)
+            unread |= dict.fromkeys(every, log.unopened)
+            log = None
         fragments = [_sketched(state, name, log, told.topology.partitions) for name in sorted(state.fragments)]
         return Sketch(
             survey=told, version=state.version, partitions=dict(state.partitions), fragments=fragments, unread=unread
