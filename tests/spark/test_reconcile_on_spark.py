@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.turn.settings import Settings
-from tests.support.directories import SEGMENT_BYTES, append, build, copies
+from tests.support.directories import SEGMENT_BYTES, append, archive, build, copies
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, story
 from tools.reconcile import Report, Values, check
@@ -86,6 +86,8 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
 
         _the_tables_of_the_data_source(spark, several, tmp_path / "exported")
 
+        _archives_are_read_as_segments(spark, on_spark, tmp_path)
+
         _a_stream_of_the_log(spark, damaged("nothing", stopped, tmp_path / "followed"), tmp_path / "stream")
 
         local = CliRunner().invoke(app, ["check", *several, "--json"])
@@ -94,6 +96,23 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
         assert on_spark(abs, [-4]) == [4], "a session that somebody else began goes on"
     finally:
         spark.stop()
+
+
+def _archives_are_read_as_segments(spark: SparkSession, on_spark: OnSpark, to: Path) -> None:
+    """Directories whose old segments are archives: the same rows of the log, and the same findings."""
+    small = Settings(partitions=PARTITIONS, wal_segment_bytes=8 << 10)
+    plain = build(to / "segments", story, settings=small, stop=True)
+    archived = copies(plain, to / "archives")
+    for directory in archived:
+        archive(directory)
+        assert list((directory / "wal").glob("*.walz"))
+    said = []
+    for directories in ([str(path) for path in plain], [str(path) for path in archived]):
+        rows = spark.read.format("foreshore").option("kind", "wal").load(",".join(directories))
+        places = rows.select("node", "lsn", "partition", "counter").collect()
+        said.append((sorted(map(tuple, places)), check(directories, engine=on_spark).findings_bytes()))
+    assert said[0] == said[1]
+    assert len(said[0][0]) > 500
 
 
 def _a_stream_of_the_log(spark: SparkSession, directories: list[str], to: Path) -> None:
