@@ -66,6 +66,11 @@ class Anew(Rule):
                 core.note(f"{fragment_name(name)} is not taken anew: no other copy of it was in sync")
                 self.kept[name] = None
             del self.wanted[name]
+        self.step()
+
+    def step(self, _: NewMap | None = None) -> None:
+        """Copies that are in sync by now do not load any more."""
+        core = self.core
         self.loading = {n: None for n in self.loading if core.local[n[1]].role is Role.MOVING}
 
     def as_object(self) -> dict[str, list[str]]:

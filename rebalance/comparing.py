@@ -97,6 +97,7 @@ class Comparison:
         "partition",
         "record",
         "round",
+        "said",
         "theirs",
         "void",
     )
@@ -113,6 +114,7 @@ class Comparison:
         self.mine: list[Contents] | None = None
         self.theirs: list[Contents] | None = None
         self.answered = False
+        self.said = 0  # the round in which the copy answered
         self.void = False  # nothing can come of it: ask anew
 
     def counted(self) -> None:
@@ -129,11 +131,11 @@ class Comparison:
         """Another primary will ask."""
         self.void = True
 
-    def answer(self, contents: list[Contents] | None) -> None:
-        """The copy has said what it has, or that it cannot say."""
+    def answer(self, contents: list[Contents] | None, said: int) -> None:
+        """The copy has said, in this round, what it has, or that it cannot say."""
         if self.answered:
             return
-        self.theirs, self.answered = contents, True
+        self.theirs, self.answered, self.said = contents, True, said
         self.void = self.void or contents is None
         if self.mine is not None:
             self._conclude(self)

@@ -201,7 +201,7 @@ class Demander(Rule):
         credit = core.settings.supply_credit
         core.send(
             session.supplier,
-            Demand(core.version, session.number, numbers, haves, credit=credit, part=part, parts=len(session.parts)),
+            Demand(core.fence, session.number, numbers, haves, credit=credit, part=part, parts=len(session.parts)),
         )
 
     def _ask_again(self, session: _Session) -> None:
@@ -213,7 +213,7 @@ class Demander(Rule):
             self._ask(session, part)
         if session.batch:
             credit = core.settings.supply_credit
-            core.send(session.supplier, Credit(core.version, session.number, session.batch, credit, again=True))
+            core.send(session.supplier, Credit(core.fence, session.number, session.batch, credit, again=True))
 
     # What is supplied.
 
@@ -225,7 +225,7 @@ class Demander(Rule):
             return
         session.heard_at = core.now
         if message.batch <= session.batch:
-            core.send(sender, Credit(core.version, session.number, session.batch, 0))
+            core.send(sender, Credit(core.fence, session.number, session.batch, 0))
             return
         if message.batch - session.batch <= 4 * core.settings.supply_credit:
             session.ahead[message.batch] = message
@@ -236,12 +236,12 @@ class Demander(Rule):
         """Take the next batches, as many as the turn has room for."""
         core = self.core
         session.taking = False
-        if self._sessions.get(session.supplier) is not session or not may_act(core, core.version):
+        if self._sessions.get(session.supplier) is not session or not may_act(core, core.fence):
             return
         while (batch := session.ahead.pop(session.batch + 1, None)) is not None:
             session.batch += 1
             self._take(session, batch)
-            core.send(session.supplier, Credit(core.version, session.number, session.batch, 1))
+            core.send(session.supplier, Credit(core.fence, session.number, session.batch, 1))
             if batch.last:
                 self._end(session)
                 return

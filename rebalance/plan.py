@@ -360,6 +360,15 @@ def _place(
     return _changed(old, Placement(0, epoch, tuple(owners), (primary, *in_sync)))
 
 
+def placed_beside(old: Placement, ideal: Sequence[NodeId], whole: Sequence[NodeId]) -> Placement:
+    """Where a partition is once these MOVING copies are in sync as well; whoever is surplus with that stays for now."""
+    in_sync = [*old.in_sync, *whole]
+    wanted = [n for n in ideal if n in in_sync and n != old.owners[0]]
+    extra = [n for n in in_sync if n not in wanted and n != old.owners[0]]
+    held = (old.owners[0], *wanted, *extra)
+    return _changed(old, Placement(0, old.epoch, (*held, *(n for n in old.owners if n not in held)), held))
+
+
 def _standing_in(extra: Sequence[NodeId], ideal: Sequence[NodeId], have: Sequence[NodeId]) -> list[NodeId]:
     """The copies that are not where they should be, and stay as long as too few others are."""
     return list(extra[: max(0, len(ideal) - len(have))])

@@ -158,8 +158,8 @@ class Fence(Protocol):
     """What the fence is made of (`may_act`): the committed map, and what this node is under it."""
 
     @property
-    def version(self) -> Version:
-        """The map's version."""
+    def fence(self) -> Version:
+        """Of the committed map, or of the last one before it that was no light step."""
         ...
 
     @property
@@ -246,10 +246,10 @@ class Node(Fence, Protocol):
 def may_act(node: Fence, version: Version) -> bool:
     """The fence, said once: whether this node may act on what was said under `version`.
 
-    Not if its own map is another one; not after it has reported to an exchange, which rests on what it said then; and not
-    while the map lists another life of it. What was said is said again under the map that comes of it.
+    Not if its own map is another one, light steps aside; not after it has reported to an exchange, which rests on what it
+    said then; and not while the map lists another life of it. What was said is said again under the map that comes of it.
     """
-    return version == node.version and not node.frozen and node.serving
+    return version == node.fence and not node.frozen and node.serving
 
 
 def leads(node: Fence, number: int) -> LocalPartition | None:

@@ -97,7 +97,7 @@ class Promotion(Rule):
                 if answer is None:
                     by_survivor.setdefault(survivor, []).append(mine)
         for survivor, copies in by_survivor.items():
-            core.send(survivor, AskTail(core.version, copies))
+            core.send(survivor, AskTail(core.fence, copies))
         core.work += work
         if self._alone or self._unasked:
             self._going_on = True
@@ -145,7 +145,7 @@ class Promotion(Rule):
 
     def on_tail(self, sender: NodeId, message: Tail) -> None:
         """Collect a survivor's answers; a partition whose survivors have all answered is finished."""
-        if message.version != self.core.version:
+        if message.version != self.core.fence:
             return
         self.core.work += sum(FINISH_WORK + len(answer.fragments) for answer in message.copies)
         for answer in message.copies:

@@ -45,6 +45,7 @@ class Settling:
         self._marks: dict[int, dict[str, int]] = {}
         self._rounds: dict[int, int] = {}  # partition -> how often it was said to be settled
         self._pauses: dict[int, int] = {}  # partition -> times `retransmit_ms` until it is said again
+        self._void: dict[int, int] = {}  # partition -> as often before it began again; answers to that mean nothing now
         self._stuck: dict[Fragment, tuple[int, int]] = {}  # short of its mark -> (where it stands, since when)
         self.answers = Answers(core)
 
@@ -65,6 +66,8 @@ class Settling:
 
     def begin(self, number: int, when: int) -> None:
         """Say that a partition is settled, then."""
+        if number not in self._when:
+            self._void[number] = self._rounds.get(number, 0)
         self._when[number] = when
         self._order += 1
         heappush(self._due, (when, self._order, number))
@@ -98,7 +101,7 @@ class Settling:
         core.send(
             primary,
             Settled(
-                core.version,
+                core.fence,
                 number,
                 [(ns, f.counter.lwm, f.recent_digests()) for ns, f in state.fragments.items()],
                 [tx for tx, prepare in state.prepared.items() if not prepare.writes],
@@ -128,6 +131,9 @@ class Settling:
         core, number = self.core, message.partition
         if number not in self._when or core.local[number].placement.primary != sender:
             return
+        if message.wrong and message.round <= self._void.get(number, 0):
+            probe("demand.differed_before")
+            return  # it was said of what this copy had before it began again
         if message.wrong:
             probe("demand.digest_differed")
             often = 0

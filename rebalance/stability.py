@@ -70,4 +70,4 @@ class Stability(Rule):
         """The partition, if this node speaks for it."""
         core = self.core
         local = leads(core, name[1])
-        return local if local is not None and local.role is not Role.DRAINING and may_act(core, core.version) else None
+        return local if local is not None and local.role is not Role.DRAINING and may_act(core, core.fence) else None

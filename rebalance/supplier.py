@@ -124,7 +124,7 @@ class SupplySide(Rule):
         if self._sessions.get(session.node) is not session:
             return
         numbers, haves = session.demanded[0]
-        first = Supply(core.version, session.number, 0)
+        first = Supply(core.fence, session.number, 0)
         work = 0
         while numbers and work < PLAN_WORK:
             number = numbers.pop()
@@ -152,6 +152,10 @@ class SupplySide(Rule):
         local = core.local[number] if number < len(core.local) else None
         if local is None or not local.active or local.placement.standing_of(sender) is not Standing.MOVING:
             first.later.append(number)
+            return 0
+        if self.vouching.stands_for(number, sender):
+            probe("supply.demanded_though_vouched_for")
+            first.later.append(number)  # it is said again, or was delayed: the copy is waited for already
             return 0
         self.vouching.begin_anew(local, sender)
         state = core.replica.partition(number)
@@ -229,7 +233,7 @@ class SupplySide(Rule):
     def _resend(self, session: _Session, credit: int) -> None:
         probe("supply.sent_again")
         for batch in session.sent.values():
-            self.core.send(session.node, _at(batch, self.core.version))
+            self.core.send(session.node, _at(batch, self.core.fence))
         session.credit = max(0, credit - len(session.sent))
         self._advance(session)
 
@@ -263,7 +267,7 @@ class SupplySide(Rule):
         while session.credit > 0 and not session.over:
             if session.firsts:
                 first = msgspec.structs.replace(session.firsts.popleft(), batch=session.batch + 1)
-                self._send(session, _at(first, core.version))
+                self._send(session, _at(first, core.fence))
             elif not session.planned:
                 return
             elif session.fetch:
@@ -367,7 +371,7 @@ class SupplySide(Rule):
         last: bool = False,
     ) -> Supply:
         return Supply(
-            self.core.version,
+            self.core.fence,
             session.number,
             session.batch + 1,
             writes=writes or [],

@@ -120,6 +120,8 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
 
     `listed`, of the disks that are away and counted on: the life that a map listed last, and which map. It made void what
     other lives on that disk had claimed before, also for whoever missed it.
+
+    `fence`, in a map that came by a light step (`rebalance.steps`): the version of the last one that did not.
     """
 
     version: Version
@@ -140,6 +142,12 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     interventions: tuple[Intervention, ...] = ()
     aside: dict[NodeId, int] = {}  # msgspec copies it
     listed: dict[str, tuple[int, Version]] = {}
+    fence: Version = NO_VERSION
+
+    @property
+    def fenced(self) -> Version:
+        """The version by which what nodes say of their copies is fenced: of the last map that was no light step."""
+        return self.fence if self.fence != NO_VERSION else self.version
 
     def member(self, node: NodeId) -> Member | None:
         """The member entry of `node`, if it is one."""

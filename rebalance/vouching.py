@@ -50,7 +50,7 @@ class Vouching:
         if not may_act(core, message.version):
             return
         local = leads(core, number)
-        if local is None or local.placement.standing_of(sender) is not Standing.MOVING:
+        if local is None or local.placement.standing_of(sender) is not Standing.MOVING or self.stands_for(number, sender):
             return
         state = core.replica.partition(number)
         theirs = {namespace: (lwm, digests) for namespace, lwm, digests in message.fragments}
@@ -63,7 +63,7 @@ class Vouching:
         if wrong:
             probe("supply.digest_differed")
             self.begin_anew(local, sender)
-            core.send(sender, Settle(core.version, number, [], wrong, ended=[], prepares=[], round=message.round))
+            core.send(sender, Settle(core.fence, number, [], wrong, ended=[], prepares=[], round=message.round))
             return
         core.work += len(state.fragments)
         marks = self.pending.get(number, {}).get(sender)
@@ -80,7 +80,7 @@ class Vouching:
         else:
             core.send(
                 sender,
-                Settle(core.version, number, list(marks.items()), [], ended=ended, prepares=lacking, round=message.round),
+                Settle(core.fence, number, list(marks.items()), [], ended=ended, prepares=lacking, round=message.round),
             )
 
     def _compare(self, local: LocalPartition, node: NodeId, message: Settled) -> None:
@@ -90,7 +90,7 @@ class Vouching:
             return
         asked = self._comparisons.get((number, node))
         if asked is not None and not asked.void and message.compared == asked.round:
-            asked.answer(message.contents)
+            asked.answer(message.contents, message.round)
         if asked is not None and not asked.void and core.now < asked.asked_at + PATIENCE * core.settings.retransmit_ms * MS:
             return
         if asked is not None:
@@ -119,14 +119,21 @@ class Vouching:
             self.differed[name, node] = self.differed.get((name, node), 0) + 1
             core.note(f"{node} has other contents of {namespace}/{local.number} than this node: it is to take them in full")
         self.begin_anew(local, node)
-        core.send(node, Settle(core.version, local.number, [], wrong, ended=[], prepares=[], round=0))
+        core.send(node, Settle(core.fence, local.number, [], wrong, ended=[], prepares=[], round=asked.said))
+
+    def stands_for(self, number: int, node: NodeId) -> bool:
+        """Whether this node vouches for a copy. It stays with that until another map comes, whatever the copy says.
+
+        The word may have gone into a light step that is decided already, and relies on this node to wait for the copy.
+        """
+        return (number, node) in self.vouched
 
     def begin_anew(self, local: LocalPartition, node: NodeId) -> None:
         """The copy begins again: do not wait for it."""
+        assert not self.stands_for(local.number, node), f"{node}'s copy of partition {local.number} was vouched for"
         self._comparisons.pop((local.number, node), None)
         if self._forget(local.number, node):
             self._regroup(local)
-        self.vouched.pop((local.number, node), None)
 
     def _forget(self, number: int, node: NodeId) -> bool:
         """A copy is not waited for any more; whether it was."""

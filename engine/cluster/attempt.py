@@ -92,6 +92,29 @@ class Attempt:
             and not set_back(node, single.life, earlier(single.life, self.claims, heard))
         ]
 
+    def lasts(self, topology: Topology) -> bool:
+        """Whether the promises hold for what follows this map, too: of a majority of its voters, in the lives it lists.
+
+        And the map must say where on their disks these promises lie, so that a disk which forgets one has no vote. Every
+        member must know of promises that last, and of light steps.
+        """
+        claimed = {(c.node, c.allocation, c.incarnation): c.durable_lsn for c in topology.claims}
+        known = dict.fromkeys(
+            m.node
+            for m in topology.members
+            if (promise := self.promises.get(m.node)) is not None
+            and promise.lasts
+            and (promise.life.allocation, promise.life.incarnation) == (m.allocation, m.incarnation)
+        )
+        held = [
+            n
+            for n in topology.voters
+            if n in known
+            and (life := self.promises[n].life).allocation == disk_of(topology, n)
+            and claimed.get((n, life.allocation, life.incarnation), 0) >= self.promises[n].voted_lsn > 0
+        ]
+        return len(held) >= topology.majority and len(known) == len(topology.members)
+
     def change(self, topology: Topology, claims: Claims, map_hash: int) -> Change:
         """What is to be planned, with those candidates who have answered."""
         intent, singles = self.intent, self.singles

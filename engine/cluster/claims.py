@@ -46,12 +46,19 @@ class Claims:
         self._heard, self._logged = dict(self._sure), dict(self._sure)
         self._voided_by = replica.claimed_at
         if self.core.topology is not None:
-            self._void_older(self.core.topology, every_life=replica.claimed_at == self.core.version)
+            self._void_older(self.core.topology, every_life=replica.claimed_at >= self.core.fence)
 
     def switch(self) -> None:
         """A new map: what it says of a node rests on the life that it lists; what other lives claimed is void."""
         assert self.core.topology is not None
         self._void_older(self.core.topology, every_life=False)
+
+    def step(self) -> None:
+        """A light step: it lists nobody anew, and settles nothing."""
+        topology = self.core.topology
+        assert topology is not None
+        self.learn(topology.claims)
+        self._settled_by = topology.version
 
     def _void_older(self, topology: Topology, *, every_life: bool) -> None:
         listed = self._listed = {m.node: (m.node, m.allocation, m.incarnation) for m in topology.members}

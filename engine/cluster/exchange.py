@@ -16,7 +16,8 @@ map exchange:
  Commit(map)          ------->    log it, switch to it
 ```
 
-A map that was accepted under an earlier ballot is proposed again instead of a new one: it may be committed already. The
+A promise holds for all versions that follow, until a higher ballot: what moves no primary is decided by light steps under
+one that stands (`engine.cluster.steps`). A map that was accepted under an earlier ballot is proposed again instead of a new one: it may be committed already. The
 failure detector only decides when to try; a wrong suspicion costs time and never safety. Whoever missed a commit learns
 the map from the next message that carries a newer version. A coordinator is whoever is the oldest member that is not
 suspected, in its own opinion; two of them are harmless, because ballots order them.
@@ -68,7 +69,7 @@ class Exchange(Rule):
         detector: Detector,
         claims: Claims,
         *,
-        switch: Callable[[Topology], None],
+        switch: Callable[[Topology, bool], None],
         drained: Callable[[Sequence[int]], list[str]],
         break_locks: Callable[[Sequence[int]], None],
         vouched: Callable[[], list[tuple[int, NodeId]]],
@@ -84,6 +85,7 @@ class Exchange(Rule):
         self._break_locks = break_locks
         self._vouched = vouched
         self.attempt: Attempt | None = None
+        self.standing: Ballot | None = None  # which a majority has promised, in the lives that the map lists
         self.draining: Announce | None = None  # announced, the single map is not sent yet
         self._drain_until = 0
         self._coordinator: NodeId = ""
@@ -98,9 +100,8 @@ class Exchange(Rule):
 
     @property
     def promised(self) -> Ballot:
-        """The highest ballot promised for the version after the committed one."""
-        after, ballot = self.core.replica.promised
-        return ballot if after == self.core.version else NO_BALLOT
+        """The highest ballot promised: for the version after the committed one, and for all that follow."""
+        return self.core.replica.promised[1]
 
     @property
     def accepted(self) -> tuple[Ballot, bytes]:
@@ -113,7 +114,7 @@ class Exchange(Rule):
         """The id of the cluster that this node agreed to form, as long as it is in none."""
         return topologies.decode(self.accepted[1]).cluster if self.core.topology is None and self.accepted[1] else ""
 
-    def _same_version(self, sender: NodeId, after: Version) -> bool:
+    def same_version(self, sender: NodeId, after: Version) -> bool:
         """Whether a message is about the version after ours; else bring whoever is behind up to date."""
         if after < self.core.version:
             self.send_map(sender)
@@ -132,7 +133,7 @@ class Exchange(Rule):
     def on_announce(self, sender: NodeId, message: Announce) -> None:
         """Promise, drain what is handed over, then report."""
         core = self.core
-        if not self._same_version(sender, message.after):
+        if not self.same_version(sender, message.after):
             return
         self.highest_seen = max(self.highest_seen, message.ballot.round)
         if message.ballot < self.promised:
@@ -141,6 +142,7 @@ class Exchange(Rule):
             return
         if message.ballot > self.promised:
             core.vote(r.Promised(message.after, message.ballot))
+            self.standing = None
             self.draining, self.single = message, None
             self._drain_until = core.now + core.settings.exchange_drain_ms * MS
             self._coordinator = sender
@@ -155,6 +157,7 @@ class Exchange(Rule):
                 life=core.life,
                 voted_lsn=core.voted_lsn,
                 claims=self.claims.sure(),
+                lasts=True,
             ),
         )
         if self.single is not None:
@@ -198,7 +201,7 @@ class Exchange(Rule):
     def on_propose(self, sender: NodeId, message: Propose) -> None:
         """Put the proposed map on disk, unless a higher ballot was promised."""
         core = self.core
-        if not self._same_version(sender, message.after):
+        if not self.same_version(sender, message.after):
             return
         if message.ballot < self.promised:
             probe("exchange.refused_proposal")
@@ -238,11 +241,12 @@ class Exchange(Rule):
         self.core.log(r.Committed(topology.version, encoded))
         self.core.voted_lsn = 0  # nobody was promised anything about what follows
         self.core.map_hash = topologies.hash_of(encoded)
+        still = self.core.frozen or self.draining is not None
         self.draining, self.single, self.held_up = None, None, []
-        self.attempt = None
+        self.attempt = self.standing = None
         self.retry_at = 0
         self.core.frozen = False
-        self._switch(topology)
+        self._switch(topology, still)
 
     # Coordinator.
 
@@ -251,6 +255,7 @@ class Exchange(Rule):
         core = self.core
         assert core.topology is not None, "a cluster that is not formed has no exchange"
         self.highest_seen = max(self.highest_seen, self.promised.round) + 1
+        self.standing = None
         ballot = Ballot(self.highest_seen, core.node)
         deadline = core.attentive + (core.settings.exchange_drain_ms + core.settings.exchange_retry_ms) * MS
         self.attempt = Attempt(core.version, ballot, intent, deadline, self.claims.known())
@@ -366,10 +371,13 @@ class Exchange(Rule):
             if told:  # chosen already, whatever this disk says; and first of all, so that what follows is understood
                 core.send_early(tuple(told), Commit(topology.version, encoded))
             self.adopt(topology, encoded)
+            self.standing = attempt.ballot if attempt.lasts(topology) else None
 
     def on_refuse(self, sender: NodeId, message: Refuse) -> None:
         """Somebody promised a higher ballot: try again above it, a little later than whoever holds it."""
         self.highest_seen = max(self.highest_seen, message.promised.round)
+        if message.ballot == self.standing:
+            self.standing = None
         attempt = self.attempt
         if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
             probe("exchange.outbid")

@@ -19,6 +19,7 @@ from engine.cluster.leaving import Leaving
 from engine.cluster.names import Names
 from engine.cluster.orders import Orders
 from engine.cluster.pace import MUTE_SUSPICIONS, Pace
+from engine.cluster.steps import Steps
 from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, ResetLost, SetBaseline
 from engine.messages.cluster import ToMembership
 from engine.turn.core import Core
@@ -48,6 +49,7 @@ class Membership(Rule):
         claims: Claims,
         names: Names,
         exchange: Exchange,
+        steps: Steps,
         supply: SupplySide,
         anew: Anew,
         stalled: Callable[[int], list[NodeId]],
@@ -59,6 +61,7 @@ class Membership(Rule):
         self.claims = claims
         self.names = names
         self.exchange = exchange
+        self.steps = steps
         self.supply = supply
         self.anew = anew
         self._frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
@@ -66,12 +69,12 @@ class Membership(Rule):
         self._joins: dict[NodeId, tuple[int, Version]] = {}  # who asks to join -> when it last did, and with which map
         self.leaving = Leaving(core, detector)
         self.pace = Pace(core)
-        self._caught_up: dict[tuple[int, NodeId], None] = {}
         self._emptied: dict[NodeId, None] = {}  # who has a copy that is in sync by the map and was emptied
         self.orders = Orders(core, detector)
         self._reason_since: int | None = None
         self._led_since: int | None = None  # when the exchange began that this node leads
         self._rest_until = 0
+        self._stepped_at = 0
         self._next_heartbeat = 0
         self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
         self._look_at = 0  # when to look again whether an exchange is due
@@ -104,11 +107,11 @@ class Membership(Rule):
             said = message.durable_lsn, message.voted_lsn
             self.claims.note(sender, message.life, *said, version=message.version)
         if message.version < self.core.version:
-            self.exchange.send_map(sender)
+            if self.core.now - self._stepped_at >= self.core.settings.heartbeat_ms * MS:
+                self.exchange.send_map(sender)  # unless it was told of a light step just now
             return
         if message.version == self.core.version:
             self.detector.note_silent(sender, message.silent)
-        if message.version == self.core.version:
             self._note_pace(sender, message)
         if message.version == self.core.version and message.frozen:
             self._frozen[sender] = None
@@ -157,11 +160,6 @@ class Membership(Rule):
             core.task(Connect(message.node, message.address))
         self._joins[message.node] = core.now, message.version
 
-    def on_caught_up(self, message: CaughtUp) -> None:
-        """A primary vouches for copies."""
-        if message.version == self.core.version:
-            self._caught_up |= dict.fromkeys((partition, node) for partition, node in message.copies)
-
     # Commands.
 
     def candidates(self) -> dict[NodeId, Candidate]:
@@ -189,7 +187,7 @@ class Membership(Rule):
             self._rest_until = core.now + min(REST * (core.now - self._led_since), REST_MS_MAX * MS)
             self._led_since = None
         self._frozen = {}
-        self._caught_up = {}
+        self.steps.caught_up = {}
         self._emptied = {}
         self._reason_since = None
         self.leaving.switch(topology)
@@ -202,6 +200,13 @@ class Membership(Rule):
                 core.task(Connect(member.node, member.address))
                 self.detector.expect(member.node)
         core.beat(core.peers(), self._heartbeat())
+
+    def step(self, _: NewMap) -> None:
+        """A light step: the same members as before, and some copies more that count."""
+        core = self.core
+        self.claims.step()
+        self._reason_since, self._stepped_at = None, core.now
+        core.effects.beat = (core.peers(), self._heartbeat())
 
     def tick(self) -> None:
         """Beat, look who is silent, and begin an exchange if this node should."""
@@ -272,7 +277,7 @@ class Membership(Rule):
         if leader is None:
             return
         if self.supply.vouching.vouched and core.serving:
-            core.send(leader, CaughtUp(core.version, list(self.supply.vouching.vouched)))
+            core.send(leader, CaughtUp(core.fence, list(self.supply.vouching.vouched), self.claims.sure()))
 
     def _heartbeat(self) -> Heartbeat:
         core, topology = self.core, self.core.topology
@@ -350,6 +355,8 @@ class Membership(Rule):
         lost = any(m.node not in names for m in topology.members)
         if not lost and waited < core.settings.exchange_delay_ms * MS:
             return
+        if intent.can_wait and self.steps.take():
+            return
         if intent.can_wait and core.now < self._rest_until:
             return
         if not topology.carried_by(names):
@@ -364,7 +371,7 @@ class Membership(Rule):
         lost = [m.node for m in topology.members if m.node not in names]
         joins = [c.node for c in alive if not _is_member(topology, c)]
         vouched: dict[int, list[NodeId]] = {}
-        for partition, node in self._caught_up:
+        for partition, node in self.steps.caught_up:
             vouched.setdefault(partition, []).append(node)
         going = self.leaving.granted(topology, list(names))
         present = [c.node for c in alive if c.node not in going]
@@ -385,7 +392,7 @@ class Membership(Rule):
             "an exchange that did not end": bool(self._frozen) or core.frozen,
         }
         soon = {
-            f"{len(self._caught_up)} copies caught up": bool(self._caught_up),
+            f"{len(self.steps.caught_up)} copies caught up": bool(self.steps.caught_up),
             f"{len(handover)} primaries to move": bool(handover),
             "surplus copies": bool(extra),
         }
@@ -430,8 +437,6 @@ class Membership(Rule):
             case Leave():
                 self._look_at = self.core.now
                 self.leaving.on_leave(message)
-            case CaughtUp():
-                self.on_caught_up(message)
             case _:
                 assert_never(message)
 

@@ -117,7 +117,7 @@ class Locking(Rule):
 
     def _check(self, session: SessionId, request: Check) -> Iterator[int]:
         """Ask whether this node is still primary of everything, and then look at everything."""
-        core, version = self.core, self.core.version
+        core, version = self.core, self.core.fence
         assert core.topology is not None
         partitions = core.topology.partitions
         keys = [key for _, key in request.locks]
@@ -132,7 +132,7 @@ class Locking(Rule):
                     return
                 needed |= dict.fromkeys(local.needed)
             yield CHECKED_AT_ONCE // 4
-            if core.version != version:
+            if core.fence != version:
                 self.on_check(session, request)  # by the new one
                 return
         self.reads.confirm(needed, session, request, lambda: core.in_pieces(self._confirmed(session, request)))
@@ -143,24 +143,24 @@ class Locking(Rule):
         What is unchanged at its turn was unchanged at every moment between its reading and now, so it does not matter
         that not all is looked at in one moment.
         """
-        core, version, stale = self.core, self.core.version, ""
+        core, version, stale = self.core, self.core.fence, ""
         for locks, reads in _pieces(request.locks, request.reads):
             stale = self.conflict(request.owner, locks, reads)
             if stale:
                 break
             yield CHECKED_AT_ONCE // 2
-            if core.version != version:
+            if core.fence != version:
                 self.on_check(session, request)
                 return
         for at in range(0, 0 if stale else len(request.absent), CHECKED_AT_ONCE):
             stale = stale or self._came_and_went(request.absent[at : at + CHECKED_AT_ONCE])
             yield CHECKED_AT_ONCE // 2
-            if core.version != version:
+            if core.fence != version:
                 self.on_check(session, request)
                 return
         for scanned in () if stale else request.scanned:
             stale = stale or (yield from ranges.moved(core, request.tx, scanned))
-            if core.version != version:
+            if core.fence != version:
                 self.on_check(session, request)
                 return
         yield from self.locks.giving_up(request.owner)

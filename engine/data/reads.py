@@ -15,7 +15,7 @@ cannot know whether it was acknowledged: the primary does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import assert_never, get_args
+from typing import TypeAlias, assert_never, get_args
 
 from msgspec import structs
 
@@ -29,7 +29,7 @@ from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.ports import MS, WORK_MAX, may_act
 from rebalance.rule import NewMap, Rule
-from wal.ids import NodeId, partition_of
+from wal.ids import NO_VERSION, NodeId, partition_of
 from wal.probe import probe
 
 VALUES_BYTES_MAX = 32 << 20
@@ -40,13 +40,18 @@ AGE_MS = 100
 """A copy that answers stale reads asks about its age so often, if nobody wants to know better."""
 
 
+_Asked: TypeAlias = tuple[tuple[NodeId, ...], bool]
+"""Which copies are asked; and whether by one that answers stale reads, for which a light step counts too."""
+
+
 class _Round:
     """One question to the in-sync copies, and what is to be done when all have answered."""
 
-    __slots__ = ("asked_at", "since", "then", "waiting")
+    __slots__ = ("asked_at", "since", "stale", "then", "waiting")
 
-    def __init__(self, waiting: tuple[NodeId, ...], then: list[tuple[SessionId, Request, Callable[[], None]]]) -> None:
-        self.waiting = dict.fromkeys(waiting)
+    def __init__(self, asked: _Asked, then: list[tuple[SessionId, Request, Callable[[], None]]]) -> None:
+        copies, self.stale = asked
+        self.waiting = dict.fromkeys(copies)
         self.then = then
         self.asked_at = self.since = 0
 
@@ -89,7 +94,7 @@ class Reads(Rule):
         self.locks = locks
         self.desk = admission.desk
         self.admission = admission
-        self._turn: dict[tuple[NodeId, ...], list[tuple[SessionId, Request, Callable[[], None]]]] = {}
+        self._turn: dict[_Asked, list[tuple[SessionId, Request, Callable[[], None]]]] = {}
         self._rounds: dict[int, _Round] = {}
         self._sequence = core.run << 40
         self._scans: dict[int, tuple[SessionId, Scanning, int]] = {}  # confirmed, and being read, since
@@ -158,7 +163,7 @@ class Reads(Rule):
             self._current |= dict.fromkeys(others, now)
             answer(-(-(core.now - now) // MS))
 
-        self.confirm(needed, session, request, confirmed)
+        self.confirm(needed, session, request, confirmed, stale=True)
         return True
 
     def _age_ns(self, others: tuple[NodeId, ...]) -> int:
@@ -178,7 +183,7 @@ class Reads(Rule):
             del self._wondering[others]
             self._current[others] = max(now, self._current.get(others, 0))
 
-        self._turn.setdefault(tuple(sorted(others)), []).append((NOBODY, _WONDER, known))
+        self._turn.setdefault((tuple(sorted(others)), True), []).append((NOBODY, _WONDER, known))
 
     def on_scan(self, session: SessionId, request: Scan) -> None:
         """Rows of partitions in key order; a stale page is as old as what it begins with."""
@@ -196,25 +201,39 @@ class Reads(Rule):
             needed |= dict.fromkeys(local.needed)
         self.confirm(needed, session, request, lambda: self._answer_scan(session, request))
 
-    def confirm(self, needed: Iterable[NodeId], session: SessionId, request: Request, then: Callable[[], None]) -> None:
-        """Do `then` as soon as every copy in `needed` has confirmed that this node is still primary."""
+    def confirm(
+        self,
+        needed: Iterable[NodeId],
+        session: SessionId,
+        request: Request,
+        then: Callable[[], None],
+        *,
+        stale: bool = False,
+    ) -> None:
+        """Do `then` as soon as every copy in `needed` has confirmed that this node is still primary.
+
+        `stale`: that it has this very map, in which this node's copy is waited for.
+        """
         copies = tuple(sorted(needed))
         if not copies:
             then()
             return
-        self._turn.setdefault(copies, []).append((session, request, then))
+        self._turn.setdefault((copies, stale), []).append((session, request, then))
 
     def flush(self) -> None:
         """End of the turn: one question to each set of copies."""
         core = self.core
-        for needed, then in self._turn.items():
+        for key, then in self._turn.items():
             self._sequence += 1
-            asked = self._rounds[self._sequence] = _Round(needed, then)
+            asked = self._rounds[self._sequence] = _Round(key, then)
             asked.asked_at = asked.since = core.now
-            core.send_early(needed, Confirm(core.version, self._sequence))
+            core.send_early(key[0], self._question(self._sequence, asked))
             wake = core.now + core.settings.retransmit_ms * MS
             self.alarm.by(wake)
         self._turn = {}
+
+    def _question(self, sequence: int, asked: _Round) -> Confirm:
+        return Confirm(self.core.fence, sequence, self.core.version if asked.stale else NO_VERSION)
 
     # Answers.
 
@@ -288,14 +307,14 @@ class Reads(Rule):
     def on_confirm(self, sender: NodeId, message: Confirm) -> None:
         """A primary asks whether this node has left its version."""
         core = self.core
-        if message.version > core.version:
+        if max(message.version, message.placed) > core.version:
             core.send(sender, AskMap(core.version))
-        elif may_act(core, message.version):
+        elif may_act(core, message.version) and message.placed in (NO_VERSION, core.version):
             core.send(sender, Confirmed(message.version, message.sequence))
 
     def on_confirmed(self, sender: NodeId, message: Confirmed) -> None:
         """A copy has not left it."""
-        if message.version != self.core.version:
+        if message.version != self.core.fence:
             return
         asked = self._rounds.get(message.sequence)
         if asked is None:
@@ -317,6 +336,11 @@ class Reads(Rule):
         self._current, self._wondering = {}, {}
         self.desk.ask_again(self.desk.still_wanted(asked for asked in again if asked[1] is not _WONDER))
 
+    def step(self, new: NewMap) -> None:
+        """A light step: primaries are what they were. Where a copy is waited for no more, nobody knows how old it is."""
+        if any(not local.in_sync for local in new.changed):
+            self.switch(new)
+
     def tick(self) -> None:
         """Ask again what was not confirmed."""
         core = self.core
@@ -325,7 +349,7 @@ class Reads(Rule):
         for sequence, asked in self._rounds.items():
             if self.alarm.is_due(asked.asked_at + after, core.now):
                 asked.asked_at = core.now
-                core.send(tuple(asked.waiting), Confirm(core.version, sequence))
+                core.send(tuple(asked.waiting), self._question(sequence, asked))
                 self.alarm.by(core.now + after)
 
     def on(self, sender: NodeId, message: ToReads) -> None:

@@ -110,7 +110,7 @@ class Replication(Rule):
             for group, operations in turn.items():
                 self._dispatch(operations, group, {}, counts=False)
         for sender, sequences in self._acks.items():
-            self.core.send(sender, Replicated(self.core.version, sequences, self.core.claim_lsn))
+            self.core.send(sender, Replicated(self.core.fence, sequences, self.core.claim_lsn))
         self._acks = {}
 
     def _dispatch(self, operations: list[Operation], group: Group, acked: dict[NodeId, None], *, counts: bool) -> None:
@@ -137,7 +137,7 @@ class Replication(Rule):
 
     def _say(self, targets: tuple[NodeId, ...], batch: Batch) -> None:
         core, oldest = self.core, next(iter(self._batches))
-        core.send_early(targets, Replicate(core.version, batch.sequence, batch.records, oldest))
+        core.send_early(targets, Replicate(core.fence, batch.sequence, batch.records, oldest))
 
     def _note_lagging(self, batch: Batch) -> None:
         """MOVING copies get a batch: it can be found by the copy and by the partition until they answer."""
@@ -177,7 +177,7 @@ class Replication(Rule):
 
     def on_replicated(self, sender: NodeId, message: Replicated) -> None:
         """A copy has batches on its disk; an answer given in an older version is as true as it was."""
-        if message.version == self.core.version:
+        if message.version == self.core.fence:
             self.claims.note_listed(sender, message.durable_lsn)
         for sequence in message.sequences:
             batch = self._batches.get(sequence)
@@ -279,7 +279,7 @@ class Replication(Rule):
         """Log and apply a batch of the primary; answer when it is durable, or not at all."""
         core = self.core
         core.work += 2 * len(message.records)
-        if message.version != core.version:
+        if message.version != core.fence:
             if message.version > core.version:
                 core.send(sender, AskMap(core.version))
             else:

@@ -131,7 +131,7 @@ class Sessions(Rule):
             del self._again[number]
         for number in dict.fromkeys([*self._crowded, *due]):
             local = leads(core, number)
-            if local is not None and may_act(core, core.version) and number not in self.under_way:
+            if local is not None and may_act(core, core.fence) and number not in self.under_way:
                 self._look(local)
         self._crowded = {}
         self.alarm.at = min(self._again.values(), default=None)

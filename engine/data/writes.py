@@ -196,7 +196,7 @@ class Writes:
     def _still_free(self, request: Put, number: int, keys: list[bytes], *, granted: bool) -> bool:
         """Whether a part may be issued as it could when its request was looked at, some turns ago."""
         core, locks, local = self.core, self.locks, leads(self.core, number)
-        if local is None or local.role is Role.DRAINING or not core.quorum or not may_act(core, core.version):
+        if local is None or local.role is Role.DRAINING or not core.quorum or not may_act(core, core.fence):
             return False
         if not self.admission.is_new(request.tx, number):
             return False

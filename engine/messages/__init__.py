@@ -1,8 +1,8 @@
 """What nodes say to each other: a closed union of small values.
 
 A message is the thing said (`Announce`, `Replicate`, `Demand`), not a call. Every message that touches data carries the
-topology version it was sent in; a copy rejects anything from an older one, and asks for the map when it meets a newer
-one. That is the fence which keeps a deposed primary harmless. All messages may be lost, doubled or reordered: whoever
+topology version it was sent in (light steps aside: `Topology.fence`); a copy rejects anything from an older one, and asks
+for the map when it meets a newer one. That is the fence which keeps a deposed primary harmless. All messages may be lost, doubled or reordered: whoever
 needs an answer asks again, and whoever answers twice says the same.
 
 What is said about copies is `rebalance.messages`; what the engine adds is here, in three modules, and the union of all.
@@ -14,16 +14,19 @@ from typing import TypeAlias, get_args
 
 from engine.messages.cluster import (
     Accept,
+    AcceptStep,
     Announce,
     AskMap,
     CaughtUp,
     Commit,
+    CommitStep,
     Halt,
     Heartbeat,
     Join,
     Leave,
     Promise,
     Propose,
+    ProposeStep,
     Refuse,
     ResetLost,
     SetBaseline,
@@ -79,6 +82,9 @@ Message: TypeAlias = (
     | Commit
     | AskMap
     | CaughtUp
+    | ProposeStep
+    | AcceptStep
+    | CommitStep
     | Replicate
     | Replicated
     | Confirm
@@ -112,11 +118,13 @@ def kind_of(message: Message) -> str:
 __all__ = [
     "KINDS",
     "Accept",
+    "AcceptStep",
     "Announce",
     "AskMap",
     "AskTail",
     "CaughtUp",
     "Commit",
+    "CommitStep",
     "Confirm",
     "Confirmed",
     "Contents",
@@ -140,6 +148,7 @@ __all__ = [
     "PrepareParts",
     "Promise",
     "Propose",
+    "ProposeStep",
     "Refuse",
     "Replicate",
     "Replicated",

@@ -8,6 +8,7 @@ import msgspec
 
 from rebalance.lives import Life
 from rebalance.messages import CopyReport, SingleMap
+from rebalance.steps import Step
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId, Version
 
@@ -118,7 +119,8 @@ class Announce(msgspec.Struct, frozen=True, array_like=True, tag="announce", gc=
 class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=False):
     """No lower ballot will be accepted; this is what was accepted before, if anything was. It is on disk at `voted_lsn`.
 
-    `claims` is what I remember that others had promised: whoever began with less has forgotten it.
+    `claims` is what I remember that others had promised: whoever began with less has forgotten it. `lasts`: the promise
+    holds for every version to come, until a higher ballot.
     """
 
     after: Version
@@ -128,6 +130,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=Fa
     life: Life
     voted_lsn: int = 0
     claims: list[r.Claim] = msgspec.field(default_factory=list)
+    lasts: bool = False
 
 
 class Propose(msgspec.Struct, frozen=True, array_like=True, tag="full-map", gc=False):
@@ -163,6 +166,29 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit", gc=Fals
     topology: bytes
 
 
+class ProposeStep(msgspec.Struct, frozen=True, array_like=True, tag="propose-step", gc=False):
+    """A light step, proposed under a ballot that a majority has promised before. Nobody stops for it."""
+
+    ballot: Ballot
+    step: Step
+
+
+class AcceptStep(msgspec.Struct, frozen=True, array_like=True, tag="accept-step", gc=False):
+    """The map of this step is on my disk at `voted_lsn`; the log is durable up to `durable_lsn` in this life."""
+
+    after: Version
+    ballot: Ballot
+    life: Life
+    durable_lsn: int
+    voted_lsn: int
+
+
+class CommitStep(msgspec.Struct, frozen=True, array_like=True, tag="commit-step", gc=False):
+    """A committed light step."""
+
+    step: Step
+
+
 class AskMap(msgspec.Struct, frozen=True, array_like=True, tag="ask-map", gc=False):
     """You speak of a newer version than I have: send me its map."""
 
@@ -170,14 +196,19 @@ class AskMap(msgspec.Struct, frozen=True, array_like=True, tag="ask-map", gc=Fal
 
 
 class CaughtUp(msgspec.Struct, frozen=True, array_like=True, tag="caught-up", gc=False):
-    """A primary to the coordinator: these MOVING copies have everything I have."""
+    """A primary to the coordinator: these MOVING copies have everything I have, and I wait for them until another map.
+
+    `claims` is how far their disks, and others, were heard to be durable.
+    """
 
     version: Version
     copies: list[tuple[int, NodeId]]
+    claims: list[r.Claim] = msgspec.field(default_factory=list)
 
 
 ToExchange: TypeAlias = Announce | Promise | SingleMap | Propose | Accept | Refuse | Commit | AskMap
+ToSteps: TypeAlias = ProposeStep | AcceptStep | CommitStep | CaughtUp
 ToFormation: TypeAlias = Announce | Promise | Propose | Accept | Refuse
-ToMembership: TypeAlias = Heartbeat | Join | Leave | Halt | SetBaseline | ResetLost | CaughtUp
+ToMembership: TypeAlias = Heartbeat | Join | Leave | Halt | SetBaseline | ResetLost
 ToRescue: TypeAlias = Survey | Surveyed
 Order: TypeAlias = SetBaseline | ResetLost

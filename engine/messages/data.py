@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from wal import records as r
-from wal.ids import Version
+from wal.ids import NO_VERSION, Version
 
 
 class Replicate(msgspec.Struct, frozen=True, array_like=True, tag="replicate", gc=False):
@@ -31,10 +31,14 @@ class Replicated(msgspec.Struct, frozen=True, array_like=True, tag="replicated",
 
 
 class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm", gc=False):
-    """Am I still your primary? Asked before a read is answered, for all reads of a turn at once."""
+    """Am I still your primary? Asked before a read is answered, for all reads of a turn at once.
+
+    `placed`: the very map that is asked about, by a copy which wants to know whether it was waited for until now.
+    """
 
     version: Version
     sequence: int
+    placed: Version = NO_VERSION
 
 
 class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed", gc=False):

@@ -12,6 +12,7 @@ from engine.cluster.formation import Formation
 from engine.cluster.membership import Membership
 from engine.cluster.names import Names
 from engine.cluster.rescue import Rescue
+from engine.cluster.steps import Steps
 from engine.data.admission import Admission
 from engine.data.locking import Locking
 from engine.data.locks import LockTable
@@ -88,11 +89,13 @@ class Machines:
         self._make_cluster(core)
         self.rules = self._rules()
         self.order = self._order()
+        self.order_of_steps = self._order_of_steps()
 
     def _rules(self) -> tuple[Rule, ...]:
         """All of them, in the order in which time passes for them."""
         return (
             self.exchange,
+            self.steps,
             self.formation,
             self.replication,
             self.sessions,
@@ -148,12 +151,14 @@ class Machines:
             vouched=lambda: list(self.supply.vouching.vouched),
             anew=self.anew,
         )
+        self.steps = Steps(core, self.exchange, self.claims)
         self.membership = Membership(
             core,
             self.detector,
             claims=self.claims,
             names=self.names,
             exchange=self.exchange,
+            steps=self.steps,
             supply=self.supply,
             anew=self.anew,
             stalled=self.replication.stalled,
@@ -163,9 +168,10 @@ class Machines:
 
     # A new topology.
 
-    def _switch(self, topology: Topology) -> None:
-        """Let a new map take effect on all rules, in their order."""
+    def _switch(self, topology: Topology, still: bool) -> None:
+        """Let a new map take effect on all rules, in their order. `still`: this node had stopped for an exchange."""
         core = self.core
+        light = core.serving and not still and core.fence == topology.fenced
         changes = what_changed(core.topology, topology)
         core.topology = topology
         core.version_number = topology.version.number
@@ -185,14 +191,14 @@ class Machines:
         for number in self._draining:
             core.local[number].keep()
         self._draining = {}
-        promoted = [local for local in core.local if local.role is Role.PROMOTING]
+        promoted = [local for local in core.local if local.role is Role.PROMOTING and not light]
         for local in promoted:
             local.since = topology.version.number
         members = ", ".join(m.node for m in topology.members)
         core.note(f"topology {topology.version}: {members}{f' ({changes})' if changes else ''}")
         pending = [core.local[number] for number in self.supply.vouching.pending]
         new = NewMap([*moved, *pending], changed, promoted)
-        for takes_effect, _ in self.order:
+        for takes_effect, _ in self.order_of_steps if light else self.order:
             takes_effect(new)
 
     def _order(self) -> list[tuple[Callable[[NewMap], None], str]]:
@@ -215,6 +221,18 @@ class Machines:
             (self.membership.switch, "what it says of this node in its next heartbeat is what came of all this"),
             (self.reads.switch, "whoever waited asks again, of the node as it is now"),
             (self._unpark, "and so does whoever waited for the exchange; both are taken before what came later"),
+        ]
+
+    def _order_of_steps(self) -> list[tuple[Callable[[NewMap], None], str]]:
+        """The same for a light step, of which nobody has to hear who has no copy that it concerns."""
+        return [
+            (self.supply.switch, "who is in sync now is waited for as such, and not as vouched for"),
+            (self._regroup, "all that is shipped from here on goes to the copies of the new map"),
+            (self.anew.step, "a copy that was taken anew is whole now"),
+            (self.demander.switch, "what is in sync does not ask to be"),
+            (self.steps.step, "what was taken in is not taken in again"),
+            (self.membership.step, "its next heartbeat says which map this is"),
+            (self.reads.step, "how old a copy is that left nobody knows"),
         ]
 
     def _regroup(self, new: NewMap) -> None:

@@ -136,9 +136,9 @@ class Replica:
         """The same, for what concerns no copy: which life this is, and what it has said and heard of the next map."""
         match record:
             case r.Promised(after, ballot):
-                self.promised = (after, ballot)
+                self.promised = (after, max(ballot, self.promised[1]))
             case r.Accepted(after, ballot, topology):
-                self.promised = (after, max(ballot, self.promised[1]) if self.promised[0] == after else ballot)
+                self.promised = (after, max(ballot, self.promised[1]))
                 self.accepted = (after, ballot, topology)
             case r.Committed(version, topology):
                 if version > self.committed[0]:

@@ -108,7 +108,7 @@ class Coordinator(Deciding):
         """Put it into parts, and ask for votes on them; of one part nobody needs to be asked."""
         core, active, parts = self.core, self.active, transaction.parts
         assert core.topology is not None
-        version = core.version
+        version = core.fence
         for work in split(request, core.topology.partitions, parts):
             yield work
             if active.get(transaction.tx) is not transaction or transaction.phase is not Phase.SPLITTING:
@@ -211,7 +211,7 @@ class Coordinator(Deciding):
             core.send(
                 primary,
                 PrepareParts(
-                    core.version,
+                    core.fence,
                     transaction.tx,
                     owner=transaction.owner,
                     optimistic=transaction.optimistic,
@@ -231,7 +231,7 @@ class Coordinator(Deciding):
         if transaction is None or transaction.phase is not Phase.PREPARING:
             return
         if not message.yes:
-            if message.version == self.core.version:
+            if message.version == self.core.fence:
                 self._no(transaction, message.reason)
             return
         transaction.awaited.pop(message.partition, None)
@@ -255,13 +255,13 @@ class Coordinator(Deciding):
         running = self.active.get(message.tx)
         if running is not None:
             if running.phase is Phase.FINISHING:
-                core.send(sender, Finish(core.version, message.tx, running.commit, [message.partition]))
+                core.send(sender, Finish(core.fence, message.tx, running.commit, [message.partition]))
             return
         state = core.replica.partition(message.decision)
         row = core.replica.store.get((DECISIONS, message.decision), message.tx)
         outcome = row.value[0] if row is not None and row.value else state.results.get(message.tx)
         if outcome is not None:
-            core.send(sender, Finish(core.version, message.tx, outcome == COMMITTED, [message.partition]))
+            core.send(sender, Finish(core.fence, message.tx, outcome == COMMITTED, [message.partition]))
         elif message.tx in state.prepared:
             self._recover(message.tx, state.prepared[message.tx])
         else:
@@ -286,13 +286,13 @@ class Coordinator(Deciding):
         for number in transaction.awaited:
             primary = core.local[number].placement.primary
             if primary is not None:
-                core.send(primary, Inquire(core.version, transaction.tx, number, transaction.decision))
+                core.send(primary, Inquire(core.fence, transaction.tx, number, transaction.decision))
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
     def on_inquired(self, sender: NodeId, message: Inquired) -> None:
         """A participant says whether it is prepared."""
         transaction = self.active.get(message.tx)
-        if transaction is None or transaction.phase is not Phase.RECOVERING or message.version != self.core.version:
+        if transaction is None or transaction.phase is not Phase.RECOVERING or message.version != self.core.fence:
             return
         transaction.awaited.pop(message.partition, None)
         if not message.prepared:

@@ -79,7 +79,7 @@ class Deadlocks(Rule):
         coordinator = self._detector.coordinator()
         if (stood or self._telling) and coordinator is not None:
             about = [(namespace, key, *self._who(holder)) for (_, holder), (namespace, key) in stood]
-            self._report(coordinator, Waits(core.version, [wait for wait, _ in stood], about))
+            self._report(coordinator, Waits(core.fence, [wait for wait, _ in stood], about))
         self._telling = bool(stood)
 
     def _report(self, coordinator: NodeId, waits: Waits) -> None:
@@ -97,7 +97,7 @@ class Deadlocks(Rule):
     def on_waits(self, sender: NodeId, message: Waits) -> None:
         """Look for circles in what was told last."""
         core = self.core
-        if message.version != core.version:
+        if message.version != core.fence:
             return
         about = message.about or [("", b"", "", -1)] * len(message.waits)
         told = [
@@ -129,7 +129,7 @@ class Deadlocks(Rule):
         ring = [between[pair] for pair in zip(circle, [*circle[1:], victim], strict=True)]
         links = [(wait.node, wait.namespace, wait.key, wait.label) for wait in ring]
         where = tuple(node for node, (_, waits) in self._told.items() if any(wait.waiter == victim for wait in waits))
-        core.send(where, GiveWay(core.version, victim, circle, links))
+        core.send(where, GiveWay(core.fence, victim, circle, links))
         for node, (told_at, waits) in self._told.items():  # one of them is enough
             self._told[node] = told_at, [wait for wait in waits if wait.waiter != victim]
 
@@ -137,7 +137,7 @@ class Deadlocks(Rule):
         """A transaction is not to wait here any more."""
         following = [*message.circle[1:], message.victim]
         here = ((waiter, holder) for waiter, holder, _ in self._locks.waits())
-        if message.version == self.core.version and (message.victim, following[0]) in here:
+        if message.version == self.core.fence and (message.victim, following[0]) in here:
             said = [
                 f"which waits on {node} for {namespace}:{key!r} held by {f'{label!r} ({tx.hex()})' if label else tx.hex()}"
                 for tx, (node, namespace, key, label) in zip(following[1:], message.links[1:], strict=False)

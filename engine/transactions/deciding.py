@@ -102,7 +102,7 @@ class Deciding(Rule):
         known = core.replica.partition(local.number).results.get(transaction.tx)
         assert known is None, f"transaction {transaction.tx.hex()} was decided before: {known}"
         transaction.phase, transaction.commit = Phase.DECIDING, commit
-        transaction.held_back = not may_act(core, core.version)
+        transaction.held_back = not may_act(core, core.fence)
         if transaction.held_back:
             probe("tx.decision_held_back")
             return  # what this node has was reported to an exchange: the record is for the version that comes of it
@@ -178,7 +178,7 @@ class Deciding(Rule):
         for primary, numbers in by_primary.items():
             for at in range(0, len(numbers), FINISH_PARTS):
                 piece = numbers[at : at + FINISH_PARTS]
-                core.send(primary, Finish(core.version, transaction.tx, transaction.commit, piece))
+                core.send(primary, Finish(core.fence, transaction.tx, transaction.commit, piece))
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
     def on_finished(self, sender: NodeId, message: Finished) -> None:

@@ -65,7 +65,7 @@ class Participant(Rule):
             if reason:
                 core.send(
                     sender,
-                    Vote(core.version, message.tx, partition=part.partition, epoch=local.epoch, yes=False, reason=reason),
+                    Vote(core.fence, message.tx, partition=part.partition, epoch=local.epoch, yes=False, reason=reason),
                 )
 
     def _vote(self, sender: NodeId, message: PrepareParts, part: Part, local: LocalPartition) -> str:
@@ -75,7 +75,7 @@ class Participant(Rule):
         if (tx, number) in self.voting:
             return ""
         if held is not None:
-            core.send(sender, Vote(core.version, tx, partition=number, epoch=held.epoch, yes=True, reason=""))
+            core.send(sender, Vote(core.fence, tx, partition=number, epoch=held.epoch, yes=True, reason=""))
             return ""
         known = state.results.get(tx)
         if known is not None:
@@ -142,7 +142,7 @@ class Participant(Rule):
         self.voting.pop((prepare.tx, prepare.partition), None)
         if prepare.tx in core.replica.partition(prepare.partition).prepared:
             core.send(
-                to, Vote(core.version, prepare.tx, partition=prepare.partition, epoch=prepare.epoch, yes=True, reason="")
+                to, Vote(core.fence, prepare.tx, partition=prepare.partition, epoch=prepare.epoch, yes=True, reason="")
             )
 
     def _not_voted(self, prepare: r.Prepare) -> None:
@@ -185,7 +185,7 @@ class Participant(Rule):
                 done.append(number)
             yield 3 + (sum(len(write.keys) for write in prepare.writes) if prepare is not None else 0)
         if done:
-            core.send(sender, Finished(core.version, message.tx, done))
+            core.send(sender, Finished(core.fence, message.tx, done))
 
     def finish(self, local: LocalPartition, tx: TxId, commit: bool, tell: NodeId | None) -> bool:
         """End a prepared transaction in one partition; True if nothing is left to do there."""
@@ -227,7 +227,7 @@ class Participant(Rule):
         if not self.locks.is_owner(owner):
             self.owner_of.pop(tx, None)
         for node in self.ending.pop((tx, number), []):
-            core.send(node, Finished(core.version, tx, [number]))
+            core.send(node, Finished(core.fence, tx, [number]))
 
     # Doubt.
 
@@ -241,7 +241,7 @@ class Participant(Rule):
             return
         state = core.replica.partition(message.partition)
         prepared = message.tx in state.prepared or state.results.get(message.tx) == 1
-        core.send(sender, Inquired(core.version, message.tx, message.partition, prepared))
+        core.send(sender, Inquired(core.fence, message.tx, message.partition, prepared))
 
     def activated(self, local: LocalPartition) -> None:
         """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt."""
@@ -279,7 +279,7 @@ class Participant(Rule):
                 primary = core.local[prepare.decision].placement.primary
                 if primary is not None:
                     probe("tx.asked_for_outcome")
-                    core.send(primary, Resolve(core.version, tx, prepare.decision, number))
+                    core.send(primary, Resolve(core.fence, tx, prepare.decision, number))
                 self._doubt(tx, number, core.now)
 
 

@@ -86,6 +86,11 @@ class Core:
         """The committed topology version."""
         return version_of(self.topology) if self.topology else NO_VERSION
 
+    @property
+    def fence(self) -> Version:
+        """What is said about copies is said under this version: light steps do not change it."""
+        return self.topology.fenced if self.topology else NO_VERSION
+
     def place(self, key: bytes) -> int:
         """The partition of a key."""
         assert self.topology is not None

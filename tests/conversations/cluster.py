@@ -16,14 +16,17 @@ from collections.abc import Callable, Iterable, Iterator
 
 from engine.messages import (
     Accept,
+    AcceptStep,
     Announce,
     AskMap,
     Commit,
+    CommitStep,
     Heartbeat,
     Join,
     Message,
     Promise,
     Propose,
+    ProposeStep,
     Refuse,
     SingleMap,
     kind_of,
@@ -59,7 +62,10 @@ from wal.probe import listen
 from wal.records import Accepted, Committed, Promised, Record, Trimmed, spans
 
 CHATTER = (Heartbeat, Join)
-EXCHANGE = (Announce, Promise, SingleMap, Propose, Accept, Refuse, Commit, AskMap, Promised, Accepted, Committed)
+EXCHANGE = (
+    *(Announce, Promise, SingleMap, Propose, Accept, Refuse, Commit, AskMap, Promised, Accepted, Committed),
+    *(ProposeStep, AcceptStep, CommitStep),
+)
 """What is said and logged in an exchange; a story that is not about it can do without."""
 STEP_NS = 50_000_000
 

@@ -13,6 +13,7 @@ from engine.protocol import requests as q
 from rebalance import table as topologies
 from rebalance.lives import INCARNATION_BITS
 from rebalance.results import COMMITTED
+from rebalance.steps import Step
 from rebalance.table import Placement, Topology
 from tests.conversations.names import Names, key_name
 from wal import records as r
@@ -150,6 +151,12 @@ class Speech:
                 return f"{ballot} promised {promised}"
             case m.Commit(version):
                 return str(version)
+            case m.ProposeStep(ballot, step):
+                return f"{ballot} {step_line(step)}"
+            case m.AcceptStep(after, ballot):
+                return f"{ballot} after {after}"
+            case m.CommitStep(step):
+                return step_line(step)
             case m.AskMap(version):
                 return f"having {version}"
             case m.CaughtUp(_, copies):
@@ -281,6 +288,11 @@ def map_line(topology: Topology) -> str:
     """A whole map in one line: `2.0 of s2 s3: p0 e1 s2 s3, p1 e2 s2 s3`."""
     placements = ", ".join(placement_line(number, p) for number, p in enumerate(topology.placements))
     return f"{topology.version} of {' '.join(m.node for m in topology.members)}: {placements}"
+
+
+def step_line(step: Step) -> str:
+    """What a light step changes: `after 2.0: p0 e1 s2 s3`."""
+    return f"after {step.after}: {', '.join(placement_line(number, p) for number, p in step.placements)}"
 
 
 def _value(epoch: int, counter: int, value: bytes | None) -> str:

@@ -92,7 +92,7 @@ class Shipping:
     def _say(self, number: int) -> None:
         shipped, copy = self._sent[number], self._copy
         for node in (*shipped.waiting, *shipped.lagging):
-            copy.world.say(copy.node, node, Batch(number, copy.version, shipped.operation.records))
+            copy.world.say(copy.node, node, Batch(number, copy.fence, shipped.operation.records))
 
     def on_taken(self, sender: NodeId, number: int) -> None:
         """A copy has it."""
@@ -201,9 +201,9 @@ class Copy:
         return self.world.now
 
     @property
-    def version(self) -> Version:
+    def fence(self) -> Version:
         """Of the map."""
-        return self.topology.version if self.topology is not None else NO_VERSION
+        return self.topology.fenced if self.topology is not None else NO_VERSION
 
     def log(self, record: r.Record) -> None:
         """Fold it in, and keep it."""
@@ -275,7 +275,7 @@ class Copy:
 
     def _take(self, sender: NodeId, batch: Batch) -> None:
         """A primary's records: all or nothing, but a MOVING copy passes over what its supply will bring."""
-        if batch.version != self.version:
+        if batch.fence != self.version:
             return
         for record in batch.records:
             for partition, epoch in _concerns(record):

@@ -10,6 +10,7 @@ out: in a small world nobody is suspected by the clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import msgspec
@@ -23,6 +24,7 @@ from engine.state.store import LayeredStore
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, PeerSeen, Received
 from engine.turn.settings import Settings
+from rebalance import steps
 from rebalance.ports import MS
 from rebalance.table import Candidate
 from tests.conversations.cluster import Block, Host
@@ -51,7 +53,7 @@ class Letter(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, wait, deliver or ask."""
+    """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, step, wait, deliver or ask."""
 
     what: str
     node: NodeId
@@ -115,12 +117,18 @@ class _Running:
                     for m in topology.members
                     if m.node in happening.names
                 ]
-                before = node.core.effects
-                node.core.effects = Effects()
-                node.exchange.begin(Intent(candidates, reason="a small world"))
-                self._pay(node, node.core.effects)
-                node.core.effects = before
-                self._turn([])
+                if topology.member(self.host.name) is None:
+                    candidates.append(node.membership.me)
+                self._lead(node, lambda: node.exchange.begin(Intent(candidates, reason="a small world")))
+            case "step":
+                assert node is not None
+                old, exchange = node.core.topology, node.exchange
+                if old is None or exchange.standing is None or exchange.attempt is not None or node.steps.under_way:
+                    return
+                placement = old.placements[0]
+                changed = msgspec.structs.replace(placement, version=placement.version + 1)
+                step = steps.Step(old.version, node.core.map_hash, [(0, changed)], list(old.claims))
+                self._lead(node, lambda: node.steps.begin(step))
             case "wait":
                 self.now += happening.ms * MS
                 if node is not None:
@@ -136,6 +144,15 @@ class _Running:
                 self._turn([Asked(1, msgspec.msgpack.decode(happening.request, type=Request))])
             case _:
                 raise AssertionError(f"nobody knows how {happening.what} happens")
+
+    def _lead(self, node: Node, begin: Callable[[], None]) -> None:
+        """It begins something by itself, and pays for it."""
+        before = node.core.effects
+        node.core.effects = Effects()
+        begin()
+        self._pay(node, node.core.effects)
+        node.core.effects = before
+        self._turn([])
 
     def _start(self) -> None:
         host, nodes = self.host, self.nodes
@@ -263,6 +280,8 @@ def told(happening: Happening) -> str:
             return f"{letter.sender} -> {letter.receiver} {kind}"
         case "begin":
             return f"{happening.node} begins an exchange with {', '.join(happening.names)}"
+        case "step":
+            return f"{happening.node} proposes a light step"
         case "wait":
             return f"{happening.node} waits {happening.ms} ms"
         case "ask":

@@ -102,6 +102,33 @@ SECOND_BALLOT = SmallWorld(
     apart=APART,
 )
 
+LED_BEFORE = 3
+"""So many ballots of n1 are over when the world begins, and n3 has heard of none."""
+
+
+def _led_by_n1(walk: Walk) -> None:
+    _formed(walk)
+    for _ in range(LED_BEFORE):
+        walk.happen(_begin("n1", "n1", "n2"))
+        walk.deliver_all(lambda letter: letter.receiver != "n3")
+    walk.state = walk.state._replace(letters=frozenset(), facts=frozenset())
+
+
+LIGHT_STEP = SmallWorld(
+    "light-step",
+    "n1 has led some exchanges with n2 and proposes light steps under its ballot, while n3, which heard of nothing, begins",
+    THREE,
+    _led_by_n1,
+    (
+        Might(Happening("step", "n1")),
+        Might(_begin("n3", "n2", "n3"), 3),
+        Might(Happening("step", "n3")),
+    ),
+    *MAPS,
+    depth=40,
+    apart=APART,
+)
+
 # A transaction over two partitions. In a map of three nodes, n1 is primary of the first and decides, with a copy at n2; n2
 # is primary of the second, with a copy at n3.
 
@@ -165,4 +192,6 @@ COMMIT = SmallWorld(
     settings=TWO_PARTITIONS,
 )
 
-WORLDS: dict[str, SmallWorld] = {world.name: world for world in (SECOND_BALLOT, TWO_COORDINATORS, LOST_DISK, COMMIT)}
+WORLDS: dict[str, SmallWorld] = {
+    world.name: world for world in (SECOND_BALLOT, LIGHT_STEP, TWO_COORDINATORS, LOST_DISK, COMMIT)
+}

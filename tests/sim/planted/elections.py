@@ -14,6 +14,7 @@ from rebalance import plan as assignment
 from rebalance import survivors as believed
 from rebalance import table as topologies
 from rebalance.partition import LocalPartition, PartitionState
+from rebalance.steps import Step
 from rebalance.table import Placement, Topology
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace, swapped
@@ -111,6 +112,35 @@ def commit_with_one_accept(machine: Machine) -> None:
             original(sender, message)
 
     around(machine.node.exchange, "on_accept", on_accept)
+
+
+@ELECTIONS.fault("2")
+def a_promise_for_one_version(machine: Machine) -> None:
+    """A voter takes its promise for one about the next version alone, and a coordinator goes on with light steps."""
+    assert machine.node is not None
+    core, node = machine.node.core, machine.node
+
+    def forgetful(original: Callable[..., None], sender: NodeId, message: Announce | Propose) -> None:
+        if core.replica.promised[0] < message.after == core.version:
+            core.replica.promised = (message.after, NO_BALLOT)
+        original(sender, message)
+
+    around(node.exchange, "on_announce", forgetful)
+    around(node.exchange, "on_propose", forgetful)
+
+
+@ELECTIONS.fault("2")
+def a_step_under_a_ballot_of_which_nobody_knows(machine: Machine) -> None:
+    """A coordinator proposes a light step under a new ballot, without having asked for promises."""
+    assert machine.node is not None
+    exchange, steps = machine.node.exchange, machine.node.steps
+
+    def begin(original: Callable[..., None], step: Step) -> None:
+        assert exchange.standing is not None
+        exchange.standing = Ballot(exchange.highest_seen + 100, exchange.standing.node)
+        original(step)
+
+    around(steps, "begin", begin)
 
 
 def _with_survivors(machine: Machine, survivors: Callable[..., list[NodeId]]) -> None:

@@ -8,10 +8,13 @@ import msgspec
 
 from engine.client.calls import Call, GetCall, LockCall, PutCall, SwapCall
 from tests.sim.draws import Draws
+from tests.sim.explore.search import Walk
+from tests.sim.explore.worlds import WORLDS
 from tests.sim.machine import all_of
 from tests.sim.network import MS
 from tests.sim.oracles import watch
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
+from tests.sim.violation import Violation
 from tests.sim.world import SECOND, Plant, World
 
 MAPS = Stories()
@@ -579,3 +582,14 @@ def a_disk_is_set_back_behind_a_vote(plant: Plant | None) -> None:
         committing = stage.begin(tx.commit())
         stage.until(lambda: committing.done, "the commit is answered")
         stage.curtain()
+
+
+@story
+def light_steps_beside_another_coordinator(plant: Plant | None) -> None:
+    """n1 proposes light steps while n3, which has heard of none of its ballots, begins exchanges: in every order."""
+    world = WORLDS["light-step"]
+    walk = Walk(world, plant)
+    world.begin(walk)
+    found = walk.search(depth=15, seconds=120.0)
+    if found.violation:
+        raise Violation("one-map", str(found))

@@ -92,6 +92,20 @@ def unconfirmed_rows_stay(machine: Machine) -> None:
     replace(machine.node.core.replica, "_drop_unconfirmed", drop)
 
 
+@TRANSFERS.fault("1")
+def a_word_is_taken_back(machine: Machine) -> None:
+    """A primary that vouches for a copy begins it anew when it is asked to, though a light step may rely on its word."""
+    assert machine.node is not None
+    vouching = machine.node.supply.vouching
+
+    def begin_anew(original: Callable[..., None], hold: LocalPartition, node: NodeId) -> None:
+        vouching.vouched.pop((hold.number, node), None)
+        original(hold, node)
+
+    around(vouching, "begin_anew", begin_anew)
+    replace(vouching, "stands_for", lambda number, node: False)
+
+
 @TRANSFERS.fault("4, 7")
 def checkpoint_without_suspects(machine: Machine) -> None:
     """A checkpoint does not store which rows may be wrong since an undo."""

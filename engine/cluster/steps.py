@@ -1,0 +1,211 @@
+"""Light steps: maps that move no primary, decided without stopping anybody.
+
+```
+ coordinator                          voters                      all members
+ (a majority has promised its ballot, in the lives that the map lists)
+ ProposeStep(ballot, what changes) -> log the map that comes of it
+                                   <- AcceptStep
+ a majority of accepts:
+ CommitStep(what changes) -------------------------------------> log the map, switch what changes
+```
+
+A promise holds for all versions until a higher ballot (Multi-Paxos), so that the coordinator which led the last full
+exchange needs no other round of promises; `Exchange.standing` is its ballot for as long as it may count on them. Whatever
+is unusual ends that: another map, a higher ballot, an answer that does not come. Then a full exchange is next, and finds
+what was accepted. `docs/light-steps.md` says why this is safe.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never, get_args
+
+from engine.cluster.claims import Claims
+from engine.cluster.exchange import Exchange
+from engine.messages import AcceptStep, AskMap, CaughtUp, CommitStep, ProposeStep, Refuse
+from engine.messages.cluster import ToSteps
+from engine.turn.core import Core
+from rebalance import table as topologies
+from rebalance.lives import disk_of, may_vote
+from rebalance.ports import MS
+from rebalance.rule import NewMap, Rule
+from rebalance.steps import Step, fits, light_step, stepped
+from rebalance.table import Standing, Topology
+from wal import records as r
+from wal.ids import Ballot, NodeId
+from wal.probe import probe
+
+
+class _Attempt:
+    """One light step that this node leads."""
+
+    def __init__(self, ballot: Ballot, step: Step, deadline: int) -> None:
+        self.ballot = ballot
+        self.step = step
+        self.deadline = deadline
+        self.accepts: dict[NodeId, None] = {}
+
+
+class Steps(Rule):
+    """Both sides of a light step on one node."""
+
+    takes = get_args(ToSteps)
+
+    def __init__(self, core: Core, exchange: Exchange, claims: Claims) -> None:
+        super().__init__()
+        self.core = core
+        self.exchange = exchange
+        self.claims = claims
+        self.caught_up: dict[tuple[int, NodeId], NodeId] = {}  # MOVING copies, and the primaries who vouch for them
+        self._attempt: _Attempt | None = None
+        self._resend_at = 0
+        self._made: tuple[Step, Topology, bytes] | None = None  # what the last step that was proposed makes of the map
+
+    # Coordinator.
+
+    @property
+    def under_way(self) -> bool:
+        """Whether this node leads a step that may yet be decided as it is."""
+        attempt = self._attempt
+        return attempt is not None and (attempt.ballot, attempt.step.after) == (self.exchange.standing, self.core.version)
+
+    def on_caught_up(self, sender: NodeId, message: CaughtUp) -> None:
+        """A primary vouches for copies."""
+        topology = self.core.topology
+        if topology is None or message.version != topology.fenced:
+            return
+        self.claims.learn(message.claims)
+        for number, node in message.copies:
+            if number < topology.partitions and topology.placements[number].standing_of(node) is Standing.MOVING:
+                self.caught_up[number, node] = sender
+
+    def take(self) -> bool:
+        """Take in what is vouched for, if that can be done by a light step; whether one is under way."""
+        core, exchange = self.core, self.exchange
+        if exchange.standing is None or not self.caught_up or not core.affinity_known:
+            return False
+        if self.under_way:
+            return True
+        assert core.topology is not None
+        by_partition: dict[int, dict[NodeId, NodeId]] = {}
+        for (number, node), primary in self.caught_up.items():
+            by_partition.setdefault(number, {})[node] = primary
+        step = light_step(core.topology, core.map_hash, by_partition, self.claims.sure(), core.affinity)
+        if step is not None:
+            self.begin(step)
+        return step is not None
+
+    def begin(self, step: Step) -> None:
+        """Propose it, to all voters."""
+        core, ballot = self.core, self.exchange.standing
+        assert ballot is not None, "a step is proposed under a ballot that was promised"
+        assert not self.under_way, "under one ballot one map is proposed after each"
+        core.note(f"step after {core.version} ballot {ballot}: {len(step.placements)} partitions")
+        self._attempt = _Attempt(ballot, step, core.attentive + core.settings.exchange_retry_ms * MS)
+        self._propose()
+
+    def _propose(self) -> None:
+        core, attempt = self.core, self._attempt
+        assert attempt is not None
+        assert core.topology is not None
+        self._resend_at = core.now + core.settings.retransmit_ms * MS
+        self.alarm.by(self._resend_at)
+        voters = tuple(n for n in core.topology.voters if n not in attempt.accepts)
+        core.send(voters, ProposeStep(attempt.ballot, attempt.step))
+
+    def on_accept(self, sender: NodeId, message: AcceptStep) -> None:
+        """Count an accept; a majority commits."""
+        core, attempt, exchange = self.core, self._attempt, self.exchange
+        if attempt is None or not self.under_way or (message.after, message.ballot) != (core.version, attempt.ballot):
+            return
+        assert core.topology is not None
+        self.claims.note(sender, message.life, message.durable_lsn, 0)
+        if not may_vote(core.topology, sender, message.life, self.claims.known()):
+            probe("steps.no_vote_in_this_life")
+            return
+        attempt.accepts[sender] = None
+        if sum(n in attempt.accepts for n in core.topology.voters) < core.topology.majority:
+            return
+        self._attempt = None
+        if peers := core.peers():
+            core.effects.early.append((peers, CommitStep(attempt.step)))  # chosen already, whatever this disk says
+        topology, encoded = self._make(attempt.step)
+        exchange.adopt(topology, encoded)
+        exchange.standing = attempt.ballot
+
+    def step(self, _: NewMap) -> None:
+        """A light step took effect: what is in sync by now need not be taken in."""
+        topology = self.core.topology
+        assert topology is not None
+        self.caught_up = {
+            (number, node): primary
+            for (number, node), primary in self.caught_up.items()
+            if topology.placements[number].standing_of(node) is Standing.MOVING
+        }
+
+    # Acceptor.
+
+    def on_propose(self, sender: NodeId, message: ProposeStep) -> None:
+        """Put the map that a step makes on disk, unless a higher ballot was promised. Nothing stops."""
+        core, exchange, step = self.core, self.exchange, message.step
+        if not exchange.same_version(sender, step.after):
+            return
+        if message.ballot < exchange.promised:
+            probe("steps.refused_proposal")
+            core.send(sender, Refuse(step.after, message.ballot, exchange.promised))
+            return
+        if core.topology is None or disk_of(core.topology, core.node) != core.allocation:
+            probe("steps.no_vote_on_this_disk")
+            return
+        if not fits(core.topology, core.map_hash, step):
+            probe("steps.of_another_map")
+            return
+        _, encoded = self._make(step)
+        if exchange.accepted != (message.ballot, encoded):
+            core.vote(r.Accepted(step.after, message.ballot, encoded))
+        core.send(sender, AcceptStep(step.after, message.ballot, core.life, core.claim_lsn, core.voted_lsn))
+
+    def on_commit(self, sender: NodeId, message: CommitStep) -> None:
+        """Take a committed step from the very map that is here; whoever has another asks for the whole."""
+        core, step = self.core, message.step
+        if step.after < core.version:
+            return
+        if core.topology is None or not fits(core.topology, core.map_hash, step):
+            core.send(sender, AskMap(core.version))
+            return
+        self.exchange.adopt(*self._make(step))
+
+    def _make(self, step: Step) -> tuple[Topology, bytes]:
+        """The map that comes of a step, and its bytes; whoever accepts it will commit it next."""
+        assert self.core.topology is not None
+        if self._made is None or self._made[0] != step:
+            topology = stepped(self.core.topology, step)
+            self._made = (step, topology, topologies.encode(topology))
+        return self._made[1:]
+
+    # Time.
+
+    def tick(self) -> None:
+        """Propose again what was not accepted; after a while, leave it to a full exchange."""
+        core, attempt = self.core, self._attempt
+        self.alarm.off()
+        if attempt is None or not self.under_way:
+            self._attempt = None
+        elif core.attentive >= attempt.deadline:
+            probe("steps.timed_out")
+            self._attempt = self.exchange.standing = None
+        elif self.alarm.is_due(self._resend_at, core.now):
+            self._propose()
+
+    def on(self, sender: NodeId, message: ToSteps) -> None:
+        """Everything that is said about light steps."""
+        match message:
+            case ProposeStep():
+                self.on_propose(sender, message)
+            case AcceptStep():
+                self.on_accept(sender, message)
+            case CommitStep():
+                self.on_commit(sender, message)
+            case CaughtUp():
+                self.on_caught_up(sender, message)
+            case _:
+                assert_never(message)
