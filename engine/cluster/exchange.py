@@ -16,11 +16,12 @@ map exchange:
  Commit(map)          ------->    log it, switch to it
 ```
 
-A promise holds for all versions that follow, until a higher ballot: what moves no primary is decided by light steps under
-one that stands (`engine.cluster.steps`). A map that was accepted under an earlier ballot is proposed again instead of a new one: it may be committed already. The
-failure detector only decides when to try; a wrong suspicion costs time and never safety. Whoever missed a commit learns
-the map from the next message that carries a newer version. A coordinator is whoever is the oldest member that is not
-suspected, in its own opinion; two of them are harmless, because ballots order them.
+A promise holds for all versions that follow, until a higher ballot: what moves no primary is decided by light steps
+under one that stands (`engine.cluster.steps`). A map that was accepted under an earlier ballot is proposed again
+instead of a new one: it may be committed already. The failure detector only decides when to try; a wrong suspicion
+costs time and never safety. Whoever missed a commit learns the map from the next message that carries a newer version.
+A coordinator is whoever is the oldest member that is not suspected, in its own opinion; two of them are harmless,
+because ballots order them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What nodes say to each other: a closed union of small values.
 
-A message is the thing said (`Announce`, `Replicate`, `Demand`), not a call. Every message that touches data carries the
-topology version it was sent in (light steps aside: `Topology.fence`); a copy rejects anything from an older one, and asks
-for the map when it meets a newer one. That is the fence which keeps a deposed primary harmless. All messages may be lost, doubled or reordered: whoever
-needs an answer asks again, and whoever answers twice says the same.
+A message is the thing said (`Announce`, `Replicate`, `Demand`), not a call. Every message that touches data carries
+the topology version it was sent in (light steps aside: `Topology.fence`); a copy rejects anything from an older one,
+and asks for the map when it meets a newer one. That is the fence which keeps a deposed primary harmless. All messages
+may be lost, doubled or reordered: whoever needs an answer asks again, and whoever answers twice says the same.
 
 What is said about copies is `rebalance.messages`; what the engine adds is here, in three modules, and the union of all.
 """
