@@ -38,13 +38,15 @@ def light_step(
     """The step that makes in sync what is vouched for; None if there is nothing that can be done like this.
 
     `claims` is all that is known for sure of what disks have claimed: a copy that counts from now on is held to what its
-    node has on disk now. A member that was set aside is let back in by a full step alone.
+    node has on disk now. Where a member is concerned that was set aside, a full exchange weighs who is waited for instead.
     """
     lives = {m.node: m.allocation for m in old.members}
     ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
     changed: list[tuple[int, Placement]] = []
     for number in sorted(vouched):
         placement = old.placements[number]
+        if any(old.aside.get(node, 0) > 0 for node in placement.in_sync):
+            continue  # the slow copy is to go with the map that brings another one, and not after it
         whole = [
             node
             for node, primary in vouched[number].items()

@@ -275,7 +275,7 @@ class Copy:
 
     def _take(self, sender: NodeId, batch: Batch) -> None:
         """A primary's records: all or nothing, but a MOVING copy passes over what its supply will bring."""
-        if batch.fence != self.version:
+        if batch.version != self.fence:
             return
         for record in batch.records:
             for partition, epoch in _concerns(record):
