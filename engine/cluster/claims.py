@@ -54,11 +54,11 @@ class Claims:
         self._void_older(self.core.topology, every_life=False)
 
     def step(self) -> None:
-        """A light step: it lists nobody anew, and settles nothing."""
+        """A light step: it lists nobody anew, so that nothing which was claimed is void."""
         topology = self.core.topology
         assert topology is not None
         self.learn(topology.claims)
-        self._settled_by = topology.version
+        self._voided_by = topology.version
 
     def _void_older(self, topology: Topology, *, every_life: bool) -> None:
         listed = self._listed = {m.node: (m.node, m.allocation, m.incarnation) for m in topology.members}
