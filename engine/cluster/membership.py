@@ -206,7 +206,7 @@ class Membership(Rule):
         core = self.core
         self.claims.step()
         self._reason_since, self._stepped_at = None, core.now
-        core.effects.beat = (core.peers(), self._heartbeat())
+        core.beat(core.peers(), self._heartbeat())
 
     def tick(self) -> None:
         """Beat, look who is silent, and begin an exchange if this node should."""

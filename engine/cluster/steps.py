@@ -127,7 +127,7 @@ class Steps(Rule):
             return
         self._attempt = None
         if peers := core.peers():
-            core.effects.early.append((peers, CommitStep(attempt.step)))  # chosen already, whatever this disk says
+            core.send_early(peers, CommitStep(attempt.step))  # chosen already, whatever this disk says
         topology, encoded = self._make(attempt.step)
         exchange.adopt(topology, encoded)
         exchange.standing = attempt.ballot
