@@ -32,6 +32,7 @@ def moved(core: Core, tx: TxId, scanned: Scanned) -> Generator[int, None, str]:
     and have been confirmed. It ends at once, and says nothing, when there is another map: that is for who asked to see.
     """
     work, version = 0, core.fence
+    known = dict.fromkeys(scanned.known)
     for number, epoch, counter in scanned.marks:
         fragment: Fragment = (scanned.namespace, number)
         work += 1
@@ -58,7 +59,6 @@ def moved(core: Core, tx: TxId, scanned: Scanned) -> Generator[int, None, str]:
         if state.dropped > counter:
             probe("range.forgotten")
             return f"{scanned.namespace}/{number} has forgotten deletes since it was scanned at {counter}"
-        known = dict.fromkeys(scanned.known)
         at: bytes | None = scanned.start
         while at is not None and (scanned.end is None or at < scanned.end):
             page = core.replica.store.page(fragment, at, LOOKED_AT_ONCE)
