@@ -187,7 +187,6 @@ class Membership(Rule):
             self._rest_until = core.now + min(REST * (core.now - self._led_since), REST_MS_MAX * MS)
             self._led_since = None
         self._frozen = {}
-        self.steps.caught_up = {}
         self._emptied = {}
         self._reason_since = None
         self.leaving.switch(topology)

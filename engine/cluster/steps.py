@@ -132,6 +132,10 @@ class Steps(Rule):
         exchange.adopt(topology, encoded)
         exchange.standing = attempt.ballot
 
+    def switch(self, _: NewMap) -> None:
+        """A map of a full exchange: what was vouched for under the one before is vouched for again."""
+        self.caught_up, self._attempt = {}, None
+
     def step(self, _: NewMap) -> None:
         """A light step took effect: what is in sync by now need not be taken in."""
         topology = self.core.topology

@@ -218,6 +218,7 @@ class Machines:
             (self.demander.switch, "it says what this node has, which nothing above changes any more"),
             (self._evict, "what moved away goes when nobody above needed it"),
             (self._prepare_affinity, "where copies should be is found out for the next map, in what is left of the turn"),
+            (self.steps.switch, "membership finds nothing vouched for that was so by what another map said"),
             (self.membership.switch, "what it says of this node in its next heartbeat is what came of all this"),
             (self.reads.switch, "whoever waited asks again, of the node as it is now"),
             (self._unpark, "and so does whoever waited for the exchange; both are taken before what came later"),

@@ -76,7 +76,7 @@ def claims_outlive_the_map_that_settled_them(machine: Machine) -> None:
         held._voided_by = Version(1 << 30, 0)
         original(*args, **kwargs)
 
-    around(held, "_settle", settle)
+    around(held, "_void_older", settle)
     during(machine, _exchange(machine), "_try_propose", believed, "_that_count", lambda _, __, heard: heard)
 
 

@@ -220,7 +220,7 @@ def a_copy_says_that_it_has_no_gap(plant: Plant | None) -> None:
 @story
 def a_batch_for_a_copy_that_is_half_in_sync(plant: Plant | None) -> None:
     """n3 is in sync in partition 3 and has demanded partition 0 again: of a batch with both it can take nothing yet."""
-    with Stage(plant) as stage:
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, suspicion_ms=4_000)) as stage:
         x, z = key(0), key(3)
         stage.put(x, b"first")
         stage.put(z, b"first")

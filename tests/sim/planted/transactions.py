@@ -287,8 +287,8 @@ def requests_of_older_maps_taken_for_new(machine: Machine) -> None:
     assert machine.node is not None
     core = machine.node.core
 
-    def switch(original: Callable[..., None], topology: Any) -> None:
-        original(topology)
+    def switch(original: Callable[..., None], topology: Any, still: bool) -> None:
+        original(topology, still)
         for local in core.local:
             local.since = 0
 

@@ -135,7 +135,7 @@ def no_version_check_on_replicate(machine: Machine) -> None:
     core, replication = machine.node.core, machine.node.replication
 
     def on_replicate(original: Callable[..., None], sender: NodeId, message: Replicate) -> None:
-        original(sender, Replicate(max(message.version, core.version), message.sequence, message.records))
+        original(sender, Replicate(max(message.version, core.fence), message.sequence, message.records))
 
     around(replication, "on_replicate", on_replicate)
 
