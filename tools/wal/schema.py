@@ -7,6 +7,7 @@ the record stands, each entry by itself with its counter, ranges as their first 
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Literal, TypeAlias
 
@@ -288,7 +289,11 @@ Object: TypeAlias = (
 
 def schema() -> bytes:
     """The JSON schema of all objects, as `docs/wal-dump.schema.json` has it."""
-    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Object)), indent=1) + b"\n"
+    found = msgspec.json.schema(Object)
+    for kind in found["$defs"].values():
+        if "description" in kind:
+            kind["description"] = inspect.cleandoc(kind["description"])  # as Python 3.13 and later keep it by themselves
+    return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
 
 
 if __name__ == "__main__":
