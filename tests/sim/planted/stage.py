@@ -175,6 +175,16 @@ class Stage:
         self.world.run_for(ms * MS)
         self.oracles.look(self.world)
 
+    def succeeded(self, doing: Task, written: bytes, *lost: Rule) -> None:
+        """n1 loses its power, n2 leads partition 0 after it, and has what a client was told by then that n1 wrote."""
+        acknowledged = told(doing)
+        self.power_cut("n1")
+        self.client.die()
+        self.end(*lost)
+        self.until(lambda: self.primary(0, "n2"), "n2 is primary of partition 0")
+        found = self.get(key(0), self.another())
+        self.must(found == written or not acknowledged, f"an acknowledged write is read; found {found!r}")
+
     def left_out(self, name: NodeId) -> None:
         """Wait until the others go on without a node."""
 
