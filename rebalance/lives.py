@@ -6,8 +6,9 @@ a wiped disk, which betrays itself by another name. Neither may vote, nor pass f
 it: that map was decided without its word.
 
 A life tells of the lives that came before it on its disk, back to the one that the map lists, and where the log of each
-ended. So a claim is never outgrown: a disk that was set back and went on writing, or that started once more, still says
-where it parted from the life that claimed more.
+ended. So a claim is not outgrown: a disk that was set back and went on writing, or that started once more, still says
+where it parted from the life that claimed more. Who keeps a claim but cannot show it has no vote, so all lives are told of
+where a vote may hang on it (`LIVES_KEPT`), and the last ones everywhere else.
 """
 
 from __future__ import annotations
@@ -21,8 +22,14 @@ from rebalance.table import Topology
 from wal.ids import NodeId
 from wal.records import Claim
 
-LIVES_KEPT = 64
-"""Of so many lives before it a life tells: a node that starts more often without being let in has to catch up."""
+LIVES_SAID = 64
+"""Of so many lives before it a heartbeat tells, and the record of a start."""
+
+LIVES_KEPT = 4_096
+"""Of so many a life tells where its word counts: a node that starts more often without being let in has to catch up."""
+
+LEFT_OUT = (0, 0)
+"""Stands where lives are not told of: it is nobody's, and so where the one before it ended is not told either."""
 
 INCARNATION_BITS = 20
 """An incarnation is a count of starts and, below it, bits drawn at random: a disk that was set back counts again."""
@@ -76,16 +83,36 @@ def keeps(life: Life, claim: Claim) -> bool:
     """Whether a life has all that is claimed, by itself or by a life before it on the same disk."""
     if claim.incarnation == life.incarnation:
         return True
-    chain = [*life.before, (life.incarnation, life.boot_lsn)]
-    ends = {incarnation: end for (incarnation, _), (_, end) in pairwise(chain)}
-    return ends.get(claim.incarnation, -1) >= claim.durable_lsn
+    chain = pairwise([*life.before, (life.incarnation, life.boot_lsn)])
+    end = next((end for (incarnation, _), (_, end) in chain if incarnation == claim.incarnation), -1)
+    return end >= claim.durable_lsn
 
 
 def lives_before(lives: Sequence[tuple[int, int]], listed: int | None) -> list[tuple[int, int]]:
     """Of all lives of a disk, (incarnation, LSN at which it began), those that its next one tells of."""
     at = next((n for n, (incarnation, _) in enumerate(lives) if incarnation == listed), 0)
-    told = list(lives[at:])
-    return told if len(told) <= LIVES_KEPT else [told[0], *told[1 - LIVES_KEPT :]]
+    return _shortened(lives[at:], LIVES_KEPT)
+
+
+def in_brief(lives: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Of these, what is said every moment, or written at every start: the first ones, and the last."""
+    return _shortened(lives, LIVES_SAID)
+
+
+def lives_after(
+    lives: Sequence[tuple[int, int]], incarnation: int, before: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """The lives before one that wrote, as it started, that `before` are they, in brief.
+
+    `lives` is all that was known of this disk: what was left out is among them.
+    """
+    first = lives.index(before[0]) if before and before[0] in lives else len(lives)
+    return _shortened([life for life in lives[first:] if life[0] < incarnation], LIVES_KEPT) or list(before)
+
+
+def _shortened(lives: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
+    """The first two tell where the first one ended, which is the one that the map lists; `LEFT_OUT` ends at nothing."""
+    return list(lives) if len(lives) <= most else [*lives[:2], LEFT_OUT, *lives[3 - most :]]
 
 
 def earlier(life: Life, known: Iterable[Claim], heard: Iterable[Claim]) -> list[Claim]:

@@ -282,7 +282,7 @@ class Membership(Rule):
         core, topology = self.core, self.core.topology
         return Heartbeat(
             core.version,
-            core.life,
+            core.life_in_brief,
             durable_lsn=core.durable_lsn,
             frozen=core.frozen,
             silent=self.detector.silent(),

@@ -59,7 +59,7 @@ from engine.turn.events import (
 from engine.turn.settings import Settings
 from rebalance import table as topologies
 from rebalance.affinity import Affinity, assign
-from rebalance.lives import lives_before
+from rebalance.lives import in_brief, lives_before
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX, HistoryRead
 from rebalance.rule import Rule
@@ -132,7 +132,7 @@ class Node(Machines):
         effects = core.effects = Effects()
         if not self._booted:
             self._booted = True
-            core.log(r.Boot(core.incarnation, core.boot_lsn, core.lives_before))
+            core.log(r.Boot(core.incarnation, core.boot_lsn, in_brief(core.lives_before)))
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
         self.detector.listen()  # before anything is judged by who was silent
         self._begin_checkpoint()

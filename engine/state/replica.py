@@ -20,6 +20,7 @@ from engine.state.rows import drop_tombstones, drop_unconfirmed, preload
 from engine.state.store import ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
 from rebalance.fragment import KNOWN, NEWEST, CannotUndo, FragmentState
 from rebalance.image import FragmentImage, PartitionImage, fragment_of, image_of
+from rebalance.lives import lives_after
 from rebalance.partition import PartitionState
 from rebalance.results import ABORTED, COMMITTED, Results
 from wal import records as r
@@ -144,6 +145,7 @@ class Replica:
                 if version > self.committed[0]:
                     self.committed = (version, topology)
             case r.Boot(incarnation, at, before):
+                before = lives_after(self.lives, incarnation, before)
                 self.incarnation, self.lives = incarnation, [*before, (incarnation, at)]
             case r.Claimed(version, claims):
                 self.claimed_at, self.claims = version, claims

@@ -15,7 +15,7 @@ from engine.turn.effects import Effects
 from engine.turn.events import Task
 from engine.turn.settings import Settings
 from rebalance.affinity import Affinity, assign
-from rebalance.lives import INCARNATION_BITS, Life
+from rebalance.lives import INCARNATION_BITS, Life, in_brief
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX
 from rebalance.table import Topology, version_of
@@ -70,6 +70,11 @@ class Core:
     def life(self) -> Life:
         """This run of this node, as others tell it from earlier ones."""
         return Life(self.allocation, self.incarnation, self.boot_lsn, self.lives_before)
+
+    @property
+    def life_in_brief(self) -> Life:
+        """The same, for what is said every moment: of very many lives before it only the first and the last ones."""
+        return Life(self.allocation, self.incarnation, self.boot_lsn, in_brief(self.lives_before))
 
     @property
     def run(self) -> int:
