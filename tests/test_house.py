@@ -31,6 +31,7 @@ DOING = {
         "index",
         "kept",
         "log",
+        "outline",
         "packed",
         "probe",
         "reader",

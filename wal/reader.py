@@ -18,15 +18,16 @@ import msgspec
 
 from wal.archive import open_segment, stored_bytes
 from wal.checksum import crc32c, reference_crc32c
-from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
+from wal.codec import HEADER_BYTES, FormatError, NewerFormat, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
 from wal.ids import Fragment
 from wal.index import SegmentIndex
+from wal.outline import trims_in
 from wal.records import Trimmed
 from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsns, segment_name
-from wal.segment_file import Sealed, after, before, decode, load_index, read_header, read_trailer, rebuild
+from wal.segment_file import Sealed, after, before, decode, load_index, newer, read_header, read_trailer, rebuild
 from wal.walk import Choose, Owner, ReadableDisk, Walk
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ReadableDisk
@@ -149,15 +150,18 @@ def verify(
     source: Source,
     *,
     reference: bool = False,
+    indexes: bool = False,
     owner: Owner | None = None,
-    look: Callable[[Block], None] = lambda _: None,
+    look: Callable[[int], None] = lambda _: None,
 ) -> Report:
     """Read all of it: chain, checksums, LSNs, footers and unused space; of a directory, that it begins where it may.
 
-    With `reference` every checksum is computed by crcmod instead of the hardware: slower, and independent of it. `look`
-    is shown every block.
+    Each record is of a kind that this version knows, and what it says is not looked at; with `indexes` it is held against
+    what the footers say of it, at several times the cost: an index that lies has the right checksum. With `reference`
+    every checksum is computed by crcmod instead of the hardware: slower, and independent of it. `look` is shown how many
+    bytes each block takes.
     """
-    return joined(source, [verify_part(source, None, reference=reference, owner=owner, look=look)])
+    return joined(source, [verify_part(source, None, reference=reference, indexes=indexes, owner=owner, look=look)])
 
 
 def verify_part(
@@ -165,14 +169,35 @@ def verify_part(
     segment: int | None,
     *,
     reference: bool = False,
+    indexes: bool = False,
     owner: Owner | None = None,
-    look: Callable[[Block], None] = lambda _: None,
+    look: Callable[[int], None] = lambda _: None,
 ) -> Report:
     """The same of one segment, which is one of the `parts`, or of all; `joined` makes one report of them."""
     report = Report(segments=[], findings=[])
     checksum = reference_crc32c if reference else crc32c
+
+    def count(first_lsn: int, records: int, size: int, trims: Sequence[Trimmed]) -> None:
+        if not report.blocks:
+            report.first_lsn = first_lsn
+        report.blocks += 1
+        report.records += records
+        report.bytes += size
+        report.last_lsn = first_lsn + records - 1
+        report.trimmed = max([report.trimmed, *(trim.first_lsn for trim in trims)])
+        look(size)
+
+    def pass_by(raw: RawBlock) -> bool:
+        header = raw.header
+        try:
+            count(header.first_lsn, header.records, len(raw.data), trims_in(header, raw.data))
+        except NewerFormat as error:
+            report.findings.append(newer(error, segment_name(raw.segment), raw.offset, header.first_lsn))
+        return False
+
+    choose = None if indexes else pass_by
     with source_disk(source) as disk:
-        walk = Walk(disk, checksum=checksum, everything=True, owner=owner, segment=segment)
+        walk = Walk(disk, checksum=checksum, everything=True, indexes=indexes, owner=owner, choose=choose, segment=segment)
         for found in walk:
             match found:
                 case Finding():
@@ -180,16 +205,8 @@ def verify_part(
                 case SegmentInfo():
                     report.segments.append(found)
                 case Block(first_lsn, _, records):
-                    if not report.blocks:
-                        report.first_lsn, report.last_lsn = first_lsn, first_lsn - 1
-                    report.blocks += 1
-                    report.records += len(records)
-                    report.bytes += found.bytes
-                    report.last_lsn = found.last_lsn
-                    if Trimmed in map(type, records):
-                        trims = [record.first_lsn for record in records if isinstance(record, Trimmed)]
-                        report.trimmed = max(report.trimmed, *trims)
-                    look(found)
+                    trims = [record for record in records if isinstance(record, Trimmed)]
+                    count(first_lsn, len(records), found.bytes, trims)
         report.begins = walk.first
     return report
 

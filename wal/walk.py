@@ -15,7 +15,7 @@ import msgspec
 
 from wal.archive import ArchiveFile, open_segment, stored_bytes, stored_name
 from wal.checksum import Checksum, crc32c
-from wal.codec import INDEX_FORMS, FormatError, NewerFormat, NothingHere, SegmentHeader, Trailer
+from wal.codec import INDEX_FORMS, TRAILER_BYTES, FormatError, NewerFormat, NothingHere, SegmentHeader, Trailer
 from wal.disk import DiskMissing, File
 from wal.errors import Finding, Kind, LogTooNew
 from wal.ids import Fragment
@@ -51,8 +51,9 @@ class ReadableDisk(Protocol):
 class Walk:
     """Iterates once over all segments. Segments that end before `from_lsn` are passed over, unless `everything`.
 
-    `everything` also compares footers with blocks and looks for bytes where zeros should be. `owner` is whose log this
-    should be: that it is another's is told once, and then it is read all the same. Segments of yet other logs are not.
+    `everything` also compares footers with blocks and looks for bytes where zeros should be; `indexes`, which needs all
+    blocks decoded, compares what footers say of fragments as well. `owner` is whose log this should be: that it is
+    another's is told once, and then it is read all the same. Segments of yet other logs are not.
     With `fragments` a segment whose footer tells which blocks speak of these is read there only, and what was not read is
     not verified. With `segment` only the one that begins at this LSN is walked, and how it follows the one before it: so
     many walks, each of one segment, find together what one of all finds.
@@ -65,12 +66,16 @@ class Walk:
         from_lsn: int = 1,
         checksum: Checksum = crc32c,
         everything: bool = False,
+        indexes: bool = False,
         owner: Owner | None = None,
         choose: Choose | None = None,
         fragments: Collection[Fragment] | None = None,
         segment: int | None = None,
     ) -> None:
+        assert everything or not indexes, "an index is a part of everything"
+        assert choose is None or not indexes, "an index is held against all blocks"
         self._disk = disk
+        self._indexes = indexes
         self._fragments = fragments
         self._only = segment
         self._choose = choose
@@ -183,6 +188,7 @@ class Walk:
                 after=after,
                 from_lsn=0 if self._everything else self._from_lsn,
                 everything=self._everything,
+                indexes=self._indexes,
                 choose=self._choose,
             )
             if walk.trailer is not None and walk.trailer.last_lsn < self._from_lsn and not self._everything:
@@ -220,6 +226,7 @@ class _SegmentWalk:
         from_lsn: int,
         everything: bool,
         choose: Choose | None,
+        indexes: bool = False,
     ) -> None:
         last = after is None
         self.name = stored_name(file, header.first_lsn)
@@ -238,6 +245,7 @@ class _SegmentWalk:
         self._last = last and self.trailer is None
         self._from_lsn = from_lsn
         self._everything = everything
+        self._indexes = indexes
         self._choose = choose
         self._size = min(file.size(), header.capacity)
         self._resized = wrong_size(file, header)
@@ -334,7 +342,7 @@ class _SegmentWalk:
                 records = block.records
                 yield block
             if self._whole and self._builds:
-                self._builder.add(raw.header, touched_by(records) if self._everything else {})
+                self._builder.add(raw.header, touched_by(records) if self._indexes else {})
 
     def _judge(self, scan: Scan) -> Finding | None:
         """What it means that the scan ended here; None if that is as it should be."""
@@ -373,14 +381,29 @@ class _SegmentWalk:
             yield self.problem
         if self.trailer is None or not self._whole:
             return
-        known = map(self._builder.footer, range(INDEX_FORMS))
-        ends = next((offset for _, offset, footer in known if self._file.read(offset, len(footer)) == footer), None)
+        ends = self._footer_begins(self.trailer)
         if ends is None:
             yield self._footer_problem(self._header, "the index says other than the blocks")
         elif (stray := nonzero_end(self._file, self._builder.end, ends)) > self._builder.end:
             what = f"bytes up to offset {stray} that are no block: expected zeros up to {ends}"
             name, end = self.name, self._builder.end
             yield _finding("stray", name, end, self._builder.next_lsn, what=what, cost="nothing")
+
+    def _footer_begins(self, trailer: Trailer) -> int | None:
+        """Where a footer begins that says what the blocks do, as far as they were looked at; None for any other."""
+        if self._indexes:
+            known = map(self._builder.footer, range(INDEX_FORMS))
+            return next((offset for _, offset, footer in known if self._file.read(offset, len(footer)) == footer), None)
+        try:
+            index = read_index(self._file, self.sealed(), self._checksum, only=())
+        except FormatError:
+            return None
+        alike = trailer._replace(index_bytes=0, index_crc=0) == self._builder.trailer()
+        return (
+            self._header.capacity - TRAILER_BYTES - trailer.index_bytes
+            if alike and index.starts == self._builder.index.starts
+            else None
+        )
 
     def _archive(self, file: ArchiveFile, scan: Scan) -> Iterator[Finding]:
         """What of an archive cannot be given back."""

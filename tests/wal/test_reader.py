@@ -23,9 +23,11 @@ from wal import (
     read,
     verify,
 )
-from wal.codec import HEADER_BYTES
+from wal.codec import HEADER_BYTES, SegmentHeader, Trailer, encode_footer
 from wal.disk import File
+from wal.index import SegmentIndex
 from wal.records import Record
+from wal.segment_file import Sealed, read_header, read_index, read_trailer
 
 
 @pytest.fixture
@@ -246,6 +248,45 @@ def test_an_index_that_disagrees_with_the_blocks_is_reported_and_costs_nothing(d
     report = verify(disk)
     assert [finding.kind for finding in report.findings] == ["index"]
     assert report.records == 60
+
+
+def footer_of(disk: MemoryDisk, name: str) -> tuple[SegmentHeader, Trailer, SegmentIndex]:
+    """What a sealed segment says of itself."""
+    file = disk.open(name)
+    header = read_header(file)
+    trailer = read_trailer(file, header)
+    return header, trailer, read_index(file, Sealed(header, trailer, whole=True))
+
+
+def tell(disk: MemoryDisk, name: str, header: SegmentHeader, trailer: Trailer, index: SegmentIndex) -> None:
+    """Let it say this, with the right checksums."""
+    _, told = encode_footer(trailer, index)
+    disk.open(name, write=True).write(header.capacity - len(told), told)
+
+
+def test_an_index_that_lies_with_the_right_checksum_is_found_by_who_holds_it_against_the_records(disk: MemoryDisk) -> None:
+    name = disk.names()[0]
+    header, trailer, index = footer_of(disk, name)
+    assert index.fragments["acc", 0].low == 1
+    index.fragments["acc", 0].low = 2  # the first update of the fragment would never be supplied again
+    tell(disk, name, header, trailer, index)
+    assert verify(disk).findings == [], "what it says of fragments is not looked at"
+    assert [finding.kind for finding in verify(disk, indexes=True).findings] == ["index"]
+    assert [finding.kind for finding in verify(disk, indexes=True, reference=True).findings] == ["index"]
+
+
+def test_an_index_or_a_trailer_that_lies_about_blocks_is_always_found(disk: MemoryDisk) -> None:
+    name = disk.names()[0]
+    header, trailer, index = footer_of(disk, name)
+    index.starts[1] += 8
+    tell(disk, name, header, trailer, index)
+    assert [finding.kind for finding in verify(disk).findings] == ["index"]
+    index.starts[1] -= 8
+    for wrong in (trailer._replace(last_time_ms=1), trailer._replace(records=trailer.records + 1)):
+        tell(disk, name, header, wrong, index)
+        assert [finding.kind for finding in verify(disk).findings] == ["index"]
+    tell(disk, name, header, trailer, index)
+    assert verify(disk, indexes=True).findings == []
 
 
 # A live log.

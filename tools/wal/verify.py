@@ -45,7 +45,8 @@ def verify(
         bool, typer.Option("--against", help="Check the first directory; the others are its peers', and tell what it lost.")
     ] = False,
     logic: Annotated[
-        bool, typer.Option("--logic", help="Also look for what a log says that cannot be, record by record.")
+        bool,
+        typer.Option("--logic", help="Also look for what a log says that cannot be, record by record, its indexes too."),
     ] = False,
     audit: Annotated[bool, typer.Option("--audit", help="Also hold each row of the store against the log.")] = False,
     log_only: Annotated[bool, typer.Option("--log-only", help="Check the log by itself, and not the store.")] = False,
@@ -130,7 +131,7 @@ class Checked:
         if place.problem:
             self._problem("damaged", ExitCode.DAMAGED, place.problem)
         if wanted.log and place.log is not None:
-            self._check_log(reference=wanted.reference)
+            self._check_log()
         elif wanted.log and place.directory is not None:
             self._problem("missing", ExitCode.MISSING, f"{place.directory} has no log: expected its directory wal")
         if wanted.store and place.directory is not None and self._check_store() and wanted.log:
@@ -219,16 +220,19 @@ class Checked:
         self.problems.append(Problem(kind, code, what))
 
     def _say_what_was_not_checked(self) -> None:
-        if self.place.directory is None:
+        wanted, bare = self._wanted, self.place.directory is None
+        if bare:
             self.notes.append("not checked: whose log this is, and the store beside it; name the data directory for that")
         elif self._alone:
             self.notes.append("not checked: what is beside it, and whether the log folds onto the store")
         elif self.place.path != self.place.directory:
             only = "--store-only" if self.place.path.name == "store" else "--log-only"
             self.notes.append(f"this is all of {self.place.directory}, of which a part was named: {only} checks that alone")
-        if self.place.directory is not None and not self._alone and not (self._wanted.logic and self._wanted.audit):
-            left = [f"--{name}" for name in ("logic", "audit") if not getattr(self._wanted, name)]
-            self.notes.append(f"not checked: whether what it says can be, with {' and '.join(left)}")
+        if not self._alone:
+            left = ["--logic"] * (not wanted.logic) + ["--audit"] * (not wanted.audit and not bare)
+            says = "whether what it says can be" + ", and its indexes lead to all of it" * (not wanted.logic)
+            if left:
+                self.notes.append(f"not checked: {says}, with {' and '.join(left)}")
         if self.owed is None and self._report is not None and not self.place.live:
             ends = self._report.last_lsn
             self.notes.append(
@@ -238,14 +242,14 @@ class Checked:
 
     # How it is found out.
 
-    def _check_log(self, *, reference: bool) -> None:
+    def _check_log(self) -> None:
         place = self.place
-        report = self._read_log(place, reference=reference)
+        report = self._read_log(place)
         for _ in range(ATTEMPTS):  # a live node may have rotated or trimmed its log while it was read
             if not (report.damaged and place.live):
                 break
             time.sleep(AGAIN_SECONDS)
-            report = verify_log(place.source, reference=reference, owner=place.owner)
+            report = self._read_log(place)
         self._report = report
         self.findings = report.findings
         lsns = f"{report.first_lsn}..{report.last_lsn}"
@@ -262,13 +266,14 @@ class Checked:
             what = f"{place.log} has no segment: a node that was ever started has one, and its start in it"
             self._problem("missing", ExitCode.MISSING, what)
 
-    def _read_log(self, place: Place, *, reference: bool) -> Report:
-        if self._wanted.jobs > 1:
-            part = partial(verify_part, place.source, reference=reference, owner=place.owner)
-            return joined(place.source, in_parts(place, self._wanted.jobs, Report, part))
+    def _read_log(self, place: Place) -> Report:
+        wanted = self._wanted
+        if wanted.jobs > 1:
+            part = partial(verify_part, place.source, reference=wanted.reference, indexes=wanted.logic, owner=place.owner)
+            return joined(place.source, in_parts(place, wanted.jobs, Report, part))
         progress = Progress(place.log_bytes)
         report = verify_log(
-            place.source, reference=reference, owner=place.owner, look=lambda block: progress.step(block.bytes)
+            place.source, reference=wanted.reference, indexes=wanted.logic, owner=place.owner, look=progress.step
         )
         progress.close()
         return report

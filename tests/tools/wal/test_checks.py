@@ -9,9 +9,28 @@ import msgspec
 from tests.support.commands import damage_log, objects, wal
 from tests.support.directories import copies, flip
 from tests.support.reconciled import DAMAGES, fragment_of
+from tests.wal.logs import filled, update
+from tests.wal.test_reader import footer_of, tell
 from wal import list_segments
 
 # Verify.
+
+
+def test_an_index_that_lies_is_found_by_logic_and_that_it_was_not_looked_for_is_said(tmp_path: Path) -> None:
+    disk = filled([[update(n, 60)] for n in range(1, 61)])
+    name = disk.names()[0]
+    header, trailer, index = footer_of(disk, name)
+    index.fragments["acc", 0].low = 2
+    tell(disk, name, header, trailer, index)
+    for one in disk.names():
+        (tmp_path / one).write_bytes(disk.image(one))
+    unsaid = "not checked: whether what it says can be, and its indexes lead to all of it, with --logic"
+    plain = wal("verify", tmp_path)
+    assert (plain.exit_code, unsaid in plain.stdout) == (0, True)
+    for jobs in (1, 2):
+        looked = wal("verify", tmp_path, "--logic", "--jobs", str(jobs))
+        assert (looked.exit_code, unsaid in looked.stdout) == (1, False)
+        assert f"index segment={name}" in looked.stdout
 
 
 def test_verify_of_whole_directories_says_what_was_checked(left: list[Path]) -> None:
