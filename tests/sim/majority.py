@@ -1,4 +1,5 @@
 """The majority is lost for good: most voters' disks are gone at once, and an operator goes on from those that are left.
+Those who lost their disks come back with empty ones, and are to hold data again.
 
 What may be lost then is known, and is computed here: a partition of which, by the newest map that was ever committed, no
 node had a copy in sync that the operator named. Nothing else may be given up, and nothing else that was acknowledged may be
@@ -101,9 +102,23 @@ class LostMajority:
             )
 
     def _dig_out(self) -> None:
-        """Those who lost their disks may come, with empty ones."""
+        """Those who lost their disks may come, with empty ones, and are to hold data as before."""
         buried, self.buried = self.buried, {}
         for name in buried:
             machine = self._world.machines[name]
             if not machine.up and not machine.gone:
                 machine.start()
+        self._world.after(ORDER_AGAIN_NS, self._restore)
+
+    def _restore(self) -> None:
+        """Everybody is in the baseline who was; again, until it is so."""
+        world, before, newest = self._world, self._before, self._world.newest()
+        assert before is not None
+        here = {member.node for member in newest.members} if newest is not None else set()
+        wanted = sorted({*(newest.baseline if newest is not None else ()), *(n for n in before.baseline if n in here)})
+        running = [machine for machine in world.running if not machine.paused]
+        if newest is not None and set(before.baseline) <= set(newest.baseline):
+            return
+        if running and newest is not None and wanted != sorted(newest.baseline):
+            world.command(running[0], "baseline", {"nodes": wanted, "yes": []})
+        world.after(ORDER_AGAIN_NS, self._restore)

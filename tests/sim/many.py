@@ -105,8 +105,8 @@ def sum_up(found: Sequence[Result]) -> None:
     print("done:", _counted(done.most_common()))
     print("faults:", _counted(faults.most_common()))
     print("faults that never came:", ", ".join(kind for kind in RATES if kind not in faults) or "none")
-    small = [r.seed for r in found if r.shape.small and (r.deliveries < DELIVERIES_MIN or len(r.faults) < KINDS_MIN)]
-    little = f"seeds with less than {DELIVERIES_MIN:,} deliveries or {KINDS_MIN} kinds of faults"
+    small = [r.seed for r in found if r.shape.small and not r.shows_enough]
+    little = f"seeds with less than {DELIVERIES_MIN:,} deliveries or answers, or {KINDS_MIN} kinds of faults"
     print(f"{little}: {', '.join(map(str, small)) or 'none'}")
     known = declared()
     print(f"rare paths: {sum(name in probes for name in known)} of {len(known)} reached; never reached:")

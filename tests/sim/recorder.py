@@ -24,6 +24,7 @@ class Recorder:
         self._ended: dict[str, list[Operation]] = {}
         self._open: dict[int, tuple[str, Operation]] = {}
         self.errors: dict[str, int] = {}  # what clients were told, by name
+        self.served = 0  # operations that ended well
 
     def process(self) -> int:
         """A number for a process that begins: after an `info` a client goes on under a new one."""
@@ -39,6 +40,7 @@ class Recorder:
         workload, asked = self._open.pop(process)
         operation = Operation(process, asked.invoked, self.world.now, outcome, action or asked.action)
         self._ended.setdefault(workload, []).append(operation)
+        self.served += outcome == "ok"
         return operation
 
     def also(self, workload: str, operation: Operation, action: Action) -> None:

@@ -66,6 +66,11 @@ class Result:
     deleted: int = 0
     story: list[str] = field(default_factory=list)
 
+    @property
+    def shows_enough(self) -> bool:
+        """Whether as much happened as a small seed's storm goes on for (`storm_is_over`)."""
+        return max(self.deliveries, self.operations["ok"]) >= DELIVERIES_MIN and len(self.faults) >= KINDS_MIN
+
 
 def draw_settings(draw: Random, nodes: int) -> Settings:
     """Settings that make rare things happen soon."""
@@ -227,7 +232,7 @@ def _live(
         oracles.life.pulse = Pulse(world)
         faults.begin()
         storm_from = world.now
-        while not _over(world, faults, world.now - storm_from, storm_ns, shape):
+        while not storm_is_over(world, faults, recorder, world.now - storm_from, storm_ns, shape):
             world.run_for(LOOK_NS)
             oracles.look(world)
             _look_at_clients(world)
@@ -262,12 +267,16 @@ def _live(
         result.operations = Counter({o: recorder.count(o) for o in ("ok", "fail", "info")})
 
 
-def _over(world: World, faults: Faults, lasted_ns: int, storm_ns: int, shape: Shape) -> bool:
-    """A storm is over at its time, or earlier if so much happened, or later if so little did."""
+def storm_is_over(world: World, faults: Faults, recorder: Recorder, lasted_ns: int, storm_ns: int, shape: Shape) -> bool:
+    """A storm is over at its time, or earlier if so much happened, or later if so little did.
+
+    Nodes that are alone say nothing to each other: there what clients came to the end of counts as much.
+    """
     kinds = len(faults.happened) >= min(KINDS_MIN, len(faults.rates))
     if lasted_ns < storm_ns:
         return kinds and lasted_ns > storm_ns // 2 and world.network.delivered > DELIVERIES_MAX
-    return lasted_ns >= shape.storms * storm_ns or (kinds and world.network.delivered >= DELIVERIES_MIN)
+    enough = max(world.network.delivered, recorder.served) >= DELIVERIES_MIN
+    return lasted_ns >= shape.storms * storm_ns or (kinds and enough)
 
 
 def _spawn(world: World, load: Load, draw: Random) -> None:

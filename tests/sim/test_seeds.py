@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.run import DELIVERIES_MIN, KINDS_MIN, run_seed
+from engine.turn.settings import Settings
+from tests.sim.checkers.history import Get
+from tests.sim.draws import Draws
+from tests.sim.faults import Faults
+from tests.sim.recorder import Recorder
+from tests.sim.run import DELIVERIES_MIN, run_seed, storm_is_over
+from tests.sim.shapes import SMALL
+from tests.sim.world import SECOND, World
 
 SEEDS = 50
 AT_ONCE = 5
@@ -30,8 +37,21 @@ def test_nothing_is_found_however_much_goes_wrong(first: int) -> None:
         )
         if not result.shape.small:
             continue  # much of one thing, and less of everything else
-        assert result.deliveries >= DELIVERIES_MIN, f"seed {seed} shows too little: {result.deliveries} deliveries"
-        assert len(result.faults) >= KINDS_MIN, f"seed {seed} has too few kinds of faults: {result.faults}"
+        assert result.shows_enough, f"seed {seed} shows too little: {result.deliveries} deliveries, {result.faults}"
+
+
+def test_a_storm_around_a_node_that_is_alone_ends_with_what_its_clients_did() -> None:
+    """It says nothing to anybody, and would be stormed at for sixty times as long."""
+    storm = SECOND
+    with World(Draws(1), Settings(cluster="sim")) as world:
+        world.add_machine("n1")
+        faults, recorder = Faults(world, {"kill": 1.0}, pause_ns=SECOND), Recorder(world)
+        faults.happened["kill"] = 1
+        assert not storm_is_over(world, faults, recorder, storm, storm, SMALL)
+        for _ in range(DELIVERIES_MIN):
+            recorder.begin("registers", 1, Get("x", None))
+            recorder.end(1, "ok", Get("x", None))
+        assert storm_is_over(world, faults, recorder, storm, storm, SMALL)
 
 
 def test_a_seed_that_is_left_out_is_on_record() -> None:

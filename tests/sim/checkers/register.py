@@ -120,13 +120,15 @@ class _Search:
         self.twin = [0] * len(operations)
         """By operation of unknown outcome: the next older one that asks the same, as a bit."""
         self._link(operations, ends)
+        begun: dict[int, None] = {}
+        coming = iter(enumerate(operations))
+        following = next(coming, None)
         for stuck in self.returns:
-            window = [
-                i
-                for i, operation in enumerate(operations)
-                if operation.invoked <= ends[stuck] and (i not in ends or (ends[i], i) >= (ends[stuck], stuck))
-            ]
-            self.windows.append(sorted(window, key=lambda i: (i != stuck, i not in ends, ends.get(i, 0), i)))
+            while following is not None and following[1].invoked <= ends[stuck]:
+                begun[following[0]] = None
+                following = next(coming, None)
+            self.windows.append(sorted(begun, key=lambda i: (i != stuck, i not in ends, ends.get(i, 0), i)))
+            del begun[stuck]
         self.width = max((sum(i in ends for i in window) for window in self.windows), default=0)
         self.reached = 0
         """The furthest completion that some order got to, and the values that those orders leave behind."""
