@@ -104,6 +104,7 @@ def skim(
     *,
     owner: Owner | None = None,
     fragments: Collection[Fragment] | None = None,
+    segment: int | None = None,
 ) -> list[Finding]:
     """`wal.reader.inspect`, packed: each block that verifies is taken, in order; returns what is wrong with the others.
 
@@ -128,7 +129,7 @@ def skim(
         return False
 
     with source_disk(source) as disk:
-        for one in Walk(disk, from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments):
+        for one in Walk(disk, from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments, segment=segment):
             if ended:
                 break
             if isinstance(one, Finding):

@@ -56,13 +56,21 @@ class Report(msgspec.Struct, kw_only=True):
         return any(finding.damage for finding in self.findings)
 
 
-def read(source: Source, from_lsn: int = 1, to_lsn: int | None = None, *, owner: Owner | None = None) -> Iterator[Block]:
+def read(
+    source: Source,
+    from_lsn: int = 1,
+    to_lsn: int | None = None,
+    *,
+    owner: Owner | None = None,
+    passed: Callable[[SegmentInfo], None] = lambda _: None,
+) -> Iterator[Block]:
     """The blocks that hold LSNs `from_lsn` to `to_lsn`, cut to these, as far as the log still has them.
 
-    Raises LogDamaged, LogForeign or LogTooNew where it comes upon what they say; a torn tail is where the log ends, and
-    damage that only costs what lies below `from_lsn` is passed over.
+    `passed` is told of each segment once its blocks were read, or passed over. Raises LogDamaged, LogForeign or LogTooNew
+    where it comes upon what they say; a torn tail is where the log ends, and damage that only costs what lies below
+    `from_lsn` is passed over.
     """
-    for found in inspect(source, from_lsn, to_lsn, owner=owner):
+    for found in inspect(source, from_lsn, to_lsn, owner=owner, passed=passed):
         if isinstance(found, Block):
             yield found
         elif found.kind == "foreign":
@@ -82,12 +90,13 @@ def inspect(
     choose: Choose | None = None,
     fragments: Collection[Fragment] | None = None,
     segment: int | None = None,
+    passed: Callable[[SegmentInfo], None] = lambda _: None,
 ) -> Iterator[Block | Finding]:
     """The same, tolerantly: what is wrong comes as a `Finding` in its place, and everything that verifies is read.
 
     With `choose` only the blocks that it says yes to are decoded. With `fragments` only those are read that speak of
     them, as far as footers tell; others may come too, and what was not read is not verified. With `segment` only the one
-    that begins at this LSN is read, as one of `parts`.
+    that begins at this LSN is read, as one of `parts`. `passed` is told as with `read`.
     """
     with source_disk(source) as disk:
         for found in Walk(disk, from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments, segment=segment):
@@ -101,7 +110,7 @@ def inspect(
                         block = after(found, from_lsn)
                         yield block if to_lsn is None else before(block, to_lsn + 1)
                 case SegmentInfo():
-                    pass
+                    passed(found)
 
 
 def backwards(

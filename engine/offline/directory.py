@@ -41,8 +41,9 @@ from engine.state.store_lmdb import LmdbStore
 from rebalance import table as topologies
 from rebalance.contents import Walk
 from rebalance.fragment import FragmentState
+from rebalance.image import FragmentImage
 from rebalance.table import Topology
-from wal import DiskError, LogError, PartitionCounter, list_segments
+from wal import DiskError, LogError, PartitionCounter
 from wal import records as r
 from wal.counters import CounterError
 from wal.ids import Fragment, Namespace, TxId, Version
@@ -51,6 +52,9 @@ ATTEMPTS = 5
 """How often a reading that a live node overtook is begun again."""
 PAGES_BYTES_MAX = 1 << 30
 """Up to this size the pages of a store are walked before LMDB opens it (about 120 MB/s)."""
+
+SPLIT_ROWS = 128
+"""A fragment is cut between runs of so many rows."""
 
 _NOT_FOLDED = (ValueError, LookupError, AssertionError, CounterError)
 
@@ -137,12 +141,19 @@ class State:
         # What the next checkpoint would do to the rows of the last one: the newest entries are these over those.
         self._cleared, self._changes = replica.store.freeze()
 
-    def reading(self, fragment: Fragment, on_damage: Tell) -> Reading:
-        """The rows of a fragment, to be read beside those of other copies; tell `note` when it is at its end."""
+    def reading(self, fragment: Fragment, on_damage: Tell, *, lower: bytes = b"", upper: bytes = b"") -> Reading:
+        """The rows of a fragment, to be read beside those of other copies; tell `note` when it is at its end.
+
+        With `lower` or `upper` those from that key on, and below that one.
+        """
         cleared = fragment in self._cleared
         changes = self._changes.get(fragment, {})
         partitions = self.topology.partitions if self.topology is not None else 0
-        return Reading(self._store, fragment, changes, on_damage, cleared=cleared, partitions=partitions)
+        if lower or upper:
+            changes = {key: entry for key, entry in changes.items() if lower <= key and (not upper or key < upper)}
+        return Reading(
+            self._store, fragment, changes, on_damage, cleared=cleared, partitions=partitions, lower=lower, upper=upper
+        )
 
     def note(self, fragment: Fragment, read: Reading) -> None:
         """All was read: whether the rows of the store add up to the digest that was written with them (`unequal`)."""
@@ -152,8 +163,11 @@ class State:
     def contents(self, fragment: Fragment) -> int | None:
         """The digest of contents, by what the checkpoint wrote with its rows and what was applied since; no other row is
         looked at. None if it is not known, or cannot be read."""
-        changes = self._changes.get(fragment, {})
+        changes = self._changes.get(fragment)
         try:
+            if not changes and fragment not in self._cleared:
+                return self._store.contents(fragment)
+            changes = changes or {}
             stored = None if fragment in self._cleared else self._store.contents(fragment)
             if stored is None and fragment not in self._cleared:
                 return None
@@ -163,6 +177,21 @@ class State:
         except StoreDamaged:
             return None
         return walk.digest
+
+    def weights(self) -> dict[Fragment, int]:
+        """How many updates each fragment of the checkpoint has had, wanted or not: about what it costs to read it."""
+        return {
+            name: PartitionCounter.from_bytes(msgspec.msgpack.decode(data, type=FragmentImage).counter).lwm
+            for name, data in self._store.load().fragments.items()
+        }
+
+    def split_keys(self, fragment: Fragment, count: int) -> list[bytes]:
+        """Keys that cut the rows of a fragment's checkpoint into so many ranges of about one length, or fewer."""
+        prefix, found, start = len(self._store.prefix_of(fragment)[0]), list[bytes](), b""
+        while rows := self._store.raw_rows(fragment, start, SPLIT_ROWS)[0]:
+            found.append(rows[0][0][prefix:])
+            start = rows[-1][0][prefix:] + b"\0"
+        return list(dict.fromkeys(found[len(found) * at // count] for at in range(1, count) if found))
 
     def row(self, fragment: Fragment, key: bytes, on_damage: Tell) -> Entry | None:
         """The newest entry of one key, tombstones included; None where there is none, or damage, which is told."""
@@ -258,7 +287,7 @@ def _read(path: Path, identity: Identity, store: LmdbStore, share: Share, *, tol
         try:
             replica = recover(LayeredStore(Window(store, share)), since)
             if since.lsn == since.began and since.damage is None:
-                _check_not_behind(path, since.began)
+                _check_not_behind(path, since)
             return State(path, identity, store, replica, since)
         except Overtaken as error:
             if since.began == seen:
@@ -274,13 +303,12 @@ def _read(path: Path, identity: Identity, store: LmdbStore, share: Share, *, tol
     raise CorruptionError(f"{path}: its node trimmed the log {ATTEMPTS} times while it was read; copy the directory first")
 
 
-def _check_not_behind(path: Path, lsn: int) -> None:
+def _check_not_behind(path: Path, since: LogSince) -> None:
     """The log says nothing since the checkpoint: it must at least reach up to it."""
-    segments = list_segments(path / "wal")
-    last = segments[-1].last_lsn if segments else 0
-    if last < lsn:
+    if since.reaches < since.began:
         raise LogLost(
-            f"{path}: the checkpoint ends at LSN {lsn}, and the log at LSN {last}: expected a log that reaches so far; "
+            f"{path}: the checkpoint ends at LSN {since.began}, and the log at LSN {since.reaches}: "
+            "expected a log that reaches so far; "
             "were store and wal copied at different moments?"
         )
 

@@ -46,6 +46,8 @@ class Reading:
 
     `changes` are over the checkpoint's rows. `partitions` is into how many a key may hash, 0 if nobody knows. `done` is set
     once the checkpoint has no more. `sums` is what was written and what was found, set if they differ, once all is read.
+    `lower` and `upper` are bounds of its keys, empty if there is none; then `sums` is set if all rows could be believed,
+    for whoever adds up what was found in all ranges.
     """
 
     def __init__(
@@ -57,15 +59,19 @@ class Reading:
         *,
         cleared: bool = False,
         partitions: int = 0,
+        lower: bytes = b"",
+        upper: bytes = b"",
     ) -> None:
         self._partitions = partitions
+        self._part = bool(lower or upper)
+        self._upper = upper
         self.done = cleared
         self.sums: tuple[int, int] | None = None
         self._store = store
         self._fragment = fragment
         self._prefix, self._seed = store.prefix_of(fragment)
         self._tell = tell
-        self._start = b""
+        self._start = lower
         self._found, self._whole = 0, not cleared
         self._changes = changes
         self._changed = sorted(changes)
@@ -80,7 +86,7 @@ class Reading:
         """The next rows of the checkpoint as they are stored; fewer than ROWS_AT_ONCE at the end."""
         if self.done:
             return []
-        found, damages = self._store.raw_rows(self._fragment, self._start, ROWS_AT_ONCE)
+        found, damages = self._store.raw_rows(self._fragment, self._start, ROWS_AT_ONCE, self._upper)
         for damage in damages:
             if not self._belongs_elsewhere(damage.found):
                 self._damaged(damage)
@@ -135,7 +141,7 @@ class Reading:
     def finish(self) -> None:
         """All is read: do the rows add up?"""
         found = self._found & MASK
-        if self._whole and self._stated is not None and found != self._stated:
+        if self._whole and self._stated is not None and (self._part or found != self._stated):
             self.sums = (self._stated, found)
 
     def _belongs_elsewhere(self, full: bytes) -> bool:

@@ -19,7 +19,7 @@ from engine.state.node_image import NodeImage
 from engine.state.store import CheckpointImage, Entry, Loaded, Row
 from engine.state.store_errors import StoreDamaged
 from engine.state.store_lmdb import LmdbStore
-from wal import Finding, LogDamaged, Owner, begins, read
+from wal import Finding, LogDamaged, Owner, SegmentInfo, begins, read
 from wal import records as r
 from wal.ids import Fragment, Namespace, TxId
 
@@ -37,11 +37,11 @@ class Share:
 
     def __init__(self, partitions: Container[int] | None, namespaces: Container[Namespace] | None) -> None:
         self.everything = partitions is None and namespaces is None
-        self._partitions = partitions
+        self.partitions = partitions
         self._namespaces = namespaces
 
     def __contains__(self, partition: int) -> bool:
-        return self._partitions is None or partition in self._partitions
+        return self.partitions is None or partition in self.partitions
 
     def holds(self, fragment: Fragment) -> bool:
         """Whether a fragment is wanted."""
@@ -98,6 +98,7 @@ class LogSince:
         self.damage: Finding | None = None
         self.began = 0
         self.lsn = 0
+        self.reaches = 0  # the last LSN of the log, whatever the checkpoint holds
         self.first_ms = self.time_ms = 0  # the first block's time, and the latest
         self.touched_ms: dict[Fragment, int] = {}
         self.prepared_ms: dict[tuple[TxId, int], int] = {}
@@ -115,7 +116,7 @@ class LogSince:
         doubts, doubted = 0, 0
         while True:
             try:
-                for block in read(self._path, self.lsn + 1, owner=self._owner):
+                for block in read(self._path, self.lsn + 1, owner=self._owner, passed=self._passed):
                     if block.first_lsn != self.lsn + 1:
                         raise Overtaken(
                             f"after LSN {self.lsn} the log goes on with LSN {block.first_lsn}: "
@@ -135,6 +136,9 @@ class LogSince:
                     raise
                 doubted = error.lsn
                 time.sleep(DOUBT_SECONDS)
+
+    def _passed(self, info: SegmentInfo) -> None:
+        self.reaches = max(self.reaches, info.last_lsn)
 
     def _noted(self, record: r.Record, time_ms: int) -> r.Record | None:
         mine = self.share.of(record)
@@ -186,14 +190,15 @@ class Window:
 
     def load(self) -> Loaded:
         """The states of the share, and the node's."""
-        loaded, share = self._store.load(), self._share
+        share = self._share
+        loaded = self._store.load(share.partitions)
         if share.everything:
             return loaded
         return Loaded(
             loaded.lsn,
             {name: self._own(data) if name == "node" else data for name, data in loaded.node.items()},
             {name: data for name, data in loaded.fragments.items() if share.holds(name)},
-            {number: data for number, data in loaded.partitions.items() if number in share},
+            loaded.partitions,
         )
 
     def _own(self, data: bytes) -> bytes:

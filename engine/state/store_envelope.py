@@ -99,6 +99,11 @@ def partition_of(key: bytes) -> int:
     return int.from_bytes(key, "big")
 
 
+def partition_in(key: bytes) -> int:
+    """The partition that the key of a fragment's or a partition's state ends with, whatever else it is."""
+    return int.from_bytes(key[-2:], "big")
+
+
 def u64(number: int) -> bytes:
     """A number as the node's own values hold it."""
     return _U64.pack(number)

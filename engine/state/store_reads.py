@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import islice, takewhile
 from operator import itemgetter, lt
 from pathlib import Path
@@ -28,6 +28,7 @@ from engine.state.store_envelope import (
     open_fragment,
     open_row,
     open_state,
+    partition_in,
     partition_of,
     row_is_whole,
     row_seed,
@@ -61,16 +62,19 @@ class StoreReads:
         self._lock = Lock()
         self._prefixes: dict[Fragment, tuple[bytes, bytes, int]] = {}
 
-    def load(self) -> Loaded:
-        """What the last checkpoint holds; lsn 0 and empty if there is none. Raises StoreDamaged."""
+    def load(self, wanted: Container[int] | None = None) -> Loaded:
+        """What the last checkpoint holds; lsn 0 and empty if there is none. Raises StoreDamaged.
+
+        With `wanted` only what it holds of these partitions is looked at, and of the node.
+        """
         node = dict(self._states(self._node, NODE))
         del node[FORMAT_KEY]
         lsn = int.from_bytes(node.pop(LSN_KEY, b""), "big")
         return Loaded(
             lsn,
             {key.decode(): data for key, data in node.items()},
-            {fragment_of(key): data for key, data in self._states(self._fragments, FRAGMENTS)},
-            {partition_of(key): data for key, data in self._states(self._partitions, PARTITIONS)},
+            {fragment_of(key): data for key, data in self._states(self._fragments, FRAGMENTS, wanted)},
+            {partition_of(key): data for key, data in self._states(self._partitions, PARTITIONS, wanted)},
         )
 
     def get(self, fragment: Fragment, key: bytes) -> Entry | None:
@@ -186,13 +190,17 @@ class StoreReads:
         return prefix, seed
 
     def raw_rows(
-        self, fragment: Fragment, start: bytes, limit: int
+        self, fragment: Fragment, start: bytes, limit: int, upper: bytes = b""
     ) -> tuple[list[tuple[bytes, bytes]], list[StoreDamaged]]:
         """Up to `limit` rows as they are stored, and what was in the way; a row with a changed key does not end it.
+
+        Their keys are below `upper`, if that is given.
 
         The cursor does not outlive the call, so that a checkpoint may follow.
         """
         prefix, end, _ = self._prefix(fragment)
+        if upper:
+            end = prefix + upper
         seek = prefix + start
         whole = self._ascending_rows(seek, end, limit)
         if whole is not None:
@@ -268,8 +276,10 @@ class StoreReads:
             tell(damage)
             return []
 
-    def _states(self, db: lmdb._Database, name: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Everything in one of the small databases, verified, and verified to be all."""
+    def _states(
+        self, db: lmdb._Database, name: bytes, wanted: Container[int] | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Everything in one of the small databases, or what is about some partitions, verified, and verified to be all."""
         try:
             with self._lock, self._txn.cursor(db) as cursor:
                 found = list(cursor)
@@ -277,7 +287,8 @@ class StoreReads:
             raise self._unreadable(f"{name.decode()} cannot be read", error) from error
         self._check_count(db, name.decode(), len(found), _raise)
         for key, raw in found:
-            yield key, self._state(name, key, raw)
+            if wanted is None or partition_in(key) in wanted:
+                yield key, self._state(name, key, raw)
 
     def _state(self, name: bytes, key: bytes, raw: bytes) -> bytes:
         try:

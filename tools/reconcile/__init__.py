@@ -1,17 +1,17 @@
 """Do the copies agree? Answered from the data directories of nodes: live, stopped, or copied elsewhere.
 
 ```
- directories ---> survey, one each ---> plan ---> check_share, one per range of partitions ---> report
-                  whose, what topology            all nodes' files of that range: compare inside
+ directories ---> survey, one each, logs by segments ---> plan ---> check_share, one per share ---> report
+                  whose, what topology                              all nodes' files of it: compare inside
 ```
 
-Both engines run the same two functions over lists: `local` in a loop, `spark` as tasks. So nothing is shuffled, only
+Both engines run the same functions over lists: `local` in a loop, `spark` as tasks. So nothing is shuffled, only
 findings leave a task, and the report is the same to the byte. The modules, from the bottom up: `findings`, `copies`,
-`votes`, `gaps`, `rows`, `compare`, `transactions`, `task` (pure), `logs`, `survey`, `share` (which read), `report`, `run`,
-`session`, `on_spark`, `cli`, `spark_job`; `again` and `watch`, for directories that are written to; `sketch`, `sketched`
-and `sketch_cli`, for directories that nobody has in one place; `evidence`, which asks the logs about what was found;
-`plans` (pure), `apply` and `repair_cli`, which say what to do about it, and do it; `tables`, `source` and `export`, which
-show directories as tables.
+`counts`, `votes`, `gaps`, `rows`, `compare`, `transactions`, `task` (pure), `logs`, `quiet`, `survey`, `plan`,
+`share` (which read), `report`, `run`, `session`, `on_spark`, `cli`, `spark_job`; `again` and `watch`, for directories
+that are written to; `sketch`, `sketched` and `sketch_cli`, for directories that nobody has in one place; `evidence`,
+which asks the logs about what was found; `plans` (pure), `apply` and `repair_cli`, which say what to do about it, and
+do it; `tables`, `source` and `export`, which show directories as tables.
 """
 
 import importlib

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from tools.reconcile.findings import Finding, raw_key
-from tools.reconcile.survey import Share
-from tools.reconcile.task import Counts, ShareResult, Tally, Unsettled
+from tools.reconcile.counts import Counts, Tally
+from tools.reconcile.findings import Finding, place_of
+from tools.reconcile.plan import Share
+from tools.reconcile.task import ShareResult, Unsettled
 from wal.ids import Fragment
 
 Run = Callable[[Sequence[Share]], list[ShareResult]]
@@ -29,7 +30,7 @@ def look_again(
             return
         wait()
         asked = [msgspec.structs.replace(shares[at], keys=_keys(results[at].unsettled)) for at in left]
-        asked = [msgspec.structs.replace(share, only=sorted({number for _, number in share.keys})) for share in asked]
+        asked = [msgspec.structs.replace(share, partitions=sorted({number for _, number in share.keys})) for share in asked]
         for at, found in zip(left, run(asked), strict=True):
             _merge(results[at], found)
 
@@ -55,7 +56,7 @@ def _merge(result: ShareResult, found: ShareResult) -> None:
     fresh = [line for line in found.findings if msgspec.json.decode(line, type=Finding).key is not None]
     if fresh:
         _count(counts, fresh)
-        result.findings = sorted([*result.findings, *fresh], key=_place)
+        result.findings = sorted([*result.findings, *fresh], key=place_of)
 
 
 def _count(counts: Counts, lines: Sequence[bytes]) -> None:
@@ -63,9 +64,3 @@ def _count(counts: Counts, lines: Sequence[bytes]) -> None:
         finding = msgspec.json.decode(line, type=Finding)
         counts.kinds[finding.kind] = counts.kinds.get(finding.kind, 0) + 1
         counts.namespaces[finding.namespace].findings += 1
-
-
-def _place(line: bytes) -> tuple[int, str, bool, bytes]:
-    """Where a finding stands in a report; those about one key stay in their order."""
-    f = msgspec.json.decode(line, type=Finding)
-    return f.partition, f.namespace, f.key is not None, raw_key(f.key) if f.key is not None else b""

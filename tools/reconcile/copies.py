@@ -10,6 +10,7 @@ import msgspec
 
 from engine.offline.directory import FragmentView, PartitionView
 from engine.state.store import Row
+from rebalance.table import Placement, Standing, Topology
 from tools.reconcile.findings import Finding, Values
 from tools.wal.rows import Rows as LogSaid
 from wal.ids import NodeId, Version
@@ -18,6 +19,19 @@ GRACE_MS = 10_000
 
 IN_SYNC = "OWNING"
 """The role of a copy that the newest map calls in sync."""
+OTHER_DISK = "OTHER-DISK"
+"""A copy on a disk that is not the one the cluster knows."""
+LEFTOVER = "LEFTOVER"
+"""A copy that the newest topology does not place there."""
+
+
+def standing(topology: Topology, placement: Placement, node: NodeId, allocation: str) -> str:
+    """What a node's copies of a partition are, by the newest topology."""
+    if node not in placement.owners and node not in placement.in_sync:
+        return LEFTOVER
+    if topology.allocations.get(node) != allocation:
+        return OTHER_DISK
+    return Standing.OWNING if node in placement.in_sync else Standing.MOVING
 
 
 class Level(StrEnum):

@@ -160,6 +160,12 @@ def raw_key(text: str) -> bytes:
     return found
 
 
+def place_of(line: bytes) -> tuple[int, str, bool, bytes]:
+    """Where a finding, as JSON, stands in a report; those about one key stay in their order."""
+    f = msgspec.json.decode(line, type=Finding)
+    return f.partition, f.namespace, f.key is not None, raw_key(f.key) if f.key is not None else b""
+
+
 def entry_facts(entry: Entry | None, values: Values) -> Facts:
     """What a copy has of a key.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from rebalance import table as topologies
+from tools.reconcile.uncollected import uncollected
 from wal import Block, Finding, Owner
 from wal import records as r
 from wal.ids import TxId
@@ -42,78 +43,127 @@ class LogTold(msgspec.Struct):
     maps: list[tuple[int, str]] = []
 
 
-def read_log(path: Path, owner: Owner, until_lsn: int, *, live: bool = False, from_lsn: int = 1) -> LogTold:
-    """Read a log up to an LSN, from its first record or another one on.
+class Stretch(msgspec.Struct, frozen=True):
+    """A log to be read up to an LSN, 0: to its end, or the segment of it that begins at one. A `live` node trims it."""
 
-    A live node may rotate and trim it meanwhile: then it is read again before it is damaged.
-    """
+    path: str
+    owner: Owner
+    until_lsn: int
+    live: bool = False
+    from_lsn: int = 1
+    segment: int | None = None
+
+
+def read_log(log: Stretch) -> LogTold:
+    """Read a log. A live node may rotate and trim it meanwhile: then it is read again before it is damaged."""
     told = LogTold()
-    for _ in range(ATTEMPTS if live else 1):
-        reading = Reading()
-        for found in skim(path, reading.take, from_lsn, until_lsn or None, owner=owner):
-            if found.damage:
-                reading.lose(found)
-        told = reading.told()
+    for _ in range(ATTEMPTS if log.live else 1):
+        told = read_stretch(log).told()
         if not told.damage:
             break
     return told
 
 
-class Reading:
-    """One pass over a log."""
+@uncollected
+def read_stretch(log: Stretch) -> Reading:
+    """Read a log once, or a segment of it."""
+    reading = Reading()
+    for found in skim(
+        Path(log.path), reading.take, log.from_lsn, log.until_lsn or None, owner=log.owner, segment=log.segment
+    ):
+        if found.damage:
+            reading.lose(found)
+    return reading
 
-    def __init__(self) -> None:
-        self._told = LogTold()
-        self._first_lsn = 0
-        self._maps: list[tuple[str, bytes]] = []
-        self._began: dict[int, int] = {}  # partition -> the LSN of its first epoch here
-        self._transferred: set[int] = set()  # partitions whose history did not all come live
-        self._traces: set[tuple[TxId, int]] = set()
-        self._first: dict[TxId, int] = {}  # the LSN of the first prepare
+
+class Reading(msgspec.Struct):
+    """One pass over a log, or over one segment of it, after those before it (`then`)."""
+
+    first_lsn: int = 0
+    ended_ms: int = 0
+    damage: list[str] = []
+    maps: list[tuple[int, str, list[int]]] = []  # the last ones: LSN, version, lost partitions
+    began: dict[int, int] = {}  # partition -> the LSN of its first epoch here
+    transferred: set[int] = set()  # partitions whose history did not all come live
+    traces: set[tuple[TxId, int]] = set()
+    first: dict[TxId, int] = {}  # the LSN of the first prepare
+    participants: dict[TxId, list[int]] = {}
+    outcomes: dict[TxId, dict[int, bool]] = {}
+    topologies: list[tuple[int, str, bytes]] = []  # the last ones, not looked at yet
 
     def take(self, block: Block | PackedBlock) -> None:
         """Read on."""
-        self._first_lsn = self._first_lsn or block.first_lsn
-        self._told.ended_ms = max(self._told.ended_ms, block.time_ms)
+        self.first_lsn = self.first_lsn or block.first_lsn
+        self.ended_ms = max(self.ended_ms, block.time_ms)
         for lsn, record in enumerate(block.records, block.first_lsn):
             match record:
                 case PackedUpdate(writes) | r.Update(writes):
-                    if known := self._told.transactions:
-                        self._traces.update((w.tx, w.partition) for w in writes if w.tx and w.tx in known)
+                    if known := self.participants:
+                        self.traces.update((w.tx, w.partition) for w in writes if w.tx and w.tx in known)
                 case r.Prepare(tx, partition, _, _, _, participants):
                     if len(participants) > 1:
-                        self._first.setdefault(tx, lsn)
-                        self._told.transactions.setdefault(tx, Transaction(list(participants)))
-                        self._traces.add((tx, partition))
+                        self.first.setdefault(tx, lsn)
+                        self.participants.setdefault(tx, list(participants))
+                        self.traces.add((tx, partition))
                 case r.Outcome(tx, partition, _, commit):
-                    ended = self._told.transactions.get(tx)
-                    if ended is not None:
-                        ended.outcomes[partition] = commit
-                        self._traces.add((tx, partition))
+                    self.outcomes.setdefault(tx, {})[partition] = commit
                 case PackedHistory(writes) | r.History(writes):
-                    self._transferred.update(w.partition for w in writes)
-                    self._traces.update((w.tx, w.partition) for w in writes if w.tx)
+                    self.transferred.update(w.partition for w in writes)
+                    self.traces.update((w.tx, w.partition) for w in writes if w.tx)
                 case r.EpochStart(partition):
-                    self._began.setdefault(partition, lsn)
+                    self.began.setdefault(partition, lsn)
                 case r.Preload() | r.FragmentClear() | r.FragmentReady() | r.Undo() | r.Results():
-                    self._transferred.add(record.partition)
+                    self.transferred.add(record.partition)
                 case r.Committed(version, topology):
-                    self._maps.append((str(version), topology))
-                    del self._maps[:-MAPS_KEPT]
-                    self._told.maps.append((lsn, str(version)))
-                    del self._told.maps[:-MAPS_KEPT]
+                    self.topologies.append((lsn, str(version), topology))
+                    del self.topologies[:-MAPS_KEPT]
                 case _:
                     pass
 
     def lose(self, finding: Finding) -> None:
         """Something of the log is not there."""
-        self._told.damage.append(str(finding))
+        self.damage.append(str(finding))
+
+    def then(self, later: Reading) -> Reading:
+        """With what was read of the log behind it."""
+        self.first_lsn = self.first_lsn or later.first_lsn
+        self.ended_ms = max(self.ended_ms, later.ended_ms)
+        self.damage += later.damage
+        self.look_at_maps()
+        later.look_at_maps()
+        self.maps = [*self.maps, *later.maps][-MAPS_KEPT:]
+        self.began = later.began | self.began
+        self.transferred |= later.transferred
+        self.traces |= later.traces
+        self.first = later.first | self.first
+        self.participants = later.participants | self.participants
+        for tx, outcomes in later.outcomes.items():
+            self.outcomes.setdefault(tx, {}).update(outcomes)
+        return self
+
+    def look_at_maps(self) -> None:
+        """Which partitions were lost in which map: that is all that is kept of them."""
+        for lsn, version, data in self.topologies:
+            try:
+                placements = topologies.decode(data).placements
+            except ValueError:
+                lost = self.maps[-1][2] if self.maps else []
+            else:
+                lost = [number for number, placement in enumerate(placements) if placement.lost]
+            self.maps.append((lsn, version, lost))
+        self.topologies = []
 
     def told(self) -> LogTold:
         """All that it comes to."""
-        told = self._told
-        told.lost_since = _lost_since(self._maps)
-        if self._first_lsn == 1 and not told.damage:
+        self.look_at_maps()
+        told = LogTold(
+            {tx: Transaction(list(p), dict(self.outcomes.get(tx, {}))) for tx, p in self.participants.items()},
+            _lost_since(self.maps),
+            self.ended_ms,
+            list(self.damage),
+            [(lsn, version) for lsn, version, _ in self.maps],
+        )
+        if self.first_lsn == 1 and not self.damage:
             for tx, transaction in told.transactions.items():
                 if True in transaction.outcomes.values():
                     transaction.silent = [p for p in transaction.participants if self._never_heard(tx, p)]
@@ -121,22 +171,17 @@ class Reading:
 
     def _never_heard(self, tx: TxId, partition: int) -> bool:
         """Whether this node had the partition all the while, and its log has no trace of the transaction in it."""
-        began = self._began.get(partition)
-        if began is None or began > self._first[tx] or partition in self._transferred:
+        began = self.began.get(partition)
+        if began is None or began > self.first[tx] or partition in self.transferred:
             return False
-        return (tx, partition) not in self._traces
+        return (tx, partition) not in self.traces and partition not in self.outcomes.get(tx, ())
 
 
-def _lost_since(maps: Iterable[tuple[str, bytes]]) -> dict[int, str]:
+def _lost_since(maps: Iterable[tuple[int, str, Iterable[int]]]) -> dict[int, str]:
     """partition -> the version from which on it has been lost, as far as these maps reach."""
     since: dict[int, str] = {}
-    for version, data in maps:
-        try:
-            topology = topologies.decode(data)
-        except ValueError:
-            continue
-        lost = {number for number, placement in enumerate(topology.placements) if placement.lost}
-        since = {number: since.get(number, version) for number in sorted(lost)}
+    for _, version, lost in maps:
+        since = {number: since.get(number, version) for number in lost}
     return since
 
 

@@ -7,6 +7,7 @@ the order of partition, namespace, key; unreadable directories come first.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -17,11 +18,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from engine.errors import UsageError
+from rebalance.contents import MASK
 from tools.reconcile.copies import Level
-from tools.reconcile.findings import KINDS, Finding, Kind
-from tools.reconcile.survey import Plan
-from tools.reconcile.task import Counts, ShareResult, Tally
-from wal.ids import Namespace, NodeId
+from tools.reconcile.counts import Counts, Tally
+from tools.reconcile.findings import KINDS, Finding, Kind, place_of
+from tools.reconcile.plan import Plan
+from tools.reconcile.task import PartSum, ShareResult, contents_mismatch
+from wal.ids import Fragment, Namespace, NodeId
 
 FORMAT = 1
 FINDINGS, PAGE, SUMMARY = "findings.jsonl", "report.html", "summary.json"
@@ -170,16 +173,41 @@ def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Re
 def _put_together(plan: Plan, results: Sequence[ShareResult]) -> tuple[Counts, list[bytes]]:
     """What all shares have counted and found, and which directories cannot be read."""
     counts = Counts()
+    counts.add(plan.quiet)
     lines: list[bytes] = []
     for survey in plan.surveys:
         for problem in [survey.problem] if survey.problem else survey.told.damage[:1]:
             lines.append(msgspec.json.encode(Finding(Kind.UNREADABLE, on=[survey.node or survey.path], detail=problem)))
             counts.kinds[Kind.UNREADABLE] = counts.kinds.get(Kind.UNREADABLE, 0) + 1
             counts.incomplete += 1
+    found: list[bytes] = []
     for result in results:
-        lines += result.findings
+        found += result.findings
         counts.add(result.counts)
-    return counts, lines
+    cut = Counter(name for share in plan.shares for name in share.ranges)
+    if cut:
+        unequal = [finding for name, ranges in cut.items() for finding in _unequal(name, ranges, results)]
+        for finding in unequal:
+            counts.kinds[finding.kind] = counts.kinds.get(finding.kind, 0) + 1
+            counts.namespaces[finding.namespace].findings += 1
+        found = sorted([*found, *map(msgspec.json.encode, unequal)], key=place_of)
+    return counts, lines + found
+
+
+def _unequal(name: Fragment, ranges: int, results: Sequence[ShareResult]) -> Iterator[Finding]:
+    """The copies of a fragment, cut into so many ranges, whose rows add up to something else than was written.
+
+    As where it is not cut, nothing is said of a copy of which some row could not be believed.
+    """
+    sums: dict[NodeId, list[PartSum]] = {}
+    for result in results:
+        for one in result.sums:
+            if (one.namespace, one.partition) == name:
+                sums.setdefault(one.node, []).append(one)
+    for node, parts in sorted(sums.items()):
+        found = sum(one.found for one in parts) & MASK
+        if len(parts) == ranges and found != parts[0].written:
+            yield contents_mismatch(name, node, parts[0].written, found)
 
 
 def _summary(plan: Plan, counts: Counts, *, kept: int) -> Summary:

@@ -12,9 +12,10 @@ from tools.reconcile.again import look_again
 from tools.reconcile.children import InChildren, WorkerDied
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
+from tools.reconcile.plan import plan
 from tools.reconcile.report import Report, make_report
 from tools.reconcile.share import check_share
-from tools.reconcile.survey import Look, local_path, pages_of, plan, survey, unusable
+from tools.reconcile.survey import Look, local_path, pages_of, surveys_of, unusable
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -73,7 +74,7 @@ def check(
     while True:
         whole = [path for path in paths if path not in broken]
         try:
-            looked = dict(zip(whole, engine(survey, [Look(path, level) for path in whole]), strict=True))
+            looked = dict(zip(whole, surveys_of(engine, [Look(path, level, shares) for path in whole]), strict=True))
             surveys = [looked[path] if path in looked else unusable(path, broken[path]) for path in paths]
             planned = plan(surveys, shares=shares, rules=rules, limit=limit, only=only)
             results = engine(check_share, planned.shares)

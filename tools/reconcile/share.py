@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack
+from types import MappingProxyType
 
 import msgspec
 
@@ -21,7 +22,7 @@ from tools.reconcile.compare import core_of, cut_of
 from tools.reconcile.copies import Copy, Level
 from tools.reconcile.evidence import ask, attributed
 from tools.reconcile.findings import Finding, Kind
-from tools.reconcile.survey import Share
+from tools.reconcile.plan import Range, Share
 from tools.reconcile.task import Read, ShareResult, Task
 from tools.reconcile.uncollected import uncollected
 from tools.wal.rows import LogRows
@@ -64,13 +65,18 @@ def open_share(path: str, partitions: Sequence[int]) -> tuple[State | None, dict
     return (read_directory(path, partitions=rest, tolerant=True) if rest else None), unread
 
 
-def log_rows(state: State, wanted: Container[Fragment], above: Mapping[Fragment, int]) -> LogRows:
-    """What a log says of each key of some fragments, up to where the state was folded.
+def log_rows(
+    state: State,
+    wanted: Container[Fragment],
+    above: Mapping[Fragment, int],
+    ranges: Mapping[Fragment, Range] = MappingProxyType({}),
+) -> LogRows:
+    """What a log says of each key of some fragments, or of a range of their keys, up to where the state was folded.
 
     Of fragments of which some copy is `above` a counter, it keeps every later update, as far as the log goes by now. A
     write that cannot be opened is told (`unopened`): then nothing that this log says is the whole of it.
     """
-    rows = LogRows(wanted.__contains__, above)
+    rows = LogRows(wanted.__contains__, above, ranges)
 
     def take(block: PackedBlock) -> None:
         rows.beyond = block.first_lsn > state.lsn
@@ -123,7 +129,8 @@ class _OfDirectories(Task[State]):
         for state in self.states:
             node = state.identity.node
             if node in asked:
-                log = log_rows(state, asked[node], {name: above[name] for name in asked[node] if name in above})
+                beyond = {name: above[name] for name in asked[node] if name in above}
+                log = log_rows(state, asked[node], beyond, self.share.ranges)
                 if log.unopened:
                     self.add(Finding(Kind.UNREADABLE, on=[node], detail=log.unopened))
                     continue
@@ -138,7 +145,8 @@ class _OfDirectories(Task[State]):
         if self._equal_digests(name, placement):
             self.result.counts.by_digest += 1
             return Read(())
-        reading = [s.reading(name, tell) for s, tell in zip(states, tells, strict=True)]
+        lower, upper = self.share.ranges.get(name, (b"", b""))
+        reading = [s.reading(name, tell, lower=lower, upper=upper) for s, tell in zip(states, tells, strict=True)]
 
         def done() -> None:
             for state, read in zip(states, reading, strict=True):

@@ -18,12 +18,13 @@ from engine.state.identity import Identity
 from rebalance.table import Placement
 from tools.reconcile.compare import core_of, cut_of
 from tools.reconcile.copies import Copy, Rules
+from tools.reconcile.counts import Tally
 from tools.reconcile.evidence import PARTED, Asked, attributed
+from tools.reconcile.plan import Share, plan
 from tools.reconcile.report import Report, make_report
 from tools.reconcile.run import FINDINGS_KEPT
 from tools.reconcile.sketch import SUM_BYTES, Asking, Bucket, Leaves, Sketch, Slice, SlicedFragment, entry_of, read_file
-from tools.reconcile.survey import Share, plan
-from tools.reconcile.task import Read, ShareResult, Tally, Task
+from tools.reconcile.task import Read, ShareResult, Task
 from wal.ids import Fragment, NodeId
 
 

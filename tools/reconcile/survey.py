@@ -1,41 +1,47 @@
-"""The first look: whose directories these are, which copies ought to be equal, and what was decided.
+"""The first look: whose directories these are, and what each says of itself.
 
 `survey` reads one directory, all of its log, and nothing of its rows but decision records. A log that is damaged is told,
-and read around: below the checkpoint that costs its history, above it the copies end where it begins. `plan` puts the
-surveys side by side: it is where a set of directories is refused, and it cuts the work into shares. Each share is compared
-by one call of `tools.reconcile.share.check_share`, wherever that runs; nothing is exchanged between shares.
+and read around: below the checkpoint that costs its history, above it the copies end where it begins. `surveys_of` does
+that for several directories by many tasks: a log is read by segments, a task each, and what they tell is put together.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import check_pages, read_directory
 from engine.offline.live import is_live
+from engine.offline.refusals import DoesNotFold
 from engine.state.identity import read_identity
-from rebalance.results import ABORTED, COMMITTED
 from rebalance.table import Topology
-from tools.reconcile.copies import GRACE_MS, Clock, Level, Rules
-from tools.reconcile.logs import LogTold, Torn, read_log, torn_ones
-from tools.reconcile.transactions import Decision
+from tools.reconcile.copies import Level
+from tools.reconcile.logs import LogTold, Reading, Stretch, read_log, read_stretch
+from tools.reconcile.quiet import Summed, summed_up
 from tools.reconcile.uncollected import uncollected
-from wal.ids import DECISIONS, Fragment, NodeId, TxId, Version
+from wal import parts
+from wal.ids import DECISIONS, Fragment, NodeId, TxId
 
 _FILE = "file://"
+SPLITS = 64
+"""Into so many ranges of keys a heavy fragment may be cut."""
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """What one directory says of itself. `usage` and `problem`: why it cannot be used, or read.
 
     `told` is what its log says; `prepared` are transactions in doubt, by partition. `now_ms` is the time there: that of
-    the machine if a node runs (`live`), else that of its newest block.
+    the machine if a node runs (`live`), else that of its newest block. `damage` is where its fold ended before the log did.
+
+    `segments` are where those of its log begin. `weights` are by partition, in updates, and `splits` keys at equal
+    distances of fragments that are heavier than a share will be. `summed` is what it says of each partition, with
+    `Level.DIGEST`.
     """
 
     path: str
@@ -51,76 +57,64 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     told: LogTold = msgspec.field(default_factory=LogTold)
     live: bool = False
     now_ms: int = 0
+    damage: str = ""
+    segments: list[int] = []
+    weights: dict[int, int] = {}
+    splits: dict[Fragment, list[bytes]] = {}
+    summed: dict[int, Summed] = {}
     usage: str = ""
     problem: str = ""
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """The partitions `first` to `last` of all directories, for one task. `limit` bounds the findings kept, 0: all.
-
-    `ended` is how transactions that are in doubt somewhere ended elsewhere, `torn` those that ended in two ways, and
-    `unheard` are nodes whose logs are damaged, or gone, and so are not asked about rows. `maps`: of each log, the LSNs and
-    versions of the last committed maps. `keys`: nothing but these is looked at, which an earlier look left unsettled.
-    """
-
-    directories: dict[NodeId, str]
-    first: int
-    last: int
-    decisions: dict[TxId, Decision]
-    ended: dict[TxId, dict[int, bool]]
-    torn: list[Torn]
-    unheard: list[NodeId]
-    rules: Rules
-    limit: int
-    maps: dict[NodeId, list[tuple[int, str]]] = {}
-    only: list[int] = []
-    keys: dict[Fragment, list[bytes]] = {}
-
-    @property
-    def partitions(self) -> Sequence[int]:
-        """The partitions."""
-        every = range(self.first, self.last + 1)
-        return [number for number in self.only if number in every] if self.only else every
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done. `topology` is the newest committed map in any directory, None if none can be read.
-
-    `only`: these partitions, if not all of them.
-    """
-
-    surveys: list[Survey]
-    topology: Topology | None
-    shares: list[Share]
-    only: list[int] = []
-    level: Level = Level.ROWS
-
-
 class Look(msgspec.Struct, frozen=True):
-    """A directory to look at. With `Level.DIGEST` its log is read from the checkpoint on only."""
+    """A directory to look at. With `Level.DIGEST` its log is read from the checkpoint on only, and it is summed up.
+
+    `shares`: into how many the work will be cut. `log`: whether its log is read as well.
+    """
 
     path: str
     level: Level = Level.ROWS
+    shares: int = 1
+    log: bool = True
+
+
+def surveys_of(run: Callable[..., list[Any]], looks: Sequence[Look]) -> list[Survey]:
+    """A first look at some directories; `run` is the engine. Their logs are cut where the work will be."""
+    cut = [msgspec.structs.replace(look, log=look.shares <= 1 or look.level is Level.DIGEST) for look in looks]
+    found: list[Survey] = run(survey, cut)
+    whole = [at for at, look in enumerate(cut) if not look.log and not found[at].problem and not found[at].usage]
+    pieces = [msgspec.structs.replace(log_of(found[at]), segment=lsn) for at in whole for lsn in found[at].segments]
+    read: dict[str, Reading] = {}
+    for piece, reading in zip(pieces, run(read_stretch, pieces), strict=True):
+        read[piece.path] = read[piece.path].then(reading) if piece.path in read else reading
+    told = {at: read.get(str(Path(found[at].path) / "wal"), Reading()).told() for at in whole}
+    # Who is silent in one segment may have spoken in another one; and a log may have been trimmed meanwhile.
+    doubtful = [at for at in whole if told[at].damage or any(tx.silent for tx in told[at].transactions.values())]
+    told |= dict(zip(doubtful, run(read_log, [log_of(found[at]) for at in doubtful]), strict=True))
+    return [with_log(one, told[at]) if at in told else one for at, one in enumerate(found)]
 
 
 @uncollected
 def survey(look: Look) -> Survey:
     """A first look at one directory; what is wrong with it is part of the answer."""
-    path = look.path
+    path, brief = look.path, look.level is Level.DIGEST
     try:
-        with read_directory(path, namespaces=(DECISIONS,), tolerant=True) as state:
-            identity, live = state.identity, is_live(path)
-            begin = max(1, state.checkpoint_lsn) if look.level is Level.DIGEST else 1
-            told = read_log(Path(path) / "wal", (identity.cluster, identity.node), state.lsn, live=live, from_lsn=begin)
-            if state.damage is not None and not told.damage:
-                told.damage.append(str(state.damage))
+        try:
+            state = read_directory(path, namespaces=None if brief else (DECISIONS,), tolerant=True)
+        except DoesNotFold:
+            if not brief:
+                raise
+            brief, state = False, read_directory(path, namespaces=(DECISIONS,), tolerant=True)
+        with state:
+            live = is_live(path)
             decisions = [
                 (name[1], tx, entry.value)
                 for name in sorted(state.fragments)
+                if name[0] == DECISIONS
                 for tx, entry in state.rows(name, lambda _key, _what: None)  # told where the fragment is compared
                 if entry.value
             ]
-            return Survey(
+            found = Survey(
                 path=path,
                 node=state.identity.node,
                 cluster=state.identity.cluster,
@@ -131,14 +125,45 @@ def survey(look: Look) -> Survey:
                 time_ms=state.time_ms,
                 decisions=decisions,
                 prepared=[(n, tx) for n, view in sorted(state.partitions.items()) for tx in sorted(view.prepared)],
-                told=told,
                 live=live,
-                now_ms=time.time_ns() // 1_000_000 if live else told.ended_ms,
+                now_ms=time.time_ns() // 1_000_000 if live else 0,
+                damage=str(state.damage) if state.damage is not None else "",
+                summed=summed_up(state) if brief else {},
+                segments=parts(Path(path) / "wal"),
             )
+            if look.shares > 1:
+                weights = state.weights()
+                heavy = sum(weights.values()) // look.shares
+                found = msgspec.structs.replace(
+                    found,
+                    weights=_by_partition(weights),
+                    splits={n: state.split_keys(n, SPLITS) for n, weight in sorted(weights.items()) if weight > heavy},
+                )
+            begin = max(1, state.checkpoint_lsn) if look.level is Level.DIGEST else 1
+            return with_log(found, read_log(log_of(found, begin))) if look.log else found
     except UsageError as error:
         return Survey(path=path, usage=str(error))
     except CorruptionError as error:
         return unusable(path, str(error))
+
+
+def log_of(found: Survey, from_lsn: int = 1) -> Stretch:
+    """The log of a directory, up to where it was folded."""
+    return Stretch(str(Path(found.path) / "wal"), (found.cluster, found.node), found.lsn, found.live, from_lsn)
+
+
+def with_log(found: Survey, told: LogTold) -> Survey:
+    """The survey, with what the log tells."""
+    if found.damage and not told.damage:
+        told.damage.append(found.damage)
+    return msgspec.structs.replace(found, told=told, now_ms=found.now_ms if found.live else told.ended_ms)
+
+
+def _by_partition(weights: Mapping[Fragment, int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for (_, number), weight in weights.items():
+        found[number] = found.get(number, 0) + weight
+    return found
 
 
 def unusable(path: str, problem: str) -> Survey:
@@ -176,115 +201,3 @@ def local_path(given: str) -> str:
             f"{given}: {scheme}:// cannot be read yet: expected a path, or file://, that every executor can read"
         )
     return os.path.abspath(given)
-
-
-def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int, only: Sequence[int] = ()) -> Plan:
-    """Who is compared with whom, in how many shares. Raises UsageError for directories that do not belong together."""
-    for found in surveys:
-        if found.usage:
-            raise UsageError(found.usage)
-    readable = [s for s in surveys if not s.problem]
-    _check_same_cluster(readable)
-    topology = max((s.topology for s in readable if s.topology is not None), key=_version, default=None)
-    if topology is None:
-        if readable:
-            raise UsageError(f"{readable[0].path} belongs to no cluster yet, and neither does another directory given")
-        return Plan(surveys=list(surveys), topology=None, shares=[])
-    rules = msgspec.structs.replace(
-        rules,
-        clocks={s.node: Clock(s.told.ended_ms, s.now_ms) for s in readable},
-        grace_ms=rules.grace_ms if rules.grace_ms >= 0 else GRACE_MS * any(s.live for s in surveys),
-        partitions=topology.partitions,
-    )
-    torn = torn_ones({s.node: s.told for s in readable})
-    ended = _ended(readable)
-    decisions = decisions_in_sync(readable, topology)
-    directories = {s.node: s.path for s in sorted(readable, key=lambda s: s.node)}
-    count = max(1, min(shares, topology.partitions))
-    bounds = [topology.partitions * at // count for at in range(count + 1)]
-    return Plan(
-        surveys=list(surveys),
-        topology=topology,
-        shares=[
-            Share(
-                directories=directories,
-                first=first,
-                last=after - 1,
-                decisions=_about(decisions, range(first, after)),
-                ended=ended,
-                torn=[one for one in torn if first <= one.partition < after],
-                unheard=[s.node for s in readable if s.told.damage or not s.told.ended_ms],
-                rules=rules,
-                limit=limit,
-                maps={s.node: s.told.maps for s in readable},
-                only=list(only),
-            )
-            for first, after in pairwise(bounds)
-        ],
-        only=list(only),
-        level=rules.level,
-    )
-
-
-def _check_same_cluster(surveys: Sequence[Survey]) -> None:
-    seen: dict[NodeId, Survey] = {}
-    ids: dict[str, Survey] = {}
-    for found in surveys:
-        first = surveys[0]
-        if found.cluster != first.cluster:
-            raise UsageError(
-                f"{found.path} belongs to cluster {found.cluster!r}, {first.path} to {first.cluster!r}: "
-                "name the directories of one cluster"
-            )
-        if found.node in seen:
-            raise UsageError(
-                f"{seen[found.node].path} and {found.path} both belong to node {found.node!r}: name one directory per node"
-            )
-        seen[found.node] = found
-        if found.topology is not None:
-            ids.setdefault(found.topology.cluster, found)
-    if len(ids) > 1:
-        one, other, *_ = ids.values()
-        raise UsageError(
-            f"{one.path} and {other.path} belong to two clusters that have the same name {one.cluster!r}: "
-            "name the directories of one"
-        )
-
-
-def decisions_in_sync(surveys: Sequence[Survey], topology: Topology) -> dict[TxId, Decision]:
-    """The decisions that all in-sync copies of their partition hold, of those copies that can be read."""
-    held: dict[NodeId, dict[tuple[int, TxId], bytes]] = {
-        s.node: {(number, tx): value for number, tx, value in s.decisions}
-        for s in surveys
-        if topology.allocations.get(s.node) == s.allocation
-    }
-    found: dict[TxId, Decision] = {}
-    for (number, tx), value in {at: value for rows in held.values() for at, value in rows.items()}.items():
-        copies = [held[node] for node in topology.placements[number].in_sync if node in held]
-        if copies and all(rows.get((number, tx)) == value for rows in copies) and value[0] in {COMMITTED, ABORTED}:
-            participants = [int.from_bytes(value[at : at + 2], "big") for at in range(1, len(value), 2)]
-            found[tx] = Decision(value[0], number, participants)
-    return found
-
-
-def _about(decisions: Mapping[TxId, Decision], partitions: range) -> dict[TxId, Decision]:
-    return {
-        tx: decision
-        for tx, decision in decisions.items()
-        if decision.partition in partitions or any(p in partitions for p in decision.participants)
-    }
-
-
-def _ended(surveys: Sequence[Survey]) -> dict[TxId, dict[int, bool]]:
-    """How transactions that are in doubt anywhere ended elsewhere, by partition."""
-    open_ones = {tx for s in surveys for _, tx in s.prepared}
-    ended: dict[TxId, dict[int, bool]] = {}
-    for survey in surveys:
-        for tx in sorted(open_ones & survey.told.transactions.keys()):
-            for number, commit in sorted(survey.told.transactions[tx].outcomes.items()):
-                ended.setdefault(tx, {})[number] = commit or ended.get(tx, {}).get(number, False)
-    return ended
-
-
-def _version(topology: Topology) -> Version:
-    return topology.version

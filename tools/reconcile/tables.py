@@ -25,8 +25,9 @@ from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Rules
 from tools.reconcile.entries import Cells, entries, value_cells
 from tools.reconcile.findings import Finding, Values
+from tools.reconcile.plan import Share, plan
 from tools.reconcile.share import check_share
-from tools.reconcile.survey import Look, Share, local_path, plan, survey
+from tools.reconcile.survey import Look, local_path, surveys_of
 from wal import Block, inspect, list_segments
 from wal.ids import fragment_name
 
@@ -121,7 +122,7 @@ def pieces(table: Table, directories: Sequence[str], values: Values, shares: int
                 Piece(table, path, info.name, values=values) for path in paths for info in list_segments(Path(path) / "wal")
             ]
         case Table.DIFF:
-            surveys = InChildren()(survey, [Look(path) for path in paths])
+            surveys = surveys_of(InChildren(), [Look(path, shares=shares) for path in paths])
             planned = plan(surveys, shares=shares, rules=Rules(grace_ms=-1, values=values), limit=0)
             broken = next((s for s in surveys if s.problem), None)
             if broken is not None:

@@ -7,7 +7,7 @@ rules; they differ in what has to be read.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -16,80 +16,20 @@ from engine.offline.directory import FragmentView, PartitionView
 from engine.state.identity import Identity
 from rebalance.table import Placement, Standing, Topology
 from tools.reconcile.compare import compare
-from tools.reconcile.copies import Compared, Copy
+from tools.reconcile.copies import Compared, Copy, standing
+from tools.reconcile.counts import Counts, Tally
 from tools.reconcile.findings import Finding, Kind
+from tools.reconcile.plan import Share
 from tools.reconcile.rows import Run
-from tools.reconcile.survey import Share
 from tools.reconcile.transactions import PartitionCopy, compare_transactions
 from tools.wal.rows import Rows as LogSaid
 from wal import PartitionCounter
 from wal.ids import Fragment, Namespace, NodeId, Version
 
-OTHER_DISK = "OTHER-DISK"
-"""A copy on a disk that is not the one the cluster knows."""
-LEFTOVER = "LEFTOVER"
-"""A copy that the newest topology does not place there."""
 UNSETTLED_KEPT = 100_000
 """So many keys of a share are looked at again; what is more stays unsettled."""
 LOADING = "LOADING"
 """A copy that is being filled, by its own log."""
-
-
-class Tally(msgspec.Struct):
-    """What was looked at, of one namespace."""
-
-    fragments: int = 0
-    keys: int = 0
-    findings: int = 0
-
-
-class Counts(msgspec.Struct):
-    """What was looked at, and what could not be. `apart` is by node and state: fragments, and counters behind.
-
-    `copies` were compared, of `copies_known`: those that the map calls in sync, and what else was found.
-    """
-
-    namespaces: dict[Namespace, Tally] = {}
-    copies: int = 0
-    copies_known: int = 0
-    alone: int = 0  # fragments with one copy only: read, and compared with nothing
-    lost: list[int] = []  # partitions that no in-sync copy is left of
-    unsettled_keys: int = 0
-    stale_keys: int = 0  # of these, keys that cannot be on their way any more
-    unsettled_gaps: int = 0
-    transactions_under_way: int = 0
-    apart: dict[str, tuple[int, int]] = {}
-    absent: dict[NodeId, int] = {}  # in-sync copies of partitions whose directory was not given, or cannot be read
-    kinds: dict[str, int] = {}
-    incomplete: int = 0
-    by_digest: int = 0  # fragments whose rows were not read: all copies' digests agree
-    unseen: int = 0  # buckets of sketches that have to be seen, and were not
-
-    def add(self, other: Counts) -> None:
-        """Count what another share counted."""
-        for namespace, theirs in other.namespaces.items():
-            mine = self.namespaces.setdefault(namespace, Tally())
-            mine.fragments += theirs.fragments
-            mine.keys += theirs.keys
-            mine.findings += theirs.findings
-        self.copies += other.copies
-        self.copies_known += other.copies_known
-        self.lost += other.lost
-        self.alone += other.alone
-        self.unsettled_keys += other.unsettled_keys
-        self.stale_keys += other.stale_keys
-        self.unsettled_gaps += other.unsettled_gaps
-        self.transactions_under_way += other.transactions_under_way
-        self.incomplete += other.incomplete
-        self.by_digest += other.by_digest
-        self.unseen += other.unseen
-        for name, (fragments, behind) in other.apart.items():
-            had = self.apart.get(name, (0, 0))
-            self.apart[name] = (had[0] + fragments, had[1] + behind)
-        for node, partitions in other.absent.items():
-            self.absent[node] = self.absent.get(node, 0) + partitions
-        for kind, count in other.kinds.items():
-            self.kinds[kind] = self.kinds.get(kind, 0) + count
 
 
 class Unsettled(msgspec.Struct):
@@ -101,15 +41,27 @@ class Unsettled(msgspec.Struct):
     stale: bool
 
 
+class PartSum(msgspec.Struct, frozen=True):
+    """Some rows of one copy of a fragment: the digest that was written for all of them, and that of these."""
+
+    node: NodeId
+    namespace: Namespace
+    partition: int
+    written: int
+    found: int
+
+
 class ShareResult(msgspec.Struct):
     """What came of a share: findings as JSON, in the order of partition, namespace, key; and the counts.
 
-    `unsettled` are keys that may be looked at again, UNSETTLED_KEPT at most, if the rules ask for them.
+    `unsettled` are keys that may be looked at again, UNSETTLED_KEPT at most, if the rules ask for them. `sums` are of
+    fragments that were cut.
     """
 
     findings: list[bytes] = []
     counts: Counts = msgspec.field(default_factory=Counts)
     unsettled: list[Unsettled] = []
+    sums: list[PartSum] = []
 
 
 class Side(Protocol):
@@ -151,7 +103,7 @@ class Task(ABC, Generic[S]):
         self.result = result
         self.names: dict[int, dict[Namespace, None]] = {}
         for state in states:
-            for namespace, number in share.keys or state.fragments:
+            for namespace, number in share.keys or ([share.piece] if share.piece is not None else state.fragments):
                 self.names.setdefault(number, {})[namespace] = None
 
     @abstractmethod
@@ -165,6 +117,10 @@ class Task(ABC, Generic[S]):
     def partition(self, number: int, unread: Mapping[NodeId, str]) -> None:
         """Compare one partition: what could not be read, its transactions, its fragments by name."""
         counts, share = self.result.counts, self.share
+        if share.piece is not None:
+            if self.topology is not None:
+                self._piece(share.piece, self.topology.placements[number], unread)
+            return
         for node, problem in unread.items():
             self.add(Finding(Kind.UNREADABLE, number, on=[node], detail=problem))
         if self.topology is None:
@@ -195,13 +151,8 @@ class Task(ABC, Generic[S]):
 
     def standing(self, state: S, placement: Placement) -> str:
         """What a node's copies of a partition are, by the newest topology."""
-        assert self.topology is not None
-        node = state.identity.node
-        if node not in placement.owners and node not in placement.in_sync:
-            return LEFTOVER
-        if self.topology.allocations.get(node) != state.identity.allocation:
-            return OTHER_DISK
-        return Standing.OWNING if node in placement.in_sync else Standing.MOVING
+        assert self.topology is not None, "without a topology nothing is compared"
+        return standing(self.topology, placement, state.identity.node, state.identity.allocation)
 
     def _fragment(self, name: Fragment, placement: Placement, readable: Sequence[S]) -> None:
         """Every copy that has a history, whatever its role; only one that is being filled is left out."""
@@ -217,6 +168,7 @@ class Task(ABC, Generic[S]):
             found = compare(name, copies, placement.primary, rules, runs=read.runs, only=read.only)
             self._keep(name, found)
             read.done()
+            self._sum_up(name, compared)
             ahead = max(found.cut, *(c.view.counter.lwm for c in copies)) if placement.lost else found.cut
             tally = counts.namespaces.setdefault(name[0], Tally())
             tally.fragments += 1
@@ -234,6 +186,35 @@ class Task(ABC, Generic[S]):
             standing = LOADING if _loading(state, name) else roles[state.identity.node]
             if view is not None and standing != Standing.OWNING:
                 self._apart(state.identity.node, standing, max(0, ahead - view.counter.lwm))
+
+    def _piece(self, name: Fragment, placement: Placement, unread: Container[NodeId]) -> None:
+        """Some rows of a fragment; who has the first ones says all else about it."""
+        counts = self.result.counts
+        compared = [s for s in self.compared(name, placement) if s.identity.node not in unread]
+        copies = [self.copy(s, name, self.standing(s, placement)) for s in compared]
+        if not copies:
+            return
+        read = self.read(name, compared, copies, placement)
+        found = compare(name, copies, placement.primary, self.share.rules, runs=read.runs, only=read.only)
+        found.findings = [f for f in found.findings if f.key is not None or f.kind is Kind.UNREADABLE]
+        self._keep(name, found)
+        read.done()
+        self._sum_up(name, compared)
+        tally = counts.namespaces.setdefault(name[0], Tally())
+        tally.keys += found.keys
+        tally.findings += len(found.findings)
+        counts.unsettled_keys += found.unsettled_keys
+        counts.stale_keys += found.stale_keys
+        for finding in found.findings:
+            self.add(finding)
+
+    def _sum_up(self, name: Fragment, compared: Sequence[S]) -> None:
+        """Where rows were only some of a fragment's, their sums are for whoever has all of them."""
+        if name in self.share.ranges:
+            for state in compared:
+                written, found = state.unequal.pop(name, (0, 0))
+                if written or found:
+                    self.result.sums.append(PartSum(state.identity.node, *name, written, found))
 
     def _keep(self, name: Fragment, found: Compared) -> None:
         """What may be looked at again; of what was, all is told."""
@@ -285,15 +266,19 @@ def _unequal(name: Fragment, states: Sequence[Side]) -> Iterator[Finding]:
     for state in states:
         sums = state.unequal.get(name)
         if sums is not None:
-            node = state.identity.node
-            yield Finding(
-                Kind.CONTENTS_MISMATCH,
-                name[1],
-                name[0],
-                on=[node],
-                copies={node: {"written": f"{sums[0]:016x}", "found": f"{sums[1]:016x}"}},
-                detail="a row of the last checkpoint is missing, or is another than was written",
-            )
+            yield contents_mismatch(name, state.identity.node, *sums)
+
+
+def contents_mismatch(name: Fragment, node: NodeId, written: int, found: int) -> Finding:
+    """The rows of a copy's last checkpoint do not add up to what was written with them."""
+    return Finding(
+        Kind.CONTENTS_MISMATCH,
+        name[1],
+        name[0],
+        on=[node],
+        copies={node: {"written": f"{written:016x}", "found": f"{found:016x}"}},
+        detail="a row of the last checkpoint is missing, or is another than was written",
+    )
 
 
 def _loading(state: Side, name: Fragment) -> bool:

@@ -9,6 +9,7 @@ about it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -135,7 +136,14 @@ class Rows:
 class LogRows:
     """All wanted fragments of one log, read from its first record on, in order."""
 
-    def __init__(self, wanted: Callable[[Fragment], bool], above: Mapping[Fragment, int] | None = None) -> None:
+    def __init__(
+        self,
+        wanted: Callable[[Fragment], bool],
+        above: Mapping[Fragment, int] | None = None,
+        ranges: Mapping[Fragment, tuple[bytes, bytes]] = MappingProxyType({}),
+    ) -> None:
+        """`ranges`: of these fragments only keys from the first one on to below the second, if that is not empty."""
+        self._ranges = ranges
         self.fragments: dict[Fragment, Rows] = {}
         self.beyond = False
         """Set this where the log goes on beyond what the store was folded with: then only later updates are noted."""
@@ -190,6 +198,9 @@ class LogRows:
         if write.closed or not self._wanted(write.fragment):
             return
         rows, counter, epoch = self._rows(write.fragment), write.start, write.epoch
+        if write.fragment in self._ranges:
+            self._write_range(rows, write, *self._ranges[write.fragment])
+            return
         if self.beyond or (rows.above is not None and write.end > rows.above and not rows.loading):
             for counter, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
                 if rows.above is not None:
@@ -208,12 +219,29 @@ class LogRows:
         if rows.loading:
             rows.live.update(write.keys)
 
+    def _write_range(self, rows: Rows, write: r.Write, lower: bytes, upper: bytes) -> None:
+        """The same of those keys that are asked for."""
+        later = self.beyond or (rows.above is not None and write.end > rows.above and not rows.loading)
+        for counter, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
+            if key < lower or (upper and key >= upper):
+                continue
+            said = Said(write.epoch, counter, row_digest(key, Entry(write.epoch, counter, value)))
+            if not later:
+                rows.put(key, said)
+                if rows.loading:
+                    rows.live.add(key)
+            elif rows.above is not None:
+                rows.write(key, said, beyond=self.beyond)
+
     def _preload(self, record: r.Preload) -> None:
         fragment = (record.namespace, record.partition)
         if not self._wanted(fragment):
             return
         rows = self._rows(fragment)
+        lower, upper = self._ranges.get(fragment, (b"", b""))
         for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
+            if key < lower or (upper and key >= upper):
+                continue
             rows.live.discard(key)
             if counter:
                 entry = Entry(epoch, counter, value)

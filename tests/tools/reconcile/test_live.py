@@ -22,7 +22,7 @@ from tests.support.reconciled import NOW_MS, fragment_of
 from tests.tools.reconcile.live import check_beside_writers
 from tools.reconcile import Report, check, in_this_process
 from tools.reconcile.findings import KINDS
-from tools.reconcile.survey import Share
+from tools.reconcile.plan import Share
 from tools.reconcile.watch import metrics
 from tools.wal.rows import DELETED, NOTHING, LogRows
 from wal import records as r

@@ -20,8 +20,8 @@ from tests.support.reconciled import DAMAGES, NOW_MS, fragment_of
 from tools.reconcile import check, in_this_process
 from tools.reconcile.children import InChildren, WorkerDied
 from tools.reconcile.copies import Level
+from tools.reconcile.plan import Share
 from tools.reconcile.share import check_share
-from tools.reconcile.survey import Share
 from tools.reconcile.task import ShareResult
 from wal import records as r
 

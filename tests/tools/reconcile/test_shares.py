@@ -1,0 +1,165 @@
+"""However the work is cut, by partitions, keys of a heavy fragment or segments of logs, the same is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from engine import aio
+from engine.state.store import Entry
+from engine.turn.settings import Settings
+from tests.support.directories import append, build, copies, flip, lose, replace
+from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, story
+from tools.reconcile import Report, check, in_this_process
+from tools.reconcile.copies import Level
+from tools.reconcile.logs import Stretch, read_stretch
+from tools.reconcile.plan import Share
+from tools.reconcile.share import check_share
+from wal import parts
+from wal import records as r
+from wal.ids import partition_of
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+HOT = ("acc", partition_of(b"{hot}0", PARTITIONS))
+SHARES = 16
+
+
+class Noting:
+    """An engine that notes what it is given."""
+
+    def __init__(self) -> None:
+        self.shares: list[Share] = []
+        self.stretches: list[Stretch] = []
+
+    def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        self.shares += [item for item in items if isinstance(item, Share)]
+        self.stretches += [item for item in items if isinstance(item, Stretch)]
+        return in_this_process(function, items)
+
+
+async def hot(database: aio.Database) -> None:
+    """One fragment has more keys than all others together, and another namespace has some beside it."""
+    acc, bank = database.namespace("acc"), database.namespace("bank")
+    await acc.put_many({b"{hot}%d" % at: b"value of hot %d." % at for at in range(1_200)})
+    await acc.put_many({b"k%d" % at: b"value of k%d." % at for at in range(300)})
+    await bank.put_many({b"{hot}%d" % at: b"beside" for at in range(20)})
+    await acc.delete(b"{hot}7")
+    for at in range(20):
+        async with database.transaction() as tx:
+            await tx.namespace("acc").put(b"{hot}%d" % at, b"tx %d" % at)
+            await tx.namespace("bank").put(b"b%d" % at, bytes(30))
+
+
+@pytest.fixture(scope="module")
+def skewed(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three stopped nodes with a heavy fragment."""
+    settings = Settings(partitions=PARTITIONS, wal_segment_bytes=16 << 10)
+    return build(tmp_path_factory.mktemp("skewed"), hot, settings=settings, stop=True)
+
+
+@pytest.fixture(scope="module")
+def segmented(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The story that is damaged, in logs of many segments."""
+    settings = Settings(partitions=PARTITIONS, wal_segment_bytes=8 << 10)
+    return build(tmp_path_factory.mktemp("segmented"), story, settings=settings, stop=True)
+
+
+def in_bytes(report: Report) -> tuple[bytes, bytes]:
+    return report.findings_bytes(), report.summary_bytes()
+
+
+def test_a_heavy_fragment_is_cut_by_keys_and_the_same_is_said(skewed: list[Path], tmp_path: Path) -> None:
+    directories = copies(skewed, tmp_path)
+    n1, n2, n3 = directories
+    replace(n1, HOT, {b"{hot}100": Entry(1, 101, b"forged"), b"{hot}1100": None, b"{hot}elsewhere": Entry(1, 1, b"?")})
+    replace(n3, HOT, {b"{hot}%d" % at: None for at in range(300, 900, 50)})
+    for namespace in ("acc", "bank"):
+        replace(n2, (namespace, HOT[1]), {b"zz": Entry(1, 1, b"?")})
+    lose(n3, HOT, b"{hot}555")
+    assert flip(n2, b"value of hot 777.")
+    paths, noting = [str(path) for path in directories], Noting()
+    whole = check(paths, engine=in_this_process)
+    assert in_bytes(check(paths, engine=noting, shares=SHARES)) == in_bytes(whole)
+    pieces = [share for share in noting.shares if HOT in share.ranges]
+    assert len(pieces) >= SHARES // 2, "a fragment with more than half of the keys is more than half of the shares"
+    bounds = [share.ranges[HOT] for share in pieces]
+    assert all(before[1] == after[0] for before, after in pairwise(bounds))
+    assert {f.kind for f in whole.decoded()} >= {
+        "CONTENTS_MISMATCH",
+        "UNREADABLE",
+        "VALUE_MISMATCH",
+        "MISSING_ON",
+        "EXTRA_ON",
+    }
+
+
+def test_what_is_on_its_way_in_a_heavy_fragment_is_looked_at_again(skewed: list[Path], tmp_path: Path) -> None:
+    directories = copies(skewed, tmp_path)
+    writes = [r.Write(*HOT, 1, 1_221 + at, [b"{hot}%d" % (at * 37)], [b"later"]) for at in range(30)]
+    append(directories[0], [r.Update(writes)], now_ms=NOW_MS)
+    paths = [str(path) for path in directories]
+    for recheck in (0, 1):
+        one, many = (check(paths, engine=in_this_process, shares=n, recheck=recheck, grace_seconds=60) for n in (1, SHARES))
+        assert in_bytes(many) == in_bytes(one)
+
+
+def test_a_log_is_read_by_segments_and_the_same_is_told(segmented: list[Path]) -> None:
+    for path in segmented:
+        log = Stretch(str(path / "wal"), ("c", path.name), 0)
+        starts = parts(path / "wal")
+        assert len(starts) > 2, "a log of one segment shows nothing"
+        together = read_stretch(msgspec.structs.replace(log, segment=starts[0]))
+        for lsn in starts[1:]:
+            together = together.then(read_stretch(msgspec.structs.replace(log, segment=lsn)))
+        assert together.told() == read_stretch(log).told()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a damaged log", "committed here and rolled back there, on all copies", "committed here and never heard of there"],
+)
+def test_damages_that_logs_tell_of_are_told_alike_by_one_and_by_many(
+    name: str, segmented: list[Path], tmp_path: Path
+) -> None:
+    directories = [str(path) for path in copies(segmented, tmp_path)]
+    DAMAGES[name].do(tmp_path)
+    noting = Noting()
+    assert in_bytes(check(directories, engine=noting, shares=4)) == in_bytes(check(directories, engine=in_this_process))
+    assert len(noting.stretches) > len(directories), "each log is read by several tasks"
+
+
+def test_partitions_that_say_the_same_of_themselves_cost_no_task(stopped: list[Path], tmp_path: Path) -> None:
+    noting = Noting()
+    report = check([str(path) for path in stopped], level=Level.DIGEST, engine=noting)
+    assert (report.exit_code, noting.shares) == (0, [])
+    directories = copies(stopped, tmp_path)
+    DAMAGES["a forged value"].do(tmp_path)
+    report = check([str(path) for path in directories], level=Level.DIGEST, engine=noting)
+    assert (report.exit_code, [len(share.partitions) for share in noting.shares]) == (1, [1])
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_by_digests_the_same_copies_are_counted(name: str, stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    DAMAGES[name].do(tmp_path)
+    paths = [str(path) for path in directories if path.exists()]
+    whole, brief = (check(paths, engine=in_this_process, level=level).summary for level in Level)
+    for field in ("fragments", "copies", "copies_known", "alone", "lost", "apart", "absent"):
+        assert getattr(brief, field) == getattr(whole, field), field
+
+
+def test_every_row_is_read_by_one_share(skewed: list[Path]) -> None:
+    noting = Noting()
+    whole = check([str(path) for path in skewed], engine=noting, shares=SHARES)
+    homes = [number for share in noting.shares if share.piece is None for number in share.partitions]
+    assert sorted(homes) == list(range(PARTITIONS))
+    keys = [sum(t.keys for t in check_share(share).counts.namespaces.values()) for share in noting.shares]
+    assert sum(keys) == whole.summary.keys
+    assert max(keys) < 2 * sum(keys) / SHARES
