@@ -23,7 +23,7 @@ from engine.state.identity import read_identity
 from rebalance.table import Topology
 from tools.reconcile.copies import Level
 from tools.reconcile.logs import LogTold, Reading, Stretch, read_log, read_stretch
-from tools.reconcile.quiet import Summed, summed_up
+from tools.reconcile.summed import Summed, summed_up
 from tools.reconcile.uncollected import uncollected
 from wal import parts
 from wal.ids import DECISIONS, Fragment, NodeId, TxId
