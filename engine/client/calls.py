@@ -7,7 +7,7 @@ hold requests: it holds what is still to be done, makes a request for whatever l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from engine import errors
 from engine.protocol.requests import (
@@ -137,13 +137,27 @@ class GetCall(KeysCall):
 
 
 class LockCall(GetCall):
-    """Lock keys for a transaction, and read them. `skip`: but for those that somebody has, which are read at `SKIPPED`."""
+    """Lock keys for a transaction, to read them (`shared`) or to write them, and read them.
+
+    `held` of them it has locked to read. `skip`: but for those that somebody has, which are read at `SKIPPED`.
+    """
 
     def __init__(
-        self, owner: TxId, namespace: Namespace, keys: list[bytes], timeout_ms: int, label: str = "", *, skip: bool = False
+        self,
+        owner: TxId,
+        namespace: Namespace,
+        keys: list[bytes],
+        timeout_ms: int,
+        label: str = "",
+        *,
+        skip: bool = False,
+        shared: bool = False,
+        held: Collection[bytes] = (),
     ) -> None:
         super().__init__(namespace, keys)
         self.skip = skip
+        self.shared = shared
+        self.held = held
         self.owner = owner
         self.timeout_ms = timeout_ms
         self.label = label
@@ -160,6 +174,8 @@ class LockCall(GetCall):
             within_ms=self.within_ms,
             label=self.label,
             skip=self.skip,
+            shared=self.shared,
+            held=[key for key in keys if key in self.held] if self.held else [],
         )
 
 

@@ -116,7 +116,7 @@ class Namespace:
         """Refuse a write that would wait for a transaction which waits for it."""
         for raw, task in inside:
             mine = raw.session is self.session and (task is None or task is asyncio.current_task())
-            if mine and (key := raw.holds(self.name, keys)) is not None:
+            if mine and (key := raw.holds(self.name, keys, shared=False)) is not None:
                 raise errors.UsageError(
                     f"{self.name}:{key!r} is locked by transaction {raw.name}, in whose `with` this is: a write "
                     "outside it would wait for its end, in vain; write with tx.namespace(...), or after it"

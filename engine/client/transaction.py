@@ -1,10 +1,11 @@
 """A transaction as its client sees it: what it read, what it will write, and how it ends.
 
 Writes are kept here until the commit, which sends them all at once. A pessimistic transaction locks each key when it
-first touches it, and so reads the same value again; an optimistic one remembers the version of each key that it read,
-and the commit fails with `Conflict` if one of them has changed. Either way transactions are serializable over the keys
-they touch. A SERIALIZABLE one also remembers where the fragments stood when it scanned a range: when all that it writes is
-prepared, or it has read all, nothing may have come into the range since (`engine.data.ranges` says why that is enough).
+first touches it, to read it or to write it, and so reads the same value again; an optimistic one remembers the version of
+each key that it read, and the commit fails with `Conflict` if one of them has changed. Either way transactions are
+serializable over the keys they touch. A SERIALIZABLE one also remembers where the fragments stood when it scanned a range:
+when all that it writes is prepared, or it has read all, nothing may have come into the range since (`engine.data.ranges`
+says why that is enough).
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class Transaction:
         self._lock_timeout = lock_timeout
         self._read: dict[NamespaceName, dict[bytes, Seen]] = {}
         self._written: dict[NamespaceName, dict[bytes, bytes | None]] = {}
+        self._shared: dict[NamespaceName, dict[bytes, None]] = {}  # what it has locked to read, and not to write
         self._scanned: list[Scanned] = []  # if it is SERIALIZABLE
         self._bytes = 0  # of what is written
         self._asked_for: dict[bytes, None] = {}  # keys that may be locked for it somewhere
@@ -121,12 +123,12 @@ class Transaction:
         if self.tx is not self._owner:
             self.session.router.identity.give_up(self.tx)
 
-    def holds(self, namespace: NamespaceName, keys: Iterable[bytes]) -> bytes | None:
-        """A key of these that it has locked; None if it has locked none."""
+    def holds(self, namespace: NamespaceName, keys: Iterable[bytes], *, shared: bool) -> bytes | None:
+        """A key of these that nobody else can lock beside it, to read it (`shared`) or to write it; None: there is none."""
         if self.concurrency is Concurrency.OPTIMISTIC or self.over:
             return None
-        touched = self._read.get(namespace, {})
-        return next((key for key in keys if key in touched), None)
+        touched, reads = self._read.get(namespace, {}), self._shared.get(namespace, {}) if shared else {}
+        return next((key for key in keys if key in touched and key not in reads), None)
 
     @property
     def over(self) -> bool:
@@ -149,16 +151,17 @@ class Transaction:
         nowait: bool = False,
         skip_locked: bool = False,
     ) -> dict[bytes, bytes]:
-        """The values of the keys that exist; `skip_locked`: but for those that others have locked. `update`: they will be
-        written, and so they are protected whatever the isolation is."""
+        """The values of the keys that exist; `skip_locked`: but for those that others have locked, and nobody else gets
+        them now. `update`: they will be written, and so they are protected whatever the isolation is."""
         wanted = list(dict.fromkeys(keys))
         self._check_patience(nowait, skip_locked)
         if self.isolation is Isolation.READ_COMMITTED and not (update or nowait or skip_locked):
             return await self._get_committed(namespace, wanted)
-        await self._touch(namespace, wanted, now=nowait, skip=skip_locked)
+        await self._touch(namespace, wanted, shared=not (update or skip_locked), now=nowait, skip=skip_locked)
         read, written = self._read.get(namespace, {}), self._written.get(namespace, {})
         found: dict[bytes, bytes] = {}
-        for key in wanted:
+        others = self._shared.get(namespace, {}) if skip_locked else {}  # others read them, too
+        for key in (key for key in wanted if key not in others) if others else wanted:
             value = written[key] if key in written else read.get(key, NOTHING)[2]
             if value is not None:
                 found[key] = value
@@ -245,15 +248,19 @@ class Transaction:
                 f"transaction {self.name} is OPTIMISTIC: it locks nothing before its end, and claims nothing"
             )
 
-    async def _touch(self, namespace: NamespaceName, keys: list[bytes], *, now: bool = False, skip: bool = False) -> None:
-        """Read keys that were not touched before; lock them, if pessimistic. `skip`: but for those that others have."""
+    async def _touch(
+        self, namespace: NamespaceName, keys: list[bytes], *, shared: bool = False, now: bool = False, skip: bool = False
+    ) -> None:
+        """Read keys that were not touched before; lock them, if pessimistic, and also those that it has locked to read,
+        unless that will do (`shared`). `skip`: but for those that others have."""
         async with self._in_turn:
-            await self._touch_new(namespace, keys, now=now, skip=skip)
+            await self._touch_new(namespace, keys, shared=shared, now=now, skip=skip)
 
-    async def _touch_new(self, namespace: NamespaceName, keys: list[bytes], *, now: bool, skip: bool) -> None:
+    async def _touch_new(self, namespace: NamespaceName, keys: list[bytes], *, shared: bool, now: bool, skip: bool) -> None:
         self._check_open()
-        read = self._read.setdefault(namespace, {})
-        new = [key for key in keys if key not in read]
+        read, reads = self._read.setdefault(namespace, {}), self._shared.setdefault(namespace, {})
+        held = {} if shared or not reads else dict.fromkeys(key for key in keys if key in reads)
+        new = [key for key in keys if key not in read or key in held]
         if self.concurrency is Concurrency.OPTIMISTIC:
             written = self._written.get(namespace, {})
             new = [key for key in new if key not in written]
@@ -264,8 +271,8 @@ class Transaction:
             left = self._ends_at - time.monotonic()
             wait_ms = 0 if now else max(1, int(min(self._lock_timeout, left) * 1000))
             if not (skip or now):
-                self._refuse_own_locks(namespace, new)
-            call = LockCall(self._owner, namespace, new, wait_ms, self.label, skip=skip)
+                self._refuse_own_locks(namespace, new, shared=shared)
+            call = LockCall(self._owner, namespace, new, wait_ms, self.label, skip=skip, shared=shared, held=held)
             self._asked_for |= dict.fromkeys(new)
             if self._keeper is None:
                 self._keeper = asyncio.get_running_loop().create_task(self._keep())
@@ -276,7 +283,14 @@ class Transaction:
         except errors.Error:
             self._astray |= dict.fromkeys(new)
             raise
-        read.update((key, seen) for key, seen in zip(new, call.values, strict=True) if seen[0] != SKIPPED)
+        for key, seen in zip(new, call.values, strict=True):
+            if seen[0] == SKIPPED:
+                continue
+            if shared:
+                reads[key] = None
+            elif held:
+                reads.pop(key, None)
+            read.setdefault(key, seen)  # what it has read before has been locked since
 
     async def _ask(self, call: GetCall) -> None:
         left = self._ends_at - time.monotonic()
@@ -287,11 +301,11 @@ class Transaction:
                 raise self._too_late() from error
             raise
 
-    def _refuse_own_locks(self, namespace: NamespaceName, keys: list[bytes]) -> None:
+    def _refuse_own_locks(self, namespace: NamespaceName, keys: list[bytes], *, shared: bool) -> None:
         """Refuse to wait for a transaction which waits for this one."""
         for other, task in entered.get():
             mine = other is not self and other.session is self.session and (task is None or task is asyncio.current_task())
-            if mine and (key := other.holds(namespace, keys)) is not None:
+            if mine and (key := other.holds(namespace, keys, shared=shared)) is not None:
                 raise errors.UsageError(
                     f"{namespace}:{key!r} is locked by transaction {other.name}, in whose `with` {self.name} is: "
                     "it would wait for its end, in vain; join that one (pass it on), or begin this one after it"

@@ -6,11 +6,12 @@ nothing ends here, too. What is voted on is two-phase commit, and elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from engine.data import ranges
 from engine.data.admission import Admission
-from engine.data.locks import Key, LockTable, refused_lock
+from engine.data.holdings import Key
+from engine.data.locks import LockTable, refused_lock
 from engine.data.reads import Reads, values_of
 from engine.protocol.requests import KEYS_AT_ONCE, SKIPPED, Check, Code, Done, KeepLocks, Lock, Unlock
 from engine.turn.core import Core
@@ -68,15 +69,22 @@ class Locking(Rule):
             if not self.admission.may_serve(session, request, local, None, new=new):
                 return
             needed |= dict.fromkeys(local.needed)
+        if lost := self.conflict(request.owner, [(request.namespace, key) for key in request.held], []):
+            self.desk.refuse(session, request.id, Code.CONFLICT, lost, retryable=True)
+            return
         core.work += len(keys)
         timeout = min(request.timeout_ms, 10 * core.settings.lock_timeout_ms)
 
-        free = keys if not request.skip else [key for key in keys if self.locks.try_all(request.owner, [key]) is None]
+        has = self.locks.holds if request.shared else self.locks.may_write
+        free = keys
+        if request.skip:
+            take: list[tuple[list[Key], list[Key]]] = [([], [key]) if request.shared else ([key], []) for key in keys]
+            free = [key for key, some in zip(keys, take, strict=True) if self.locks.try_all(request.owner, *some) is None]
 
         def answer() -> None:
             values = values_of(core, request)
             for at in range(len(values.values) if len(free) < len(keys) else 0):
-                if not self.locks.holds(request.owner, keys[at]):
+                if not has(request.owner, keys[at]):
                     values.values[at] = (SKIPPED, 0, None)
             self.desk.reply(session, values)
 
@@ -91,7 +99,7 @@ class Locking(Rule):
             self.desk.refuse(session, request.id, code, said, retryable=True)
 
         if free:
-            self.locks.wait_all(request.owner, free, core.now + timeout * MS, granted, expired)
+            self.locks.wait_all(request.owner, free, core.now + timeout * MS, granted, expired, shared=request.shared)
         else:
             self.reads.confirm(needed, session, request, answer)
 
@@ -169,13 +177,14 @@ class Locking(Rule):
         else:
             self.desk.reply(session, Done(request.id))
 
-    def conflict(self, owner: TxId, locks: list[Key], reads: list[_Read]) -> str:
-        """Why a transaction's view does not hold any more, or nothing."""
+    def conflict(self, owner: TxId, locks: list[Key], reads: list[_Read], writes: Iterable[Key] = ()) -> str:
+        """Why a transaction's view does not hold any more, or what it may not write of `writes`; or nothing."""
         core = self.core
         assert core.topology is not None
-        for namespace, key in locks:
-            if not self.locks.holds(owner, (namespace, key)):
-                return f"the lock on {namespace}:{key!r} was lost (its lease ran out, or the primary changed)"
+        for holds, keys in ((self.locks.holds, locks), (self.locks.may_write, writes)):
+            for namespace, key in keys:
+                if not holds(owner, (namespace, key)):
+                    return f"the lock on {namespace}:{key!r} was lost (its lease ran out, or the primary changed)"
         for namespace, key, epoch, counter in reads:
             held = core.replica.store.get((namespace, partition_of(key, core.topology.partitions)), key)
             now = (held.epoch, held.counter) if held is not None and held.value is not None else (0, 0)

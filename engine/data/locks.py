@@ -1,25 +1,22 @@
-"""Who may write which key of the partitions that this node is primary of.
+"""Who may read and write which key of the partitions that this node is primary of, and who waits for it.
 
-All locks are exclusive. A lock belongs to a transaction and lasts until the transaction ends, its client gives it up, its
-lease runs out (the client died), or the partition changes its primary. From the vote on, or from the moment that its one
-record is logged, a key is pinned: only the outcome releases it, whatever the client does. A transaction may be pinned in
-one partition and not in the others, so it is keys that are pinned and not transactions. Whoever must wait is served in
-order.
+A lock belongs to a transaction and lasts until the transaction ends, its client gives it up, its lease runs out (the client
+died), or the partition changes its primary; unless it is pinned (`engine.data.holdings`).
 
-A transaction may hold a hundred thousand keys in thousands of partitions, and ends partition by partition: so what it
-holds is kept by partition, and nothing here walks all keys to find those of one.
+Whoever must wait is served in order, readers beside each other: no reader passes a writer who waits, so that neither
+starves. Only a reader who wants to write what it reads stands before all others, since nobody behind it could go on
+without it; it has the key when it is its only reader. Two of these wait for each other, and one must give way.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heappop, heappush
 
+from engine.data.holdings import Holdings, Key
 from engine.protocol.requests import Code
-from wal.ids import Namespace, NodeId, TxId
-
-Key = tuple[Namespace, bytes]
+from wal.ids import NodeId, TxId
 
 EXPIRED_MAX = 1_000
 """Waiters and leases that end in one turn; the rest in the next."""
@@ -28,66 +25,59 @@ RELEASED_MAX = 1_000
 
 
 class Waiter:
-    """Someone who waits for a set of keys; `granted` is called once all of them are its own.
+    """Someone who waits for a set of keys, to read (`shared`) or to write; `granted` is called once all are its own.
 
-    `taken` are those that it has got so far: it gives them back if it does not get all. `expired` is told what stood in the
-    way, and whether it was in a circle, of which it breaks the ring.
+    `taken` are those that it has got so far: it gives them back if it does not get all, and reads on what it has `raised`
+    from reading to writing. `expired` is told what stood in the way, and whether it was in a circle, of which it breaks the
+    ring.
     """
 
-    __slots__ = ("deadline", "done", "expired", "granted", "keys", "missing", "owner", "taken")
+    __slots__ = ("deadline", "done", "expired", "granted", "keys", "missing", "owner", "raised", "shared", "taken")
 
     def __init__(
-        self, owner: TxId, keys: list[Key], deadline: int, granted: Callable[[], None], expired: Callable[[str, bool], None]
+        self,
+        owner: TxId,
+        keys: list[Key],
+        deadline: int,
+        granted: Callable[[], None],
+        expired: Callable[[str, bool], None],
+        *,
+        shared: bool,
     ) -> None:
         self.owner = owner
         self.keys = keys
+        self.shared = shared
         self.missing = 0
         self.taken: list[Key] = []
+        self.raised: dict[Key, bool] = {}  # what it read before: whether it may write it by now
         self.deadline = deadline
         self.granted = granted
         self.expired = expired
         self.done = False
 
 
-class LockTable:
-    """Locks by key. Invariant: a key with waiters has an owner or is pinned by a write that does not count yet.
-
-    `place` tells in which partition a key lies.
-    """
+class LockTable(Holdings):
+    """Locks by key. Invariant: the first who waits for a key cannot have it: for whoever has it, or for a single write."""
 
     def __init__(self, place: Callable[[bytes], int]) -> None:
-        self._place = place
-        self._owner: dict[Key, TxId] = {}
-        self._waiting: dict[Key, deque[Waiter]] = {}
+        super().__init__(place)
+        self._waiting: dict[Key, OrderedDict[Waiter, None]] = {}
         self._pending: dict[Key, int] = {}  # single writes under way; they hold a key together
-        self._keys: dict[TxId, dict[int, dict[Key, None]]] = {}  # by partition
-        self._owners: dict[int, dict[TxId, None]] = {}  # who holds something in a partition
-        self._pinned: dict[Key, bool] = {}  # waits for an outcome; True: of a vote, so that nobody may be told its value
-        self._doubtful: dict[int, dict[Key, None]] = {}  # the pinned ones of votes, by partition
-        self._lease: dict[TxId, int] = {}
         self._waiters: dict[Waiter, None] = {}
         self._waiters_of: dict[TxId, dict[Waiter, None]] = {}
         self._ends: list[tuple[int, int, Waiter | TxId]] = []  # a heap of deadlines; no entry is later than its deadline
         self._number = 0
-        self._who: dict[TxId, tuple[str, int]] = {}  # the labels of owners, and since when they hold something
-
-    def __len__(self) -> int:
-        return len(self._owner)
 
     # Single writes, which hold nothing but must not pass a transaction.
 
     @property
     def idle(self) -> bool:
         """No transaction holds or awaits any key."""
-        return not self._owner and not self._waiting
-
-    def owned(self, key: Key) -> TxId | None:
-        """The transaction that holds a key."""
-        return self._owner.get(key)
+        return not self._owner and not self._sharing and not self._waiting
 
     def busy(self, key: Key) -> bool:
         """Whether a single write of the key would have to wait for a transaction."""
-        return key in self._owner or key in self._waiting
+        return key in self._owner or key in self._sharing or key in self._waiting
 
     def pend(self, key: Key) -> None:
         """A single write of the key is under way."""
@@ -105,39 +95,14 @@ class LockTable:
 
     # Transactions.
 
-    def holds(self, owner: TxId, key: Key) -> bool:
-        """Whether the transaction holds the key."""
-        return self._owner.get(key) == owner
-
-    def keys_of(self, owner: TxId) -> list[Key]:
-        """The keys a transaction holds."""
-        return [key for keys in self._keys.get(owner, {}).values() for key in keys]
-
-    def keys_in(self, owner: TxId, partition: int) -> list[Key]:
-        """The keys of one partition that a transaction holds."""
-        return list(self._keys.get(owner, {}).get(partition, ()))
-
-    def introduce(self, owner: TxId, label: str, now: int) -> None:
-        """Whoever waits for what this transaction holds is told its label, and since when it holds something."""
-        if owner in self._keys:
-            self._who.setdefault(owner, (label, now))
-
-    def is_owner(self, owner: TxId) -> bool:
-        """Whether a transaction holds anything."""
-        return owner in self._keys
-
-    def owners_in(self, partition: int) -> Iterable[TxId]:
-        """The transactions that hold keys of a partition."""
-        return self._owners.get(partition, ())
-
-    def try_all(self, owner: TxId, keys: list[Key]) -> Key | None:
-        """Take all keys without waiting, or none of them; the key that stood in the way, if one did."""
-        for key in keys:
-            held = self._owner.get(key)
-            if (held is not None and held != owner) or key in self._pending or (held is None and key in self._waiting):
+    def try_all(self, owner: TxId, keys: Iterable[Key], reads: Iterable[Key] = ()) -> Key | None:
+        """Take all keys to write, and `reads` to read, without waiting; or none, and the one that stood in the way."""
+        wanted = [(key, shared) for some, shared in ((keys, False), (reads, True)) for key in some]
+        for key, shared in wanted:
+            if not self._at_once(owner, key, shared=shared):
                 return key
-        for key in keys:
-            self._take(owner, key)
+        for key, shared in wanted:
+            self._take(owner, key, shared=shared)
         return None
 
     def wait_all(
@@ -147,21 +112,32 @@ class LockTable:
         deadline: int,
         granted: Callable[[], None],
         expired: Callable[[str, bool], None],
+        *,
+        shared: bool = False,
     ) -> None:
         """Take all keys, waiting in line for each; then `granted`. After `deadline` (ns), or told to give way: `expired`.
 
-        Who gives up has none of them: a timeout is no grant, not even of a part.
+        Who gives up has none of them, but for reading what it read before: a timeout is no grant, not even of a part.
         """
-        waiter = Waiter(owner, keys, deadline, granted, expired)
+        waiter = Waiter(owner, keys, deadline, granted, expired, shared=shared)
+        held, sharing = self._owner, self._sharing
         for key in dict.fromkeys(keys):
-            if self._owner.get(key) == owner:
-                continue
-            if key in self._owner or key in self._pending or key in self._waiting:
-                self._waiting.setdefault(key, deque()).append(waiter)
-                waiter.missing += 1
-            else:
-                self._take(owner, key)
+            if key not in held and key not in sharing and key not in self._waiting and key not in self._pending:
+                self._take(owner, key, shared=shared)  # how it nearly always is
                 waiter.taken.append(key)
+                continue
+            reads = owner in sharing.get(key, ())
+            if held.get(key) == owner or (reads and shared):
+                continue
+            if reads:
+                waiter.raised[key] = False
+            if self._at_once(owner, key, shared=shared):
+                self._give(waiter, key)
+                continue
+            line = self._waiting.setdefault(key, OrderedDict())
+            line[waiter] = None
+            line.move_to_end(waiter, last=not reads)
+            waiter.missing += 1
         if waiter.missing:
             self._waiters[waiter] = None
             self._waiters_of.setdefault(owner, {})[waiter] = None
@@ -170,35 +146,38 @@ class LockTable:
             waiter.done = True
             granted()
 
-    def pin(self, owner: TxId, keys: list[Key], *, in_doubt: bool = True) -> None:
-        """Only an outcome releases these keys: take those that the transaction does not hold yet.
-
-        `in_doubt`: it voted, so that what the keys hold cannot be told before the outcome is known.
-        """
-        for key in keys:
-            self._take(owner, key)
-            self._pinned[key] = in_doubt
-            if in_doubt:
-                self._doubtful.setdefault(self._place(key[1]), {})[key] = None
-
-    def _take(self, owner: TxId, key: Key) -> None:
+    def _free(self, owner: TxId, key: Key, *, shared: bool) -> bool:
+        """Whether nobody who has the key stands in the way of a transaction."""
         held = self._owner.get(key)
-        assert held is None or held == owner, f"{key} is taken twice: by {self._owner[key].hex()}, {owner.hex()}"
         if held is not None:
-            return
-        self._owner[key] = owner
-        number = self._place(key[1])
-        mine = self._keys.setdefault(owner, {})
-        keys = mine.get(number)
-        if keys is None:
-            keys = mine[number] = {}
-            self._owners.setdefault(number, {})[owner] = None
-        keys[key] = None
+            return held == owner
+        if key in self._pending:
+            return False
+        others = self._sharing.get(key)
+        return shared or others is None or (len(others) == 1 and owner in others)
+
+    def _at_once(self, owner: TxId, key: Key, *, shared: bool) -> bool:
+        """Whether a transaction need not wait for a key: neither for whoever has it, nor in line, unless it has it, too."""
+        return self._free(owner, key, shared=shared) and (key not in self._waiting or self.holds(owner, key))
+
+    def _give(self, waiter: Waiter, key: Key) -> None:
+        self._take(waiter.owner, key, shared=waiter.shared)
+        if key in waiter.raised:
+            waiter.raised[key] = True
+        else:
+            waiter.taken.append(key)
+
+    def _lower(self, owner: TxId, key: Key) -> None:
+        """Who was to write a key reads it as before."""
+        if self._owner.get(key) == owner and key not in self._pinned:
+            del self._owner[key]
+            self._sharing[key] = {owner: False}
+            self._grant(key)
 
     def give_up(self, owner: TxId, keys: list[Key] | None = None) -> None:
         """The transaction is not wanted any more (or not these keys of it): release what does not wait for an outcome."""
         mine = self.keys_of(owner) if keys is None else keys
-        self.release(owner, [key for key in mine if key not in self._pinned])
+        self.release(owner, [key for key in mine if not self._is_pinned(owner, key)])
 
     def giving_up(self, owner: TxId) -> Iterator[int]:
         """As `give_up` of all, in pieces: yields how many keys the last one was."""
@@ -223,55 +202,40 @@ class LockTable:
     def release(self, owner: TxId, keys: list[Key] | None = None) -> None:
         """The transaction is over (here, or for these keys)."""
         for key in self.keys_of(owner) if keys is None else keys:
-            if self._owner.get(key) == owner:
+            if self._owner.get(key) == owner or self.holds(owner, key):
                 self._let_go(owner, key)
                 self._grant(key)
 
-    def _let_go(self, owner: TxId, key: Key) -> None:
-        del self._owner[key]
-        number, mine = self._place(key[1]), self._keys[owner]
-        keys = mine[number]
-        del keys[key]
-        if self._pinned.pop(key, False):
-            doubtful = self._doubtful[number]
-            del doubtful[key]
-            if not doubtful:
-                del self._doubtful[number]
-        if keys:
-            return
-        del mine[number]
-        owners = self._owners[number]
-        del owners[owner]
-        if not owners:
-            del self._owners[number]
-        if not mine:
-            del self._keys[owner]
-            self._lease.pop(owner, None)
-            self._who.pop(owner, None)
-
     def _grant(self, key: Key) -> None:
-        queue = self._waiting.get(key)
-        while queue and key not in self._owner and key not in self._pending:
-            waiter = queue.popleft()
+        """Let those have a key who wait for it, in order, as far as nothing is in their way any more."""
+        while line := self._waiting.get(key):
+            waiter = next(iter(line))
             if waiter.done:
+                self._leave(waiter, key)
                 continue
-            self._take(waiter.owner, key)
-            waiter.taken.append(key)
+            if not self._free(waiter.owner, key, shared=waiter.shared):
+                return
+            self._leave(waiter, key)
+            if key in waiter.raised and not self.holds(waiter.owner, key):
+                waiter.done = True  # its lease ran out: what it has read may not be so any more
+                self._give_up(waiter, "itself, until its lease ran out")
+                continue
+            self._give(waiter, key)
             waiter.missing -= 1
             if not waiter.missing:
                 waiter.done = True
                 self._no_longer_waits(waiter)
                 waiter.granted()
-        if queue is not None and not queue and self._waiting.get(key) is queue:
+
+    def _leave(self, waiter: Waiter, key: Key) -> bool:
+        """Out of the line; whether it stood in it."""
+        line = self._waiting.get(key)
+        if line is None or waiter not in line:
+            return False
+        del line[waiter]
+        if not line:
             del self._waiting[key]
-
-    def in_doubt(self, key: Key) -> bool:
-        """Whether a transaction that holds the key voted, and its outcome is open."""
-        return self._pinned.get(key, False)
-
-    def keys_in_doubt(self, partition: int) -> Iterable[Key]:
-        """The keys of a partition that belong to transactions that voted and whose outcome is open."""
-        return self._doubtful.get(partition, ())
+        return True
 
     # Time and topology.
 
@@ -312,11 +276,14 @@ class LockTable:
 
     def _in_the_way(self, waiter: Waiter, now: int) -> str:
         for key in waiter.keys:
-            owner = self._owner.get(key)
-            if owner is not None and owner != waiter.owner:
-                label, since = self._who.get(owner, ("", now))
-                named = f"{label!r} ({owner.hex()})" if label else owner.hex()
-                return f"{key[0]}:{key[1]!r} held by {named}" + (f" for {(now - since) / 1e9:.1f} s" if now > since else "")
+            owner, readers = self._owner.get(key), () if waiter.shared else self._sharing.get(key, ())
+            others = [other for other in ((owner,) if owner is not None else readers) if other != waiter.owner]
+            if others:
+                label, since = self._who.get(others[0], ("", now))
+                named = f"{label!r} ({others[0].hex()})" if label else others[0].hex()
+                for_long = f" for {(now - since) / 1e9:.1f} s" if now > since else ""
+                more = f", and {len(others) - 1} more" if len(others) > 1 else ""
+                return f"{key[0]}:{key[1]!r} {'held' if owner is not None else 'read'} by {named}{for_long}{more}"
         return "single writes that are under way"
 
     def _no_longer_waits(self, waiter: Waiter) -> None:
@@ -329,7 +296,13 @@ class LockTable:
     def _give_up(self, waiter: Waiter, held: str, *, in_circle: bool = False) -> None:
         """A waiter that is marked as done gets nothing any more: it gives back what it took, and is told."""
         self._no_longer_waits(waiter)
+        left = [key for key in waiter.keys if self._leave(waiter, key)]
         self.give_up(waiter.owner, waiter.taken)
+        for key, raised in waiter.raised.items():
+            if raised:
+                self._lower(waiter.owner, key)
+        for key in left:
+            self._grant(key)  # it may have been all that stood before the next ones
         waiter.expired(held, in_circle)
 
     @property
@@ -338,20 +311,30 @@ class LockTable:
         return bool(self._waiters)
 
     def waits(self) -> Iterator[tuple[TxId, TxId, Key]]:
-        """Who waits, for whom, and where: for the one that holds the key, and for the one before it in the line."""
-        for key, queue in self._waiting.items():
-            owner = before = self._owner.get(key)
-            for waiter in queue:
-                if waiter.done:
-                    continue
-                for other in (owner, before) if before != owner else (owner,):
-                    if other is not None and other != waiter.owner:
-                        yield waiter.owner, other, key
-                before = waiter.owner
+        """Who waits, for whom, and where: for those that hold the key, and for those before it in the line.
 
-    def who(self, owner: TxId) -> tuple[str, int] | None:
-        """The label of a transaction that holds something here, and since when it does; None if nobody said."""
-        return self._who.get(owner)
+        A writer waits for the readers before it, and whoever is behind it for the writer; that it waits for those that hold
+        the key, too, is said of the first writers only where these are many. So it is said in as many words as there are
+        holders and waiters.
+        """
+        for key, line in self._waiting.items():
+            owner, readers = self._owner.get(key), list(self._sharing.get(key, ()))
+            holders = [owner] if owner is not None else readers
+            before: list[TxId] = []  # the readers that wait since the last writer; if there are none, that one
+            writer: list[TxId] = []
+            for waiter in line:
+                ahead = writer if waiter.shared else before
+                if owner is not None or key in waiter.raised or not (writer or waiter.shared):
+                    ahead = [*holders, *ahead]
+                for other in dict.fromkeys(ahead):
+                    if other != waiter.owner:
+                        yield waiter.owner, other, key
+                if not waiter.shared:
+                    before = writer = [waiter.owner]
+                elif before is writer:
+                    before = [waiter.owner]
+                else:
+                    before.append(waiter.owner)
 
     def give_way(self, owner: TxId, because: str, now: int) -> None:
         """A transaction is not to wait here any more: it stands in a circle of such that wait for each other."""
@@ -375,10 +358,6 @@ class LockTable:
             for owner in list(self._owners[number]):
                 for key in self.keys_in(owner, number):
                     self._let_go(owner, key)
-        for waiter in in_vain:
-            for key in waiter.keys:
-                if self._place(key[1]) in gone:
-                    self._waiting.pop(key, None)
         for key in [k for k in self._pending if self._place(k[1]) in gone]:
             del self._pending[key]
         for waiter in in_vain:

@@ -20,7 +20,8 @@ from typing import TypeAlias, assert_never, get_args
 from msgspec import structs
 
 from engine.data.admission import Admission
-from engine.data.locks import Key, LockTable
+from engine.data.holdings import Key
+from engine.data.locks import LockTable
 from engine.data.scans import Scanning
 from engine.messages import AskMap, Confirm, Confirmed
 from engine.messages.data import ToReads

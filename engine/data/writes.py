@@ -15,7 +15,8 @@ from collections import deque
 from functools import partial
 
 from engine.data.admission import Admission
-from engine.data.locks import Key, LockTable, refused_lock
+from engine.data.holdings import Key
+from engine.data.locks import LockTable, refused_lock
 from engine.data.origins import Origins
 from engine.data.reads import Reads
 from engine.data.replication import Replication

@@ -71,7 +71,7 @@ def problem_with(request: Request, partitions: int) -> str:
             return _tx(tx) or known or _keys([key]) or _condition(when) or _values([old, new])
         case Lock(_, owner, namespace, keys, timeout_ms):
             problem = _tx(owner) or _namespace(namespace) or _keys(keys) or _unique(keys) or _timeout(timeout_ms)
-            return problem or label_problem(request.label)
+            return problem or label_problem(request.label) or (_keys(request.held) if request.held else "")
         case KeepLocks(_, owners):
             return _count(owners) or _first(map(_tx, owners))
         case Unlock(_, owner):
@@ -113,8 +113,10 @@ def weight_of(request: Request) -> int:
         case CommitTx(_, _, _, _, writes, locks, reads):
             written = sum(_bytes(keys) + _bytes(values) for _, keys, values in writes)
             return written + _bytes([key for _, key in locks]) + _bytes([key for _, key, _, _ in reads])
-        case Get() | Lock():
+        case Get():
             return _bytes(request.keys)
+        case Lock():
+            return _bytes(request.keys) + _bytes(request.held)
         case Scan() | KeepLocks() | KeepSessions() | Unlock() | Check() | GetStatus() | GetTable() | Admin():
             return 0
         case _:

@@ -91,9 +91,10 @@ class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
     """Lock keys for a pessimistic transaction and read them; waits up to `timeout_ms` for other transactions.
 
-    `label` is what those are told who wait for it. `skip`: keys that would have to be waited for are not locked, and are
-    answered with epoch `SKIPPED`. Of more than `KEYS_AT_ONCE` keys the first are locked and answered, and
-    the rest is to be asked for again.
+    `shared`: to read them; else to write them. `held` of them it has locked to read, and that must be so still. `label` is
+    what those are told who wait for it. `skip`: keys that would have to be waited for are not locked, and are answered with
+    epoch `SKIPPED`. Of more than `KEYS_AT_ONCE` keys the first are locked and answered, and the rest is to be asked for
+    again.
     """
 
     id: int
@@ -104,6 +105,8 @@ class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
     within_ms: int = 0
     label: str = ""
     skip: bool = False
+    shared: bool = False
+    held: list[bytes] = []
 
 
 class KeepLocks(msgspec.Struct, frozen=True, array_like=True, tag="keep-locks", gc=False):

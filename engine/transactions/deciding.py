@@ -49,22 +49,22 @@ class Deciding(Rule):
     def _commit_alone(self, transaction: Transaction, part: Part, local: LocalPartition) -> None:
         core, participant, owner, tx = self.core, self.participant, transaction.owner, transaction.tx
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
-        held = list(dict.fromkeys([*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]))
+        read = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
         stale = ""
         if transaction.optimistic:
-            blocked = participant.locks.try_all(owner, held)
+            blocked = participant.locks.try_all(owner, keys, read)
             if blocked is not None:
                 stale = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
             else:
                 stale = self.locking.conflict(owner, [], part.reads)
         else:
-            stale = self.locking.conflict(owner, [*keys, *part.locks], part.reads)
+            stale = self.locking.conflict(owner, part.locks, part.reads, keys)
         if stale:
             probe("tx.conflict")
             participant.give_up_part(owner, local.number)
             self._decide_unknown(tx, local, [], stale).asked = transaction.asked
             return
-        participant.locks.pin(owner, held, in_doubt=False)
+        participant.locks.pin(owner, keys, read, in_doubt=False)
         writes = reserved(core, part, local, tx)
         alone = self.one_phase[tx] = OnePhase(tx, owner, writes, transaction.asked)
         update = r.Update(writes)

@@ -15,7 +15,6 @@ from typing import assert_never, get_args
 from msgspec import structs
 
 from engine.data.locking import Locking
-from engine.data.locks import Key
 from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
@@ -105,7 +104,7 @@ class Participant(Rule):
             held=message.held,
         )
         core.log(prepare)
-        self.locks.pin(owner, keys_of(prepare))
+        self._pin(owner, prepare)
         self.owner_of[tx] = owner
         self.voting[(tx, number)] = None
         self._doubt(tx, number, core.now)
@@ -123,14 +122,14 @@ class Participant(Rule):
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
         self.core.work += 3 + len(message.participants) // NAMED_PER_WORK + len(keys) + len(part.locks) + len(part.reads)
         if message.optimistic:
-            wanted = [*keys, *part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
-            blocked = self.locks.try_all(owner, list(dict.fromkeys(wanted)))
+            reads = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
+            blocked = self.locks.try_all(owner, keys, reads)
             if blocked is not None:
                 probe("tx.optimistic_lock_conflict")
                 return f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
             stale = self.locking.conflict(owner, [], part.reads)
         else:
-            stale = self.locking.conflict(owner, [*keys, *part.locks], part.reads)
+            stale = self.locking.conflict(owner, part.locks, part.reads, keys)
         if stale:
             probe("tx.conflict")
             self.give_up_part(owner, part.partition)
@@ -246,8 +245,13 @@ class Participant(Rule):
     def activated(self, local: LocalPartition) -> None:
         """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt."""
         for tx, prepare in self.core.replica.partition(local.number).prepared.items():
-            self.locks.pin(self.owner_of.get(tx, tx), keys_of(prepare))
+            self._pin(self.owner_of.get(tx, tx), prepare)
             self._doubt(tx, local.number, 0)
+
+    def _pin(self, owner: TxId, prepare: r.Prepare) -> None:
+        """Until the outcome is known nobody else writes what a transaction has read in the partition, and nobody else reads
+        what it writes: for whatever it read was so when it voted, wherever its other votes are given."""
+        self.locks.pin(owner, [(write.namespace, key) for write in prepare.writes for key in write.keys], prepare.locks)
 
     def switch(self, _: NewMap) -> None:
         """A new topology: forget what belongs to partitions of other primaries now."""
@@ -281,8 +285,3 @@ class Participant(Rule):
                     probe("tx.asked_for_outcome")
                     core.send(primary, Resolve(core.fence, tx, prepare.decision, number))
                 self._doubt(tx, number, core.now)
-
-
-def keys_of(prepare: r.Prepare) -> list[Key]:
-    """Every key that a prepared transaction holds in its partition."""
-    return [*((w.namespace, key) for w in prepare.writes for key in w.keys), *prepare.locks]

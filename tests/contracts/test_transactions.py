@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -176,17 +177,74 @@ def test_a_pessimistic_transaction_keeps_others_from_what_it_touched(
     inside = tx.namespace(ns)
     inside.get(b"a")
     inside.put(b"b", b"2")
-    for key in (b"a", b"b"):
-        for read in ("get", "get_for_update"):
-            with db.transaction(lock_timeout=0.05) as other:
-                with pytest.raises(engine.LockTimeout) as caught:
-                    getattr(other.namespace(ns), read)(key)
-                assert caught.value.retryable
-                assert not caught.value.maybe_committed
+    for key, read in ((b"a", "get_for_update"), (b"b", "get"), (b"b", "get_for_update")):
+        with db.transaction(lock_timeout=0.05) as other:
+            with pytest.raises(engine.LockTimeout) as caught:
+                getattr(other.namespace(ns), read)(key)
+            assert caught.value.retryable
+            assert not caught.value.maybe_committed
     assert inside.get(b"a") == b"1"
     tx.commit()
     with db.transaction() as other:
         assert other.namespace(ns).get(b"b") == b"2"
+
+
+def test_many_read_a_key_at_once_and_nobody_writes_it_meanwhile(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes]
+) -> None:
+    ns.put(b"a", b"1")
+    readers = [db.transaction() for _ in range(5)]
+    assert [tx.namespace(ns).get(b"a") for tx in readers] == [b"1"] * 5
+    with pytest.raises(engine.LockTimeout), db.transaction(lock_timeout=0.05) as tx:
+        tx.namespace(ns).put(b"a", b"2")
+    with pytest.raises(engine.LockTimeout), db.transaction(lock_timeout=0.05) as tx:
+        tx.namespace(ns).delete(b"a")
+    for tx in readers:
+        assert tx.namespace(ns).get(b"a") == b"1"
+        tx.commit()
+    assert ns.get(b"a") == b"1"
+
+
+def test_its_only_reader_writes_a_key_at_once_and_others_wait(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes]
+) -> None:
+    ns.put(b"a", b"1")
+    tx, other = db.transaction(lock_timeout=0.05), db.transaction(lock_timeout=0.05)
+    inside = tx.namespace(ns)
+    assert inside.get(b"a") == b"1"
+    assert other.namespace(ns).get(b"a") == b"1"
+    with pytest.raises(engine.LockTimeout):
+        inside.put(b"a", b"2")
+    assert inside.get(b"a") == b"1", "it still reads it"
+    other.commit()
+    inside.put(b"a", b"2")
+    with pytest.raises(engine.LockTimeout), db.transaction(lock_timeout=0.05) as late:
+        late.namespace(ns).get(b"a")
+    tx.commit()
+    assert ns.get(b"a") == b"2"
+
+
+def test_of_two_who_read_and_want_to_write_one_gives_way(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
+    ns.put(b"a", b"0")
+    both, refused = threading.Barrier(2), list[engine.Error]()
+
+    def add(tx: engine.Transaction) -> None:
+        inside = tx.namespace(ns)
+        found = int(inside.get(b"a") or b"0")
+        with suppress(threading.BrokenBarrierError):
+            both.wait(PATIENCE_SECONDS)
+        both.abort()  # the second attempt meets nobody
+        try:
+            inside.put(b"a", b"%d" % (found + 1))
+        except engine.LockTimeout as error:
+            refused.append(error)
+            raise
+
+    with ThreadPoolExecutor(2) as adding:
+        for done in [adding.submit(db.run, add, lock_timeout=PATIENCE_SECONDS) for _ in range(2)]:
+            done.result(PATIENCE_SECONDS)
+    assert [type(error) for error in refused] == [engine.Deadlock]
+    assert ns.get(b"a") == b"2"
 
 
 def test_a_lock_that_was_not_got_can_be_asked_for_again(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
@@ -456,7 +514,7 @@ def test_who_holds_a_lock_is_told_by_name(db: engine.Database, ns: engine.Namesp
     ns.put(b"k", b"1")
     holder, waiter = db.transaction(label="salary"), db.transaction(label="audit", lock_timeout=0.3)
     try:
-        assert holder.namespace(ns).get(b"k") == b"1"
+        assert holder.namespace(ns).get_for_update(b"k") == b"1"
         with pytest.raises(engine.LockTimeout) as caught:
             waiter.namespace(ns).get(b"k")
         said = str(caught.value)

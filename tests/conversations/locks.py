@@ -1,9 +1,10 @@
 """Conversations with the lock table of a primary (`engine.data.locks`).
 
 ```
-try t1 a b               take all of these keys at once, or none
-wait t1 a b for=5s       stand in line for them
-pin t1 a b               it voted: these keys wait for the outcome (a new primary pins what it finds prepared)
+try t1 a b reads=c       take all of these keys at once, to write or to read, or none
+wait t1 a b for=5s       stand in line for them, to write them
+read t1 a b for=5s       the same, to read them
+pin t1 a b reads=c       it voted: these keys wait for the outcome (a new primary pins what it finds prepared)
 commit t1 a b            the same for its one record, which is being logged
 give-up t1 [a]           its client does not want it any more
 lease t1 10s             its client must renew within so long
@@ -18,7 +19,8 @@ show                     who holds what, and who waits
 
 from __future__ import annotations
 
-from engine.data.locks import Key, LockTable
+from engine.data.holdings import Key
+from engine.data.locks import LockTable
 from tests.conversations.names import Names, duration
 from tests.conversations.story import Command, Interpreter
 from wal.ids import TxId
@@ -48,15 +50,32 @@ class LockStory(Interpreter):
                 for key in keys:
                     assert table.holds(owner, key), f"{key} is listed for an owner that does not hold it"
                     assert _place(key[1]) == number, f"{key} is listed in partition {number}"
+        for key, sharing in table._sharing.items():
+            assert sharing, f"an empty share of {key} is kept"
+            assert table.owned(key) is None, f"{key} is read beside its writer"
+            assert all(key in table._keys[owner][_place(key[1])] for owner in sharing), (
+                f"a reader of {key} does not know it"
+            )
+        for key, line in table._waiting.items():
+            first = next(iter(line))
+            assert not any(waiter.done for waiter in line), f"somebody stands in line for {key} who waits no more"
+            assert not table._free(first.owner, key, shared=first.shared), f"nothing keeps {first.owner.hex()} from {key}"
         for number, doubtful in table._doubtful.items():
             assert doubtful, f"an empty share of partition {number} is kept"
             assert all(table.in_doubt(key) and _place(key[1]) == number for key in doubtful)
 
     def on_try(self, command: Command) -> str:
-        blocked = self.table.try_all(self._owner(command), self._keys(command))
+        reads = self._reads(command)
+        blocked = self.table.try_all(self._owner(command), self._keys(command), reads)
         return "taken" if blocked is None else f"nothing taken: {_name(blocked)} is in the way"
 
     def on_wait(self, command: Command) -> str:
+        return self._wait(command, shared=False)
+
+    def on_read(self, command: Command) -> str:
+        return self._wait(command, shared=True)
+
+    def _wait(self, command: Command, *, shared: bool) -> str:
         deadline = self.now + duration(command.option("for") or "5s")
         owner = self._owner(command)
         name = self.names.tx_name(owner)
@@ -70,11 +89,13 @@ class LockStory(Interpreter):
             lambda held, in_circle: self.told.append(
                 f"{name} gives {'way' if in_circle else 'up'}: {held or 'the primary changed'}"
             ),
+            shared=shared,
         )
         return "" if len(self.told) > before else f"{name} waits"
 
     def on_pin(self, command: Command) -> None:
-        self.table.pin(self._owner(command), self._keys(command))
+        reads = self._reads(command)
+        self.table.pin(self._owner(command), self._keys(command), reads)
 
     def on_commit(self, command: Command) -> None:
         self.table.pin(self._owner(command), self._keys(command), in_doubt=False)
@@ -126,9 +147,14 @@ class LockStory(Interpreter):
         lines = []
         for owner in self._owners():
             held = sorted(self.table.keys_of(owner))
-            doubtful = [_name(key) for key in held if self.table.in_doubt(key)]
-            more = f", in doubt: {' '.join(doubtful)}" if doubtful else ""
-            lines.append(f"{self.names.tx_name(owner)} holds {' '.join(map(_name, held))}{more}")
+            mine = [key for key in held if self.table.may_write(owner, key)]
+            told = {
+                "holds": mine,
+                "reads": [key for key in held if key not in mine],
+                "in doubt:": [key for key in mine if self.table.in_doubt(key)],
+            }
+            said = [f"{word} {' '.join(map(_name, keys))}" for word, keys in told.items() if keys]
+            lines.append(f"{self.names.tx_name(owner)} {', '.join(said)}")
         return lines or ["nobody holds anything"]
 
     def _owners(self) -> list[TxId]:
@@ -137,6 +163,9 @@ class LockStory(Interpreter):
 
     def _owner(self, command: Command) -> TxId:
         return self.names.tx(command.word("a transaction"))
+
+    def _reads(self, command: Command) -> list[Key]:
+        return [("acc", word.encode()) for word in (command.option("reads") or "").split(",") if word]
 
     def _keys(self, command: Command) -> list[Key]:
         return [("acc", word.encode()) for word in command.rest()]

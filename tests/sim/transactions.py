@@ -40,13 +40,14 @@ class SimTransaction:
         self.tx: TxId = client.new_tx()
         self.read: dict[Key, tuple[int, int, bytes | None]] = {}
         self.written: dict[Key, bytes | None] = {}
+        self.shared: dict[Key, None] = {}  # what it has locked to read, and not to write
         self.scanned: list[Scanned] = []
         self.commit_call: CommitCall | None = None
 
     async def get(self, namespace: Namespace, keys: Iterable[bytes]) -> dict[bytes, bytes | None]:
         """The values of keys, as this transaction sees them."""
         wanted = list(dict.fromkeys(keys))
-        await self._touch(namespace, wanted)
+        await self._touch(namespace, wanted, shared=True)
         return {
             key: self.written[(namespace, key)] if (namespace, key) in self.written else self.read[(namespace, key)][2]
             for key in wanted
@@ -59,19 +60,25 @@ class SimTransaction:
         for key, value in values.items():
             self.written[(namespace, key)] = value
 
-    async def _touch(self, namespace: Namespace, keys: list[bytes]) -> None:
-        new = [key for key in keys if (namespace, key) not in self.read]
+    async def _touch(self, namespace: Namespace, keys: list[bytes], *, shared: bool = False) -> None:
+        held = [key for key in keys if (namespace, key) in self.shared and not shared]
+        new = [*held, *(key for key in keys if (namespace, key) not in self.read)]
         if self.optimistic:
             new = [key for key in new if (namespace, key) not in self.written]
         if not new:
             return
         call = GetCall(namespace, new)
         if not self.optimistic:
-            call = LockCall(self.tx, namespace, new, self.lock_timeout_ms)
-            self.read |= {(namespace, key): (0, 0, None) for key in new}  # so that a failure releases them
+            call = LockCall(self.tx, namespace, new, self.lock_timeout_ms, shared=shared, held=held)
+            self.read = {(namespace, key): (0, 0, None) for key in new} | self.read  # so that a failure releases them
         await self.client.call(call, timeout_ns=self.timeout_ns + self.lock_timeout_ms * MS)
         for key, value in zip(new, call.values, strict=True):
-            self.read[(namespace, key)] = value
+            if key not in held:
+                self.read[(namespace, key)] = value
+                if shared and not self.optimistic:
+                    self.shared[(namespace, key)] = None
+            else:
+                del self.shared[(namespace, key)]
 
     async def scan(self, namespace: Namespace, low: bytes, high: bytes, *, page_rows: int = 100) -> dict[bytes, bytes]:
         """The rows of a range into which nothing may come before this transaction's end; it has written none of them."""

@@ -5,7 +5,8 @@ Nothing here looks at a clock. Each test does a thing at one size and at twice t
 
 from __future__ import annotations
 
-from engine.data.locks import RELEASED_MAX, Key, LockTable
+from engine.data.holdings import Key
+from engine.data.locks import RELEASED_MAX, LockTable
 from engine.data.scans import Scanning
 from engine.protocol.requests import Scan
 from engine.state.store import LOOKED_MAX, SORTED_MAX, Entry, LayeredStore, MemoryStore

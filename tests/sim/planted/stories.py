@@ -10,6 +10,7 @@ from tests.sim.planted.stage import Story
 from tests.sim.planted.stories_of_circles import CIRCLES
 from tests.sim.planted.stories_of_data import DATA
 from tests.sim.planted.stories_of_deeds import DEEDS
+from tests.sim.planted.stories_of_locks import LOCKS
 from tests.sim.planted.stories_of_maps import MAPS
 from tests.sim.planted.stories_of_members import MEMBERS
 from tests.sim.planted.stories_of_ranges import RANGES
@@ -17,4 +18,4 @@ from tests.sim.planted.stories_of_transactions import TRANSACTIONS
 from tests.sim.planted.stories_of_transfers import TRANSFERS
 
 STORIES: dict[str, Story] = MAPS.all | MEMBERS.all | TRANSACTIONS.all | DATA.all | TRANSFERS.all | DEEDS.all
-STORIES |= RANGES.all | CIRCLES.all
+STORIES |= RANGES.all | CIRCLES.all | LOCKS.all

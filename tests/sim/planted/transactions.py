@@ -15,7 +15,7 @@ from rebalance.results import Results
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace, swapped
 from wal import records as r
-from wal.ids import NodeId, TxId, partition_of
+from wal.ids import NodeId, TxId
 
 TRANSACTIONS = Faults()
 
@@ -208,7 +208,7 @@ def lease_of_a_prepared_transaction_runs_out(machine: Machine) -> None:
 def conflicts_not_looked_for(machine: Machine) -> None:
     """A transaction commits although what it read was changed, or its locks were lost."""
     assert machine.node is not None
-    replace(machine.node.locking, "conflict", lambda owner, locks, reads: "")
+    replace(machine.node.locking, "conflict", lambda owner, locks, reads, writes=(): "")
 
 
 @TRANSACTIONS.fault("5")
@@ -222,21 +222,20 @@ def single_writes_pass_locks(machine: Machine) -> None:
 def promoted_primary_forgets_prepared_locks(machine: Machine) -> None:
     """A new primary does not lock the keys of the transactions that it finds prepared."""
     assert machine.node is not None
-    during(machine, machine.node.participant, "activated", machine.node.locks, "pin", lambda owner, keys: None)
+    during(machine, machine.node.participant, "activated", machine.node.locks, "pin", lambda owner, keys, reads: None)
 
 
 @TRANSACTIONS.fault("5")
 def locks_survive_a_change_of_primary(machine: Machine) -> None:
     """A pessimistic transaction commits though its locks were lost with the old primary."""
     assert machine.node is not None
-    core, participant = machine.node.core, machine.node.participant
+    participant = machine.node.participant
 
-    def conflict(original: Callable[..., str], owner: TxId, locks: Any, reads: Any) -> str:
-        assert core.topology is not None
-        mine = [
-            key for key in locks if partition_of(key[1], core.topology.partitions) >= 0 and participant.locks.owned(key)
-        ]
-        return original(owner, mine, reads)
+    def conflict(original: Callable[..., str], owner: TxId, locks: Any, reads: Any, writes: Any = ()) -> str:
+        return original(owner, [key for key in locks if held(key)], reads, [key for key in writes if held(key)])
+
+    def held(key: Any) -> bool:
+        return bool(participant.locks.owned(key))
 
     around(machine.node.locking, "conflict", conflict)
 

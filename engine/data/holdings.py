@@ -1,0 +1,154 @@
+"""Who holds which key, to read or to write, and what only an outcome releases. `engine.data.locks` is who waits for it.
+
+A lock is shared, for reading, or exclusive, for writing: many share a key, or one has it. From the vote on, or from the
+moment that its one record is logged, a key is pinned, also one that was only read: only the outcome releases it, whatever
+the client does. A transaction may be pinned in one partition and not in the others, so it is keys that are pinned and not
+transactions.
+
+A transaction may hold a hundred thousand keys in thousands of partitions, and ends partition by partition: so what it
+holds is kept by partition, and nothing here walks all keys to find those of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from wal.ids import Namespace, TxId
+
+Key = tuple[Namespace, bytes]
+
+
+class Holdings:
+    """What transactions hold. A key has one owner or some who share it, never both.
+
+    `place` tells in which partition a key lies.
+    """
+
+    def __init__(self, place: Callable[[bytes], int]) -> None:
+        self._place = place
+        self._owner: dict[Key, TxId] = {}
+        self._sharing: dict[Key, dict[TxId, bool]] = {}  # True: pinned
+        self._keys: dict[TxId, dict[int, dict[Key, None]]] = {}  # by partition
+        self._owners: dict[int, dict[TxId, None]] = {}  # who holds something in a partition
+        self._pinned: dict[Key, bool] = {}  # of owners; True: of a vote, so that nobody may be told the key's value
+        self._doubtful: dict[int, dict[Key, None]] = {}  # the pinned ones of votes, by partition
+        self._who: dict[TxId, tuple[str, int]] = {}  # the labels of owners, and since when they hold something
+        self._lease: dict[TxId, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._owner) + len(self._sharing)
+
+    def holds(self, owner: TxId, key: Key) -> bool:
+        """Whether the transaction may read the key, and nobody else write it."""
+        return self._owner.get(key) == owner or owner in self._sharing.get(key, ())
+
+    def may_write(self, owner: TxId, key: Key) -> bool:
+        """Whether the transaction has the key for itself."""
+        return self._owner.get(key) == owner
+
+    def owned(self, key: Key) -> TxId | None:
+        """The transaction that may write a key."""
+        return self._owner.get(key)
+
+    def keys_of(self, owner: TxId) -> list[Key]:
+        """The keys a transaction holds."""
+        return [key for keys in self._keys.get(owner, {}).values() for key in keys]
+
+    def keys_in(self, owner: TxId, partition: int) -> list[Key]:
+        """The keys of one partition that a transaction holds."""
+        return list(self._keys.get(owner, {}).get(partition, ()))
+
+    def is_owner(self, owner: TxId) -> bool:
+        """Whether a transaction holds anything."""
+        return owner in self._keys
+
+    def owners_in(self, partition: int) -> Iterable[TxId]:
+        """The transactions that hold keys of a partition."""
+        return self._owners.get(partition, ())
+
+    def introduce(self, owner: TxId, label: str, now: int) -> None:
+        """Whoever waits for what this transaction holds is told its label, and since when it holds something."""
+        if owner in self._keys:
+            self._who.setdefault(owner, (label, now))
+
+    def who(self, owner: TxId) -> tuple[str, int] | None:
+        """The label of a transaction that holds something here, and since when it does; None if nobody said."""
+        return self._who.get(owner)
+
+    def in_doubt(self, key: Key) -> bool:
+        """Whether a transaction that writes the key voted, and its outcome is open."""
+        return self._pinned.get(key, False)
+
+    def keys_in_doubt(self, partition: int) -> Iterable[Key]:
+        """The keys of a partition that are written by transactions that voted and whose outcome is open."""
+        return self._doubtful.get(partition, ())
+
+    def pin(self, owner: TxId, keys: Iterable[Key], reads: Iterable[Key] = (), *, in_doubt: bool = True) -> None:
+        """Only an outcome releases these keys, and `reads` that were only read: take those that it does not hold yet.
+
+        `in_doubt`: it voted, so that what the keys hold that it writes cannot be told before the outcome is known.
+        """
+        for key in keys:
+            self._take(owner, key)
+            self._pinned[key] = in_doubt
+            if in_doubt:
+                self._doubtful.setdefault(self._place(key[1]), {})[key] = None
+        for key in reads:
+            self._take(owner, key, shared=True)
+            if self._owner.get(key) == owner:
+                self._pinned.setdefault(key, False)
+            else:
+                self._sharing[key][owner] = True
+
+    def _is_pinned(self, owner: TxId, key: Key) -> bool:
+        return key in self._pinned if self._owner.get(key) == owner else self._sharing.get(key, {}).get(owner, False)
+
+    def _take(self, owner: TxId, key: Key, *, shared: bool = False) -> None:
+        held = self._owner.get(key)
+        if held == owner:
+            return
+        assert held is None, f"{key} is taken twice: by {held.hex()}, {owner.hex()}"
+        if shared:
+            self._sharing.setdefault(key, {}).setdefault(owner, False)
+        else:
+            others = self._sharing.pop(key, None)
+            if others is not None:
+                assert list(others) == [owner], f"{key} is taken by {owner.hex()} from {len(others)} readers"
+                if others[owner]:
+                    self._pinned[key] = False
+            self._owner[key] = owner
+        number = self._place(key[1])
+        mine = self._keys.setdefault(owner, {})
+        keys = mine.get(number)
+        if keys is None:
+            keys = mine[number] = {}
+            self._owners.setdefault(number, {})[owner] = None
+        keys[key] = None
+
+    def _let_go(self, owner: TxId, key: Key) -> None:
+        number, mine = self._place(key[1]), self._keys[owner]
+        keys = mine[number]
+        del keys[key]
+        others = self._sharing.get(key)
+        if others is not None:
+            del others[owner]
+            if not others:
+                del self._sharing[key]
+        else:
+            del self._owner[key]
+            if self._pinned.pop(key, False):
+                doubtful = self._doubtful[number]
+                del doubtful[key]
+                if not doubtful:
+                    del self._doubtful[number]
+        if keys:
+            return
+        del mine[number]
+        owners = self._owners[number]
+        del owners[owner]
+        if not owners:
+            del self._owners[number]
+        if not mine:
+            del self._keys[owner]
+            self._lease.pop(owner, None)
+            self._who.pop(owner, None)

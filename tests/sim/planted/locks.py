@@ -1,0 +1,72 @@
+"""Faults in the locks: who shares what, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from engine.data.holdings import Key
+from tests.sim.machine import Machine
+from tests.sim.planted.fault import Faults, around, during
+from wal.ids import TxId
+
+LOCKS = Faults()
+
+
+@LOCKS.fault("5")
+def a_writer_passes_readers(machine: Machine) -> None:
+    """A transaction gets a key to write it while others read it, and they lose it."""
+    _drive_out(machine, lambda owner, readers: owner not in readers)
+
+
+@LOCKS.fault("5")
+def who_reads_and_writes_passes_other_readers(machine: Machine) -> None:
+    """A transaction that reads a key gets it to write it though it is not the only reader."""
+    _drive_out(machine, lambda owner, readers: owner in readers)
+
+
+@LOCKS.fault("10")
+def who_leaves_the_line_lets_nobody_on(machine: Machine) -> None:
+    """A writer gives up waiting, and the readers who stood behind it are forgotten."""
+    assert machine.node is not None
+    locks = machine.node.locks
+    during(machine, locks, "_give_up", locks, "_grant", lambda key: None)
+
+
+@LOCKS.fault("5")
+def readers_pass_a_writer_who_waits(machine: Machine) -> None:
+    """Who wants to read a key that is read gets it at once, and a writer who waits is never the first."""
+    assert machine.node is not None
+    locks = machine.node.locks
+
+    def at_once(original: Callable[..., bool], owner: TxId, key: Key, *, shared: bool) -> bool:
+        return locks._free(owner, key, shared=True) if shared else original(owner, key, shared=shared)
+
+    around(locks, "_at_once", at_once)
+
+
+@LOCKS.fault("5")
+def promoted_primary_forgets_what_was_read(machine: Machine) -> None:
+    """A new primary locks what the transactions write that it finds prepared, and not what they have read."""
+    assert machine.node is not None
+    locks = machine.node.locks
+    pin = locks.pin
+
+    def writes(owner: TxId, keys: Iterable[Key], reads: Iterable[Key] = (), *, in_doubt: bool = True) -> None:
+        pin(owner, keys, in_doubt=in_doubt)
+
+    during(machine, machine.node.participant, "activated", locks, "pin", writes)
+
+
+def _drive_out(machine: Machine, when: Callable[[TxId, Iterable[TxId]], bool]) -> None:
+    """Who wants to write a key takes it from those who read it."""
+    assert machine.node is not None
+    locks = machine.node.locks
+
+    def free(original: Callable[..., bool], owner: TxId, key: Key, *, shared: bool) -> bool:
+        readers = list(locks._sharing.get(key, ()))
+        for other in readers if not shared and when(owner, readers) else ():
+            if other != owner:
+                locks._let_go(other, key)
+        return original(owner, key, shared=shared)
+
+    around(locks, "_free", free)

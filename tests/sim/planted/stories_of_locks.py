@@ -1,0 +1,104 @@
+"""Stories of transactions that read and write the same keys, and wait in line."""
+
+from __future__ import annotations
+
+from engine.client.calls import PutCall
+from engine.errors import Deadlock, LockTimeout
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
+from tests.sim.transactions import SimTransaction
+from tests.sim.world import Plant
+
+LOCKS = Stories()
+story = LOCKS.story
+
+
+@story
+def readers_and_a_writer(plant: Plant | None) -> None:
+    """Two read a key beside each other, a third wants to write it, and a fourth, who came last, to read it."""
+    with Stage(plant) as stage:
+        x = key(0)
+        stage.put(x, b"0")
+        readers = [stage.transaction() for _ in range(2)]
+        for reader in readers:
+            stage.do(reader.get(NAMESPACE, [x]))
+        writer, late = stage.transaction(), stage.transaction()
+        writing = stage.begin(writer.put(NAMESPACE, {x: b"1"}))
+        stage.wait(20)
+        reading = stage.begin(late.get(NAMESPACE, [x]))
+        stage.do(readers[0].commit())
+        stage.wait(100)
+        stage.must(not writing.done, "nobody writes what a transaction has read")
+        stage.must(not reading.done, "nobody passes a writer who waits")
+        stage.do(readers[1].commit())
+        stage.until(lambda: told(writing), "the writer has its turn")
+        stage.must(not reading.done, "nobody reads what a transaction writes")
+        stage.do(writer.commit())
+        stage.until(lambda: told(reading), "the last one has its turn")
+        stage.must(reading.result == {x: b"1"}, f"it reads what was committed: {reading.result}")
+        stage.do(late.commit())
+        stage.curtain()
+
+
+@story
+def two_readers_want_to_write(plant: Plant | None) -> None:
+    """Each of two readers of a key wants to write it: one gives way within a tenth of a second, and the other goes on."""
+    with Stage(plant) as stage:
+        x = key(1)
+        stage.put(x, b"0")
+        old, young = stage.transaction(), stage.transaction()
+        stage.do(old.get(NAMESPACE, [x]))
+        stage.wait(20)
+        stage.do(young.get(NAMESPACE, [x]))
+        going, giving = stage.begin(old.put(NAMESPACE, {x: b"1"})), stage.begin(young.put(NAMESPACE, {x: b"2"}))
+        stage.wait(100)
+        stage.must(giving.done and isinstance(giving.failure, Deadlock), f"the younger was told {giving.failure!r}")
+        stage.must(not going.done, f"the older waits for the end of the younger; it was told {going.failure!r}")
+        stage.do(young.rollback())
+        stage.until(lambda: told(going), "the older goes on")
+        stage.do(old.commit())
+        stage.must(stage.get(x) == b"1", "what it has written is there")
+        stage.curtain()
+
+
+@story
+def a_writer_gives_up_before_a_reader(plant: Plant | None) -> None:
+    """A writer waits in vain for a reader; who stands behind it in line wants to read, too, and need not wait any more."""
+    with Stage(plant) as stage:
+        x = key(0)
+        stage.put(x, b"0")
+        reader, late = stage.transaction(), stage.transaction()
+        stage.do(reader.get(NAMESPACE, [x]))
+        writer = SimTransaction(stage.client, timeout_ns=ANSWER_NS, lock_timeout_ms=200)
+        writing = stage.begin(writer.put(NAMESPACE, {x: b"1"}))
+        stage.wait(20)
+        reading = stage.begin(late.get(NAMESPACE, [x]))
+        stage.until(lambda: writing.done, "the writer has waited long enough")
+        stage.must(type(writing.failure) is LockTimeout, f"it waited in vain, and was told {writing.failure!r}")
+        stage.wait(100)
+        stage.must(told(reading), "who stood behind a writer that gave up reads what others read")
+        for tx in (reader, late, writer):
+            stage.do(tx.rollback())
+        stage.curtain()
+
+
+@story
+def what_was_read_is_held_by_the_next_primary(plant: Plant | None) -> None:
+    """A transaction read y at n2 and writes x at n1. When it is prepared n2 dies; somebody writes y at n3."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(x, b"0")
+        stage.put(y, b"0")
+        tx = stage.transaction()
+        stage.do(tx.get(NAMESPACE, [y]))
+        stage.do(tx.put(NAMESPACE, {x: b"1"}))
+        stage.do(tx.prepare())
+        stage.power_cut("n2")
+        stage.until(lambda: stage.primary(1, "n3"), "n3 is primary of partition 1")
+        other = stage.another()
+        putting = stage.begin(other.call(PutCall(other.new_tx(), NAMESPACE, [y], [b"2"]), timeout_ns=ANSWER_NS), other)
+        stage.wait(SETTINGS.lock_timeout_ms // 2)
+        before = told(putting)
+        committing = stage.begin(tx.commit())
+        stage.until(lambda: committing.done and putting.done, "both are answered")
+        stage.must(not (before and told(committing)), "nobody writes what was read before the transaction's end")
+        stage.curtain()
