@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from engine import errors
 from engine.client.codecs import Codec, CodecName, codec_of
-from engine.client.ends import StatusCall
+from engine.client.ends import StatusCall, place_of
 from engine.client.here import OfThisProcess
 from engine.client.inside import TransactionNamespace
 from engine.client.modes import Concurrency, Isolation, check_mode
@@ -24,7 +24,7 @@ from engine.client.running import Level, Mode, TransactionOptions, check_run, pa
 from engine.client.session import Session, reached
 from engine.client.timing import check_seconds
 from engine.client.transaction import Transaction as RawTransaction
-from engine.client.transaction import check_label, entered, place_of
+from engine.client.transaction import check_label, entered
 from engine.protocol.addresses import addresses_of
 from wal.ids import check_name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from engine import errors
 from engine.client.calls import Call, Item, unexpected
 from engine.protocol.requests import Check, CommitTx, Done, GetStatus, Reply, Request, Scanned, Status
 from wal.ids import Namespace, TxId, partition_of
@@ -142,3 +143,15 @@ class StatusCall(Call):
         if not isinstance(reply, Status):
             raise unexpected(reply)
         self.outcome = reply.outcome
+
+
+def place_of(tx_id: str) -> tuple[TxId, int]:
+    """Of a transaction's id as it is told: the id proper, and the partition where it is decided. Raises UsageError."""
+    name, at, partition = str(tx_id).partition("@")
+    try:
+        tx, number = bytes.fromhex(name), int(partition)
+    except ValueError:
+        at = ""
+    if not at or len(tx) != 16:
+        raise errors.UsageError(f"{tx_id!r} is not a transaction id: expected 32 hex digits, '@' and a partition")
+    return tx, number

@@ -34,3 +34,13 @@ def check_mode(concurrency: str, isolation: str | None) -> tuple[Concurrency, Is
             f"{error}: expected PESSIMISTIC or OPTIMISTIC, and READ_COMMITTED, REPEATABLE_READ or SERIALIZABLE"
         ) from None
     return chosen, level
+
+
+def check_patience(nowait: bool, skip_locked: bool, concurrency: Concurrency, name: str) -> None:
+    """Raise UsageError for what cannot be meant by whoever does not want to wait for locks."""
+    if not isinstance(nowait, bool) or not isinstance(skip_locked, bool) or (nowait and skip_locked):
+        raise errors.UsageError(
+            f"nowait is {nowait!r}, and skip_locked {skip_locked!r}: expected True of one of them at most"
+        )
+    if concurrency is Concurrency.OPTIMISTIC:
+        raise errors.UsageError(f"transaction {name} is OPTIMISTIC: it locks nothing before its end, and claims nothing")

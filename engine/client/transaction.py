@@ -20,13 +20,13 @@ from typing import Self
 from engine import errors
 from engine.client.calls import GetCall, KeepLocksCall, LockCall, ScanCall, UnlockCall
 from engine.client.ends import CheckCall, CommitCall
-from engine.client.modes import Concurrency, Isolation
+from engine.client.modes import Concurrency, Isolation, check_patience
 from engine.client.ranges import Seen, in_pieces, scanned_of
 from engine.client.session import Session
 from engine.protocol.limits import label_problem
 from engine.protocol.requests import SKIPPED, Scanned
 from wal.ids import Namespace as NamespaceName
-from wal.ids import TxId, partition_of
+from wal.ids import partition_of
 
 NOTHING: Seen = (SKIPPED, 0, None)
 
@@ -34,18 +34,6 @@ TRANSACTION_BYTES_MAX = 32 << 20
 """Of keys and values that one transaction writes: they are one message, and in each partition one record."""
 KEEP_SECONDS = 2.0
 """Between two renewals of a transaction's locks; a small part of their lease."""
-
-
-def place_of(tx_id: str) -> tuple[TxId, int]:
-    """Of a transaction's id as it is told: the id proper, and the partition where it is decided. Raises UsageError."""
-    name, at, partition = str(tx_id).partition("@")
-    try:
-        tx, number = bytes.fromhex(name), int(partition)
-    except ValueError:
-        at = ""
-    if not at or len(tx) != 16:
-        raise errors.UsageError(f"{tx_id!r} is not a transaction id: expected 32 hex digits, '@' and a partition")
-    return tx, number
 
 
 def check_label(label: str) -> None:
@@ -154,7 +142,8 @@ class Transaction:
         """The values of the keys that exist; `skip_locked`: but for those that others have locked, and nobody else gets
         them now. `update`: they will be written, and so they are protected whatever the isolation is."""
         wanted = list(dict.fromkeys(keys))
-        self._check_patience(nowait, skip_locked)
+        if nowait or skip_locked:
+            check_patience(nowait, skip_locked, self.concurrency, self.name)
         if self.isolation is Isolation.READ_COMMITTED and not (update or nowait or skip_locked):
             return await self._get_committed(namespace, wanted)
         await self._touch(namespace, wanted, shared=not (update or skip_locked), now=nowait, skip=skip_locked)
@@ -237,16 +226,6 @@ class Transaction:
         if marks:
             self._scanned.append(scanned_of(namespace, (low, high), marks, touched, self._read.get(namespace, {})))
         return rows
-
-    def _check_patience(self, nowait: bool, skip_locked: bool) -> None:
-        """Raise UsageError for what cannot be meant."""
-        if not isinstance(nowait, bool) or not isinstance(skip_locked, bool) or (nowait and skip_locked):
-            said = f"nowait is {nowait!r}, and skip_locked {skip_locked!r}"
-            raise errors.UsageError(f"{said}: expected True of one of them at most")
-        if (nowait or skip_locked) and self.concurrency is Concurrency.OPTIMISTIC:
-            raise errors.UsageError(
-                f"transaction {self.name} is OPTIMISTIC: it locks nothing before its end, and claims nothing"
-            )
 
     async def _touch(
         self, namespace: NamespaceName, keys: list[bytes], *, shared: bool = False, now: bool = False, skip: bool = False
