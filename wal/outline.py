@@ -6,13 +6,13 @@ is of a kind that this version knows, and nothing else is made of it: a third of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Union
 
 import msgspec
 
 from wal import records as r
-from wal.codec import BlockHeader, decode_body_as
+from wal.codec import BlockHeader, NewerFormat, decode_body_as
 
 _BARE = [
     msgspec.defstruct(kind.__name__, [], frozen=True, array_like=True, tag=str(kind.__struct_config__.tag), gc=False)
@@ -20,6 +20,15 @@ _BARE = [
     if kind is not r.Trimmed
 ]
 _body: Callable[[memoryview], list[msgspec.Struct]] = msgspec.msgpack.Decoder(list[Union[(r.Trimmed, *_BARE)]]).decode  # type: ignore[valid-type]  # a union that is computed
+
+
+def may_hold(kinds: Collection[str], header: BlockHeader, block: bytes) -> bool:
+    """Whether a block that was checked has a record of one of these kinds, or what only who decodes it can tell."""
+    try:
+        found = decode_body_as(_body, header, block)
+    except NewerFormat:
+        return True
+    return any(kind.__struct_config__.tag in kinds for kind in set(map(type, found)))
 
 
 def trims_in(header: BlockHeader, block: bytes) -> list[r.Trimmed]:

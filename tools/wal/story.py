@@ -21,10 +21,11 @@ from tools.wal.objects import value_hash
 from wal import Block, RawBlock
 from wal import records as r
 from wal.ids import CLIENTS, DECISIONS, MAPS, SESSION_BYTES, Fragment, NodeId, TxId
+from wal.outline import may_hold
 
 How: TypeAlias = Literal["live", "history", "full", "reissued", "store"]
-_ALWAYS = (b"\xa5clear", b"\xa5ready", b"\xa4undo", b"\xa5epoch", b"\xa6origin", b"\xa9committed")
-"""Tags of records that concern a key whose bytes are not in them."""
+_ALWAYS = frozenset({"clear", "ready", "undo", "epoch", "origin", "committed"})
+"""Kinds of records that concern a key whose bytes are not in them."""
 
 
 class Seen(msgspec.Struct):
@@ -225,7 +226,8 @@ class Reading:
     def choose(self, raw: RawBlock) -> bool:
         """Whether a block may concern the key."""
         data = raw.data
-        return self._story.key in data or any(tag in data for tag in _ALWAYS) or any(tx in data for tx in self._open)
+        named = self._story.key in data or any(tx in data for tx in self._open)
+        return named or may_hold(_ALWAYS, raw.header, data)
 
     @property
     def topology(self) -> Topology | None:

@@ -91,11 +91,18 @@ class TxReading:
         self.origins: dict[bytes, r.Origin] = {}
 
     def choose(self, raw: RawBlock) -> bool:
-        """Whether a block may speak of them."""
+        """Whether a block may speak of them. Each search costs as much as all else that is done with a block."""
         data = raw.data
-        if _EPOCH in data or any(tx in data for tx in self._stories):
+        if any(session in data for session in self._sessions) and (
+            any(tx in data for tx in self._stories) or _FORGET in data or _ORIGIN in data
+        ):
             return True
-        return (_FORGET in data or _ORIGIN in data) and any(session in data for session in self._sessions)
+        return self._waiting and _EPOCH in data
+
+    @property
+    def _waiting(self) -> bool:
+        """Whether one of them is prepared here and has not ended: a new epoch may end it without naming it."""
+        return any(node == self._node for story in self._stories.values() for node, _ in story.prepared)
 
     def take(self, block: Block) -> None:
         """Read on."""
