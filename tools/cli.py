@@ -5,7 +5,7 @@ What they share is here: what an error looks like (one line on stderr that begin
 code says:
 
     0  done, and nothing is wrong
-    1  something wrong was found, or the cluster refused
+    1  something wrong was found, the cluster refused, or nothing is known of what was named
     2  the command or the configuration cannot be meant so
     3  a directory could not be read, or a node not reached, or a newer version wrote it
     4  the end of a log is gone, and it may have been promised
@@ -44,7 +44,8 @@ app = program(
     "foreshore",
     "Foreshore: a transactional, partitioned, persistent key-value engine that counts its updates.",
     epilog=(
-        "Exit codes: 0 done, nothing wrong; 1 something wrong found, or refused by the cluster; 2 usage; "
+        "Exit codes: 0 done, nothing wrong; 1 something wrong found, refused by the cluster, or nothing known of what was "
+        "named; 2 usage; "
         "3 a directory cannot be read or a node not reached; 4 the end of a log is gone and may have been promised; "
         "5 damage; 6 segments missing or foreign; 7 a log contradicts itself or its store; 130 interrupted; 141 the "
         "reader of the output went away."

@@ -43,7 +43,7 @@ class ExitCode(IntEnum):
     """What a command's end means."""
 
     OK = 0
-    WRONG = 1  # something wrong was found, or the cluster refused
+    WRONG = 1  # something wrong was found, the cluster refused, or nothing is known of what was named
     USAGE = 2  # the command or the configuration cannot be meant so
     UNREADABLE = 3  # a directory could not be read, or a node not reached, or a newer version wrote it
     SHORT = 4  # the end of a log is gone, and it may have been promised

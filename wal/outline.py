@@ -22,13 +22,14 @@ _BARE = [
 _body: Callable[[memoryview], list[msgspec.Struct]] = msgspec.msgpack.Decoder(list[Union[(r.Trimmed, *_BARE)]]).decode  # type: ignore[valid-type]  # a union that is computed
 
 
-def may_hold(kinds: Collection[str], header: BlockHeader, block: bytes) -> bool:
+def may_have(kinds: Collection[str], header: BlockHeader, block: bytes) -> bool:
     """Whether a block that was checked has a record of one of these kinds, or what only who decodes it can tell."""
     try:
         found = decode_body_as(_body, header, block)
     except NewerFormat:
         return True
-    return any(kind.__struct_config__.tag in kinds for kind in set(map(type, found)))
+    there: set[type[msgspec.Struct]] = set(map(type, found))
+    return any(kind.__struct_config__.tag in kinds for kind in there)
 
 
 def trims_in(header: BlockHeader, block: bytes) -> list[r.Trimmed]:

@@ -14,6 +14,8 @@ from engine.offline.directory import FragmentView, State, read_directory
 from engine.offline.live import is_live
 from rebalance.table import Standing, Topology
 from tools.terminal import ExitCode, Row, Unreadable, complain, show, word
+from tools.wal.absent import absent
+from tools.wal.filters import Filter
 from tools.wal.places import Place, place_of
 from wal.ids import PARTITIONS_MAX, Fragment, NodeId, fragment_name, tx_name
 
@@ -46,7 +48,7 @@ def counters(
         complain(f"a node runs in {', '.join(compared.live)}: what differs there may be under way")
     if not as_json:
         complain(f"fragments={compared.fragments} copies={compared.copies} differing={compared.differing}")
-    if compared.differing:
+    if compared.differing or (not compared.fragments and absent(places, Filter(namespace=namespace))):
         raise typer.Exit(ExitCode.WRONG)
 
 

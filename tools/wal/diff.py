@@ -12,7 +12,9 @@ from xxhash import xxh3_64_intdigest
 
 from engine.errors import UsageError
 from tools.terminal import ExitCode, Row, complain, show, word
+from tools.wal.absent import absent
 from tools.wal.dump import AsJson, OfNamespace, OfPartition
+from tools.wal.filters import Filter
 from tools.wal.key import check_names
 from tools.wal.places import Place, place_of
 from tools.wal.trouble import Trouble
@@ -61,7 +63,8 @@ def diff(
         complain("a node runs in one of these: what only the other has may be under way")
     if not as_json:
         complain(f"fragments={fragments} differing={differing}")
-    trouble.end(ExitCode.WRONG if differing else ExitCode.OK)
+    nothing = not fragments and absent(places, Filter(namespace=namespace))
+    trouble.end(ExitCode.WRONG if differing or nothing else ExitCode.OK)
 
 
 class Share(msgspec.Struct, frozen=True):

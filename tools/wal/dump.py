@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,8 @@ import typer
 from engine.errors import UsageError
 from tools.pager import paged, painter
 from tools.reconcile.findings import Values
-from tools.terminal import Paint, bytes_of, emit, emit_file, emit_objects, line_bytes, object_bytes
+from tools.terminal import ExitCode, Paint, bytes_of, emit, emit_file, emit_objects, line_bytes, object_bytes
+from tools.wal.absent import absent
 from tools.wal.filters import Filter, Span
 from tools.wal.jobs import Jobs, written_in_parts
 from tools.wal.objects import Keys, Told
@@ -83,7 +85,8 @@ def dump(
 ) -> None:
     """Print the records of a log, one line each. The exit code says whether the log is whole, as that of verify does.
 
-    Filters are a conjunction. With --json each record is an object of docs/wal-dump.schema.json.
+    Filters are a conjunction. It is 1 where nothing is of a namespace, key, prefix, transaction or label that was named.
+    With --json each record is an object of docs/wal-dump.schema.json.
     """
     check_range(from_lsn, to_lsn)
     now_ms = time.time_ns() // 1_000_000
@@ -107,6 +110,14 @@ def dump(
     render = _renderer(values, keys, several=len(places) > 1, as_json=as_json)
     trouble = Trouble()
     paint = None if as_json else painter()
+    shown = 0
+
+    def counted(batches: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        nonlocal shown
+        for batch in batches:
+            shown += len(batch)
+            yield batch
+
     with paged(pager):
         if jobs > 1:
             for place in places:
@@ -114,6 +125,8 @@ def dump(
                 for findings, file in written_in_parts(place, jobs, list[Finding], shows):
                     for finding in findings:
                         trouble.note(place, finding)
+                    shown += file.seek(0, os.SEEK_END)
+                    file.seek(0)
                     emit_file(file)
         else:
             if follow:
@@ -123,8 +136,9 @@ def dump(
                 shows_of = partial(_read, from_lsn=from_lsn, to_lsn=to_lsn, reverse=reverse, last=last)
                 batches = chain.from_iterable(shows_of(place, wanted, render, trouble) for place in places)
             at_once = follow or not wanted.plain
+            batches = counted(batches)
             _emit(_limited(batches, limit) if limit else batches, paint, as_json=as_json, at_once=at_once)
-    trouble.end()
+    trouble.end(ExitCode.OK if shown else absent(places, wanted))
 
 
 def _read(

@@ -18,7 +18,8 @@ import typer
 from engine.errors import UsageError
 from tools.reconcile.entries import COLUMNS, Cells, entries
 from tools.reconcile.findings import Values
-from tools.terminal import emit, word
+from tools.terminal import ExitCode, emit, word
+from tools.wal.absent import absent
 from tools.wal.dump import Directories, FromLsn, OfNamespace, OfPartition, ToLsn, WithValues, check_range
 from tools.wal.filters import Filter
 from tools.wal.places import Place, place_of
@@ -100,7 +101,7 @@ def export(
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error.strerror}; name another --out") from error
     emit([f"{count} rows in {out}"])
-    trouble.end()
+    trouble.end(ExitCode.OK if count else absent(places, wanted))
 
 
 def _rows(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any
 
 import typer
 
 from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import State, read_directory
-from tools.terminal import Row, Unreadable, show, word
+from tools.terminal import ExitCode, Row, Unreadable, show, word
+from tools.wal.absent import absent
 from tools.wal.dump import AsJson, Directories, OfNamespace, OfPartition
+from tools.wal.filters import Filter
 from tools.wal.places import Place, place_of
 from wal import indexes
 from wal.ids import Fragment, fragment_name
@@ -28,9 +30,16 @@ def history(
 
     A copy that has the counters before `from` catches up by history; one that lacks more is taken in full.
     """
-    for place in [place_of(text) for text in directories]:
+    places = [place_of(text) for text in directories]
+    found = False
+    for place in places:
         rows = _rows(place, namespace, partition)
-        show(islice(rows, limit) if limit else rows, as_json=as_json)
+        first = next(rows, None)
+        if first is not None:
+            found = True
+            show(islice(chain([first], rows), limit or None), as_json=as_json)
+    if not found and absent(places, Filter(namespace=namespace)):
+        raise typer.Exit(ExitCode.WRONG)
 
 
 def _rows(place: Place, namespace: str | None, partition: int | None) -> Iterator[Row]:

@@ -12,8 +12,10 @@ import typer
 from engine.errors import UsageError
 from tools.reconcile.findings import Values
 from tools.terminal import ExitCode, bytes_of, complain, emit, to_json, word
+from tools.wal.absent import absent
 from tools.wal.copy_at_rest import at_rest, partitions_of_cluster
 from tools.wal.dump import AsJson, WithValues
+from tools.wal.filters import Filter
 from tools.wal.places import Place, place_of
 from tools.wal.records import origin_text
 from tools.wal.story import Change, Event, Seen, Story, Verdict
@@ -43,7 +45,7 @@ def key(
     """Tell the story of a key, the oldest first, and on which directories it differs.
 
     Sealed segments are read only where their footers say that the key's fragment is; what was not read was not verified.
-    Exit codes: 0 told, and all copies in sync agree; 1 they do not; else as those of verify.
+    Exit codes: 0 told, and all copies in sync agree; 1 they do not, or nothing tells of it; else as those of verify.
     """
     places = [place_of(text) for text in directories]
     check_names(places)
@@ -78,9 +80,10 @@ def key(
         return
     verdict = story.verdict()
     emit(map(to_json, shown.objects(verdict)) if as_json else shown.lines(verdict))
+    nothing = absent(places, Filter(namespace=namespace, key=data)) if verdict.last is None else ExitCode.OK
     if verdict.differ and any(place.live for place in places):
         complain("a node runs in one of these: what differs there may be under way")
-    trouble.end(ExitCode.WRONG if verdict.differ else ExitCode.OK)
+    trouble.end(ExitCode.WRONG if verdict.differ else nothing)
 
 
 def check_names(places: list[Place]) -> None:

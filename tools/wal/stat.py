@@ -10,7 +10,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from tools.terminal import Row, show, word
+from tools.terminal import ExitCode, Row, show, word
+from tools.wal.absent import absent
 from tools.wal.dump import AsJson, Directories, FromLsn, OfNamespace, OfPartition, ToLsn, check_range
 from tools.wal.filters import Filter
 from tools.wal.jobs import Jobs, in_parts
@@ -42,8 +43,10 @@ def stat(
     check_range(from_lsn, to_lsn)
     trouble = Trouble()
     rows: list[Row] = []
-    for place in [place_of(text) for text in directories]:
-        counted, wanted = Counted(), Filter(namespace=namespace, partition=partition)
+    places = [place_of(text) for text in directories]
+    wanted = Filter(namespace=namespace, partition=partition)
+    for place in places:
+        counted = Counted()
         if jobs > 1:
             for part in in_parts(place, jobs, Counted, partial(_counted, place, wanted, from_lsn, to_lsn)):
                 for finding in part.findings:
@@ -70,7 +73,8 @@ def stat(
         )
         rows += counted.rows(place.name, top)
     show(rows, as_json=as_json)
-    trouble.end()
+    found = any(row.get("records") for row in rows)
+    trouble.end(ExitCode.OK if found else absent(places, wanted))
 
 
 def _counted(place: Place, wanted: Filter, from_lsn: int, to_lsn: int | None, segment: int) -> Counted:

@@ -21,7 +21,7 @@ from tools.wal.objects import value_hash
 from wal import Block, RawBlock
 from wal import records as r
 from wal.ids import CLIENTS, DECISIONS, MAPS, SESSION_BYTES, Fragment, NodeId, TxId
-from wal.outline import may_hold
+from wal.outline import may_have
 
 How: TypeAlias = Literal["live", "history", "full", "reissued", "store"]
 _ALWAYS = frozenset({"clear", "ready", "undo", "epoch", "origin", "committed"})
@@ -227,7 +227,7 @@ class Reading:
         """Whether a block may concern the key."""
         data = raw.data
         named = self._story.key in data or any(tx in data for tx in self._open)
-        return named or may_hold(_ALWAYS, raw.header, data)
+        return named or may_have(_ALWAYS, raw.header, data)
 
     @property
     def topology(self) -> Topology | None:

@@ -54,7 +54,6 @@ def test_filters_narrow_a_dump(left: list[Path]) -> None:
     between = objects("dump", left[0], "--from-lsn", 5, "--to-lsn", 9)
     assert [item["lsn"] for item in between] == [5, 6, 7, 8, 9]
     assert objects("dump", left[0], "--limit", 3) == every[:3]
-    assert objects("dump", left[0], "--namespace", "nowhere") == []
     _, partition = fragment_of(b"k7")
     mine = objects("dump", left[0], "--namespace", "acc", "--partition", partition, "--key", "k7")
     assert [item["type"] for item in mine] == ["update", "update"], "put, deleted"
@@ -75,6 +74,43 @@ def test_the_story_of_a_transaction_is_all_that_names_it(left: list[Path]) -> No
         assert all(tx in msgspec.json.encode(item).decode() for item in story)
     of_its_session = objects("dump", left[0], "--tx", tx[:20])
     assert all(item in of_its_session for item in story), "ids begin with their session"
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["dump", "--key", "nope"], "key nope"),
+        (["dump", "--namespace", "acc", "--prefix", "nope "], r"namespace acc and a key that begins with nope\x20"),
+        (["dump", "--tx", "ffffffffffffffff"], "transaction ffffffffffffffff"),
+        (["dump", "--label", "nope", "--json"], "label nope"),
+        (["dump", "--namespace", "nope", "--jobs", 2], "namespace nope"),
+        (["dump", "--namespace", "nope", "--last", 3], "namespace nope"),
+        (["stat", "--namespace", "nope"], "namespace nope"),
+        (["stat", "--namespace", "nope", "--jobs", 2], "namespace nope"),
+        (["counters", "--namespace", "nope"], "namespace nope"),
+        (["history", "--namespace", "nope"], "namespace nope"),
+        (["diff", "--namespace", "nope"], "namespace nope"),
+        (["export", "--namespace", "nope"], "namespace nope"),
+        (["key", "acc", "nope"], "namespace acc and key nope"),
+        (["key", "nope", "k1"], "namespace nope and key k1"),
+    ],
+)
+def test_what_was_named_and_is_nowhere_is_no_success(
+    words: list[object], asked: str, left: list[Path], checkpointed: list[Path], tmp_path: Path
+) -> None:
+    for named in ({"diff": left[:2], "dump": left}.get(str(words[0]), left[:1]), checkpointed[:2]):
+        out = ["--out", tmp_path / named[0].parents[1].name] if words[0] == "export" else []
+        result = wal(*words, *named, *out)
+        assert result.exit_code == 1
+        assert f"foreshore: no record that was read is of {asked}\n" in result.stderr
+        unknown = "nothing here knows a namespace nope: expected one of acc" in result.stderr
+        assert unknown == ("namespace nope" in asked)
+
+
+def test_an_empty_answer_to_what_has_no_name_is_an_answer(left: list[Path]) -> None:
+    for words in (["--type", "undo"], ["--from-time", "2100-01-01T00:00:00Z"], ["--counter", "99999"]):
+        result = wal("dump", left[0], *words)
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_values_are_users_data_and_shown_when_asked(left: list[Path]) -> None:
