@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from tools.terminal import ExitCode, complain, word
 from tools.wal.filters import Filter
@@ -11,6 +12,20 @@ from wal import DiskError, LogError, indexes
 from wal.ids import CLIENTS, MAPS
 
 SHOWN = 20
+T = TypeVar("T")
+
+
+class Shown:
+    """Whether there was an answer: so much of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def of(self, batches: Iterable[Sequence[T]]) -> Iterator[Sequence[T]]:
+        """Its parts as they are shown."""
+        for batch in batches:
+            self.count += len(batch)
+            yield batch
 
 
 def absent(places: Sequence[Place], wanted: Filter) -> ExitCode:

@@ -18,7 +18,7 @@ from engine.errors import UsageError
 from tools.pager import paged, painter
 from tools.reconcile.findings import Values
 from tools.terminal import ExitCode, Paint, bytes_of, emit, emit_file, emit_objects, line_bytes, object_bytes
-from tools.wal.absent import absent
+from tools.wal.absent import Shown, absent
 from tools.wal.filters import Filter, Span
 from tools.wal.jobs import Jobs, written_in_parts
 from tools.wal.objects import Keys, Told
@@ -110,14 +110,7 @@ def dump(
     render = _renderer(values, keys, several=len(places) > 1, as_json=as_json)
     trouble = Trouble()
     paint = None if as_json else painter()
-    shown = 0
-
-    def counted(batches: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-        nonlocal shown
-        for batch in batches:
-            shown += len(batch)
-            yield batch
-
+    shown = Shown()
     with paged(pager):
         if jobs > 1:
             for place in places:
@@ -125,7 +118,7 @@ def dump(
                 for findings, file in written_in_parts(place, jobs, list[Finding], shows):
                     for finding in findings:
                         trouble.note(place, finding)
-                    shown += file.seek(0, os.SEEK_END)
+                    shown.count += file.seek(0, os.SEEK_END)
                     file.seek(0)
                     emit_file(file)
         else:
@@ -136,9 +129,8 @@ def dump(
                 shows_of = partial(_read, from_lsn=from_lsn, to_lsn=to_lsn, reverse=reverse, last=last)
                 batches = chain.from_iterable(shows_of(place, wanted, render, trouble) for place in places)
             at_once = follow or not wanted.plain
-            batches = counted(batches)
-            _emit(_limited(batches, limit) if limit else batches, paint, as_json=as_json, at_once=at_once)
-    trouble.end(ExitCode.OK if shown else absent(places, wanted))
+            _emit(shown.of(_limited(batches, limit) if limit else batches), paint, as_json=as_json, at_once=at_once)
+    trouble.end(ExitCode.OK if shown.count else absent(places, wanted))
 
 
 def _read(
