@@ -69,6 +69,17 @@ class PartitionLost(Error):
     retryable = True
 
 
+class SnapshotLost(Error):
+    """A node on which a snapshot rested is not the primary any more, or did not hear of its reader for too long. Begin
+    another one."""
+
+    retryable = True
+
+
+class SnapshotTooOld(SnapshotLost):
+    """More was overwritten since a snapshot began than a node keeps for its readers. Begin another one."""
+
+
 class ClusterReadOnly(Error):
     """The cluster's state does not allow writes."""
 

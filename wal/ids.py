@@ -74,7 +74,14 @@ class Ballot(NamedTuple):
         return f"{self.round}@{self.node}" if self.node else "-"
 
 
+Era = tuple[int, int]
+"""(version of the map, as one number; number): what is decided in one era of all nodes lies on one side of each cut. A
+cut is called by the era that it comes before. It lives in memory only."""
+
 NO_VERSION = Version(0, 0)
+NO_ERA: Era = (0, 0)
+FIRST_ERA: Era = (0, 1)
+"""Of a node that has not heard of any."""
 NO_BALLOT = Ballot(0, "")
 
 

@@ -25,7 +25,7 @@ from engine.protocol.requests import (
     Unlock,
     Values,
 )
-from wal.ids import Namespace, TxId, partition_of, partitions_of
+from wal.ids import NO_ERA, Era, Namespace, TxId, partition_of, partitions_of
 
 Item = int
 """The position of one thing to do within its call."""
@@ -105,10 +105,16 @@ class GetCall(KeysCall):
     """Values of keys; `values` holds (epoch, counter, value or None) in the order of the keys.
 
     `stale`: from any in-sync copy; they miss nothing that was acknowledged `age_ms` ago (-1: however old they are), and
-    `answered_ms` says how old they are at most, if it is known.
+    `answered_ms` says how old they are at most, if it is known. `cut`: as they were at this cut.
     """
 
-    def __init__(self, namespace: Namespace, keys: list[bytes], *, stale: bool = False, age_ms: int = -1) -> None:
+    cut = NO_ERA
+
+    def __init__(
+        self, namespace: Namespace, keys: list[bytes], *, stale: bool = False, age_ms: int = -1, cut: Era = NO_ERA
+    ) -> None:
+        if cut != NO_ERA:
+            self.cut = cut
         self.namespace = namespace
         self.keys = keys
         self.anywhere = stale
@@ -119,7 +125,7 @@ class GetCall(KeysCall):
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Ask for these keys, or for as many of them as are answered at once."""
         keys = self.keys_of(items[:KEYS_AT_ONCE])
-        return Get(request_id, self.namespace, keys, self.anywhere, self.age_ms, within_ms=self.within_ms)
+        return Get(request_id, self.namespace, keys, self.anywhere, self.age_ms, within_ms=self.within_ms, cut=self.cut)
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Note their values; of those that did not fit into the answer, that they are to be asked for again."""
@@ -293,7 +299,7 @@ class ScanCall(Call):
     """One page of a scan over all partitions, in key order.
 
     When it is finished, `rows` is complete up to `next_start`, or to the end if that is None. `marks`, if they were asked
-    for: where each partition's fragment stood before it was looked into, as (epoch, counter).
+    for: where each partition's fragment stood before it was looked into, as (epoch, counter). `cut` as with `GetCall`.
     """
 
     def __init__(
@@ -306,7 +312,9 @@ class ScanCall(Call):
         stale: bool = False,
         age_ms: int = -1,
         marked: bool = False,
+        cut: Era = NO_ERA,
     ) -> None:
+        self.cut = cut
         self.namespace = namespace
         self.anywhere = stale
         self.marked = marked
@@ -336,6 +344,7 @@ class ScanCall(Call):
             stale=self.anywhere,
             age_ms=self.age_ms,
             marks=self.marked,
+            cut=self.cut,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:

@@ -20,6 +20,8 @@ ERRORS: dict[str, type[errors.Error]] = {
     Code.NOT_FORMED: errors.Unavailable,
     Code.UNKNOWN: errors.CommitUnknown,
     Code.CORRUPTION: errors.CorruptionError,
+    Code.SNAPSHOT_LOST: errors.SnapshotLost,
+    Code.SNAPSHOT_TOO_OLD: errors.SnapshotTooOld,
 }
 
 

@@ -20,6 +20,7 @@ from typing import TypeAlias, assert_never, get_args
 from msgspec import structs
 
 from engine.data.admission import Admission
+from engine.data.cut_reads import CutReads
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
 from engine.data.scans import Scanning
@@ -30,7 +31,7 @@ from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.ports import MS, WORK_MAX, may_act
 from rebalance.rule import NewMap, Rule
-from wal.ids import NO_VERSION, NodeId, partition_of
+from wal.ids import NO_ERA, NO_VERSION, NodeId, partition_of
 from wal.probe import probe
 
 VALUES_BYTES_MAX = 32 << 20
@@ -89,9 +90,10 @@ class Reads(Rule):
 
     takes = get_args(ToReads)
 
-    def __init__(self, core: Core, locks: LockTable, admission: Admission) -> None:
+    def __init__(self, core: Core, locks: LockTable, admission: Admission, at_cut: CutReads) -> None:
         super().__init__()
         self.core = core
+        self.at_cut = at_cut
         self.locks = locks
         self.desk = admission.desk
         self.admission = admission
@@ -109,6 +111,9 @@ class Reads(Rule):
     def on_get(self, session: SessionId, request: Get) -> None:
         """The values of keys."""
         core = self.core
+        if request.cut != NO_ERA:
+            self.at_cut.on_get(session, request)
+            return
         assert core.topology is not None
         partitions = core.topology.partitions
         numbers = dict.fromkeys(partition_of(key, partitions) for key in request.keys[:KEYS_AT_ONCE])
@@ -189,6 +194,9 @@ class Reads(Rule):
     def on_scan(self, session: SessionId, request: Scan) -> None:
         """Rows of partitions in key order; a stale page is as old as what it begins with."""
         core, numbers = self.core, request.partitions
+        if request.cut != NO_ERA:
+            self.at_cut.on_scan(session, request)
+            return
         if request.stale:
             core.work += len(numbers) // 2
             if not self._answer_stale(session, request, numbers, lambda age_ms: self._answer_scan(session, request)):

@@ -12,10 +12,11 @@ that is forgotten some day. When the topology changes, what does not count yet i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
+from engine.data.sizes import pieces_of, size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.turn.core import Core
@@ -24,11 +25,9 @@ from rebalance.ports import MS, WORK_MAX, Operation, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.counters import CounterError
-from wal.ids import NodeId
+from wal.ids import Era, NodeId
 from wal.probe import probe
 
-BATCH_BYTES_MAX = 16 << 20
-"""Of what is sent again after a change of topology; a turn's batch is as large as the turn."""
 PATIENCE_MAX = 16
 """A batch is sent again after `retransmit_ms`, then after twice that, and so on, up to so many times as much: sending
 large batches again while they are in transit would leave no room for anything else."""
@@ -79,12 +78,14 @@ class Replication(Rule):
         *,
         demanded: Callable[[int], bool],
         compare: Callable[[r.Compare], None],
+        hear: Callable[[Era], None],
     ) -> None:
         super().__init__()
         self.core = core
         self.claims = claims
         self._demanded = demanded  # whether the first supply of a partition is on its way to this node
         self._compare = compare  # a primary asks what a copy of this node contains, here and now
+        self._hear = hear  # something of an era was heard of
         self._turn: dict[Group, list[Operation]] = {}
         self._batches: dict[int, Batch] = {}
         self._sequence = core.run << 40  # answers to an earlier life of this node mean nothing
@@ -137,7 +138,7 @@ class Replication(Rule):
 
     def _say(self, targets: tuple[NodeId, ...], batch: Batch) -> None:
         core, oldest = self.core, next(iter(self._batches))
-        core.send_early(targets, Replicate(core.fence, batch.sequence, batch.records, oldest))
+        core.send_early(targets, Replicate(core.fence, batch.sequence, batch.records, oldest, core.era))
 
     def _note_lagging(self, batch: Batch) -> None:
         """MOVING copies get a batch: it can be found by the copy and by the partition until they answer."""
@@ -159,7 +160,7 @@ class Replication(Rule):
         self._backlog[node] = max(0, self._backlog.get(node, 0) - batch.bytes)
 
     def _count_backlog(self, batch: Batch) -> None:
-        batch.bytes = _size(batch.records)
+        batch.bytes = size_of(batch.records)
         for node in list(batch.lagging):
             backlog = self._backlog[node] = self._backlog.get(node, 0) + batch.bytes
             if backlog > self.core.settings.backlog_bytes_max:
@@ -242,9 +243,15 @@ class Replication(Rule):
 
     def open_records(self) -> list[r.Record]:
         """What is logged here and does not count yet, oldest first: a checkpoint must carry it along."""
-        found = [record for b in self._batches.values() if not b.counts for record in b.records]
-        found.extend(record for operations in self._turn.values() for o in operations for record in o.records)
-        return found
+        return [record for operation in self.open_operations() for record in operation.records]
+
+    def open_operations(self) -> Iterator[Operation]:
+        """What was issued here and does not count yet."""
+        for batch in self._batches.values():
+            if not batch.counts:
+                yield from batch.operations
+        for operations in self._turn.values():
+            yield from operations
 
     def switch(self, _: NewMap) -> None:
         """A new topology: what does not count yet goes to its copies, or is abandoned."""
@@ -270,7 +277,7 @@ class Replication(Rule):
                         core.replica.apply(record)
                     operation.abandoned()
         for (group, acked_by, counts), operations in regrouped.items():
-            for piece in _pieces(operations):
+            for piece in pieces_of(operations):
                 self._dispatch(piece, group, dict.fromkeys(acked_by), counts=counts)
 
     # Copies.
@@ -287,6 +294,7 @@ class Replication(Rule):
             return
         if not may_act(core, message.version):
             return
+        self._hear(message.era)
         known, over = self._taken_of.setdefault(sender, {}), max(self._over.get(sender, 0), message.over)
         self._over[sender] = over
         while known and (first := next(iter(known))) < over:
@@ -416,34 +424,3 @@ def _claims(record: r.Record) -> list[tuple[int, int]]:
             return []
         case _:
             assert_never(record)
-
-
-def _pieces(operations: list[Operation]) -> list[list[Operation]]:
-    """Operations of many turns, in batches that are as large as one turn's may be."""
-    pieces: list[list[Operation]] = []
-    left = 0
-    for operation in operations:
-        size = _size(operation.records)
-        if not pieces or size > left:
-            pieces.append([])
-            left = BATCH_BYTES_MAX
-        pieces[-1].append(operation)
-        left -= size
-    return pieces
-
-
-def _size(records: list[r.Record]) -> int:
-    total = 0
-    for record in records:
-        match record:
-            case r.Update(writes) | r.History(writes):
-                total += sum(_write_size(w) for w in writes)
-            case r.Prepare(writes=writes):
-                total += sum(_write_size(w) for w in writes)
-            case _:
-                total += 64
-    return total
-
-
-def _write_size(write: r.Write) -> int:
-    return 64 + sum(map(len, write.keys)) + sum(len(v) for v in write.values if v is not None)

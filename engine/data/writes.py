@@ -15,6 +15,7 @@ from collections import deque
 from functools import partial
 
 from engine.data.admission import Admission
+from engine.data.cuts import Cuts
 from engine.data.holdings import Key
 from engine.data.locks import LockTable, refused_lock
 from engine.data.origins import Origins
@@ -26,7 +27,7 @@ from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, Operation, leads, may_act
 from wal import records as r
-from wal.ids import DECISIONS, NAME, Namespace, TxId, partition_of, partitions_of
+from wal.ids import DECISIONS, NAME, Era, Namespace, TxId, partition_of, partitions_of
 from wal.probe import probe
 
 PIECE_WORK = 1_000
@@ -52,10 +53,11 @@ class _Part:
     `locked`: its keys are pinned in the name of its id; else they are pending.
     """
 
-    __slots__ = ("found", "jobs", "locked", "write")
+    __slots__ = ("era", "found", "jobs", "locked", "write")
 
-    def __init__(self, write: r.Write, *, locked: bool, found: bytes | None) -> None:
+    def __init__(self, write: r.Write, era: Era, *, locked: bool, found: bytes | None) -> None:
         self.write = write
+        self.era = era
         self.locked = locked
         self.found = found
         self.jobs: list[_Job] = []
@@ -64,8 +66,11 @@ class _Part:
 class Writes:
     """The single writes of one node."""
 
-    def __init__(self, core: Core, replication: Replication, locks: LockTable, admission: Admission, reads: Reads) -> None:
+    def __init__(
+        self, core: Core, replication: Replication, locks: LockTable, admission: Admission, reads: Reads, cuts: Cuts
+    ) -> None:
         self.core = core
+        self.cuts = cuts
         self.desk = admission.desk
         self.admission = admission
         self.origins = Origins(core)
@@ -77,7 +82,9 @@ class Writes:
 
     def _counted(self, part: _Part) -> None:
         """Durable on every in-sync copy: apply, unlock, answer."""
-        core = self.core
+        core, cuts = self.core, self.cuts
+        if cuts.leases:
+            cuts.keep(part.write, part.era)
         core.replica.apply_write(part.write)
         self._release(part)
         reply, version = self.desk.reply, core.version_number
@@ -296,7 +303,7 @@ class Writes:
         write = r.Write(
             namespace, local.number, local.epoch, counter.reserve(len(keys)), keys, values=values, stable=counter.lwm, tx=tx
         )
-        part = self.under_way[(tx, local.number)] = _Part(write, locked=locked, found=found)
+        part = self.under_way[(tx, local.number)] = _Part(write, core.era, locked=locked, found=found)
         part.jobs.append(job)
         job.left += 1
         records: list[r.Record] = []

@@ -5,7 +5,7 @@ the topology version it was sent in (light steps aside: `Topology.fence`); a cop
 and asks for the map when it meets a newer one. That is the fence which keeps a deposed primary harmless. All messages
 may be lost, doubled or reordered: whoever needs an answer asks again, and whoever answers twice says the same.
 
-What is said about copies is `rebalance.messages`; what the engine adds is here, in three modules, and the union of all.
+What is said about copies is `rebalance.messages`; what the engine adds is here, in four modules, and the union of all.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from engine.messages.cluster import (
     Survey,
     Surveyed,
 )
+from engine.messages.cuts import Entered, EnterEra, SealCut, Sealed
 from engine.messages.data import Confirm, Confirmed, Replicate, Replicated
 from engine.messages.transactions import (
     Finish,
@@ -89,6 +90,10 @@ Message: TypeAlias = (
     | Replicated
     | Confirm
     | Confirmed
+    | EnterEra
+    | Entered
+    | SealCut
+    | Sealed
     | AskTail
     | Tail
     | PrepareParts
@@ -132,6 +137,8 @@ __all__ = [
     "CopyTail",
     "Credit",
     "Demand",
+    "EnterEra",
+    "Entered",
     "Finish",
     "Finished",
     "GiveWay",
@@ -154,6 +161,8 @@ __all__ = [
     "Replicated",
     "ResetLost",
     "Resolve",
+    "SealCut",
+    "Sealed",
     "SetBaseline",
     "Settle",
     "Settled",

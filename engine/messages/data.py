@@ -7,19 +7,21 @@ from typing import TypeAlias
 import msgspec
 
 from wal import records as r
-from wal.ids import NO_VERSION, Version
+from wal.ids import NO_ERA, NO_VERSION, Era, Version
 
 
 class Replicate(msgspec.Struct, frozen=True, array_like=True, tag="replicate", gc=False):
     """Records for the copies of partitions whose primary the sender is; answered batch by batch.
 
     Every batch below `over` was answered by all that had to: whatever of it is still on its way says nothing new.
+    `era`: the sender's, which is that of nothing newer than this batch.
     """
 
     version: Version
     sequence: int
     records: list[r.Record]
     over: int = 0
+    era: Era = NO_ERA
 
 
 class Replicated(msgspec.Struct, frozen=True, array_like=True, tag="replicated", gc=False):

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from wal import records as r
-from wal.ids import Namespace, NodeId, TxId, Version
+from wal.ids import NO_ERA, Era, Namespace, NodeId, TxId, Version
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -43,7 +43,10 @@ class PrepareParts(msgspec.Struct, frozen=True, array_like=True, tag="prepare-pa
 
 
 class Vote(msgspec.Struct, frozen=True, array_like=True, tag="vote", gc=False):
-    """A participant's answer for one partition: prepared durably in this epoch, or the reason why not."""
+    """A participant's answer for one partition: prepared durably in this epoch, or the reason why not.
+
+    `era`: the transaction is of none before this one.
+    """
 
     version: Version
     tx: TxId
@@ -51,15 +54,20 @@ class Vote(msgspec.Struct, frozen=True, array_like=True, tag="vote", gc=False):
     epoch: int
     yes: bool
     reason: str
+    era: Era = NO_ERA
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish", gc=False):
-    """The outcome, to the primaries of the participants; repeated until each says that it is done."""
+    """The outcome, to the primaries of the participants; repeated until each says that it is done.
+
+    `era`: of the transaction, the greatest of its votes; `NO_ERA`: it is not known any more.
+    """
 
     version: Version
     tx: TxId
     commit: bool
     partitions: list[int]
+    era: Era = NO_ERA
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished", gc=False):

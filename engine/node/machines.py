@@ -14,10 +14,13 @@ from engine.cluster.names import Names
 from engine.cluster.rescue import Rescue
 from engine.cluster.steps import Steps
 from engine.data.admission import Admission
+from engine.data.cut_reads import CutReads
+from engine.data.cuts import Cuts
 from engine.data.locking import Locking
 from engine.data.locks import LockTable
 from engine.data.reads import Reads
 from engine.data.replication import Replication
+from engine.data.rounds import Rounds
 from engine.data.sessions import Sessions
 from engine.data.writes import Writes
 from engine.protocol.requests import (
@@ -111,6 +114,8 @@ class Machines:
             self.anew,
             self.membership,
             self.locking,
+            self.cuts,
+            self.rounds,
         )
 
     def _make_copies(self, core: Core) -> None:
@@ -120,9 +125,16 @@ class Machines:
         self.detector = Detector(core)
         self.claims = Claims(core)
         self.names = Names(core, self.detector)
+        self.cuts = Cuts(core, self.desk)
+        self.rounds = Rounds(core, self.desk)
         self.replication = Replication(
-            core, self.claims, demanded=self.demander.demanded, compare=self.demander.settling.on_compare
+            core,
+            self.claims,
+            demanded=self.demander.demanded,
+            compare=self.demander.settling.on_compare,
+            hear=self.cuts.hear,
         )
+        self.cuts.under_way = self.replication.open_operations
         self.supply = SupplySide(core, self.replication, regroup=self._group)
         self.stability = Stability(core, self.replication)
         self.promotion = Promotion(core, self.replication, activated=self._activated)
@@ -132,10 +144,12 @@ class Machines:
         """What clients read and write, one by one and in transactions."""
         self.sessions = Sessions(core, self.replication, self.desk)
         self.admission = Admission(core, self.desk, self.sessions)
-        self.reads = Reads(core, self.locks, self.admission)
-        self.writes = Writes(core, self.replication, self.locks, self.admission, self.reads)
+        at_cut = CutReads(core, self.desk, self.cuts)
+        self.reads = Reads(core, self.locks, self.admission, at_cut)
+        self.writes = Writes(core, self.replication, self.locks, self.admission, self.reads, cuts=self.cuts)
         self.locking = Locking(core, self.locks, self.admission, self.reads)
         self.participant = Participant(core, self.replication, self.writes, self.locking)
+        self.cuts.in_doubt = self.participant.parts_in_doubt
         self.coordinator = Coordinator(core, self.replication, self.writes, self.participant)
         self.deadlocks = Deadlocks(core, self.detector, self.locks)
 
@@ -212,6 +226,7 @@ class Machines:
             (self.participant.switch, "no outcome is asked for that another primary awaits now"),
             (self.coordinator.switch, "it asks participants of the new map, and this node's are among them"),
             (self.deadlocks.switch, "waits went with the locks, and with transactions that were turned away"),
+            (self.cuts.switch, "what is promoted next was not kept by this node"),
             (self._begin_again, "a promotion takes stock of what is here, and half a transfer is nothing"),
             (self.promotion.switch, "what it owes goes to the new groups; what it finishes at once serves from here on"),
             (self.anew.switch, "a copy that is to be taken anew is cleared before it is demanded"),
@@ -220,6 +235,7 @@ class Machines:
             (self._prepare_affinity, "where copies should be is found out for the next map, in what is left of the turn"),
             (self.steps.switch, "membership finds nothing vouched for that was so by what another map said"),
             (self.membership.switch, "what it says of this node in its next heartbeat is what came of all this"),
+            (self.rounds.switch, "whoever waited for a cut asks whoever numbers them now"),
             (self.reads.switch, "whoever waited asks again, of the node as it is now"),
             (self._unpark, "and so does whoever waited for the exchange; both are taken before what came later"),
         ]
@@ -313,6 +329,7 @@ class Machines:
         local.activate()
         if local.number in self._draining:
             local.hand_over()
+        self.cuts.activated(local)
         self.participant.activated(local)
         self.coordinator.activated(local)
         self._ask_again(self.desk.unpark(local))

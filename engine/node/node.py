@@ -29,6 +29,7 @@ from engine.protocol.requests import (
     Get,
     GetStatus,
     GetTable,
+    KeepCut,
     KeepLocks,
     KeepSessions,
     Lock,
@@ -37,6 +38,7 @@ from engine.protocol.requests import (
     Scan,
     Swap,
     Table,
+    TakeCut,
     Unlock,
 )
 from engine.state.replica import Replica
@@ -153,6 +155,7 @@ class Node(Machines):
         core.go_on()
         self.replication.flush()
         self.reads.flush()
+        self.desk.flush()
         busy = core.to_self or core.resumed or waiting
         effects.wake_at = core.now if busy else self._next_wake()
         return effects
@@ -289,6 +292,8 @@ class Node(Machines):
             Check: self.locking.on_check,
             GetStatus: self.coordinator.on_status,
             Scan: self.reads.on_scan,
+            TakeCut: self.rounds.on_take,
+            KeepCut: self.cuts.on_keep,
         }
         assert {*handlers, GetTable, Admin} == set(REQUESTS), "every request has its machine; two are for any node"
         return handlers

@@ -19,6 +19,7 @@ from engine.protocol.requests import (
     Get,
     GetStatus,
     GetTable,
+    KeepCut,
     KeepLocks,
     KeepSessions,
     Lock,
@@ -27,6 +28,7 @@ from engine.protocol.requests import (
     Scan,
     Scanned,
     Swap,
+    TakeCut,
     Unlock,
 )
 from wal.ids import (
@@ -88,6 +90,8 @@ def problem_with(request: Request, partitions: int) -> str:
         case Scan(_, namespace, numbers, start, end, limit):
             problem = _namespace(namespace) or _partitions(numbers, partitions) or _range(start, end, limit)
             return problem or _age(request.age_ms)
+        case TakeCut(_, holder) | KeepCut(_, _, holder):
+            return _tx(holder)
         case Admin(_, command, arguments):
             return _admin(command, arguments)
         case _:
@@ -118,6 +122,8 @@ def weight_of(request: Request) -> int:
         case Lock():
             return _bytes(request.keys) + _bytes(request.held)
         case Scan() | KeepLocks() | KeepSessions() | Unlock() | Check() | GetStatus() | GetTable() | Admin():
+            return 0
+        case TakeCut() | KeepCut():
             return 0
         case _:
             assert_never(request)

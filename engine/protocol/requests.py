@@ -13,7 +13,7 @@ from typing import TypeAlias, get_args
 
 import msgspec
 
-from wal.ids import Namespace, TxId, Version
+from wal.ids import NO_ERA, Era, Namespace, TxId, Version
 
 # Requests.
 
@@ -50,6 +50,7 @@ class Get(msgspec.Struct, frozen=True, array_like=True, tag="get", gc=False):
 
     `stale`: any OWNING copy will do, as it is; with `age_ms`, if it knows that it misses nothing that was acknowledged so
     long ago (-1: however old). Of more than `KEYS_AT_ONCE` keys the first are answered, the rest is to be asked for again.
+    `cut`: as they were at this cut.
     """
 
     id: int
@@ -58,6 +59,7 @@ class Get(msgspec.Struct, frozen=True, array_like=True, tag="get", gc=False):
     stale: bool = False
     age_ms: int = -1
     within_ms: int = 0
+    cut: Era = NO_ERA
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag="put", gc=False):
@@ -185,7 +187,7 @@ class GetStatus(msgspec.Struct, frozen=True, array_like=True, tag="get-status", 
 class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
     """Rows of these partitions with start <= key < end (None: no bound), ascending, up to `limit` of them.
 
-    `stale` and `age_ms` as with Get. `marks`: say where each of the fragments stood before it was looked into.
+    `stale`, `age_ms` and `cut` as with Get. `marks`: say where each of the fragments stood before it was looked into.
     """
 
     id: int
@@ -198,6 +200,24 @@ class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
     stale: bool = False
     age_ms: int = -1
     marks: bool = False
+    cut: Era = NO_ERA
+
+
+class TakeCut(msgspec.Struct, frozen=True, array_like=True, tag="take-cut", gc=False):
+    """Take a cut of the whole database for this holder; asked of the primary of the first partition that is not LOST."""
+
+    id: int
+    holder: bytes
+    within_ms: int = 0
+
+
+class KeepCut(msgspec.Struct, frozen=True, array_like=True, tag="keep-cut", gc=False):
+    """This holder still reads at a cut: renew the lease of it. `over`: it does not any more."""
+
+    id: int
+    cut: Era
+    holder: bytes
+    over: bool = False
 
 
 class Admin(msgspec.Struct, frozen=True, array_like=True, tag="admin", gc=False):
@@ -209,7 +229,21 @@ class Admin(msgspec.Struct, frozen=True, array_like=True, tag="admin", gc=False)
 
 
 Request: TypeAlias = (
-    GetTable | Get | Put | Swap | Lock | KeepLocks | Unlock | CommitTx | KeepSessions | Check | GetStatus | Scan | Admin
+    GetTable
+    | Get
+    | Put
+    | Swap
+    | Lock
+    | KeepLocks
+    | Unlock
+    | CommitTx
+    | KeepSessions
+    | Check
+    | GetStatus
+    | Scan
+    | TakeCut
+    | KeepCut
+    | Admin
 )
 
 # Answers.
@@ -292,7 +326,14 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", gc=Fals
     body: bytes
 
 
-Reply: TypeAlias = Table | Values | Done | Rows | Status | Remap | Failed | Report
+class Cut(msgspec.Struct, frozen=True, array_like=True, tag="cut", gc=False):
+    """A cut was taken: the state that holds all that came before this era, and nothing else."""
+
+    id: int
+    cut: Era
+
+
+Reply: TypeAlias = Table | Values | Done | Rows | Status | Remap | Failed | Report | Cut
 
 REQUESTS: tuple[type[Request], ...] = get_args(Request)
 REPLIES: tuple[type[Reply], ...] = get_args(Reply)
@@ -313,6 +354,8 @@ class Code:
     NOT_FORMED = "NotFormed"
     UNKNOWN = "CommitUnknown"
     CORRUPTION = "CorruptionError"
+    SNAPSHOT_LOST = "SnapshotLost"
+    SNAPSHOT_TOO_OLD = "SnapshotTooOld"
 
 
 def request_kind(request: Request) -> str:

@@ -10,6 +10,7 @@ The rule under it all: a fragment's state is a map key -> (epoch, counter, value
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import partial
 from typing import TypeAlias, assert_never
 
@@ -47,6 +48,7 @@ class Replica:
         self.committed: tuple[Version, bytes] = (NO_VERSION, b"")
         self.trimmed = 1  # the log has a record which says that it begins here
         self.tails: dict[Fragment, None] = {}  # fragments that may have a tail
+        self.kept: Container[Fragment] = ()  # of these somebody reads the past, and no delete may be forgotten
         self.emptied: dict[Fragment, None] = {}  # cleared in this life because they could not undo; not whole again yet
         self._dirty_fragments: dict[Fragment, None] = {}
         self._dirty_partitions: dict[int, None] = {}
@@ -383,7 +385,7 @@ class Replica:
         """Freeze what has changed since the last checkpoint. `open_records` are logged and not applied yet."""
         for name in list(self._dirty_fragments):
             fragment = self.fragments.get(name)
-            if fragment is not None and fragment.tombstones and not fragment.loading:
+            if fragment is not None and fragment.tombstones and not fragment.loading and name not in self.kept:
                 self._drop_tombstones(fragment)
         size = self.store.active_bytes
         cleared, rows = self.store.freeze()

@@ -227,6 +227,7 @@ class Coordinator(Deciding):
 
     def on_vote(self, sender: NodeId, message: Vote) -> None:
         """Count a vote. A yes stands whatever the topology: the prepare is on every in-sync copy."""
+        self.writes.cuts.hear(message.era)
         transaction = self.active.get(message.tx)
         if transaction is None or transaction.phase is not Phase.PREPARING:
             return
@@ -235,6 +236,7 @@ class Coordinator(Deciding):
                 self._no(transaction, message.reason)
             return
         transaction.awaited.pop(message.partition, None)
+        transaction.era = max(transaction.era, message.era)
         transaction.sent_at = self.core.now  # votes come: nothing needs to be said again
         if not transaction.awaited:
             if transaction.prepare_only:
@@ -255,7 +257,7 @@ class Coordinator(Deciding):
         running = self.active.get(message.tx)
         if running is not None:
             if running.phase is Phase.FINISHING:
-                core.send(sender, Finish(core.fence, message.tx, running.commit, [message.partition]))
+                core.send(sender, Finish(core.fence, message.tx, running.commit, [message.partition], running.era))
             return
         state = core.replica.partition(message.decision)
         row = core.replica.store.get((DECISIONS, message.decision), message.tx)

@@ -66,7 +66,7 @@ class Deciding(Rule):
             return
         participant.locks.pin(owner, keys, read, in_doubt=False)
         writes = reserved(core, part, local, tx)
-        alone = self.one_phase[tx] = OnePhase(tx, owner, writes, transaction.asked)
+        alone = self.one_phase[tx] = OnePhase(tx, owner, core.era, writes, transaction.asked)
         update = r.Update(writes)
         records: list[r.Record] = [update]
         if transaction.origin is not None:
@@ -77,6 +77,7 @@ class Deciding(Rule):
 
     def _alone_counted(self, alone: OnePhase) -> None:
         for write in alone.writes:
+            self.writes.cuts.keep(write, alone.era)
             self.core.replica.apply_write(write)
         self.one_phase.pop(alone.tx, None)
         self.participant.locks.release(alone.owner)
@@ -178,7 +179,7 @@ class Deciding(Rule):
         for primary, numbers in by_primary.items():
             for at in range(0, len(numbers), FINISH_PARTS):
                 piece = numbers[at : at + FINISH_PARTS]
-                core.send(primary, Finish(core.fence, transaction.tx, transaction.commit, piece))
+                core.send(primary, Finish(core.fence, transaction.tx, transaction.commit, piece, transaction.era))
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
     def on_finished(self, sender: NodeId, message: Finished) -> None:

@@ -25,7 +25,7 @@ from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
-from wal.ids import NodeId, TxId
+from wal.ids import Era, NodeId, TxId
 from wal.probe import probe
 
 NAMED_PER_WORK = 300
@@ -74,7 +74,7 @@ class Participant(Rule):
         if (tx, number) in self.voting:
             return ""
         if held is not None:
-            core.send(sender, Vote(core.fence, tx, partition=number, epoch=held.epoch, yes=True, reason=""))
+            core.send(sender, Vote(core.fence, tx, number, epoch=held.epoch, yes=True, reason="", era=core.era))
             return ""
         known = state.results.get(tx)
         if known is not None:
@@ -141,7 +141,16 @@ class Participant(Rule):
         self.voting.pop((prepare.tx, prepare.partition), None)
         if prepare.tx in core.replica.partition(prepare.partition).prepared:
             core.send(
-                to, Vote(core.fence, prepare.tx, partition=prepare.partition, epoch=prepare.epoch, yes=True, reason="")
+                to,
+                Vote(
+                    core.fence,
+                    prepare.tx,
+                    partition=prepare.partition,
+                    epoch=prepare.epoch,
+                    yes=True,
+                    reason="",
+                    era=core.era,
+                ),
             )
 
     def _not_voted(self, prepare: r.Prepare) -> None:
@@ -168,6 +177,8 @@ class Participant(Rule):
 
     def on_finish(self, sender: NodeId, message: Finish) -> None:
         """The transaction is decided."""
+        if may_act(self.core, message.version):
+            self.writes.cuts.hear(message.era)
         self.core.in_pieces(self._finish(sender, message))
 
     def _finish(self, sender: NodeId, message: Finish) -> Iterator[int]:
@@ -180,13 +191,13 @@ class Participant(Rule):
             if local is None:
                 continue
             prepare = core.replica.partition(number).prepared.get(message.tx)
-            if self.finish(local, message.tx, message.commit, sender):
+            if self.finish(local, message.tx, message.commit, sender, message.era):
                 done.append(number)
             yield 3 + (sum(len(write.keys) for write in prepare.writes) if prepare is not None else 0)
         if done:
             core.send(sender, Finished(core.fence, message.tx, done))
 
-    def finish(self, local: LocalPartition, tx: TxId, commit: bool, tell: NodeId | None) -> bool:
+    def finish(self, local: LocalPartition, tx: TxId, commit: bool, tell: NodeId | None, era: Era) -> bool:
         """End a prepared transaction in one partition; True if nothing is left to do there."""
         core, number = self.core, local.number
         prepare = core.replica.partition(number).prepared.get(tx)
@@ -205,7 +216,7 @@ class Participant(Rule):
         ranges = [(w.namespace, w.start, w.delta) for w in prepare.writes]
         outcome = r.Outcome(tx, number, local.epoch, commit, ranges)
         core.log_unapplied(outcome)
-        ended, stopped = partial(self._ended, outcome), partial(self._not_ended, outcome)
+        ended, stopped = partial(self._ended, outcome, era), partial(self._not_ended, outcome)
         self.replication.ship(Operation(local, [outcome], counted=ended, abandoned=stopped), local)
         return False
 
@@ -213,10 +224,12 @@ class Participant(Rule):
         """The next primary learns the outcome from the decision record."""
         self.ending.pop((outcome.tx, outcome.partition), None)
 
-    def _ended(self, outcome: r.Outcome) -> None:
+    def _ended(self, outcome: r.Outcome, era: Era) -> None:
         """An outcome is durable on every in-sync copy: apply, unlock, report."""
-        core, tx, number = self.core, outcome.tx, outcome.partition
+        core, tx, number, cuts = self.core, outcome.tx, outcome.partition, self.writes.cuts
+        cuts.outcome(core.replica.partition(number).prepared.get(tx), era, commit=outcome.commit)
         core.replica.apply(outcome)
+        cuts.ended(tx, number)
         self._doubt_since.pop((tx, number), None)
         owner = self.owner_of.get(tx, tx)
         keys = self.locks.keys_in(owner, number)
@@ -263,6 +276,10 @@ class Participant(Rule):
         """Transactions that are prepared here and whose outcome is not known."""
         return list(dict.fromkeys(tx for tx, _ in self._doubt_since))
 
+    def parts_in_doubt(self) -> list[tuple[TxId, int]]:
+        """The same, each with the partition."""
+        return list(self._doubt_since)
+
     def _doubt(self, tx: TxId, number: int, since: int) -> None:
         """From `since` on, the outcome of a prepared transaction is awaited."""
         self._doubt_since[(tx, number)] = since
@@ -279,6 +296,7 @@ class Participant(Rule):
                 prepare = core.replica.partition(number).prepared.get(tx)
                 if prepare is None:  # its end was in the log already when this node began to lead in another epoch
                     del self._doubt_since[tx, number]
+                    self.writes.cuts.lose(number)
                     continue
                 primary = core.local[prepare.decision].placement.primary
                 if primary is not None:

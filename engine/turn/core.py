@@ -19,7 +19,7 @@ from rebalance.lives import INCARNATION_BITS, Life, in_brief
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX
 from rebalance.table import Topology, version_of
-from wal.ids import NO_VERSION, NodeId, Version, partition_of
+from wal.ids import FIRST_ERA, NO_VERSION, NodeId, Version, partition_of
 from wal.records import Record
 
 
@@ -64,6 +64,7 @@ class Core:
         self.to_self: list[Message] = []
         self.affinity_known = affinity is not assign  # where copies should be was found out
         self.work = 0  # done in this turn
+        self.era = FIRST_ERA  # of what is decided here; `engine.data.cuts` moves it on
         self.resumed: deque[Callable[[], None]] = deque()
 
     @property

@@ -27,11 +27,23 @@ class Desk:
         self.ask_again = ask_again  # take requests that waited like new ones, before those that came later
         self.parked: dict[int, list[tuple[SessionId, Request, int]]] = {}  # what waits since when, by partition
         self.parked_bytes = 0
+        self.withholding = False  # answers stay here for now
+        self._withheld: list[tuple[SessionId, Reply]] = []
         self._given_up: dict[TxId, None] = {}  # transactions that were, while anything waits
 
     def reply(self, session: SessionId, reply: Reply) -> None:
         """Answer a client after this turn's log is durable."""
         self.core.effects.reply.append((session, reply))
+
+    def flush(self) -> None:
+        """End of the turn: what it answers is withheld, or what was withheld is answered first."""
+        effects = self.core.effects
+        if self.withholding:
+            self._withheld += effects.reply
+            effects.reply = []
+        elif self._withheld:
+            effects.reply[:0] = self._withheld
+            self._withheld = []
 
     def remap(self, session: SessionId, request_id: int, *, begun: bool = False) -> None:
         """This node is not the one to ask. `begun`: what was asked is logged here, and may yet come to count."""

@@ -13,6 +13,7 @@ from engine.protocol.requests import (
     Get,
     GetStatus,
     GetTable,
+    KeepCut,
     KeepLocks,
     KeepSessions,
     Lock,
@@ -21,6 +22,7 @@ from engine.protocol.requests import (
     Scan,
     Scanned,
     Swap,
+    TakeCut,
     Unlock,
 )
 from wal.ids import DECISIONS, KEY_BYTES_MAX
@@ -108,6 +110,8 @@ KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
         st.integers(-1, 9),
         st.booleans(),
     ),
+    TakeCut: st.builds(TakeCut, ID, TX),
+    KeepCut: st.builds(KeepCut, ID, st.tuples(NUMBER, NUMBER), TX, st.booleans()),
     Admin: st.builds(Admin, ID, ADMIN, ARGUMENTS),
 }
 ANY = st.one_of(*KINDS.values())

@@ -58,7 +58,9 @@ class Primary:
         self.local.needed, self.local.moving = ("n2",), ("n3",)
         self.local.group = (("n2",), ("n3",))
         self.core.local = [self.local]
-        self.replication = Replication(self.core, Claims(self.core), demanded=lambda _: False, compare=lambda _: None)
+        self.replication = Replication(
+            self.core, Claims(self.core), demanded=lambda _: False, compare=lambda _: None, hear=lambda _: None
+        )
 
     def ship(self, *operations: Noted) -> None:
         """Ship operations in one turn."""

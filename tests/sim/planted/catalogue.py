@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sim.planted.copies import COPIES
+from tests.sim.planted.cuts import CUTS
 from tests.sim.planted.deeds import DEEDS
 from tests.sim.planted.elections import ELECTIONS
 from tests.sim.planted.fault import Fault
@@ -14,6 +15,6 @@ from tests.sim.planted.words import WORDS
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault
-    for faults in (WORDS, ELECTIONS, MEMBERSHIP, TRANSACTIONS, LOCKS, COPIES, TRANSFERS, DEEDS)
+    for faults in (WORDS, ELECTIONS, MEMBERSHIP, TRANSACTIONS, LOCKS, CUTS, COPIES, TRANSFERS, DEEDS)
     for fault in faults.all
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.sim.planted.stage import Story
 from tests.sim.planted.stories_of_circles import CIRCLES
+from tests.sim.planted.stories_of_cuts import CUTS
 from tests.sim.planted.stories_of_data import DATA
 from tests.sim.planted.stories_of_deeds import DEEDS
 from tests.sim.planted.stories_of_locks import LOCKS
@@ -18,4 +19,4 @@ from tests.sim.planted.stories_of_transactions import TRANSACTIONS
 from tests.sim.planted.stories_of_transfers import TRANSFERS
 
 STORIES: dict[str, Story] = MAPS.all | MEMBERS.all | TRANSACTIONS.all | DATA.all | TRANSFERS.all | DEEDS.all
-STORIES |= RANGES.all | CIRCLES.all | LOCKS.all
+STORIES |= RANGES.all | CIRCLES.all | LOCKS.all | CUTS.all

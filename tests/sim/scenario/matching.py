@@ -34,6 +34,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "rebalance": ("demand", "supply", "more", "settled", "settle", "caught-up"),
     "replication": ("replicate", "replicated"),
     "read": ("confirm", "confirmed"),
+    "cuts": ("enter-era", "entered", "seal-cut", "sealed"),
     "recovery": ("resolve", "inquire", "inquired", "ask-tail", "tail"),
     "propose": ("full-map",),
     "vote": ("vote",),

@@ -7,6 +7,7 @@ so that they meet.
 from __future__ import annotations
 
 from tests.sim.workloads.bulk import Bulk
+from tests.sim.workloads.cuts import cuts_of
 from tests.sim.workloads.load import Load, set_up
 from tests.sim.workloads.retry import retry_of
 from tests.sim.workloads.rows import rows_of
@@ -26,6 +27,7 @@ WORKLOADS = {
     "rows": rows_of,
     "strays": strays_of,
     "rooms": rooms_of,
+    "cuts": cuts_of,
 }
 
 __all__ = ["WORKLOADS", "Bulk", "Load", "judge", "read_everything", "set_up"]

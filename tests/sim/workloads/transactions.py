@@ -93,8 +93,7 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
 
     async def step(process: int) -> int:
         recorder, tx = load.recorder, begin(client, rng)
-        generation = load.done // (LISTS * LIST_MAX * 4)
-        keys = [f"l{generation}-{i}" for i in rng.sample(range(LISTS), rng.randrange(1, 4))]
+        keys = [f"l{_generation(load)}-{i}" for i in rng.sample(range(LISTS), rng.randrange(1, 4))]
         ops: list[Append | Read] = [Append(k, load.element()) if rng.random() < 0.6 else Read(k) for k in keys]
         recorder.begin("lists", process, Transaction(tuple(ops)))
         reads: list[tuple[int, int, Read]] = []
@@ -122,6 +121,15 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
         return process
 
     return step
+
+
+def list_names(load: Load) -> list[str]:
+    """All lists that there may be."""
+    return [f"l{generation}-{i}" for generation in range(_generation(load) + 1) for i in range(LISTS)]
+
+
+def _generation(load: Load) -> int:
+    return load.done // (LISTS * LIST_MAX * 4)
 
 
 def _elements(held: bytes | None) -> tuple[int, ...]:

@@ -1,0 +1,57 @@
+"""What a client asks of the past: a cut, and that it be kept for as long as it reads there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.client.calls import Call, Item, unexpected
+from engine.protocol.requests import Cut, Done, KeepCut, Reply, Request, TakeCut
+from rebalance.table import Topology
+from wal.ids import NO_ERA, Era
+
+
+class TakeCutCall(Call):
+    """Take a cut, of which `cut` is the name then. `topology`: the newest that the client has seen."""
+
+    def __init__(self, holder: bytes, topology: Callable[[], Topology | None]) -> None:
+        self.holder = holder
+        self._topology = topology
+        self.cut: Era = NO_ERA
+
+    def partitions(self, count: int) -> list[int]:
+        """The first that is not LOST: its primary numbers the cuts."""
+        top = self._topology()
+        placements = top.placements if top is not None else ()
+        return [next((number for number, placed in enumerate(placements) if not placed.lost), 0)]
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Ask for it."""
+        return TakeCut(request_id, self.holder, self.within_ms)
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Note which it is."""
+        if not isinstance(reply, Cut):
+            raise unexpected(reply)
+        self.cut = reply.cut
+
+
+class KeepCutCall(Call):
+    """Whoever reads at a cut lives, or is done (`over`): said to all primaries."""
+
+    def __init__(self, cut: Era, holder: bytes, *, over: bool = False) -> None:
+        self.cut = cut
+        self.holder = holder
+        self.over = over
+
+    def partitions(self, count: int) -> list[int]:
+        """All of them."""
+        return list(range(count))
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Tell the primary of some."""
+        return KeepCut(request_id, self.cut, self.holder, self.over)
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Nothing to note."""
+        if not isinstance(reply, Done):
+            raise unexpected(reply)

@@ -1,0 +1,115 @@
+"""Reads at a cut of the whole database, at the primary of what is read.
+
+What a partition holds at a cut does not change any more, once all that was under way when its primary entered the era is
+over: that is waited for. Whether this node is still primary need not be asked, as it must for a read of what is there now:
+it was when the cut was taken, and what came before the cut has come to be here; or, where the next primary is to end it, is
+waited for in vain, until this node knows of that one and says that the snapshot is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.data.cuts import Cuts, Lease
+from engine.data.scans import Scanning
+from engine.protocol.requests import KEYS_AT_ONCE, Get, Rows, Scan, Values
+from engine.state.store import Page
+from engine.turn.core import Core
+from engine.turn.desk import Desk
+from engine.turn.events import SessionId
+from rebalance.ports import WORK_MAX
+from wal.ids import Fragment, partition_of
+from wal.probe import probe
+
+VALUES_BYTES_MAX = 32 << 20
+"""As for a read of what is there now."""
+
+
+class CutReads:
+    """What one node answers of the past."""
+
+    def __init__(self, core: Core, desk: Desk, cuts: Cuts) -> None:
+        self.core = core
+        self.desk = desk
+        self.cuts = cuts
+
+    def on_get(self, session: SessionId, request: Get) -> None:
+        """The values that keys had."""
+        core, namespace = self.core, request.namespace
+        assert core.topology is not None
+        partitions = core.topology.partitions
+        places = [(partition_of(key, partitions), key) for key in request.keys[:KEYS_AT_ONCE]]
+        lease = self._readable(session, request, dict.fromkeys(number for number, _ in places))
+        if lease is None:
+            return
+        values: list[tuple[int, int, bytes | None]] = []
+        size = 0
+        for number, key in places:
+            held = self.cuts.kept.at(lease.cut, (namespace, number), key)
+            if held is None or held.value is None:
+                values.append((core.local[number].epoch, 0, None))
+                continue
+            size += len(held.value)
+            if size > VALUES_BYTES_MAX and values:
+                break
+            values.append((held.epoch, held.counter, held.value))
+        core.work += len(values)
+        self.desk.reply(session, Values(request.id, values, core.version_number))
+
+    def on_scan(self, session: SessionId, request: Scan) -> None:
+        """The rows that partitions had."""
+        lease = self._readable(session, request, request.partitions)
+        if lease is None:
+            return
+        cut, kept, store = lease.cut, self.cuts.kept, self.core.replica.store
+
+        def page(name: Fragment, start: bytes, limit: int) -> Page:
+            return kept.page(cut, name, store.page(name, start, limit))
+
+        self._go_on(session, request, Scanning(request, page))
+
+    def _go_on(self, session: SessionId, request: Scan, scan: Scanning) -> None:
+        core = self.core
+        if self._readable(session, request, request.partitions) is None:
+            return
+        core.work += scan.go_on(max(WORK_MAX - core.work, WORK_MAX // 10), _never)
+        if scan.done:
+            self.desk.reply(session, Rows(request.id, scan.keys, scan.values, scan.more))
+        else:
+            core.resume(lambda: self._go_on(session, request, scan))
+
+    def _readable(self, session: SessionId, request: Get | Scan, numbers: Iterable[int]) -> Lease | None:
+        """The lease, if all of these partitions can be read at it now; if not, it was answered, or waits."""
+        core = self.core
+        lease = self.cuts.leases.get(request.cut)
+        for number in numbers:
+            local = core.local[number]
+            if not local.mine:
+                if local.placement.lost:
+                    self.desk.refuse_lost(session, request.id, number)
+                else:
+                    self.desk.remap(session, request.id)
+                return None
+            if lease is None or not lease.sealed or number in lease.lost:
+                self.cuts.refuse(session, request.id, request.cut)
+                return None
+        assert lease is not None, "whoever asks asks for something"
+        self.cuts.renew(lease)
+        if lease.open:
+            for number in numbers:
+                if number in lease.open:
+                    probe("cut.waited_for_what_was_under_way")
+                    lease.waiting.setdefault(number, []).append(lambda: self._ask_again(session, request))
+                    return None
+        return lease
+
+    def _ask_again(self, session: SessionId, request: Get | Scan) -> None:
+        for still, wanted in self.desk.still_wanted([(session, request, self.core.now)]):
+            if isinstance(wanted, Get):
+                self.on_get(still, wanted)
+            elif isinstance(wanted, Scan):
+                self.on_scan(still, wanted)
+
+
+def _never(_: int, __: bytes, ___: bytes | None) -> bool:
+    return False

@@ -1,0 +1,282 @@
+"""Eras: on which side of a cut of the whole database each thing that is decided lies. The part of every member.
+
+Every node has an era, which only grows. A write in one partition is of the era that its primary had when it issued it; a
+transaction in several, of the greatest era of its votes. Whoever hears of a greater era enters it. The cut e is all that is
+of an era before e, and reading at it is reading the newest versions of such an era.
+
+Entering an era means three things, all at once. What is under way is noted: nothing else can still come to be of an era
+before this one. What is overwritten from now on is kept (a lease). And the answers to clients are held, until all members
+are known to have entered it (`engine.data.rounds`): so nobody has been told of anything of the new era when something can
+still happen in the old one, and the cut lies at one moment. `docs/cut.md` is the whole argument.
+
+Nothing of this is on disk, or on other copies. A lease of a partition ends with its primary's reign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import assert_never, get_args
+
+from engine.data.kept import Kept, Rows
+from engine.messages import Entered, EnterEra, SealCut, Sealed
+from engine.messages.cuts import ToCuts
+from engine.protocol.requests import Code, Done, KeepCut
+from engine.turn.core import Core
+from engine.turn.desk import Desk
+from engine.turn.events import SessionId
+from rebalance.partition import LocalPartition
+from rebalance.ports import MS, Operation, may_act
+from rebalance.rule import NewMap, Rule
+from wal import records as r
+from wal.ids import DECISIONS, NO_ERA, Era, NodeId, TxId
+from wal.probe import probe
+
+WITHHELD_MS = 1_000
+"""Answers are held for so long at most. Where it was longer, the cut is not handed out."""
+LEASE_MS = 10_000
+"""A cut that nobody has read at, and whose reader has not been heard of, is let go after so long."""
+
+
+class Lease:
+    """What this node knows of one cut. `open`: what may yet come to be of it, by partition; `lost`: where it is."""
+
+    __slots__ = ("cut", "holders", "lost", "open", "released", "sealed", "until", "waiting")
+
+    def __init__(self, cut: Era) -> None:
+        self.cut = cut
+        self.sealed = False  # all members have entered the era, and held their answers till then
+        self.released = False  # this one did not
+        self.until = 0
+        self.holders: dict[bytes, None] = {}
+        self.open: dict[int, dict[object, None]] = {}
+        self.lost: dict[int, None] = {}
+        self.waiting: dict[int, list[Callable[[], None]]] = {}
+
+
+class Cuts(Rule):
+    """The eras, leases and held answers of one node."""
+
+    takes = get_args(ToCuts)
+
+    def __init__(self, core: Core, desk: Desk) -> None:
+        super().__init__()
+        self.core = core
+        self.desk = desk
+        self.kept = Kept(core.replica.store.get)
+        self.leases: dict[Era, Lease] = {}
+        self.dropped = NO_ERA  # the last cut that was given up for its size
+        self.under_way: Callable[[], Iterable[Operation]] = tuple  # what was issued here and does not count yet
+        self.in_doubt: Callable[[], Iterable[tuple[TxId, int]]] = tuple  # what is prepared where this node leads
+        self._watched: dict[Operation, list[Lease]] = {}
+        self._withheld_until: int | None = None
+        core.replica.kept = self.kept
+
+    # Eras.
+
+    def hear(self, era: Era) -> None:
+        """Something of this era was heard of."""
+        if era > self.core.era:
+            self._enter(era)
+
+    def _enter(self, era: Era) -> None:
+        core = self.core
+        probe("cut.entered")
+        core.era = era
+        for lease in [lease for lease in self.leases.values() if not lease.sealed]:
+            self._end(lease)  # its round was given up, or would find now that it is
+        lease = self.leases[era] = Lease(era)
+        for operation in self.under_way():
+            lease.open.setdefault(operation.partition, {})[operation] = None
+            self._watch(operation, lease)
+        for tx, number in self.in_doubt():
+            lease.open.setdefault(number, {})[tx] = None
+        core.work += len(lease.open) // 4
+        self.kept.begin(era)
+        self._withheld_until = core.now + WITHHELD_MS * MS
+        self.desk.withholding = True
+        lease.until = core.now + 2 * WITHHELD_MS * MS
+        self.alarm.by(self._withheld_until)
+
+    def _watch(self, operation: Operation, lease: Lease) -> None:
+        leases = self._watched.get(operation)
+        if leases is None:
+            leases = self._watched[operation] = []
+            operation.counted = partial(self._over, operation, operation.counted)
+            operation.abandoned = partial(self._over, operation, operation.abandoned)
+        leases.append(lease)
+
+    def _over(self, operation: Operation, then: Callable[[], None]) -> None:
+        """Something that was issued before a cut counts now, or never will from here."""
+        then()
+        for lease in self._watched.pop(operation):
+            self._close(lease, operation.partition, operation)
+
+    def _close(self, lease: Lease, number: int, what: object) -> None:
+        left = lease.open.get(number, {})
+        left.pop(what, None)
+        if not left:
+            lease.open.pop(number, None)
+            for go_on in lease.waiting.pop(number, ()):
+                go_on()
+
+    # What is applied.
+
+    def keep(self, write: r.Write, era: Era) -> None:
+        """A write of this era counts, and is about to be applied."""
+        if self.kept and write.namespace != DECISIONS:
+            self.kept.keep(write, era)
+            self._bound()
+
+    def outcome(self, prepare: r.Prepare | None, era: Era, *, commit: bool) -> None:
+        """A transaction of this era ends in one partition: what it has prepared there is about to be applied.
+
+        An era that nobody knows any more may be on either side of the cuts that were taken while it was prepared: these
+        cannot be read here. It is on the new side of all that came before.
+        """
+        if prepare is None or not self.leases:
+            return
+        number = prepare.partition
+        if commit and era == NO_ERA:
+            for lease in self.leases.values():
+                if prepare.tx in lease.open.get(number, ()):
+                    probe("cut.lost_with_an_era")
+                    self._lose(lease, number)
+            era = self.core.era
+        if commit:
+            for write in prepare.writes:
+                self.keep(write, era)
+
+    def ended(self, tx: TxId, number: int) -> None:
+        """A transaction is not in doubt any more in a partition, and what came of it can be read there."""
+        for lease in list(self.leases.values()):
+            if tx in lease.open.get(number, ()):
+                self._close(lease, number, tx)
+
+    def _bound(self) -> None:
+        """The cuts that keep too much go, the oldest first."""
+        while self.kept.bytes > self.core.settings.cut_bytes_max and self.leases:
+            probe("cut.too_old")
+            cut = min(self.leases)
+            self.dropped = max(self.dropped, cut)
+            self._end(self.leases[cut])
+
+    # Leases.
+
+    def lose(self, number: int) -> None:
+        """What this node has of a partition did not come to be under its eyes."""
+        for lease in list(self.leases.values()):
+            self._lose(lease, number)
+
+    def _lose(self, lease: Lease, number: int) -> None:
+        lease.lost[number] = None
+        lease.open.pop(number, None)
+        for go_on in lease.waiting.pop(number, ()):
+            go_on()
+
+    def _end(self, lease: Lease) -> None:
+        """Nobody reads at a cut any more."""
+        del self.leases[lease.cut]
+        for gone in self.kept.end(lease.cut):
+            self.core.in_pieces(_let_go(gone))
+        for waiting in list(lease.waiting.values()):
+            for go_on in waiting:
+                go_on()
+
+    def renew(self, lease: Lease) -> None:
+        """Somebody reads at a cut."""
+        lease.until = self.core.now + LEASE_MS * MS
+
+    def on_keep(self, session: SessionId, request: KeepCut) -> None:
+        """A reader lives, or is done."""
+        lease = self.leases.get(request.cut)
+        if lease is None:
+            self.refuse(session, request.id, request.cut)
+            return
+        if not request.over:
+            self.renew(lease)
+        elif lease.sealed:
+            lease.holders.pop(request.holder, None)
+            if not lease.holders:
+                self._end(lease)
+        self.desk.reply(session, Done(request.id))
+
+    def refuse(self, session: SessionId, request_id: int, cut: Era) -> None:
+        """A cut cannot be read here."""
+        if cut <= self.dropped:
+            limit = self.core.settings.cut_bytes_max
+            said = (
+                f"more than {limit} bytes (`cut_bytes_max`) were overwritten since this snapshot began: begin another one"
+            )
+            self.desk.refuse(session, request_id, Code.SNAPSHOT_TOO_OLD, said, retryable=True)
+            return
+        said = f"node {self.core.node} has not kept this snapshot: it was moved, restarted, or not asked for too long"
+        self.desk.refuse(session, request_id, Code.SNAPSHOT_LOST, f"{said}; begin another one", retryable=True)
+
+    # Rounds.
+
+    def on(self, sender: NodeId, message: ToCuts) -> None:
+        """What is said by whoever takes a cut."""
+        core = self.core
+        if not may_act(core, message.version):
+            return
+        match message:
+            case EnterEra(version, era):
+                self.hear(era)
+                if era in self.leases:
+                    core.send(sender, Entered(version, era))
+            case SealCut(version, cut, holders):
+                core.send(sender, Sealed(version, cut, self._seal(cut, holders)))
+            case _:
+                assert_never(message)
+
+    def _seal(self, cut: Era, holders: list[bytes]) -> bool:
+        """All members have entered an era: whether it can be read at here, and nothing was told in between."""
+        lease = self.leases.get(cut)
+        if lease is None or lease.released:
+            probe("cut.answers_were_given")
+            return False
+        if not lease.sealed:
+            lease.sealed = True
+            lease.holders = dict.fromkeys(holders)
+            self.renew(lease)
+            self.alarm.by(lease.until)
+        if self.core.era == cut:
+            self._give()
+        return True
+
+    def _give(self) -> None:
+        """What clients are to be told is told from now on, and first what was not."""
+        self._withheld_until = None
+        self.desk.withholding = False
+
+    # Topology and time.
+
+    def activated(self, local: LocalPartition) -> None:
+        """This node begins to lead a partition: what it issues again is of no era that it knows."""
+        self.lose(local.number)
+
+    def switch(self, new: NewMap) -> None:
+        """A new topology: what has another primary, or another epoch, cannot be read at the cuts of before."""
+        for local in new.changed if self.leases else ():
+            self.lose(local.number)
+
+    def tick(self) -> None:
+        """Held answers are given in any case; a cut that nobody reads at is let go."""
+        now = self.core.now
+        self.alarm.off()
+        if self._withheld_until is not None and self.alarm.is_due(self._withheld_until, now):
+            probe("cut.held_too_long")
+            self._give()
+            for lease in self.leases.values():
+                lease.released = lease.released or not lease.sealed
+        for lease in list(self.leases.values()):
+            if self.alarm.is_due(lease.until, now):
+                probe("cut.expired")
+                self._end(lease)
+
+
+def _let_go(rows: Rows) -> Iterator[int]:
+    while rows:
+        _, of = rows.popitem()
+        yield len(of) // 20

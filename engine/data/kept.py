@@ -1,0 +1,141 @@
+"""What was overwritten since a cut was taken, for as long as somebody reads at it.
+
+```
+ rows at cut A  =  what A keeps, else what B keeps, else what C keeps, else what is there now
+                        A < B < C: cuts that are read at, oldest first
+```
+
+A row that is overwritten is kept once: for the newest cut that is older than the write. Whoever reads at an older one
+finds it by looking on from there. So a write costs what it overwrites, however many cuts there are, and nothing if there
+is none. The oldest cut goes with all that it keeps; of one in between, what an older one has not is handed to that.
+
+A primary applies its writes of a key mostly in the order of their counters, which is that of their eras. One that comes to
+count late, after another one that was issued later, is no row any more: but it is what a cut between the two has.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable
+from typing import TypeAlias
+
+from engine.state.store import ROW_OVERHEAD_BYTES, Entry, Page, Row
+from wal import records as r
+from wal.ids import Era, Fragment
+
+FOLDED_MAX = 2_000
+"""So many rows are handed to an older cut at once; more stay where they are until the older one goes."""
+
+Rows: TypeAlias = dict[Fragment, dict[bytes, Entry | None]]
+"""Of each key what it had; None: nothing."""
+
+
+class Kept:
+    """What one node keeps of its rows, by cut. `get` reads what is there now."""
+
+    def __init__(self, get: Callable[[Fragment, bytes], Entry | None]) -> None:
+        self._get = get
+        self._eras: list[Era] = []  # of cuts, ascending; some may be over, and stand between others that are not
+        self._rows: dict[Era, Rows] = {}
+        self._over: dict[Era, None] = {}
+        self._bytes: dict[Era, int] = {}
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._eras)
+
+    def __contains__(self, fragment: object) -> bool:
+        """Whether anything is kept of a fragment: none of its deletes may be forgotten."""
+        return any(fragment in rows for rows in self._rows.values())
+
+    def begin(self, cut: Era) -> None:
+        """From now on keep what is overwritten by what is not older than this cut."""
+        insort(self._eras, cut)
+        self._rows[cut] = {}
+        self._bytes[cut] = 0
+
+    def end(self, cut: Era) -> list[Rows]:
+        """Nobody reads at a cut any more; what is not needed now, to be let go of piece by piece."""
+        self._over[cut] = None
+        self._fold(cut)
+        gone: list[Rows] = []
+        while self._eras and self._eras[0] in self._over:
+            gone.append(self._drop(self._eras[0]))
+        return gone
+
+    def _drop(self, cut: Era) -> Rows:
+        self._eras.remove(cut)
+        self._over.pop(cut)
+        self.bytes -= self._bytes.pop(cut)
+        return self._rows.pop(cut)
+
+    def _fold(self, cut: Era) -> None:
+        """Hand what is kept for a cut that is over to the one before it, if that is little."""
+        at = self._eras.index(cut)
+        rows = self._rows[cut]
+        if not at or sum(map(len, rows.values())) > FOLDED_MAX:
+            return
+        before = self._eras[at - 1]
+        for name, of in rows.items():
+            older = self._rows[before].setdefault(name, {})
+            for key, held in of.items():
+                if key not in older:
+                    older[key] = held
+                    self._weigh(before, key, held)
+        self._drop(cut)
+
+    def keep(self, write: r.Write, era: Era) -> None:
+        """A write of this era is about to be applied: keep what it overwrites, where somebody may want to read it."""
+        at = bisect_right(self._eras, era)
+        name = write.fragment
+        newer = [of for cut in self._eras[at:] if (of := self._rows[cut].get(name)) is not None]
+        if not at and not newer:
+            return
+        mine = self._rows[self._eras[at - 1]].setdefault(name, {}) if at else None
+        counter = write.start
+        for key, value in zip(write.keys, write.values, strict=True):
+            counter += 1
+            late = next((of for of in newer if key in of), None)
+            held = late[key] if late is not None else None
+            if late is not None and held is not None and (held.epoch, held.counter) >= (write.epoch, counter):
+                continue
+            if mine is not None and key not in mine:
+                if late is None:
+                    held = self._get(name, key)
+                mine[key] = held
+                self._weigh(self._eras[at - 1], key, held)
+            if late is not None:
+                late[key] = Entry(write.epoch, counter, value)
+
+    def _weigh(self, cut: Era, key: bytes, held: Entry | None) -> None:
+        size = ROW_OVERHEAD_BYTES + len(key) + (len(held.value) if held is not None and held.value is not None else 0)
+        self._bytes[cut] += size
+        self.bytes += size
+
+    def _from(self, cut: Era, name: Fragment) -> list[dict[bytes, Entry | None]]:
+        """What is kept of a fragment for a cut and those after it."""
+        at = bisect_right(self._eras, cut) - 1
+        return [of for later in self._eras[at:] if (of := self._rows[later].get(name)) is not None]
+
+    def at(self, cut: Era, name: Fragment, key: bytes) -> Entry | None:
+        """What a key had at a cut."""
+        for of in self._from(cut, name):
+            if key in of:
+                return of[key]
+        return self._get(name, key)
+
+    def page(self, cut: Era, name: Fragment, page: Page) -> Page:
+        """A page of what is there now, with the rows as they were at a cut. Each key of then has a row or a tombstone."""
+        kept = self._from(cut, name)
+        if not kept:
+            return page
+        rows: list[Row] = []
+        for key, entry in page.rows:
+            held: Entry | None = entry
+            for of in kept:
+                if key in of:
+                    held = of[key]
+                    break
+            if held is not None:
+                rows.append((key, held))
+        return Page(rows, page.next, page.work + len(page.rows) // 4)

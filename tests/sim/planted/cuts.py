@@ -1,0 +1,100 @@
+"""Faults in cuts: of the withheld answers, of what is noted when an era is entered, of what is kept and carried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from engine.data.cuts import Cuts
+from engine.messages import Finish
+from tests.sim.machine import Machine
+from tests.sim.planted.fault import Faults, around, replace
+from wal import records as r
+from wal.ids import NO_ERA, Era, NodeId
+
+CUTS = Faults()
+
+
+def _cuts(machine: Machine) -> Cuts:
+    assert machine.node is not None
+    return machine.node.cuts
+
+
+@CUTS.fault("11")
+def answers_are_given_while_an_era_is_entered(machine: Machine) -> None:
+    """A node answers its clients as soon as it has entered an era, while others have yet to."""
+    assert machine.node is not None
+    desk = machine.node.desk
+
+    def flush(original: Callable[[], None]) -> None:
+        desk.withholding = False
+        original()
+
+    around(desk, "flush", flush)
+
+
+@CUTS.fault("11")
+def what_does_not_count_yet_is_not_noted(machine: Machine) -> None:
+    """A cut is read although what was issued before it does not count yet."""
+    replace(_cuts(machine), "under_way", tuple)
+
+
+@CUTS.fault("11")
+def what_is_prepared_is_not_noted(machine: Machine) -> None:
+    """A cut is read although a transaction of before it has no outcome yet."""
+    replace(_cuts(machine), "in_doubt", tuple)
+
+
+@CUTS.fault("11")
+def nothing_is_kept_before_a_cut_is_handed_out(machine: Machine) -> None:
+    """What is overwritten between the entering of an era and the cut is not kept."""
+    cuts = _cuts(machine)
+
+    def keep(original: Callable[..., None], write: r.Write, era: Era) -> None:
+        lease = cuts.leases.get(cuts.core.era)
+        if lease is None or lease.sealed:
+            original(write, era)
+
+    around(cuts, "keep", keep)
+
+
+@CUTS.fault("11")
+def an_outcome_is_of_the_era_in_which_it_comes(machine: Machine) -> None:
+    """A transaction is taken to be of the era that its participant has when it hears of the outcome."""
+    assert machine.node is not None
+    participant = machine.node.participant
+
+    def on_finish(original: Callable[..., None], sender: NodeId, message: Finish) -> None:
+        original(sender, msgspec.structs.replace(message, era=participant.core.era))
+
+    around(participant, "on_finish", on_finish)
+
+
+@CUTS.fault("11")
+def an_era_that_nobody_knows_is_guessed(machine: Machine) -> None:
+    """A transaction that was recovered is taken to be newer than every cut that was taken while it was prepared."""
+    cuts = _cuts(machine)
+
+    def outcome(original: Callable[..., None], prepare: r.Prepare | None, era: Era, *, commit: bool) -> None:
+        original(prepare, cuts.core.era if era == NO_ERA else era, commit=commit)
+
+    around(cuts, "outcome", outcome)
+
+
+@CUTS.fault("11")
+def a_cut_outlives_its_primary(machine: Machine) -> None:
+    """A node reads at a cut what it leads only since then, and what was overwritten before is what it finds."""
+    cuts = _cuts(machine)
+
+    def lose(_: int) -> None:
+        pass
+
+    replace(cuts, "lose", lose)
+
+
+@CUTS.fault("11")
+def a_delete_is_forgotten_while_somebody_reads_the_past(machine: Machine) -> None:
+    """A checkpoint drops the tombstones of fragments of which a cut keeps rows."""
+    assert machine.node is not None
+    machine.node.core.replica.kept = ()

@@ -1,0 +1,110 @@
+"""Cuts of the whole database, taken and read at while everything goes wrong.
+
+Each cut is judged as a transaction that only read, and that did so between the moment at which it was asked for and the
+one at which it was handed out, however much later it was read: all that was acknowledged before is in it, and nothing that
+began after. It is read twice, by keys and by scans, at different speeds, and tells the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from engine import errors
+from engine.client.calls import GetCall, ScanCall
+from engine.client.cuts import KeepCutCall, TakeCutCall
+from rebalance.table import Topology
+from tests.sim.checkers.history import Get, Read, ReadBalances, Transaction
+from tests.sim.clients import Client
+from tests.sim.network import MS
+from tests.sim.violation import About, Violation
+from tests.sim.workloads.load import TIMEOUT_NS, Load, Step
+from tests.sim.workloads.single import BATCHED, REGISTERS
+from tests.sim.workloads.transactions import list_names
+from wal.ids import Era, Namespace
+
+READ = ("bank", "lists", "registers", "batches", "rows")
+HOLDER_BYTES = 16
+Rows = dict[bytes, bytes]
+
+
+def cuts_of(load: Load, client: Client, rng: Random) -> Step:
+    """Take a cut, and read all of some namespaces at it, twice."""
+
+    async def step(process: int) -> int:
+        recorder, world = load.recorder, client.world
+        asked = world.now
+        taking = TakeCutCall(rng.randbytes(HOLDER_BYTES), topology_of(client))
+        try:
+            await client.call(taking, timeout_ns=TIMEOUT_NS)
+            handed = world.now
+            namespaces = rng.sample(READ, 3)
+            first: dict[Namespace, Rows] = {}
+            for namespace in namespaces:
+                first[namespace] = await scanned(client, namespace, taking.cut, rng.choice([2, 10, 500]))
+                await client.pause(rng.choice([1, 50, 700]) * MS)
+            for namespace in reversed(namespaces):
+                await _again(client, namespace, taking.cut, first[namespace], rng)
+            await client.call(KeepCutCall(taking.cut, taking.holder, over=True), timeout_ns=TIMEOUT_NS)
+        except errors.Error as error:
+            recorder.told(error)
+            return process
+        _record(load, asked, handed, first)
+        return process
+
+    return step
+
+
+def topology_of(client: Client) -> Callable[[], Topology | None]:
+    """The newest map that a client has seen."""
+    return lambda: client.router.topology
+
+
+async def scanned(client: Client, namespace: Namespace, cut: Era, limit: int) -> Rows:
+    """All rows of a namespace at a cut."""
+    rows: Rows = {}
+    start: bytes | None = b"\0"
+    while start is not None:
+        page = await client.call(ScanCall(namespace, start, None, limit, cut=cut), timeout_ns=TIMEOUT_NS)
+        rows |= dict(page.rows)
+        start = page.next_start
+    return rows
+
+
+async def _again(client: Client, namespace: Namespace, cut: Era, first: Rows, rng: Random) -> None:
+    """Read what was found once more, and a few keys that may have come since; raise Violation if it is another."""
+    if rng.random() < 0.5:
+        second = await scanned(client, namespace, cut, rng.choice([3, 1_000]))
+    else:
+        now = await client.call(ScanCall(namespace, b"\0", None, 1_000), timeout_ns=TIMEOUT_NS)
+        keys = list(dict.fromkeys([*first, *(key for key, _ in now.rows)]))
+        if not keys:
+            return
+        found = await client.call(GetCall(namespace, keys, cut=cut), timeout_ns=TIMEOUT_NS)
+        second = {key: value for key, (_, _, value) in zip(keys, found.values, strict=True) if value is not None}
+    differ = sorted(key for key in {**first, **second} if first.get(key) != second.get(key))
+    if differ:
+        raise Violation(
+            "cut",
+            f"{namespace} at {cut} was read twice: {[(key, first.get(key), second.get(key)) for key in differ[:4]]}",
+            About(keys=tuple(differ)),
+        )
+
+
+def _record(load: Load, asked: int, handed: int, found: dict[Namespace, Rows]) -> None:
+    """What was read, as of the time in which the cut was taken."""
+    recorder = load.recorder
+    for namespace, rows in found.items():
+        match namespace:
+            case "bank":
+                recorder.read("bank", asked, handed, ReadBalances({k.decode(): int(v) for k, v in rows.items()}))
+            case "lists":
+                held = {key.decode(): tuple(map(int, value.split())) for key, value in rows.items()}
+                told = tuple(Read(key, held.get(key, ())) for key in dict.fromkeys([*list_names(load), *held]))
+                recorder.read("lists", asked, handed, Transaction(told))
+            case "registers" | "batches":
+                for name in REGISTERS if namespace == "registers" else BATCHED:
+                    value = rows.get(name.encode())
+                    recorder.read(namespace, asked, handed, Get(name, int(value) if value is not None else None))
+            case _:
+                pass
