@@ -17,7 +17,7 @@ from rebalance.steps import Step
 from rebalance.table import Placement, Topology
 from tests.conversations.names import Names, key_name
 from wal import records as r
-from wal.ids import DECISIONS, TxId, fragment_name
+from wal.ids import DECISIONS, MINOR_BITS, Era, TxId, fragment_name
 from wal.records import kind_of as record_kind
 
 Pairs = Iterable[tuple[int, int]]
@@ -167,6 +167,12 @@ class Speech:
                 return " ".join(map(_number, sequences))
             case m.Confirm(_, sequence) | m.Confirmed(_, sequence):
                 return _number(sequence)
+            case m.EnterEra(_, era) | m.Entered(_, era):
+                return _era(era)
+            case m.SealCut(_, cut):
+                return _era(cut)
+            case m.Sealed(_, cut, held):
+                return f"{_era(cut)}{'' if held else ' too late'}"
             case m.AskTail(_, copies):
                 return "; ".join(_tail(copy) for copy in copies)
             case m.Tail(_, copies):
@@ -230,6 +236,8 @@ class Speech:
                 return f"{len(keys)} rows{' and more' if more else ''}{at}"
             case q.Table(_, version):
                 return str(version)
+            case q.Cut(_, cut):
+                return _era(cut)
             case q.Report():
                 return "done"
             case _:
@@ -301,6 +309,10 @@ def _value(epoch: int, counter: int, value: bytes | None) -> str:
 
 def _version(topology: bytes) -> str:
     return str(topologies.decode(topology).version) if topology else "-"
+
+
+def _era(era: Era) -> str:
+    return f"era {era[0] >> MINOR_BITS}.{era[0] & (1 << MINOR_BITS) - 1}/{era[1]}"
 
 
 def _number(sequence: int) -> str:

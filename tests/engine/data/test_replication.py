@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from engine.cluster.claims import Claims
-from engine.data.replication import BATCH_BYTES_MAX, PATIENCE_MAX, Replication
+from engine.data.replication import PATIENCE_MAX, Replication
+from engine.data.sizes import BATCH_BYTES_MAX
 from engine.messages import Message, Replicate, Replicated
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore, MemoryStore
