@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
 
+from engine.errors import UsageError
 from engine.turn.settings import Settings
 from tests.support.directories import SEGMENT_BYTES, append, archive, build, copies
 from tests.support.patience import PATIENCE_SECONDS
@@ -19,7 +21,9 @@ from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, story
 from tools.reconcile import Report, Values, check
 from tools.reconcile import spark_job as job
 from tools.reconcile.cli import app
+from tools.reconcile.copies import Rules
 from tools.reconcile.export import export_by_spark
+from tools.reconcile.on_hosts import check_hosts
 from tools.reconcile.on_spark import JobFailed, OnSpark
 from tools.reconcile.session import find_java, session
 from tools.reconcile.tables import SCHEMAS, Table, batches, pieces
@@ -158,6 +162,39 @@ def _the_tables_of_the_data_source(spark: SparkSession, directories: list[str], 
     diff.createOrReplaceTempView("diff")
     ((count,),) = spark.sql("SELECT count(*) FROM diff WHERE array_contains(on, 'n2') AND proof = 'log'").collect()
     assert count == sum("n2" in f.on and f.proof == "log" for f in report.decoded())
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_executors_that_see_one_directory_each_compare_them_where_they_lie(stopped: list[Path], tmp_path: Path) -> None:
+    """Two workers with processes and working directories of their own; in each of these there is one node's directory."""
+    directories = damaged("several rows", stopped, tmp_path / "apart")[:2]
+    urls = [f"foreshore://{node}/proc/self/cwd/data" for node in ("n1", "n2")]
+    rules = Rules(grace_ms=-1, values=Values.FULL)
+    spark = session("local-cluster[2,1,1024]", name="tests")
+    places: list[str] = []
+    try:
+        context = spark.sparkContext
+        with pytest.raises(UsageError, match="no executor sees foreshore://n1/proc/self/cwd/data, foreshore://n2"):
+            check_hosts(context, urls, rules=rules, limit=0, waits=1)
+        places = context.parallelize(directories, 2).barrier().mapPartitions(link_here).collect()
+        assert len(set(places)) == 2, "two executors"
+        report = check_hosts(context, urls, rules=rules, limit=0)
+    finally:
+        spark.stop()
+        for place in places:
+            shutil.rmtree(Path(place).parent, ignore_errors=True)
+    whole = check(directories, values=Values.FULL)
+    assert report.findings_bytes() == whole.findings_bytes()
+    assert [one.path for one in report.summary.directories] == urls
+    assert (report.exit_code, report.summary.keys) == (whole.exit_code, whole.summary.keys)
+
+
+def link_here(paths: Iterable[str]) -> Iterator[str]:
+    """A task that lets its executor see a directory."""
+    for path in paths:
+        Path("data").symlink_to(path)
+    yield os.getcwd()
 
 
 @pytest.mark.spark

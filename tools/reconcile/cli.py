@@ -21,6 +21,7 @@ from engine.errors import Error, UsageError
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
+from tools.reconcile.on_hosts import SCHEME, check_hosts
 from tools.reconcile.on_spark import OnSpark
 from tools.reconcile.page import page_of
 from tools.reconcile.repair_cli import COMMANDS
@@ -135,6 +136,13 @@ def _run(
     recheck: int,
     delay: float,
 ) -> Report:
+    if any(given.startswith(SCHEME) for given in directories):
+        if engine is EngineName.LOCAL:
+            raise UsageError(f"{SCHEME} names directories of the hosts of Spark's executors: add --engine spark")
+        if level is not Level.ROWS or recheck:
+            raise UsageError(f"{SCHEME} directories are compared by sketches of all rows: leave out --level and --recheck")
+        with borrowed(master) as spark:
+            return check_hosts(spark.sparkContext, directories, rules=_rules(values, grace), limit=limit)
     checked = partial(
         check,
         directories,
@@ -154,9 +162,12 @@ def _run(
         return checked(engine=on_spark, shares=parallelism or on_spark.processors)
 
 
+def _rules(values: Values, grace: float | None) -> Rules:
+    return Rules(grace_ms=-1 if grace is None else round(grace * 1000), values=values)
+
+
 def _of_sketches(files: Sequence[str], values: Values, grace: float | None, limit: int, ask: Path | None) -> Report:
-    rules = Rules(grace_ms=-1 if grace is None else round(grace * 1000), values=values)
-    report, asking = check_sketches(files, rules=rules, limit=limit)
+    report, asking = check_sketches(files, rules=_rules(values, grace), limit=limit)
     if asking is not None and ask is not None:
         write_asking(ask, asking)
     return report

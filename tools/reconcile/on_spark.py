@@ -8,7 +8,8 @@ for its first query here. Neither pandas nor pyarrow is needed, and nothing is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from engine.errors import Error
@@ -36,22 +37,29 @@ class OnSpark:
 
     def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
         """One task an item; results in the order of the list. Raises JobFailed."""
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  # there where Spark is
-        from pyspark.errors import PySparkException  # noqa: PLC0415  # as above
-
         if not items:
             return []
-        try:
+        with spark_errors():
             return self._context.parallelize(items, len(items)).map(function).collect()
-        except (Py4JError, PySparkException) as error:
-            if _CRASHED in str(error):  # Spark has no other name for it
-                raise WorkerDied(f"Spark gave up: {_last_words(str(error))}") from error
-            raise JobFailed(f"Spark gave up: {_last_words(str(error))}") from error
 
     @property
     def processors(self) -> int:
         """How many tasks run at a time."""
         return self._context.defaultParallelism
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """What Spark says when tasks fail, as ours. Raises JobFailed, WorkerDied."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  # there where Spark is
+    from pyspark.errors import PySparkException  # noqa: PLC0415  # as above
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        if _CRASHED in str(error):  # Spark has no other name for it
+            raise WorkerDied(f"Spark gave up: {_last_words(str(error))}") from error
+        raise JobFailed(f"Spark gave up: {_last_words(str(error))}") from error
 
 
 def _last_words(told: str) -> str:

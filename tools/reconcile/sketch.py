@@ -162,12 +162,14 @@ class SlicedFragment(msgspec.Struct, frozen=True):
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """What one directory has of what was asked."""
+    """What one directory has of what was asked. `unopened` is why some write of its log could not be opened: then nothing
+    that the log says is the whole of it, and none of this is believed."""
 
     cluster: str
     node: NodeId
     version: Version
     fragments: list[SlicedFragment]
+    unopened: str = ""
 
 
 def bucket_of(key: bytes, depth: int) -> int:
@@ -280,6 +282,7 @@ def slice_of(path: str, asking: Asking) -> Slice:
                 )
                 for name, one in mine.items()
             ],
+            log.unopened,
         )
 
 
@@ -316,11 +319,16 @@ def encoded(thing: Sketch | Slice | Asking) -> bytes:
 
 
 def read_file(path: str) -> Sketch | Slice | Asking:
-    """The inverse. Raises UsageError."""
+    """What a file has. Raises UsageError."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}; name a file of `foreshore reconcile sketch`") from error
+    return decoded(data, path)
+
+
+def decoded(data: bytes, path: str) -> Sketch | Slice | Asking:
+    """The inverse of `encoded`; `path` is where the bytes are from. Raises UsageError."""
     for kind, head in _KINDS.items():
         if data.startswith(head):
             try:

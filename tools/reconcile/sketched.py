@@ -37,7 +37,9 @@ class Sketched:
         self.identity = Identity(format=0, cluster=told.cluster, node=told.node, allocation=told.allocation)
         self.version = max(sketch.version, part.version) if part is not None else sketch.version
         self.topology = told.topology
-        self.unread = sketch.unread
+        self.unread = dict(sketch.unread)
+        if part is not None and part.unopened:
+            self.unread |= {one.of.partition: part.unopened for one in sliced}
         self.leaves: dict[Fragment, Leaves] = {one.view.name: one.leaves for one in sketch.fragments}
         self.sliced: dict[Fragment, SlicedFragment] = {one.of.name: one for one in sliced}
         self.fragments: dict[Fragment, FragmentView] = {one.view.name: one.view for one in sketch.fragments}
@@ -59,6 +61,13 @@ def check_sketches(files: Sequence[str], *, rules: Rules, limit: int = FINDINGS_
                 slices[part.node] = part
             case Asking():
                 raise UsageError(f"{path} has buckets that are asked for: give it to `reconcile rows` on each host")
+    return compare_sketches(sketches, slices, rules=rules, limit=limit)
+
+
+def compare_sketches(
+    sketches: Sequence[Sketch], slices: Mapping[NodeId, Slice], *, rules: Rules, limit: int
+) -> tuple[Report, Asking | None]:
+    """The same, of what is there already."""
     if not sketches:
         raise UsageError("no sketch was given: expected files of `foreshore reconcile sketch`, one per node")
     planned = plan([s.survey for s in sketches], shares=1, rules=rules, limit=limit)

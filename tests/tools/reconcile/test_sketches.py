@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from engine.errors import UsageError
-from engine.state.store import Entry
-from tests.support.directories import copies, replace
-from tests.support.reconciled import DAMAGES, fragment_of
+from engine.state.store import CheckpointImage, Entry
+from engine.state.store_lmdb import LmdbStore
+from tests.support.directories import append, copies, replace
+from tests.support.reconciled import DAMAGES, NOW_MS, fragment_of
 from tools.reconcile import Report, Values, check, in_this_process
 from tools.reconcile.cli import app
 from tools.reconcile.copies import Rules
+from tools.reconcile.on_hosts import Place, places_of
 from tools.reconcile.sketch import Asking, Bucket, Sketch, Slice, encoded, leaves_of, read_file, sketch_of, slice_of
 from tools.reconcile.sketched import check_sketches
+from wal import list_segments
+from wal import records as r
 
 RULES = Rules(grace_ms=-1, values=Values.FULL)
 
@@ -67,6 +72,30 @@ def test_whole_copies_need_no_rows(stopped: list[Path], running: list[Path], tmp
         assert report.summary_bytes() == check([str(path) for path in directories]).summary_bytes()
 
 
+def test_rows_whose_log_cannot_be_opened_are_told_and_not_believed(stopped: list[Path], tmp_path: Path) -> None:
+    """The sketch was made before; nothing that such a log says of the rows is the whole of it."""
+    directories = copies(stopped, tmp_path)
+    namespace, number = name = fragment_of(b"k302")
+    replace(directories[1], name, {b"k302": Entry(1, 1, b"forged")})
+    sketches = [sketch_of(str(path)) for path in directories]
+    files = written(tmp_path, sketches)
+    _, asking = check_sketches(files, rules=RULES)
+    assert asking is not None
+    keys: list[Any] = [7]
+    write = r.Write(namespace, number, 1, sketches[0].fragments[0].view.counter.lwm, keys, [b""])
+    append(directories[0], [r.Update([write])], now_ms=NOW_MS)
+    store = LmdbStore(directories[0] / "store")
+    store.write(CheckpointImage(list_segments(directories[0] / "wal")[-1].last_lsn, {}, {}, {}, cleared=[], rows={}))
+    store.close()
+    slices = [slice_of(str(path), asking) for path in directories]
+    assert [bool(part.unopened) for part in slices] == [True, False, False]
+    report, left = check_sketches([*files, *written(tmp_path, slices)], rules=RULES)
+    unreadable, differs = report.decoded()
+    assert (unreadable.kind, unreadable.partition, unreadable.on) == ("UNREADABLE", number, ["n1"])
+    assert (differs.kind, differs.key, list(differs.copies)) == ("VERSION_MISMATCH", "k302", ["n2", "n3"])
+    assert left is None
+
+
 def test_buckets_add_up() -> None:
     rows = [(b"k%d" % n, Entry(1, n, b"v" if n % 3 else None)) for n in range(1, 500)]
     deep = leaves_of(rows, 5, {0, 1, 31})
@@ -88,6 +117,23 @@ def test_a_file_that_contradicts_itself_is_refused(stopped: list[Path], tmp_path
         Path(path).write_bytes(data.replace(there, instead))
         with pytest.raises(UsageError, match=r"is damaged: .*depth"):
             read_file(path)
+
+
+def test_directories_on_hosts_are_named_by_node_and_path(stopped: list[Path]) -> None:
+    assert [str(place) for place in places_of(["foreshore://n1/data/n1"])] == ["foreshore://n1/data/n1"]
+    for given, refusal in (
+        (["foreshore://n1/a", "/data/n2"], "name all directories that way, or none"),
+        (["foreshore:///a"], "expected foreshore://NODE/PATH"),
+        (["foreshore://n1"], "expected foreshore://NODE/PATH"),
+        (["foreshore://n1/a", "foreshore://n1/b"], "is the second directory of 'n1'"),
+    ):
+        with pytest.raises(UsageError, match=refusal):
+            places_of(given)
+    for node, here in (("n1", True), ("n2", False)):
+        assert Place(node, str(stopped[0])).is_here() is here
+    assert not Place("n1", str(stopped[0] / "nowhere")).is_here()
+    for options in ([], ["--engine", "spark", "--level", "digest"], ["--engine", "spark", "--recheck", "1"]):
+        assert run("check", "foreshore://n1/a", "foreshore://n2/a", *options).exit_code == 2
 
 
 def run(*arguments: object) -> Result:
