@@ -159,7 +159,7 @@ def _run(
         return checked(engine=InChildren(parallelism), shares=parallelism or 1)
     with borrowed(master) as spark:
         on_spark = OnSpark(spark)
-        return checked(engine=on_spark, shares=parallelism or on_spark.processors)
+        return checked(engine=on_spark, shares=parallelism or on_spark.processors, path_of=on_spark.path_of)
 
 
 def _rules(values: Values, grace: float | None) -> Rules:

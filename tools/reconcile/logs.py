@@ -7,11 +7,11 @@ tells what did *not* happen: a partition that was one of a transaction's and nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import msgspec
 
 from rebalance import table as topologies
+from tools.reconcile.fetched import here
 from tools.reconcile.uncollected import uncollected
 from wal import Block, Finding, Owner
 from wal import records as r
@@ -44,7 +44,7 @@ class LogTold(msgspec.Struct):
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """A log to be read up to an LSN, 0: to its end, or the segment of it that begins at one. A `live` node trims it."""
+    """The log of a directory, to be read up to an LSN, 0: to its end; or one segment of it. A `live` node trims it."""
 
     path: str
     owner: Owner
@@ -68,9 +68,8 @@ def read_log(log: Stretch) -> LogTold:
 def read_stretch(log: Stretch) -> Reading:
     """Read a log once, or a segment of it."""
     reading = Reading()
-    for found in skim(
-        Path(log.path), reading.take, log.from_lsn, log.until_lsn or None, owner=log.owner, segment=log.segment
-    ):
+    path = here(log.path) / "wal"
+    for found in skim(path, reading.take, log.from_lsn, log.until_lsn or None, owner=log.owner, segment=log.segment):
         if found.damage:
             reading.lose(found)
     return reading

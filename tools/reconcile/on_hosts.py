@@ -23,10 +23,10 @@ import msgspec
 from engine.errors import CorruptionError, UsageError
 from engine.state.identity import read_identity
 from tools.reconcile.copies import Rules
-from tools.reconcile.on_spark import spark_errors
 from tools.reconcile.report import Report
 from tools.reconcile.sketch import Asking, Sketch, Slice, decoded, encoded, sketch_of, slice_of
 from tools.reconcile.sketched import compare_sketches
+from tools.reconcile.spark_errors import spark_errors
 from wal.ids import NodeId
 
 if TYPE_CHECKING:

@@ -8,25 +8,18 @@ for its first query here. Neither pandas nor pyarrow is needed, and nothing is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from engine.errors import Error
-from tools.reconcile.children import WorkerDied
+from tools.reconcile.fetched import SEPARATOR, fetch
+from tools.reconcile.spark_errors import spark_errors
+from tools.reconcile.survey import FILE, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 A = TypeVar("A")
 B = TypeVar("B")
-
-
-_CRASHED = "Python worker exited unexpectedly"
-
-
-class JobFailed(Error):
-    """Spark could not run the tasks; the message has what it said last."""
 
 
 class OnSpark:
@@ -42,28 +35,13 @@ class OnSpark:
         with spark_errors():
             return self._context.parallelize(items, len(items)).map(function).collect()
 
+    def path_of(self, given: str) -> str:
+        """A path that every executor sees, or a URL whose directory each of them will have fetched."""
+        if SEPARATOR in given and not given.startswith(FILE):
+            return fetch(self._context, given)
+        return local_path(given)
+
     @property
     def processors(self) -> int:
         """How many tasks run at a time."""
         return self._context.defaultParallelism
-
-
-@contextmanager
-def spark_errors() -> Iterator[None]:
-    """What Spark says when tasks fail, as ours. Raises JobFailed, WorkerDied."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  # there where Spark is
-    from pyspark.errors import PySparkException  # noqa: PLC0415  # as above
-
-    try:
-        yield
-    except (Py4JError, PySparkException) as error:
-        if _CRASHED in str(error):  # Spark has no other name for it
-            raise WorkerDied(f"Spark gave up: {_last_words(str(error))}") from error
-        raise JobFailed(f"Spark gave up: {_last_words(str(error))}") from error
-
-
-def _last_words(told: str) -> str:
-    """The line of a Java or Python stack trace that says what happened."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(("at ", "...", "File ", "Traceback", "Caused by: java.lang"))]
-    return next((line for line in said if "Error" in line or "Exception" in line), said[0] if said else "no reason given")

@@ -48,6 +48,7 @@ def check(
     level: Level = Level.ROWS,
     recheck: int = 0,
     delay_seconds: float = 0.0,
+    path_of: Callable[[str], str] = local_path,
 ) -> Report:
     """Compare the copies in the data directories of one cluster's nodes. Raises UsageError.
 
@@ -55,12 +56,13 @@ def check(
     `grace_seconds`: what a log's last seconds touched counts as under way; None: ten where a node runs, else none.
     `limit`: findings that the report keeps; all are counted. `only`: these partitions; none given: all. `level`: with
     `digest` the rows of a fragment are read only if its digests, or its counters, differ. `recheck`: so often at most keys
-    that could not be compared are looked at again, and only those, each time after `delay_seconds`. Where a worker dies,
-    the pages of all stores are walked, and it begins again without those that are damaged.
+    that could not be compared are looked at again, and only those, each time after `delay_seconds`. `path_of` is how a
+    given name is made a path for the engine's tasks. Where a worker dies, the pages of all stores are walked, and it begins
+    again without those that are damaged.
     """
     if not directories:
         raise UsageError("no directory was given: expected the data directories of a cluster's nodes")
-    paths = [local_path(given) for given in directories]
+    paths = [path_of(given) for given in directories]
     doubled = next((path for at, path in enumerate(paths) if path in paths[:at]), None)
     if doubled is not None:
         raise UsageError(f"{doubled} was given twice: name one directory per node")

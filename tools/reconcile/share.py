@@ -21,6 +21,7 @@ from rebalance.table import Placement
 from tools.reconcile.compare import core_of, cut_of
 from tools.reconcile.copies import Copy, Level
 from tools.reconcile.evidence import ask, attributed
+from tools.reconcile.fetched import here
 from tools.reconcile.findings import Finding, Kind
 from tools.reconcile.plan import Range, Share
 from tools.reconcile.task import Read, ShareResult, Task
@@ -56,13 +57,13 @@ def check_share(share: Share) -> ShareResult:
 def open_share(path: str, partitions: Sequence[int]) -> tuple[State | None, dict[int, str]]:
     """One directory's share, without the partitions of it that do not fold; and these, with the reason."""
     try:
-        return read_directory(path, partitions=partitions, tolerant=True), {}
+        return read_directory(here(path), partitions=partitions, tolerant=True), {}
     except DoesNotFold:
         unread = _not_folding(path, partitions)
     except CorruptionError as error:
         unread = dict.fromkeys(partitions, str(error))
     rest = set(partitions) - set(unread)
-    return (read_directory(path, partitions=rest, tolerant=True) if rest else None), unread
+    return (read_directory(here(path), partitions=rest, tolerant=True) if rest else None), unread
 
 
 def log_rows(
@@ -90,7 +91,7 @@ def log_rows(
 def _not_folding(path: str, partitions: Sequence[int]) -> dict[int, str]:
     """Halve until the partitions that do not fold stand alone."""
     try:
-        read_directory(path, partitions=partitions, tolerant=True).close()
+        read_directory(here(path), partitions=partitions, tolerant=True).close()
     except DoesNotFold as error:
         if len(partitions) == 1:
             return {partitions[0]: str(error)}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,13 +21,14 @@ from engine.offline.refusals import DoesNotFold
 from engine.state.identity import read_identity
 from rebalance.table import Topology
 from tools.reconcile.copies import Level
+from tools.reconcile.fetched import SEPARATOR, here
 from tools.reconcile.logs import LogTold, Reading, Stretch, read_log, read_stretch
 from tools.reconcile.summed import Summed, summed_up
 from tools.reconcile.uncollected import uncollected
 from wal import parts
 from wal.ids import DECISIONS, Fragment, NodeId, TxId
 
-_FILE = "file://"
+FILE = "file://"
 SPLITS = 64
 """Into so many ranges of keys a heavy fragment may be cut."""
 
@@ -87,7 +87,7 @@ def surveys_of(run: Callable[..., list[Any]], looks: Sequence[Look]) -> list[Sur
     read: dict[str, Reading] = {}
     for piece, reading in zip(pieces, run(read_stretch, pieces), strict=True):
         read[piece.path] = read[piece.path].then(reading) if piece.path in read else reading
-    told = {at: read.get(str(Path(found[at].path) / "wal"), Reading()).told() for at in whole}
+    told = {at: read.get(found[at].path, Reading()).told() for at in whole}
     # Who is silent in one segment may have spoken in another one; and a log may have been trimmed meanwhile.
     doubtful = [at for at in whole if told[at].damage or any(tx.silent for tx in told[at].transactions.values())]
     told |= dict(zip(doubtful, run(read_log, [log_of(found[at]) for at in doubtful]), strict=True))
@@ -100,13 +100,13 @@ def survey(look: Look) -> Survey:
     path, brief = look.path, look.level is Level.DIGEST
     try:
         try:
-            state = read_directory(path, namespaces=None if brief else (DECISIONS,), tolerant=True)
+            state = read_directory(here(path), namespaces=None if brief else (DECISIONS,), tolerant=True)
         except DoesNotFold:
             if not brief:
                 raise
-            brief, state = False, read_directory(path, namespaces=(DECISIONS,), tolerant=True)
+            brief, state = False, read_directory(here(path), namespaces=(DECISIONS,), tolerant=True)
         with state:
-            live = is_live(path)
+            live = is_live(here(path))
             decisions = [
                 (name[1], tx, entry.value)
                 for name in sorted(state.fragments)
@@ -129,7 +129,7 @@ def survey(look: Look) -> Survey:
                 now_ms=time.time_ns() // 1_000_000 if live else 0,
                 damage=str(state.damage) if state.damage is not None else "",
                 summed=summed_up(state) if brief else {},
-                segments=parts(Path(path) / "wal"),
+                segments=parts(here(path) / "wal"),
             )
             if look.shares > 1:
                 weights = state.weights()
@@ -149,7 +149,7 @@ def survey(look: Look) -> Survey:
 
 def log_of(found: Survey, from_lsn: int = 1) -> Stretch:
     """The log of a directory, up to where it was folded."""
-    return Stretch(str(Path(found.path) / "wal"), (found.cluster, found.node), found.lsn, found.live, from_lsn)
+    return Stretch(found.path, (found.cluster, found.node), found.lsn, found.live, from_lsn)
 
 
 def with_log(found: Survey, told: LogTold) -> Survey:
@@ -174,7 +174,7 @@ def unusable(path: str, problem: str) -> Survey:
 def pages_of(path: str) -> str:
     """What is wrong with the pages of a store, which are walked without the help of LMDB; empty if nothing is."""
     try:
-        check_pages(Path(path))
+        check_pages(here(path))
     except CorruptionError as error:
         return str(error)
     return ""
@@ -183,7 +183,7 @@ def pages_of(path: str) -> str:
 def _owner(path: str) -> NodeId:
     """Whose directory it is, where at least that can be read."""
     try:
-        identity = read_identity(Path(path))
+        identity = read_identity(here(path))
     except (CorruptionError, UsageError, OSError):
         return ""
     return identity.node if identity is not None else ""
@@ -193,11 +193,9 @@ def local_path(given: str) -> str:
     """The path that a directory was named by: plain, or `file://`. Raises UsageError for another scheme."""
     if not given.isprintable():
         raise UsageError(f"{given!r} is no name that a report can carry: expected a path in UTF-8, of printable letters")
-    if given.startswith(_FILE):
-        return os.path.abspath(given.removeprefix(_FILE))
-    if "://" in given:
-        scheme = given.partition("://")[0]
-        raise UsageError(
-            f"{given}: {scheme}:// cannot be read yet: expected a path, or file://, that every executor can read"
-        )
+    if given.startswith(FILE):
+        return os.path.abspath(given.removeprefix(FILE))
+    if SEPARATOR in given:
+        scheme = given.partition(SEPARATOR)[0]
+        raise UsageError(f"{given}: {scheme}:// is read by Spark only: add --engine spark, or name a path, or file://")
     return os.path.abspath(given)

@@ -250,7 +250,7 @@ def test_usage_errors_say_what_to_do(stopped: list[Path], tmp_path: Path) -> Non
         ([tmp_path / "nowhere"], "is not a data directory"),
         ([*stopped, one], "both belong to node 'n1': name one directory per node"),
         ([stopped[0], stopped[0]], "was given twice"),
-        (["hdfs://host/path"], "hdfs:// cannot be read yet"),
+        (["hdfs://host/path"], "hdfs:// is read by Spark only"),
         ([*stopped, "--master", "local[2]"], "--master is Spark's"),
         ([*stopped, "--out", one / "identity.json"], "cannot write the report"),
     ):

@@ -112,7 +112,7 @@ def test_what_is_on_its_way_in_a_heavy_fragment_is_looked_at_again(skewed: list[
 
 def test_a_log_is_read_by_segments_and_the_same_is_told(segmented: list[Path]) -> None:
     for path in segmented:
-        log = Stretch(str(path / "wal"), ("c", path.name), 0)
+        log = Stretch(str(path), ("c", path.name), 0)
         starts = parts(path / "wal")
         assert len(starts) > 2, "a log of one segment shows nothing"
         together = read_stretch(msgspec.structs.replace(log, segment=starts[0]))

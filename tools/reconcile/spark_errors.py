@@ -1,0 +1,36 @@
+"""What Spark says when it cannot do what was asked, as errors of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from engine.errors import Error
+from tools.reconcile.children import WorkerDied
+
+_CRASHED = "Python worker exited unexpectedly"
+
+
+class JobFailed(Error):
+    """Spark could not run the tasks; the message has what it said last."""
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """What Spark says when tasks fail, as ours. Raises JobFailed, WorkerDied."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  # there where Spark is
+    from pyspark.errors import PySparkException  # noqa: PLC0415  # as above
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        if _CRASHED in str(error):  # Spark has no other name for it
+            raise WorkerDied(f"Spark gave up: {_last_words(str(error))}") from error
+        raise JobFailed(f"Spark gave up: {_last_words(str(error))}") from error
+
+
+def _last_words(told: str) -> str:
+    """The line of a Java or Python stack trace that says what happened."""
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("at ", "...", "File ", "Traceback", "Caused by: java.lang"))]
+    return next((line for line in said if "Error" in line or "Exception" in line), said[0] if said else "no reason given")
