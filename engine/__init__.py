@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from engine.api import open as open  # noqa: A004  # as `dbm.open`; not in `__all__`: `import *` keeps the builtin
     from engine.client.codecs import Codec, by_tuple
     from engine.client.modes import Concurrency, Isolation
+    from engine.client.operations import Entry, Version
     from engine.client.timing import Aged
     from engine.errors import (
         AlreadyAnswered,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "engine.api": ("Database", "Namespace", "Transaction", "connect", "open", "transactional"),
     "engine.client.codecs": ("Codec", "by_tuple"),
+    "engine.client.operations": ("Entry", "Version"),
     "engine.client.timing": ("Aged",),
     "engine.client.transaction": ("Concurrency", "Isolation"),
 }
@@ -57,6 +59,7 @@ __all__ = [
     "Database",
     "Deadlock",
     "DiskFull",
+    "Entry",
     "Error",
     "Isolation",
     "LockTimeout",
@@ -68,6 +71,7 @@ __all__ = [
     "TransactionTimeout",
     "Unavailable",
     "UsageError",
+    "Version",
     "by_tuple",
     "connect",
     "transactional",

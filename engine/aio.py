@@ -17,14 +17,14 @@ from engine.client.codecs import Codec, CodecName, codec_of
 from engine.client.ends import StatusCall, place_of
 from engine.client.here import OfThisProcess
 from engine.client.inside import TransactionNamespace
-from engine.client.modes import Concurrency, Isolation, check_mode
+from engine.client.modes import Concurrency, Isolation, check_label, check_mode
 from engine.client.namespace import Access
 from engine.client.outside import CodedNamespace
 from engine.client.running import Level, Mode, TransactionOptions, check_run, pause, to_await
 from engine.client.session import Session, reached
 from engine.client.timing import check_seconds
 from engine.client.transaction import Transaction as RawTransaction
-from engine.client.transaction import check_label, entered
+from engine.client.transaction import entered
 from engine.protocol.addresses import addresses_of
 from wal.ids import check_name
 

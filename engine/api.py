@@ -30,13 +30,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 
 from engine import aio, errors
 from engine.aio import Setting
-from engine.client.blocking import Rows, TransactionNamespace
+from engine.client.blocking import TransactionNamespace
 from engine.client.codecs import Codec, CodecName
 from engine.client.here import OfThisProcess
 from engine.client.loop import Loop, immortal, iterate
 from engine.client.modes import Concurrency
 from engine.client.namespace import PAGE_ROWS
 from engine.client.running import Level, Mode, TransactionOptions, at_once, check_function, check_run, joined, pause
+from engine.client.single import SingleKeys
 from engine.client.timing import Aged
 from engine.client.transaction import entered
 
@@ -50,11 +51,11 @@ _MISSING = object()
 __all__ = ["Database", "Namespace", "Transaction", "TransactionNamespace", "connect", "open", "transactional"]
 
 
-class Namespace(OfThisProcess, Rows[K, V]):
+class Namespace(OfThisProcess, SingleKeys[K, V]):
     """A named map, as a dict: with any codec but `bytes`, keys are text."""
 
     def __init__(self, database: Database, native: aio.Namespace[K, V]) -> None:
-        self._native = native
+        self._native: aio.Namespace[K, V] = native
         self._run = database._loop.run
         self.database = database
         self.name = native.name
@@ -113,10 +114,6 @@ class Namespace(OfThisProcess, Rows[K, V]):
         """Set a key; durable on every in-sync copy when it returns."""
         self._run(self._native.put(key, value, timeout=timeout))
 
-    def delete(self, key: K, *, timeout: float | None = None) -> bool:
-        """Delete a key; whether it existed."""
-        return self._run(self._native.delete(key, timeout=timeout))
-
     def get_many(
         self, keys: Iterable[K], *, stale: bool = False, max_age: float | None = None, timeout: float | None = None
     ) -> dict[K, V]:
@@ -131,35 +128,15 @@ class Namespace(OfThisProcess, Rows[K, V]):
         """Delete keys, whether or not they exist."""
         self._run(self._native.delete_many(keys, timeout=timeout))
 
-    def put_if_absent(self, key: K, value: V, *, timeout: float | None = None) -> bool:
-        """Set a key that has no value; whether it was set."""
-        return self._run(self._native.put_if_absent(key, value, timeout=timeout))
-
-    def replace(self, key: K, old: V, new: V, *, timeout: float | None = None) -> bool:
-        """Set a key to `new` if its value is `old`; whether it was."""
-        return self._run(self._native.replace(key, old, new, timeout=timeout))
-
-    @overload
-    def pop(self, key: K, *, timeout: float | None = None) -> V: ...
-
-    @overload
-    def pop(self, key: K, default: D, *, timeout: float | None = None) -> V | D: ...
-
-    def pop(self, key: K, default: object = _MISSING, *, timeout: float | None = None) -> object:
-        """Delete a key and return its value; KeyError, or `default`, if there is none."""
-        if default is _MISSING:
-            return self._run(self._native.pop(key, timeout=timeout))
-        return self._run(self._native.pop(key, default, timeout=timeout))
-
     def popitem(self) -> tuple[K, V]:
         """Delete the first key and return it with its value; KeyError if there is none."""
         while first := next(self.scan(limit=1), None):
-            value = self.pop(first[0], _MISSING)
+            value = self.get_and_delete(first[0], _MISSING)
             if value is not _MISSING:
                 return first[0], cast("V", value)
         raise KeyError(f"namespace {self.name} is empty")
 
-    if not TYPE_CHECKING:  # their types are those of `MutableMapping`, which says them in seven overloads
+    if not TYPE_CHECKING:  # its type is that of `MutableMapping`, which says it in two overloads
 
         def setdefault(self, key, default=None, /):
             """The value of a key, which is set to `default` first if it has none; of several callers, one sets it."""
@@ -168,12 +145,6 @@ class Namespace(OfThisProcess, Rows[K, V]):
                 if value is not _MISSING:
                     return value
             return default
-
-        def update(self, other=(), /, **more):
-            """Set keys, as `put_many` does."""
-            self.put_many(other)
-            if more:
-                self.put_many(more)
 
     def clear(self) -> None:
         """Delete all keys there are, page by page."""

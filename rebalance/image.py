@@ -49,6 +49,7 @@ class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
     prepared: list[r.Prepare]
     results: list[tuple[TxId, int]]
     floor: TxId
+    answers: list[tuple[TxId, bytes]] = []
 
 
 def image_of(fragment: FragmentState, row: Row | None = None) -> FragmentImage:

@@ -19,7 +19,9 @@ TAKEN_IN = 512
 
 
 class Results:
-    """Outcomes of one partition's transactions. `floor` is empty for as long as none was forgotten.
+    """Outcomes of one partition's transactions, and what was told of some of them beside that they were done (`answer`).
+
+    `floor` is empty for as long as none was forgotten.
 
     `many`: there are so many that the primary should look which may go. When that is, is its own affair (`set_enough`),
     and not part of the state.
@@ -28,10 +30,16 @@ class Results:
     before anything else is done: nothing can be told of it, but that it costs a third.
     """
 
-    __slots__ = ("_committed", "_enough", "_outcomes", "floor", "many")
+    __slots__ = ("_answers", "_committed", "_enough", "_outcomes", "floor", "many")
 
-    def __init__(self, outcomes: list[tuple[TxId, int]] | None = None, floor: TxId = b"") -> None:
+    def __init__(
+        self,
+        outcomes: list[tuple[TxId, int]] | None = None,
+        floor: TxId = b"",
+        answers: Iterable[tuple[TxId, bytes]] = (),
+    ) -> None:
         self._outcomes: dict[TxId, int] = dict(outcomes or [])
+        self._answers: dict[TxId, bytes] = dict(answers)  # of ids that have an outcome
         self.floor = floor
         self.many = True
         self._enough = 0
@@ -51,6 +59,19 @@ class Results:
         if self._committed:
             self._take_in()
         return tx not in self._outcomes
+
+    def answer(self, tx: TxId) -> bytes | None:
+        """What was told of `tx` beside its outcome, if anything was."""
+        return self._answers.get(tx)
+
+    def keep(self, tx: TxId, answer: bytes | None) -> None:
+        """Remember what is told of an id, the outcome of which is noted; None: nothing more."""
+        if answer is not None:
+            self._answers[tx] = answer
+
+    def answers(self) -> list[tuple[TxId, bytes]]:
+        """All that `answer` would tell."""
+        return list(self._answers.items())
 
     def set_enough(self, enough: int) -> None:
         """There are `many` when there are more than these."""
@@ -74,6 +95,7 @@ class Results:
         """The write that gave this outcome was undone."""
         self._take_in()
         self._outcomes.pop(tx, None)
+        self._answers.pop(tx, None)
 
     def forget_up_to(self, answered: Iterable[tuple[bytes, int]]) -> None:
         """The log says that of each of these sessions the answers up to a sequence number are forgotten."""
@@ -82,12 +104,14 @@ class Results:
         gone = [tx for tx in self._outcomes if (up_to := last.get(tx[:SESSION_BYTES])) is not None and tx <= up_to]
         for tx in gone:
             del self._outcomes[tx]
+            self._answers.pop(tx, None)
         self.floor = max(self.floor, *last.values(), b"")
 
-    def merge(self, txs: list[TxId], outcomes: list[int], floor: TxId) -> None:
+    def merge(self, txs: list[TxId], outcomes: list[int], floor: TxId, answers: Iterable[tuple[TxId, bytes]] = ()) -> None:
         """Take over what another copy knows."""
         self._take_in()
         self.floor = max(self.floor, floor)
+        self._answers.update(answers)
         self._outcomes.update(zip(txs, outcomes, strict=True))
 
     def oldest(self, count: int) -> list[TxId]:

@@ -334,7 +334,8 @@ class SupplySide(Rule):
             session.results_sent[name[1]] = None
             known = core.replica.partition(name[1]).results
             items = known.items()
-            results.append(r.Results(name[1], [tx for tx, _ in items], [o for _, o in items], known.floor))
+            txs, outcomes = [tx for tx, _ in items], [outcome for _, outcome in items]
+            results.append(r.Results(name[1], txs, outcomes, known.floor, answers=known.answers()))
         if whole:
             session.full.popleft()
             session.cursor = None

@@ -46,9 +46,11 @@ DOING = {
         "inside",
         "loop",
         "namespace",
+        "operations",
         "outside",
         "running",
         "session",
+        "single",
         "timing",
     }
     | {"transaction"},

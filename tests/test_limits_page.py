@@ -55,6 +55,7 @@ def _crowds(db: Database) -> None:
 REACHED: dict[str, Callable[[Database], object]] = {
     "a key": lambda db: db.namespace("a").put(bytes(KEY_BYTES_MAX + 1), b""),
     "a value": lambda db: db.namespace("a").put(b"k", bytes(VALUE_BYTES_MAX + 1)),
+    "a number that is incremented": lambda db: db.namespace("a").increment(b"n", by=1, initial=(1 << 63) - 1),
     "a batch (`put_many`, `delete_many`)": lambda db: _many(db, KEYS_MAX + 1),
     "what one transaction writes": _transaction,
     "the name of a namespace": lambda db: db.namespace("a/b"),

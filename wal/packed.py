@@ -38,6 +38,7 @@ class Packed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tx: TxId = b""
     closed: int = 0
     origin: int = 0
+    answer: bytes | None = None
 
     @property
     def fragment(self) -> Fragment:
@@ -61,6 +62,7 @@ class Packed(msgspec.Struct, frozen=True, array_like=True, gc=False):
             tx=self.tx,
             closed=self.closed,
             origin=self.origin,
+            answer=self.answer,
         )
 
 

@@ -23,7 +23,8 @@ class Write(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The counters `start+1 .. start+delta` of one fragment: updates in order, or (no keys) a closed gap.
 
     A value of None is a delete. `stable` is the primary's LWM when the range was reserved: everything at or below it is
-    durable on every in-sync copy. `origin` is the epoch that first issued it, when a later epoch re-issued it.
+    durable on every in-sync copy. `origin` is the epoch that first issued it, when a later epoch re-issued it. `answer` is
+    what its client was told of it, beside that it was done: whoever asks again is told the same.
     """
 
     namespace: Namespace
@@ -36,6 +37,7 @@ class Write(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tx: TxId = b""
     closed: int = 0
     origin: int = 0
+    answer: bytes | None = None
 
     @property
     def delta(self) -> int:
@@ -143,12 +145,14 @@ class Preload(msgspec.Struct, frozen=True, array_like=True, tag="preload", gc=Fa
 
 
 class Results(msgspec.Struct, frozen=True, array_like=True, tag="results", gc=False):
-    """Outcomes by transaction id that came with a full transfer, so that a retry still gets its first answer."""
+    """Outcomes by transaction id that came with a full transfer, so that a retry still gets its first answer; `answers` are
+    what was told of some of them."""
 
     partition: int
     txs: list[TxId]
     outcomes: list[int]
     floor: TxId = b""
+    answers: list[tuple[TxId, bytes]] = msgspec.field(default_factory=list)
 
 
 class Forget(msgspec.Struct, frozen=True, array_like=True, tag="forget", gc=False):

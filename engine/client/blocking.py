@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar, overload
 from engine.client import inside
 from engine.client.here import OfThisProcess
 from engine.client.loop import iterate
+from engine.client.operations import MISSING, Entry, Version
+from engine.client.running import at_once, check_update
 
 D = TypeVar("D")
 K = TypeVar("K")
@@ -110,9 +112,90 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         """Set keys when the transaction commits."""
         self._run(self._native.put_many(items))
 
-    def delete(self, key: K) -> None:
-        """Delete a key when the transaction commits."""
-        self._run(self._native.delete(key))
+    @overload
+    def delete(self, key: K) -> None: ...
+
+    @overload
+    def delete(self, key: K, *, if_value: V) -> bool: ...
+
+    @overload
+    def delete(self, key: K, *, if_version: Version) -> bool: ...
+
+    def delete(self, key: K, *, if_value: V | object = MISSING, if_version: Version | None = None) -> bool | None:
+        """Delete a key when the transaction commits, blindly; or if it has this value or version, and whether it had."""
+        done: bool | None = self._run(self._native.delete(key, if_value=if_value, if_version=if_version))  # type: ignore[call-overload]  # it says which
+        return done
+
+    def get_entry(self, key: K) -> Entry[V] | None:
+        """The value of a key with its version, as `get_for_update` reads it; None if there is none.
+
+        What this transaction has written itself has no version: that is refused.
+        """
+        entry: Entry[V] | None = self._run(self._native.get_entry(key))
+        return entry
+
+    def put_if_absent(self, key: K, value: V) -> bool:
+        """Set a key that has no value; whether it was set."""
+        return bool(self._run(self._native.put_if_absent(key, value)))
+
+    def put_if_version(self, key: K, value: V, version: Version | None) -> bool:
+        """Set a key that is the entry of this version still (None: that has no value); whether it was set."""
+        return bool(self._run(self._native.put_if_version(key, value, version)))
+
+    def replace(self, key: K, old: V, new: V) -> bool:
+        """Set a key to `new` if its value is `old`; whether it was. Values are equal if their bytes are."""
+        return bool(self._run(self._native.replace(key, old, new)))
+
+    def compare_and_set(self, key: K, expected: V | None, new: V | None) -> bool:
+        """Set a key to `new` if its value is `expected`; whether it was. None stands for no value, both times."""
+        return bool(self._run(self._native.compare_and_set(key, expected, new)))
+
+    def increment(self, key: K, by: int = 1, initial: int = 0) -> int:
+        """Add to a whole number of 64 bits, which is `initial` where there is no value; the sum."""
+        return int(self._run(self._native.increment(key, by, initial)))
+
+    def append(self, key: K, value: V) -> int:
+        """Append to a value of bytes or text; how many bytes it has then."""
+        return int(self._run(self._native.append(key, value)))
+
+    @overload
+    def get_and_put(self, key: K, value: V, default: None = None) -> V | None: ...
+
+    @overload
+    def get_and_put(self, key: K, value: V, default: D) -> V | D: ...
+
+    def get_and_put(self, key: K, value: V, default: object = None) -> object:
+        """Set a key; the value that it had, or `default`."""
+        return self._run(self._native.get_and_put(key, value, default))
+
+    @overload
+    def get_and_delete(self, key: K, default: None = None) -> V | None: ...
+
+    @overload
+    def get_and_delete(self, key: K, default: D) -> V | D: ...
+
+    def get_and_delete(self, key: K, default: object = None) -> object:
+        """Delete a key; the value that it had, or `default`."""
+        return self._run(self._native.get_and_delete(key, default))
+
+    @overload
+    def pop(self, key: K) -> V: ...
+
+    @overload
+    def pop(self, key: K, default: D) -> V | D: ...
+
+    def pop(self, key: K, default: object = MISSING) -> object:
+        """Delete a key and return its value; KeyError, or `default`, if there is none."""
+        return self._run(self._native.pop(key, default))
+
+    def update(self, key: K, function: Callable[[V | None], V | None]) -> V | None:
+        """Set a key to what `function` makes of its value (None: there is none, or is to be none), and return that."""
+        check_update(function)
+        while True:
+            found: bytes | None = self._run(self._native._stands(key))
+            new = at_once(function, function(self.codec.decode(found) if found is not None else None))
+            if self._run(self._native._change_from(key, found, new)):
+                return new
 
     def scan(
         self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None

@@ -228,7 +228,7 @@ class PutCall(KeysCall):
 
 
 class SwapCall(KeysCall):
-    """Set one key under a condition; `applied` and `found` say what came of it."""
+    """Set one key under a condition; `applied` and `found` say what came of it. `how` and `at` as with `Swap`."""
 
     writes = True
 
@@ -241,10 +241,14 @@ class SwapCall(KeysCall):
         *,
         old: bytes | None = None,
         new: bytes | None = None,
+        how: str = "set",
+        at: tuple[int, int] = (0, 0),
     ) -> None:
         super().__init__(namespace, [key])
         self.tx = tx
         self.when = when
+        self.how = how
+        self.at = at
         self.old = old
         self.new = new
         self.applied = False
@@ -263,6 +267,9 @@ class SwapCall(KeysCall):
             acked=self.acked,
             version=self.version,
             within_ms=self.within_ms,
+            how=self.how,
+            epoch=self.at[0],
+            counter=self.at[1],
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:

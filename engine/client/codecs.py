@@ -28,7 +28,11 @@ CodecName = Literal["bytes", "str", "json", "msgpack"]
 
 
 class Codec(Generic[K, V]):
-    """A pair of conversions for keys, and one for values. `form` is what is on record with a namespace."""
+    """A pair of conversions for keys, and one for values. `form` is what is on record with a namespace.
+
+    `adds` is the operation that adds to a whole number as this codec writes it; empty: it writes none. `joins`: two values
+    one after the other, as bytes, are a value.
+    """
 
     def __init__(
         self,
@@ -39,9 +43,13 @@ class Codec(Generic[K, V]):
         decode: Callable[[bytes], V],
         *,
         form: str = "",
+        adds: Literal["", "add", "add-packed"] = "",
+        joins: bool = False,
     ) -> None:
         self.name = name
         self.form = form or name
+        self.adds = adds
+        self.joins = joins
         self.encode_key = encode_key
         self.decode_key = decode_key
         self.encode = encode
@@ -125,16 +133,24 @@ def _encode_msgpack(value: object) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-def _codec(name: str, encode: Callable[[V], bytes], decode: Callable[[bytes], V], form: str = "") -> Codec[str, V]:
+def _codec(
+    name: str,
+    encode: Callable[[V], bytes],
+    decode: Callable[[bytes], V],
+    form: str = "",
+    *,
+    adds: Literal["", "add", "add-packed"] = "",
+    joins: bool = False,
+) -> Codec[str, V]:
     keys = _encoding(_text), _decoding(name, bytes.decode)
-    return Codec(name, *keys, _encoding(encode), _decoding(name, decode), form=form)
+    return Codec(name, *keys, _encoding(encode), _decoding(name, decode), form=form, adds=adds, joins=joins)
 
 
 CODECS: dict[str, Codec[Any, Any]] = {
-    "bytes": Codec("bytes", _bytes, bytes, _bytes, bytes),
-    "str": _codec("str", _text, bytes.decode),
-    "json": _codec("json", _encode_json, msgspec.json.decode),
-    "msgpack": _codec("msgpack", _encode_msgpack, msgspec.msgpack.decode),
+    "bytes": Codec("bytes", _bytes, bytes, _bytes, bytes, adds="add", joins=True),
+    "str": _codec("str", _text, bytes.decode, adds="add", joins=True),
+    "json": _codec("json", _encode_json, msgspec.json.decode, adds="add"),
+    "msgpack": _codec("msgpack", _encode_msgpack, msgspec.msgpack.decode, adds="add-packed"),
 }
 
 
@@ -151,7 +167,8 @@ def of_type(kind: type[V]) -> Codec[str, V]:
         decoder.decode(encoded)
         return encoded
 
-    return _codec(name, encode, decoder.decode, form="json")  # whatever the type is called tomorrow
+    adds: Literal["", "add"] = "add" if kind is int else ""
+    return _codec(name, encode, decoder.decode, form="json", adds=adds)  # whatever the type is called tomorrow
 
 
 @overload
@@ -183,7 +200,8 @@ def by_tuple(codec: CodecName | Codec[Any, Any] | type[Any]) -> Codec[tuple[Any,
     """
     values = codec_of(codec)
     form = f"{values.form} by tuple"
-    return Codec(f"{values.name} by tuple", pack, _decoding(form, unpack), values.encode, values.decode, form=form)
+    keys, both = (pack, _decoding(form, unpack)), (values.encode, values.decode)
+    return Codec(f"{values.name} by tuple", *keys, *both, form=form, adds=values.adds, joins=values.joins)
 
 
 def codec_of(codec: str | Codec[Any, Any] | type[Any] | None) -> Codec[Any, Any]:

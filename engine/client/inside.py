@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Generic, TypeVar, overload
 
 from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.client.here import OfThisProcess
 from engine.client.namespace import Namespace
+from engine.client.operations import (
+    ABSENT,
+    MISSING,
+    Change,
+    Condition,
+    Entry,
+    Version,
+    appended,
+    condition,
+    holds_of,
+    number,
+    optional,
+)
+from engine.client.ranges import Seen
+from engine.client.running import at_once, check_update
 from engine.client.transaction import Transaction
+from engine.errors import UsageError
+from engine.protocol.operations import Refused, make
+from engine.protocol.requests import SKIPPED
 
 D = TypeVar("D")
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 class TransactionNamespace(OfThisProcess, Generic[K, V]):
@@ -70,9 +89,144 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         """Set keys when the transaction commits."""
         await self._put_many(pairs_of(self.codec, items))
 
-    async def delete(self, key: K) -> None:
-        """Delete a key when the transaction commits."""
-        await self._put_many({key_of(self.codec, key): None})
+    @overload
+    async def delete(self, key: K) -> None: ...
+
+    @overload
+    async def delete(self, key: K, *, if_value: V) -> bool: ...
+
+    @overload
+    async def delete(self, key: K, *, if_version: Version) -> bool: ...
+
+    async def delete(self, key: K, *, if_value: V | object = MISSING, if_version: Version | None = None) -> bool | None:
+        """Delete a key when the transaction commits, blindly; or if it has this value or version, and whether it had."""
+        encoded = key_of(self.codec, key)
+        if if_value is MISSING and if_version is None:
+            await self._put_many({encoded: None})
+            return None
+        return await self._set_if(encoded, condition(self.codec, if_value, if_version), None)
+
+    async def get_entry(self, key: K) -> Entry[V] | None:
+        """The value of a key with its version, as `get_for_update` reads it; None if there is none.
+
+        What this transaction has written itself has no version: that is refused.
+        """
+
+        def look(seen: Seen) -> tuple[bool, None, Entry[V] | None]:
+            epoch, counter, value = seen
+            if epoch == SKIPPED:
+                raise UsageError(f"{self.name}:{key!r} was written by this transaction: it has a version when that commits")
+            return False, None, Entry(self.codec.decode(value), Version(epoch, counter)) if value is not None else None
+
+        return await self._change(key_of(self.codec, key), look, writing=False)
+
+    async def put_if_absent(self, key: K, value: V) -> bool:
+        """Set a key that has no value; whether it was set."""
+        return await self._set_if(key_of(self.codec, key), ABSENT, value_of(self.codec, value))
+
+    async def put_if_version(self, key: K, value: V, version: Version | None) -> bool:
+        """Set a key that is the entry of this version still (None: that has no value); whether it was set."""
+        encoded, new = key_of(self.codec, key), value_of(self.codec, value)
+        return await self._set_if(encoded, condition(self.codec, MISSING, version) if version is not None else ABSENT, new)
+
+    async def replace(self, key: K, old: V, new: V) -> bool:
+        """Set a key to `new` if its value is `old`; whether it was. Values are equal if their bytes are."""
+        return await self._set_if(key_of(self.codec, key), condition(self.codec, old, None), value_of(self.codec, new))
+
+    async def compare_and_set(self, key: K, expected: V | None, new: V | None) -> bool:
+        """Set a key to `new` if its value is `expected`; whether it was. None stands for no value, both times."""
+        when = condition(self.codec, expected, None) if expected is not None else ABSENT
+        return await self._set_if(key_of(self.codec, key), when, optional(self.codec, new))
+
+    async def _set_if(self, encoded: bytes, when: Condition, new: bytes | None) -> bool:
+        def decide(seen: Seen) -> tuple[bool, bytes | None, bool]:
+            epoch, counter, found = seen
+            holds = holds_of(when, found, (epoch, counter))
+            return holds and not (found is None and new is None), new, holds
+
+        return await self._change(encoded, decide)
+
+    async def increment(self, key: K, by: int = 1, initial: int = 0) -> int:
+        """Add to a whole number of 64 bits, which is `initial` where there is no value; the sum."""
+        return int(await self._make(key_of(self.codec, key), number(self.codec, by, initial)))
+
+    async def append(self, key: K, value: V) -> int:
+        """Append to a value of bytes or text; how many bytes it has then."""
+        return int(await self._make(key_of(self.codec, key), appended(self.codec, value)))
+
+    async def _make(self, encoded: bytes, change: Change) -> bytes:
+        def compute(seen: Seen) -> tuple[bool, bytes | None, bytes]:
+            try:
+                made = make(change.how, change.old, change.new, seen[2])
+            except Refused as refused:
+                raise UsageError(f"{self.name}:{encoded!r}: {refused}") from None
+            assert made.answer is not None, "it has an answer"
+            return True, made.value, made.answer
+
+        return await self._change(encoded, compute)
+
+    @overload
+    async def get_and_put(self, key: K, value: V, default: None = None) -> V | None: ...
+
+    @overload
+    async def get_and_put(self, key: K, value: V, default: D) -> V | D: ...
+
+    async def get_and_put(self, key: K, value: V, default: object = None) -> object:
+        """Set a key; the value that it had, or `default`."""
+        encoded, new = key_of(self.codec, key), value_of(self.codec, value)
+        found = await self._change(encoded, lambda seen: (True, new, seen[2]))
+        return default if found is None else self.codec.decode(found)
+
+    @overload
+    async def get_and_delete(self, key: K, default: None = None) -> V | None: ...
+
+    @overload
+    async def get_and_delete(self, key: K, default: D) -> V | D: ...
+
+    async def get_and_delete(self, key: K, default: object = None) -> object:
+        """Delete a key; the value that it had, or `default`."""
+        found = await self._change(key_of(self.codec, key), lambda seen: (seen[2] is not None, None, seen[2]))
+        return default if found is None else self.codec.decode(found)
+
+    @overload
+    async def pop(self, key: K) -> V: ...
+
+    @overload
+    async def pop(self, key: K, default: D) -> V | D: ...
+
+    async def pop(self, key: K, default: object = MISSING) -> object:
+        """Delete a key and return its value; KeyError, or `default`, if there is none."""
+        value = await self.get_and_delete(key, default)
+        if value is MISSING:
+            raise KeyError(key)
+        return value
+
+    async def update(self, key: K, function: Callable[[V | None], V | None]) -> V | None:
+        """Set a key to what `function` makes of its value (None: there is none, or is to be none), and return that."""
+        check_update(function)
+
+        def call(seen: Seen) -> tuple[bool, bytes | None, V | None]:
+            found = seen[2]
+            new = at_once(function, function(self.codec.decode(found) if found is not None else None))
+            return not (found is None and new is None), optional(self.codec, new), new
+
+        return await self._change(key_of(self.codec, key), call)
+
+    async def _stands(self, key: K) -> bytes | None:
+        """The value of a key as it is kept, read as one that will be written: what `_change_from` begins with."""
+        return await self._change(key_of(self.codec, key), lambda seen: (False, None, seen[2]))
+
+    async def _change_from(self, key: K, found: bytes | None, new: V | None) -> bool:
+        """Set a key, or delete it, if it is kept as that; False if it is not any more."""
+        return await self._set_if(
+            key_of(self.codec, key), ("equals", found, (0, 0)) if found is not None else ABSENT, optional(self.codec, new)
+        )
+
+    async def _change(
+        self, encoded: bytes, make_of: Callable[[Seen], tuple[bool, bytes | None, T]], *, writing: bool = True
+    ) -> T:
+        await self._namespace.seen(writing=writing)
+        return await self._raw.change(self.name, encoded, make_of)
 
     async def _put_many(self, writes: dict[bytes, bytes | None]) -> None:
         await self._namespace.seen(writing=True)

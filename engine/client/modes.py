@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from engine import errors
+from engine.protocol.limits import label_problem
 
 
 class Concurrency(StrEnum):
@@ -44,3 +45,11 @@ def check_patience(nowait: bool, skip_locked: bool, concurrency: Concurrency, na
         )
     if concurrency is Concurrency.OPTIMISTIC:
         raise errors.UsageError(f"transaction {name} is OPTIMISTIC: it locks nothing before its end, and claims nothing")
+
+
+def check_label(label: str) -> None:
+    """Raise UsageError for what cannot be the label of a transaction."""
+    if not isinstance(label, str):
+        raise errors.UsageError(f"a label is {label!r}: expected a str")
+    if problem := label_problem(label):
+        raise errors.UsageError(problem)

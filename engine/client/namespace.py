@@ -91,10 +91,33 @@ class Namespace:
             await self.write(PutCall(self.session.new_tx(), self.name, keys, [writes[key] for key in keys]), left())
 
     async def swap(
-        self, key: bytes, when: str, timeout: float | None, *, old: bytes | None = None, new: bytes | None = None
+        self,
+        key: bytes,
+        when: str,
+        timeout: float | None,
+        *,
+        old: bytes | None = None,
+        new: bytes | None = None,
+        how: str = "set",
+        at: tuple[int, int] = (0, 0),
     ) -> SwapCall:
-        """Set one key under a condition."""
-        return await self.write(SwapCall(self.session.new_tx(), self.name, key, when, old=old, new=new), timeout)
+        """Set one key under a condition, or have its value computed."""
+        tx = self.session.new_tx()
+        return await self.write(SwapCall(tx, self.name, key, when, old=old, new=new, how=how, at=at), timeout)
+
+    async def exchange(self, key: bytes, when: str, new: bytes | None, timeout: float | None) -> bytes | None:
+        """Set one key, or delete it, under a condition, and tell what was there.
+
+        A value that is too large to be told twice is told first: it is replaced if it is there still.
+        """
+        left = time_left(timeout)
+        made = await self.swap(key, when, left(), new=new, how="exchange")
+        while not made.applied and made.found is not None:
+            found = made.found
+            if (await self.swap(key, "equals", left(), old=found, new=new)).applied:
+                return found
+            made = await self.swap(key, when, left(), new=new, how="exchange")
+        return made.found
 
     async def write(self, call: Writer, timeout: float | None) -> Writer:
         """Do a write. If its answer is lost, the error names whom to ask, as far as that is one partition."""

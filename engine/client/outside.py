@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Generic, TypeVar, overload
 
-from engine.client.calls import GetCall, PutCall
+from engine.client.calls import PutCall
 from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.client.here import OfThisProcess
 from engine.client.namespace import Access, age_of, get_call
 from engine.client.namespace import Namespace as RawNamespace
+from engine.client.operations import ABSENT, MISSING, Change, Entry, Version, appended, condition, number, optional
+from engine.client.running import at_once, check_update
 from engine.client.timing import Aged, time_left
 
 D = TypeVar("D")
 K = TypeVar("K")
 V = TypeVar("V")
-_MISSING = object()
 
 
 class CodedNamespace(OfThisProcess, Generic[K, V]):
@@ -102,9 +103,14 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         """Delete keys, whether or not they exist."""
         await self._raw.write_many(dict.fromkeys(keys_of(self.codec, keys)), timeout)
 
-    async def delete(self, key: K, *, timeout: float | None = None) -> bool:
-        """Delete a key; whether it existed."""
-        return (await self._raw.swap(key_of(self.codec, key), "present", timeout)).applied
+    async def delete(
+        self, key: K, *, if_value: V | object = MISSING, if_version: Version | None = None, timeout: float | None = None
+    ) -> bool:
+        """Delete a key; whether it existed. `if_value`, `if_version`: only if it has this value, or is the entry of this
+        version; whether it was deleted."""
+        encoded = key_of(self.codec, key)
+        when, old, at = condition(self.codec, if_value, if_version)
+        return (await self._raw.swap(encoded, when, timeout, old=old, at=at)).applied
 
     async def put_if_absent(self, key: K, value: V, *, timeout: float | None = None) -> bool:
         """Set a key that has no value; whether it was set."""
@@ -115,27 +121,100 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         was, will = value_of(self.codec, old), value_of(self.codec, new)
         return (await self._raw.swap(key_of(self.codec, key), "equals", timeout, old=was, new=will)).applied
 
+    async def get_entry(self, key: K, *, timeout: float | None = None) -> Entry[V] | None:
+        """The value of a key with its version, for `put_if_version` and `delete`; None if there is none."""
+        encoded = key_of(self.codec, key)
+        if not self._raw.known:
+            await self._raw.look(timeout)
+        call = await self._raw.session.call(get_call(self.name, [encoded], False, None), timeout=timeout)
+        epoch, counter, value = call.values[0]
+        return None if value is None else Entry(self.codec.decode(value), Version(epoch, counter))
+
+    async def put_if_version(self, key: K, value: V, version: Version | None, *, timeout: float | None = None) -> bool:
+        """Set a key that is the entry of this version still (None: that has no value); whether it was set."""
+        encoded, new = key_of(self.codec, key), value_of(self.codec, value)
+        when, _, at = condition(self.codec, MISSING, version) if version is not None else ABSENT
+        return (await self._raw.swap(encoded, when, timeout, new=new, at=at)).applied
+
+    async def compare_and_set(self, key: K, expected: V | None, new: V | None, *, timeout: float | None = None) -> bool:
+        """Set a key to `new` if its value is `expected`; whether it was. None stands for no value: a key that has none is
+        expected, or the key is deleted. Values are equal if their bytes are."""
+        encoded, will = key_of(self.codec, key), optional(self.codec, new)
+        when, old, at = condition(self.codec, expected, None) if expected is not None else ABSENT
+        return (await self._raw.swap(encoded, when, timeout, old=old, new=will, at=at)).applied
+
+    async def increment(self, key: K, by: int = 1, initial: int = 0, *, timeout: float | None = None) -> int:
+        """Add to a whole number of 64 bits, which is `initial` where there is no value; the sum."""
+        encoded, change = key_of(self.codec, key), number(self.codec, by, initial)
+        return int(await self._change(encoded, change, timeout))
+
+    async def append(self, key: K, value: V, *, timeout: float | None = None) -> int:
+        """Append to a value of bytes or text; how many bytes it has then."""
+        encoded, change = key_of(self.codec, key), appended(self.codec, value)
+        return int(await self._change(encoded, change, timeout))
+
+    async def _change(self, encoded: bytes, change: Change, timeout: float | None) -> bytes:
+        made = await self._raw.swap(encoded, "always", timeout, old=change.old, new=change.new, how=change.how)
+        assert made.applied, "it has no condition"
+        assert made.found is not None, "it has an answer"
+        return made.found
+
+    @overload
+    async def get_and_put(self, key: K, value: V, default: None = None, *, timeout: float | None = None) -> V | None: ...
+
+    @overload
+    async def get_and_put(self, key: K, value: V, default: D, *, timeout: float | None = None) -> V | D: ...
+
+    async def get_and_put(self, key: K, value: V, default: object = None, *, timeout: float | None = None) -> object:
+        """Set a key; the value that it had, or `default`."""
+        encoded, new = key_of(self.codec, key), value_of(self.codec, value)
+        found = await self._raw.exchange(encoded, "always", new, timeout)
+        return default if found is None else self.codec.decode(found)
+
+    @overload
+    async def get_and_delete(self, key: K, default: None = None, *, timeout: float | None = None) -> V | None: ...
+
+    @overload
+    async def get_and_delete(self, key: K, default: D, *, timeout: float | None = None) -> V | D: ...
+
+    async def get_and_delete(self, key: K, default: object = None, *, timeout: float | None = None) -> object:
+        """Delete a key; the value that it had, or `default`."""
+        found = await self._raw.exchange(key_of(self.codec, key), "present", None, timeout)
+        return default if found is None else self.codec.decode(found)
+
     @overload
     async def pop(self, key: K, *, timeout: float | None = None) -> V: ...
 
     @overload
     async def pop(self, key: K, default: D, *, timeout: float | None = None) -> V | D: ...
 
-    async def pop(self, key: K, default: object = _MISSING, *, timeout: float | None = None) -> object:
+    async def pop(self, key: K, default: object = MISSING, *, timeout: float | None = None) -> object:
         """Delete a key and return its value; KeyError, or `default`, if there is none."""
-        encoded, left = key_of(self.codec, key), time_left(timeout)
-        if not self._raw.known:
-            await self._raw.look(timeout)
-        while True:  # what is deleted is what was read: a delete that has to be asked for twice tells no value
-            read = await self._raw.session.call(GetCall(self.name, [encoded]), timeout=left())
-            value = read.values[0][2]
-            if value is None:
-                break
-            if (await self._raw.swap(encoded, "equals", left(), old=value)).applied:
-                return self.codec.decode(value)
-        if default is _MISSING:
+        value = await self.get_and_delete(key, default, timeout=timeout)
+        if value is MISSING:
             raise KeyError(key)
-        return default
+        return value
+
+    async def update(self, key: K, function: Callable[[V | None], V | None], *, timeout: float | None = None) -> V | None:
+        """Set a key to what `function` makes of its value (None: there is none, or is to be none), and return that.
+
+        It is called again with the newer value where somebody else was quicker, and decides nothing but its result.
+        """
+        check_update(function)
+        left = time_left(timeout)
+        while True:
+            entry = await self.get_entry(key, timeout=left())
+            new = at_once(function, function(entry.value if entry is not None else None))
+            if await self._change_from(key, entry, new, timeout=left()):
+                return new
+
+    async def _change_from(self, key: K, entry: Entry[V] | None, new: V | None, *, timeout: float | None = None) -> bool:
+        """Set a key that stands as `entry` says, or delete it; False if it does not stand so any more."""
+        encoded, will = key_of(self.codec, key), optional(self.codec, new)
+        if entry is None and will is None:
+            return True
+        when, _, at = condition(self.codec, MISSING, entry.version) if entry is not None else ABSENT
+        return (await self._raw.swap(encoded, when, timeout, new=will, at=at)).applied
 
     async def scan(
         self,

@@ -43,6 +43,12 @@ def check_function(function: object) -> None:
         raise errors.UsageError(f"expected a function of a transaction, found {type(function).__name__}")
 
 
+def check_update(function: object) -> None:
+    """Raise UsageError for what is no function of a value."""
+    if not callable(function):
+        raise errors.UsageError(f"expected a function of a value, found {type(function).__name__}")
+
+
 def check_run(function: object, attempts: int) -> None:
     """Raise UsageError for what cannot be run."""
     check_function(function)

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from engine import errors
 from engine.client.calls import GetCall, KeepLocksCall, LockCall, ScanCall, UnlockCall
@@ -23,10 +23,11 @@ from engine.client.ends import CheckCall, CommitCall
 from engine.client.modes import Concurrency, Isolation, check_patience
 from engine.client.ranges import Seen, in_pieces, scanned_of
 from engine.client.session import Session
-from engine.protocol.limits import label_problem
 from engine.protocol.requests import SKIPPED, Scanned
 from wal.ids import Namespace as NamespaceName
 from wal.ids import partition_of
+
+T = TypeVar("T")
 
 NOTHING: Seen = (SKIPPED, 0, None)
 
@@ -34,14 +35,6 @@ TRANSACTION_BYTES_MAX = 32 << 20
 """Of keys and values that one transaction writes: they are one message, and in each partition one record."""
 KEEP_SECONDS = 2.0
 """Between two renewals of a transaction's locks; a small part of their lease."""
-
-
-def check_label(label: str) -> None:
-    """Raise UsageError for what cannot be the label of a transaction."""
-    if not isinstance(label, str):
-        raise errors.UsageError(f"a label is {label!r}: expected a str")
-    if problem := label_problem(label):
-        raise errors.UsageError(problem)
 
 
 entered: ContextVar[tuple[tuple[Transaction, object], ...]] = ContextVar("entered", default=())
@@ -170,6 +163,25 @@ class Transaction:
 
     async def put_many(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> None:
         """Set (or, with None, delete) keys, when the transaction commits."""
+        self._size_with(namespace, values)
+        if self.concurrency is Concurrency.PESSIMISTIC:
+            await self._touch(namespace, list(values))
+        else:
+            self._check_open()
+        self._write(namespace, values)
+
+    async def change(self, namespace: NamespaceName, key: bytes, make: Callable[[Seen], tuple[bool, bytes | None, T]]) -> T:
+        """Read a key as one that will be written; `make` says whether it is, with which value, and what is returned.
+        What the transaction has written itself has no version yet: it is of the epoch `SKIPPED`."""
+        await self._touch(namespace, [key])
+        written = self._written.get(namespace, {})
+        changed, value, result = make((SKIPPED, 0, written[key]) if key in written else self._read[namespace][key])
+        if changed:
+            self._write(namespace, {key: value})
+        return result
+
+    def _size_with(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> int:
+        """How many bytes it writes with these values. Raises UsageError if they are too many."""
         before = self._written.get(namespace, {})
         size = self._bytes + sum(len(key) + len(value or b"") for key, value in values.items())
         size -= sum(len(key) + len(before[key] or b"") for key in values if key in before)
@@ -178,12 +190,11 @@ class Transaction:
                 f"the writes of transaction {self.name} would have {size} bytes: expected at most "
                 f"{TRANSACTION_BYTES_MAX} in one transaction"
             )
-        if self.concurrency is Concurrency.PESSIMISTIC:
-            await self._touch(namespace, list(values))
-        else:
-            self._check_open()
+        return size
+
+    def _write(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> None:
         if values:
-            self._bytes = size
+            self._bytes = self._size_with(namespace, values)
             self._written.setdefault(namespace, {}).update(values)
 
     @property

@@ -2,11 +2,13 @@
 
 One partition needs one phase: a single record is prepare and commit. A blind put takes no lock and waits for nothing but
 a transaction that holds its key; puts of the same key follow each other without waiting, ordered by their counters. A
-conditional write looks at the value that stands, so it takes the key's lock for as long as it is under way. One that is
-not made has only read, and is answered as a read is: when the copies have confirmed that this node is still primary.
+conditional write, or one that computes its value, looks at what stands, so it takes the key's lock for as long as it is
+under way; what is logged and shipped is the value (`engine.protocol.operations`). One that is not made has only read, and
+is answered as a read is: when the copies have confirmed that this node is still primary.
 
 A request carries a transaction id. If its result is known here, that is the answer; if it is under way, the new request
-waits with the first. So a client may ask again, here or at the next primary, and the write happens once.
+waits with the first. So a client may ask again, here or at the next primary: the write happens once, and what is told of it
+is told again.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from engine.data.locks import LockTable, refused_lock
 from engine.data.origins import Origins
 from engine.data.reads import Reads
 from engine.data.replication import Replication
+from engine.protocol.operations import AnswerTooLarge, Refused, holds, make
 from engine.protocol.requests import Code, Done, Put, Swap
 from engine.turn.core import Core
 from engine.turn.events import SessionId
@@ -37,14 +40,14 @@ PIECE_WORK = 1_000
 class _Job:
     """One request, answered when every part that it waits for counts. `over`: it was answered, one way or another."""
 
-    __slots__ = ("found", "left", "over", "request_id", "session")
+    __slots__ = ("answer", "left", "over", "request_id", "session")
 
     def __init__(self, session: SessionId, request_id: int) -> None:
         self.session = session
         self.request_id = request_id
         self.left = 0
         self.over = False
-        self.found: bytes | None = None
+        self.answer: bytes | None = None
 
 
 class _Part:
@@ -53,13 +56,12 @@ class _Part:
     `locked`: its keys are pinned in the name of its id; else they are pending.
     """
 
-    __slots__ = ("era", "found", "jobs", "locked", "write")
+    __slots__ = ("era", "jobs", "locked", "write")
 
-    def __init__(self, write: r.Write, era: Era, *, locked: bool, found: bytes | None) -> None:
+    def __init__(self, write: r.Write, era: Era, *, locked: bool) -> None:
         self.write = write
         self.era = era
         self.locked = locked
-        self.found = found
         self.jobs: list[_Job] = []
 
 
@@ -90,10 +92,10 @@ class Writes:
         reply, version = self.desk.reply, core.version_number
         for job in part.jobs:
             job.left -= 1
-            job.found = part.found
+            job.answer = part.write.answer
             if not job.left and not job.over:
                 job.over = True
-                reply(job.session, Done(job.request_id, True, job.found, version))
+                reply(job.session, Done(job.request_id, True, job.answer, version))
 
     def _abandoned(self, part: _Part) -> None:
         """Another primary has it or closes it; the client asks there."""
@@ -247,7 +249,7 @@ class Writes:
             locks.give_up(request.tx, [key])
             self._join(job, request.tx, number)
             if not job.left:
-                self.desk.reply(session, Done(request.id))
+                self.desk.reply(session, Done(request.id, True, core.replica.partition(number).results.answer(request.tx)))
             return
         if self.admission.is_in_use(request.tx, number):
             locks.give_up(request.tx, [key])
@@ -258,16 +260,26 @@ class Writes:
             return
         held = core.replica.store.get((request.namespace, number), request.key)
         found = held.value if held is not None else None
-        holds = {
-            "absent": found is None,
-            "present": found is not None,
-            "equals": found is not None and found == request.old,
-        }[request.when]
-        if not holds:
-            locks.give_up(request.tx, [key])
-            self._confirm(local.needed, session, request, lambda: self.desk.reply(session, Done(request.id, False, found)))
-            return
-        self._issue(local, job, request, [request.key], [request.new], locked=True, found=found)
+        problem = ""
+        version = (held.epoch, held.counter) if held is not None else (0, 0)
+        if holds(request.when, request.old, (request.epoch, request.counter), found, version):
+            try:
+                made = make(request.how, request.old, request.new, found)
+                self._issue(local, job, request, [request.key], [made.value], locked=True, answer=made.answer)
+                return
+            except Refused as refused:
+                problem = f"{request.namespace}:{request.key!r}: {refused}"
+            except AnswerTooLarge:
+                probe("write.answer_too_large_to_keep")
+        locks.give_up(request.tx, [key])
+
+        def told() -> None:
+            if problem:
+                self.desk.refuse(session, request.id, Code.USAGE, problem)
+            else:
+                self.desk.reply(session, Done(request.id, False, found))
+
+        self._confirm(local.needed, session, request, told)
 
     def _wait(self, session: SessionId, request: Put | Swap, keys: list[Key]) -> None:
         """Stand in line behind the transactions that hold some of the keys, then go on holding all of them."""
@@ -296,14 +308,22 @@ class Writes:
         values: list[bytes | None],
         *,
         locked: bool,
-        found: bytes | None = None,
+        answer: bytes | None = None,
     ) -> None:
         core, tx, namespace = self.core, request.tx, request.namespace
         counter = core.replica.ensure_fragment((namespace, local.number)).counter
         write = r.Write(
-            namespace, local.number, local.epoch, counter.reserve(len(keys)), keys, values=values, stable=counter.lwm, tx=tx
+            namespace,
+            local.number,
+            local.epoch,
+            counter.reserve(len(keys)),
+            keys,
+            values=values,
+            stable=counter.lwm,
+            tx=tx,
+            answer=answer,
         )
-        part = self.under_way[(tx, local.number)] = _Part(write, core.era, locked=locked, found=found)
+        part = self.under_way[(tx, local.number)] = _Part(write, core.era, locked=locked)
         part.jobs.append(job)
         job.left += 1
         records: list[r.Record] = []

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import assert_never
 
+from engine.protocol.operations import problem_of
 from engine.protocol.requests import (
     Admin,
     Check,
@@ -53,7 +54,6 @@ NODES_MAX = 1_000
 SESSIONS_MAX = 1_000
 LABEL_MAX = 200
 CODEC_BYTES_MAX = 64
-CONDITIONS = ("absent", "present", "equals")
 
 
 def problem_with(request: Request, partitions: int) -> str:
@@ -69,8 +69,9 @@ def problem_with(request: Request, partitions: int) -> str:
         case GetTable():
             return ""
         case Swap(_, tx, namespace, key, when, old, new):
-            known = _codec(key, when, new) if namespace == CODECS else _namespace(namespace)
-            return _tx(tx) or known or _keys([key]) or _condition(when) or _values([old, new])
+            known = _codec(key, when, new) if namespace == CODECS and request.how == "set" else _namespace(namespace)
+            problem = _tx(tx) or known or _keys([key]) or problem_of(request.how, when, old, new) or _values([old, new])
+            return problem or _position(request.epoch, request.counter)
         case Lock(_, owner, namespace, keys, timeout_ms):
             problem = _tx(owner) or _namespace(namespace) or _keys(keys) or _unique(keys) or _timeout(timeout_ms)
             return problem or label_problem(request.label) or (_keys(request.held) if request.held else "")
@@ -284,10 +285,6 @@ def _position(epoch: int, counter: int) -> str:
     if 0 <= epoch <= COUNTER_MAX and 0 <= counter <= COUNTER_MAX:
         return ""
     return f"something was read at {epoch}.{counter}: expected an epoch and a counter from 0 to {COUNTER_MAX}"
-
-
-def _condition(when: str) -> str:
-    return "" if when in CONDITIONS else f"condition {when[:20]!r} is not known: expected one of {', '.join(CONDITIONS)}"
 
 
 def _timeout(timeout_ms: int) -> str:

@@ -76,7 +76,9 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag="put", gc=False):
 
 
 class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
-    """Set one key if `when` holds of it: `absent`, `present`, or `equals` (to `old`)."""
+    """Set one key if `when` holds of it: `absent`, `present`, `equals` (to `old`), `version` (its entry is that of `epoch`
+    and `counter`) or `always`. `how` says what becomes of `new`: see `engine.protocol.operations`; an addition begins with
+    `old` where nothing is."""
 
     id: int
     tx: TxId
@@ -88,6 +90,9 @@ class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
     acked: int = -1
     version: int = 0
     within_ms: int = 0
+    how: str = "set"
+    epoch: int = 0
+    counter: int = 0
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
@@ -272,8 +277,9 @@ class Values(msgspec.Struct, frozen=True, array_like=True, tag="values", gc=Fals
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
-    """It is durable on every in-sync copy. `applied` is False when a Swap's condition did not hold; `found` is what
-    stood there. `version`: of the map that the node has; an idle client learns from it that there is a newer one."""
+    """It is durable on every in-sync copy. `applied` is False when a Swap's condition did not hold, or what it was to tell
+    is too large to be told again; `found` is what stood there. Of one that was made `found` is the answer of its operation,
+    whenever it is asked for. `version`: of the map that the node has; an idle client learns from it of a newer one."""
 
     id: int
     applied: bool = True

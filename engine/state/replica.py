@@ -113,8 +113,8 @@ class Replica:
                 fragment = self.ensure_fragment((namespace, partition))
                 self._touch(fragment)
                 preload(self.store, fragment, record)
-            case r.Results(partition, txs, outcomes, floor):
-                self._ensure_partition(partition).results.merge(txs, outcomes, floor)
+            case r.Results(partition, txs, outcomes, floor, answers):
+                self._ensure_partition(partition).results.merge(txs, outcomes, floor, answers)
                 self._dirty_partitions[partition] = None
             case r.Forget(partition, _, answered):
                 self._ensure_partition(partition).results.forget_up_to(answered)
@@ -171,6 +171,8 @@ class Replica:
         tx = write.tx
         if tx:
             partition.results.note_committed(tx)
+            if write.answer is not None:
+                partition.results.keep(tx, write.answer)
             self._dirty_partitions[number] = None
         return True
 
@@ -226,6 +228,7 @@ class Replica:
                     results.note(tx, outcome[0])
         else:
             results.note(write.tx, COMMITTED)
+            results.keep(write.tx, write.answer)
 
     def _prepare(self, record: r.Prepare) -> bool:
         state = self._ensure_partition(record.partition)
@@ -399,9 +402,10 @@ class Replica:
                 encode(image_of(state, partial(version_in, self.store.get, name))) if state is not None else None
             )
         partitions = {
-            number: encode(PartitionImage(p.epoch, list(p.prepared.values()), p.results.items(), p.results.floor))
+            number: encode(PartitionImage(p.epoch, list(p.prepared.values()), known.items(), known.floor, known.answers()))
             for number in self._dirty_partitions
             for p in (self.partitions[number],)
+            for known in (p.results,)
         }
         exchange = self.promised, self.accepted, self.committed
         knows = self.lives, self.claimed_at, self.claims
@@ -430,7 +434,7 @@ class Replica:
                 partition = self._ensure_partition(number)
                 partition.epoch = image.epoch
                 partition.prepared = {p.tx: p for p in image.prepared}
-                partition.results = Results(image.results, image.floor)
+                partition.results = Results(image.results, image.floor, image.answers)
             for number in self.partitions:
                 self._reserve_again(number)
             if "node" not in loaded.node:

@@ -22,6 +22,7 @@ SAY = {
         "term 1 is over: n2 leads term 2\n{'february': 'paid by n2', 'january': 'paid by n1'}\n"
     ),
     "A web service": "True 12\n",
+    "Tickets, and a page that two people edit": "40 tickets, the last is 40\nTrue\nFalse\ngreen tea and cake\n",
 }
 
 

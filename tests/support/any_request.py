@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
+from engine.protocol.operations import CONDITIONS, OPERATIONS
 from engine.protocol.requests import (
     Admin,
     Check,
@@ -36,6 +37,7 @@ BAD_TXS = st.sampled_from([b"", b"x", bytes(15), bytes(17), bytes(1000)])
 KEYS = st.sampled_from([b"a", b"b", b"{a}1", b"{a}2", b"\0", b"\xff" * KEY_BYTES_MAX, b"{}", b"c", b"d"])
 BAD_KEYS = st.sampled_from([b"", b"x" * 401, b"x" * 100_000])
 VALUES = st.none() | st.sampled_from([b"", b"v", b"w" * 1000])
+OPERANDS = VALUES | st.sampled_from([b"0", b"7", b"-1", b"007", b"9223372036854775807", b"9" * 40])
 INTS = st.sampled_from([0, 1, 2, 7, 8, -1, 16_384, 1 << 31, -(1 << 31), (1 << 62), (1 << 63) - 1, -(1 << 63)])
 SMALL = st.integers(0, 12)
 
@@ -60,14 +62,26 @@ BATCH = KEY_LISTS.flatmap(
 ID = odd(st.integers(1, 1000), INTS)
 WORDS = st.sampled_from(["cluster", "nodes", "namespace", "", "x" * 500])
 ADMIN = st.sampled_from(["status", "counters", "progress", "init", "baseline", "checkpoint", "", "x" * 1000])
-WHEN = odd(st.sampled_from(["absent", "present", "equals"]), st.sampled_from(["", "always", "x" * 1000]))
+WHEN = odd(st.sampled_from(CONDITIONS), st.sampled_from(["", "perhaps", "x" * 1000]))
 ARGUMENTS = st.dictionaries(WORDS, st.lists(st.sampled_from(["n1", "n2", "", "x" * 70, "~"]), max_size=3), max_size=3)
 
 KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
     GetTable: st.builds(GetTable, ID),
     Get: st.builds(Get, ID, NAME, KEY_LISTS, st.booleans()),
     Put: st.tuples(ID, TX, NAME, BATCH).map(lambda p: Put(p[0], p[1], p[2], *p[3])),
-    Swap: st.builds(Swap, ID, TX, NAME, KEY, WHEN, VALUES, VALUES),
+    Swap: st.builds(
+        Swap,
+        ID,
+        TX,
+        NAME,
+        KEY,
+        WHEN,
+        OPERANDS,
+        OPERANDS,
+        how=odd(st.sampled_from(OPERATIONS), st.sampled_from(["", "multiply", "x" * 1000])),
+        epoch=NUMBER,
+        counter=NUMBER,
+    ),
     Lock: st.builds(
         Lock,
         ID,

@@ -66,6 +66,10 @@ BLOCKS: list[list[Record]] = [
     [Forget(8, 3, [(TX[:10], 5), (TX[1:11], 2**48 - 1)])],
     [Boot(3, 21, [(1, 0), (2, 17)]), Claimed(Version(1, 0), [Claim("n2", "d2", 5, 99)])],
     [Stable(7, 2, [("acc", 10)]), Compare(7, 2, "n3", 1)],
+    [
+        Update([Write("acc", 7, 2, 10, [b"n"], [b"42"], stable=9, tx=TX, answer=b"42")]),
+        Results(8, [TX], [1], answers=[(TX, b"42")]),
+    ],
     [Origin(7, 2, TX, "n1", "salary", "web-3", "127.0.0.1:51234"), Origin(7, 2, TX, "n1", client="web-3")],
 ]
 

@@ -132,9 +132,9 @@ def test_a_cursor_reads_as_far_as_the_log_was_durable_when_it_was_made() -> None
 # Transactions.
 
 
-def write(start: int, *keys: bytes, epoch: int = 1, partition: int = 0, namespace: str = "acc", **more: int) -> Write:
+def write(start: int, *keys: bytes, epoch: int = 1, partition: int = 0, namespace: str = "acc", origin: int = 0) -> Write:
     """A write of these keys, each with itself as its value."""
-    return Write(namespace, partition, epoch, start, list(keys), list(keys), tx=TX, **more)
+    return Write(namespace, partition, epoch, start, list(keys), list(keys), tx=TX, origin=origin)
 
 
 def test_a_committed_transaction_is_supplied_from_its_prepare_even_across_segments() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.client.calls import SwapCall
+from engine.protocol.operations import OPERATIONS
 from tests.sim.network import MS
 from tests.sim.scenario import operations as do
 from tests.sim.scenario.language import Statement
@@ -101,17 +102,19 @@ def get(stage: Stage, statement: Statement) -> None:
         stage.perform(statement, op, do.read(op, namespace, keys, _timeout(statement), stale=stale, age_ms=age_ms))
 
 
-@verb("swap", options="ns partition key when old value from as timeout async")
+@verb("swap", options="ns partition key when old value how from as timeout async")
 def swap(stage: Stage, statement: Statement) -> None:
-    """Set a key if a condition holds."""
-    when = statement.option("when", "absent")
-    if when not in ("absent", "present", "equals"):
-        raise statement.error(f"when={when}: expected absent, present or equals")
+    """Set a key if a condition holds, or do more to it than that."""
+    when, how = statement.option("when", "absent"), statement.option("how", "set")
+    if when not in ("absent", "present", "equals", "always"):
+        raise statement.error(f"when={when}: expected absent, present, equals or always")
+    if how not in OPERATIONS:
+        raise statement.error(f"how={how}: expected one of {', '.join(OPERATIONS)}")
     op = _single(stage, statement)
     namespace, _ = stage.place(statement)
     key = stage.new_keys(statement, "k")[0]
     old = statement.option("old").encode() if when == "equals" else None
-    call = SwapCall(op.tx, namespace, key, when, old=old, new=_value(statement.option("value"), op, 0, 0))
+    call = SwapCall(op.tx, namespace, key, when, old=old, new=_value(statement.option("value"), op, 0, 0), how=how)
     stage.perform(statement, op, do.swap(op, stage.ledger, call, _timeout(statement)))
 
 

@@ -101,6 +101,8 @@ def _value(replica: Replica, stage: Stage, key: Key) -> bytes | None:
 def _promises(stage: Stage) -> None:
     """Every in-sync copy holds what clients were told, key by key."""
     for key in stage.ledger.keys:
+        if key in stage.ledger.computed:
+            continue
         number = partition_of(key[1], stage.partitions)
         allowed = stage.ledger.possible(key)
         for node, replica in _replicas(stage, number):

@@ -40,6 +40,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.keys: dict[Key, list[Written]] = {}
+        self.computed: dict[Key, None] = {}  # somebody had a value computed from what stood: only copies know which
 
     def ask(self, by: str, writes: Mapping[Key, bytes | None], now: int) -> list[Written]:
         """Somebody asks to write."""
@@ -213,15 +214,13 @@ async def write(
 
 
 async def swap(op: Operation, ledger: Ledger, call: SwapCall, timeout_ns: int) -> None:
-    """Set one key if a condition holds of it."""
+    """Set one key if a condition holds of it, or have its value computed."""
     op.written = ledger.ask(op.name, {(call.namespace, call.keys[0]): call.new}, op.client.world.now)
+    if call.how not in ("set", "exchange"):
+        ledger.computed[(call.namespace, call.keys[0])] = None
     op.again = call
     await op.client.call(call, timeout_ns=timeout_ns)
-    if call.applied:
-        op.told(COMMITTED)
-    else:
-        op.told(ABORTED)
-        op.answer = "not-applied"
+    _told_of(op, call)
 
 
 async def again(op: Operation, timeout_ns: int) -> None:
@@ -235,13 +234,23 @@ async def again(op: Operation, timeout_ns: int) -> None:
         if isinstance(call, PutCall):
             await op.client.call(PutCall(op.tx, call.namespace, call.keys, call.values), timeout_ns=timeout_ns)
         else:
-            repeated = SwapCall(op.tx, call.namespace, call.keys[0], call.when, old=call.old, new=call.new)
+            how, at, key = call.how, call.at, call.keys[0]
+            repeated = SwapCall(op.tx, call.namespace, key, call.when, old=call.old, new=call.new, how=how, at=at)
             await op.client.call(repeated, timeout_ns=timeout_ns)
-            if not repeated.applied:
-                op.answer = "not-applied"
-                return
+            _told_of(op, repeated)
+            op.error = None if repeated.applied else op.error
+            return
     op.error = None
     op.told(COMMITTED)
+
+
+def _told_of(op: Operation, call: SwapCall) -> None:
+    """What the client of a single write under a condition was told; the answer of an operation, if it gives one."""
+    op.told(COMMITTED if call.applied else ABORTED)
+    if not call.applied:
+        op.answer = "not-applied"
+    elif call.how != "set":
+        op.answer = text_of([call.found])
 
 
 async def ask_status(op: Operation, timeout_ns: int) -> None:

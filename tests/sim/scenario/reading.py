@@ -28,9 +28,8 @@ def understand(text: str, file: str) -> list[Statement]:
     shape = shape_of(statements[0])
     flat = [part for statement in statements[1:] for part in parts_of(statement)]
     nodes = [*shape.nodes, *(word for s in flat if s.verb == "join" for word in s.words)]
-    readers = {s.option("as") for s in flat if s.verb in ("get", "scan")} | {
-        s.words[0] for s in flat if s.verb == "get" and s.words
-    }
+    telling = [s for s in flat if s.verb in ("get", "scan") or (s.verb == "swap" and s.option("how", "set") != "set")]
+    readers = {s.option("as") for s in telling} | {s.words[0] for s in flat if s.verb == "get" and s.words}
     for statement in flat:
         if statement.verb == "cluster":
             raise statement.error("there is one cluster, and the first statement makes it")
