@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from rebalance.fragment import FragmentState
+from rebalance.partition import PartitionState
 from wal import records as r
 from wal.counters import PartitionCounter
 from wal.ids import Fragment, TxId, fragment_name
@@ -69,6 +70,12 @@ def image_of(fragment: FragmentState, row: Row | None = None) -> FragmentImage:
         tombstones=list(fragment.tombstones.items()),
         held=held,
     )
+
+
+def partition_image_of(partition: PartitionState) -> PartitionImage:
+    """What a checkpoint stores of a partition, beside its fragments."""
+    known = partition.results
+    return PartitionImage(partition.epoch, list(partition.prepared.values()), known.items(), known.floor, known.answers())
 
 
 def fragment_of(name: Fragment, image: FragmentImage, row: Row | None = None) -> FragmentState:
