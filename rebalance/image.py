@@ -6,13 +6,13 @@ What does not hold together is refused: the checkpoint and the log are all that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import msgspec
 
 from rebalance.fragment import FragmentState
-from rebalance.partition import PartitionState
+from rebalance.results import Results
 from wal import records as r
 from wal.counters import PartitionCounter
 from wal.ids import Fragment, TxId, fragment_name
@@ -72,10 +72,9 @@ def image_of(fragment: FragmentState, row: Row | None = None) -> FragmentImage:
     )
 
 
-def partition_image_of(partition: PartitionState) -> PartitionImage:
+def partition_image(epoch: int, prepared: Iterable[r.Prepare], results: Results) -> PartitionImage:
     """What a checkpoint stores of a partition, beside its fragments."""
-    known = partition.results
-    return PartitionImage(partition.epoch, list(partition.prepared.values()), known.items(), known.floor, known.answers())
+    return PartitionImage(epoch, list(prepared), results.items(), results.floor, results.answers())
 
 
 def fragment_of(name: Fragment, image: FragmentImage, row: Row | None = None) -> FragmentState:

@@ -20,7 +20,7 @@ from engine.state.node_image import NodeImage, version_in
 from engine.state.rows import drop_tombstones, drop_unconfirmed, preload
 from engine.state.store import ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
 from rebalance.fragment import KNOWN, NEWEST, CannotUndo, FragmentState
-from rebalance.image import FragmentImage, PartitionImage, fragment_of, image_of, partition_image_of
+from rebalance.image import FragmentImage, PartitionImage, fragment_of, image_of, partition_image
 from rebalance.lives import lives_after
 from rebalance.partition import PartitionState
 from rebalance.results import ABORTED, COMMITTED, Results
@@ -401,7 +401,8 @@ class Replica:
             fragments[name] = (
                 encode(image_of(state, partial(version_in, self.store.get, name))) if state is not None else None
             )
-        partitions = {n: encode(partition_image_of(self.partitions[n])) for n in self._dirty_partitions}
+        changed = {number: self.partitions[number] for number in self._dirty_partitions}
+        partitions = {n: encode(partition_image(p.epoch, p.prepared.values(), p.results)) for n, p in changed.items()}
         exchange = self.promised, self.accepted, self.committed
         knows = self.lives, self.claimed_at, self.claims
         node = encode(NodeImage(self.incarnation, *exchange, open_records, *knows, self.trimmed))
