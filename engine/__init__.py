@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from engine import aio as aio
     from engine import api as api
     from engine import errors as errors
-    from engine.api import Database, Namespace, Transaction, connect, transactional
+    from engine.api import Database, Namespace, Snapshot, Transaction, connect, transactional
     from engine.api import open as open  # noqa: A004  # as `dbm.open`; not in `__all__`: `import *` keeps the builtin
     from engine.client.codecs import Codec, by_tuple
     from engine.client.modes import Concurrency, Isolation
@@ -32,13 +32,15 @@ if TYPE_CHECKING:
         NoQuorum,
         PartitionLost,
         ProtocolError,
+        SnapshotLost,
+        SnapshotTooOld,
         TransactionTimeout,
         Unavailable,
         UsageError,
     )
 
 _WHERE = {
-    "engine.api": ("Database", "Namespace", "Transaction", "connect", "open", "transactional"),
+    "engine.api": ("Database", "Namespace", "Snapshot", "Transaction", "connect", "open", "transactional"),
     "engine.client.codecs": ("Codec", "by_tuple"),
     "engine.client.operations": ("Entry", "Version"),
     "engine.client.timing": ("Aged",),
@@ -67,6 +69,9 @@ __all__ = [
     "NoQuorum",
     "PartitionLost",
     "ProtocolError",
+    "Snapshot",
+    "SnapshotLost",
+    "SnapshotTooOld",
     "Transaction",
     "TransactionTimeout",
     "Unavailable",

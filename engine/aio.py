@@ -22,6 +22,7 @@ from engine.client.namespace import Access
 from engine.client.outside import CodedNamespace
 from engine.client.running import Level, Mode, TransactionOptions, check_run, pause, to_await
 from engine.client.session import Session, reached
+from engine.client.snapshots import Snapshot, SnapshotNamespace, read
 from engine.client.timing import check_seconds
 from engine.client.transaction import Transaction as RawTransaction
 from engine.client.transaction import entered
@@ -36,7 +37,7 @@ Setting = str | int | bool
 
 
 __all__ = ["Concurrency", "Database", "Isolation", "Level", "Mode", "Namespace", "Transaction", "connect", "open"]
-__all__ += ["TransactionNamespace"]
+__all__ += ["Snapshot", "SnapshotNamespace", "TransactionNamespace"]
 
 
 class Namespace(CodedNamespace[K, V]):
@@ -221,6 +222,14 @@ class Database(OfThisProcess, Access):
                     continue
             return result
         raise AssertionError("the last attempt returns or raises")
+
+    def snapshot(self) -> Snapshot:
+        """The whole database as it is when `async with` is entered."""
+        return Snapshot(self)
+
+    async def read(self, function: Callable[[Snapshot], Awaitable[T]], *, attempts: int = 10) -> T:
+        """Run `function` on a snapshot, again on another one while it is lost, `attempts` times at most."""
+        return await read(self.snapshot, function, attempts)
 
     async def did_commit(self, error: errors.Error, transaction: Transaction, *, returned: bool, last: bool) -> bool:
         """What `run` does about an error: True if the transaction is committed all the same, False if it is to be run

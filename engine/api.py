@@ -16,13 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import (
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 from engine import aio, errors
 from engine.aio import Setting
 from engine.client.blocking import TransactionNamespace
+from engine.client.blocking_snapshots import Snapshot, SnapshotNamespace, read
 from engine.client.codecs import Codec, CodecName
 from engine.client.here import OfThisProcess
 from engine.client.loop import Loop, immortal, iterate
@@ -48,7 +43,8 @@ V = TypeVar("V")
 P = ParamSpec("P")
 _MISSING = object()
 
-__all__ = ["Database", "Namespace", "Transaction", "TransactionNamespace", "connect", "open", "transactional"]
+__all__ = ["Database", "Namespace", "Snapshot", "SnapshotNamespace", "Transaction", "TransactionNamespace"]
+__all__ += ["connect", "open", "transactional"]
 
 
 class Namespace(OfThisProcess, SingleKeys[K, V]):
@@ -332,6 +328,14 @@ class Database(OfThisProcess):
                     continue
             return result
         raise AssertionError("the last attempt returns or raises")
+
+    def snapshot(self) -> Snapshot:
+        """The whole database as it is when `with` is entered."""
+        return Snapshot(self._loop.run, self._native.snapshot())
+
+    def read(self, function: Callable[[Snapshot], T], *, attempts: int = 10) -> T:
+        """Run `function` on a snapshot, again on another one while it is lost, `attempts` times at most."""
+        return read(self._loop.run, self.snapshot, function, attempts)
 
     def transaction_status(self, tx_id: str, *, timeout: float | None = None) -> Literal["committed", "aborted"]:
         """How a transaction ended: `committed` or `aborted`. One that has not begun to end is aborted."""

@@ -42,6 +42,8 @@ DOING = {
     "engine.client": {
         "admin",
         "blocking",
+        "blocking_snapshots",
+        "snapshots",
         "codecs",
         "inside",
         "loop",

@@ -20,7 +20,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Rows(MutableMapping[K, V]):
+class ReadRows(Mapping[K, V]):
     """A mapping that is walked by a scan, and not by a question for each key."""
 
     @abstractmethod
@@ -45,10 +45,14 @@ class Rows(MutableMapping[K, V]):
         return _Values(self)
 
 
+class Rows(ReadRows[K, V], MutableMapping[K, V]):
+    """The same, of what can be changed."""
+
+
 class _Items(ItemsView[K, V]):
     """`dict.items` of a namespace: a scan, and not a question for each key."""
 
-    _mapping: Rows[K, V]
+    _mapping: ReadRows[K, V]
 
     def __iter__(self) -> Iterator[tuple[K, V]]:
         return self._mapping.scan()
@@ -57,7 +61,7 @@ class _Items(ItemsView[K, V]):
 class _Values(ValuesView[V]):
     """`dict.values` of a namespace."""
 
-    _mapping: Rows[Any, V]
+    _mapping: ReadRows[Any, V]
 
     def __iter__(self) -> Iterator[V]:
         return (value for _, value in self._mapping.scan())

@@ -16,7 +16,7 @@ from engine.client.calls import GetCall, PutCall, ScanCall, SwapCall
 from engine.client.session import Session
 from engine.client.timing import milliseconds, time_left
 from engine.client.transaction import Transaction, entered
-from wal.ids import CODECS, partition_of
+from wal.ids import CODECS, NO_ERA, Era, partition_of
 from wal.ids import Namespace as NamespaceName
 
 Writer = TypeVar("Writer", PutCall, SwapCall)
@@ -155,15 +155,16 @@ class Namespace:
         stale: bool = False,
         age_ms: int = -1,
         marked: bool = False,
+        cut: Era = NO_ERA,
     ) -> AsyncIterator[ScanCall]:
-        """The rows with low <= key < high, a page at a time; `stale` and `age_ms` as with `GetCall`. `marked`: the first
-        page says where the fragments stood before it."""
+        """The rows with low <= key < high, a page at a time; `stale`, `age_ms`, `cut` as with `GetCall`. `marked`: the
+        first page says where the fragments stood before it."""
         if not self.known:
             await self.look(timeout)
         at: bytes | None = low
         while at is not None and (high is None or at < high):
             page = PAGE_ROWS if limit is None else max(1, min(PAGE_ROWS, limit))
-            asked = ScanCall(self.name, at, high, page, stale=stale, age_ms=age_ms, marked=marked and at == low)
+            asked = ScanCall(self.name, at, high, page, stale=stale, age_ms=age_ms, marked=marked and at == low, cut=cut)
             call = await self.session.call(asked, timeout=timeout)
             yield call
             at = call.next_start

@@ -16,7 +16,7 @@ from typing import Any, Self
 from engine import aio
 from engine.client.loop import Loop
 
-_WRAPPED = (aio.Database, aio.Namespace, aio.Transaction, aio.TransactionNamespace)
+_WRAPPED = (aio.Database, aio.Namespace, aio.Transaction, aio.TransactionNamespace, aio.Snapshot, aio.SnapshotNamespace)
 
 
 class Driven:
@@ -45,6 +45,15 @@ class Driven:
                 return await asyncio.get_running_loop().run_in_executor(thread, function, self._wrap(transaction))
 
         return self._loop.run(self._native.run(native, **options))
+
+    def read(self, function: Callable[[Any], Any], **options: Any) -> Any:
+        """`Database.read`, likewise."""
+
+        async def native(snapshot: aio.Snapshot) -> Any:
+            with ThreadPoolExecutor(1) as thread:
+                return await asyncio.get_running_loop().run_in_executor(thread, function, self._wrap(snapshot))
+
+        return self._loop.run(self._native.read(native, **options))
 
     def _wrap(self, thing: Any) -> Any:
         return Driven(thing, self._loop) if isinstance(thing, _WRAPPED) else thing

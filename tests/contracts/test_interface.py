@@ -19,13 +19,16 @@ PAIRS = [
     (api.Namespace, aio.Namespace),
     (api.Transaction, aio.Transaction),
     (api.TransactionNamespace, aio.TransactionNamespace),
+    (api.Snapshot, aio.Snapshot),
+    (api.SnapshotNamespace, aio.SnapshotNamespace),
     (api.connect, aio.connect),
     (api.open, aio.open),
 ]
-SHARED_WITH_THE_FACE = {"did_commit", "inside"}
+SHARED_WITH_THE_FACE = {"check_open", "did_commit", "inside"}
 """What `engine.api` needs of `engine.aio` to do the same; not for applications."""
 
 RETRYABLE = {"Conflict", "Deadlock", "LockTimeout", "TransactionTimeout", "NoQuorum", "Unavailable", "PartitionLost"}
+RETRYABLE |= {"SnapshotLost", "SnapshotTooOld"}
 FINAL = {
     "AlreadyAnswered",
     "CommitUnknown",

@@ -1,0 +1,205 @@
+"""A snapshot: the whole database as it was at one moment, to be read for as long as it is open."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar, overload
+
+from engine import errors
+from engine.client.calls import GetCall
+from engine.client.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, range_of
+from engine.client.cuts import KeepCutCall, TakeCutCall
+from engine.client.here import OfThisProcess
+from engine.client.namespace import Access
+from engine.client.namespace import Namespace as RawNamespace
+from engine.client.outside import CodedNamespace
+from engine.client.running import check_run, pause, to_await
+from wal.ids import NO_ERA, TX_ID_BYTES, Era, check_name
+
+D = TypeVar("D")
+K = TypeVar("K")
+T = TypeVar("T")
+V = TypeVar("V")
+
+KEEP_SECONDS = 3.0
+"""A snapshot that is open says so to all nodes, which would let it go after ten seconds."""
+
+
+class SnapshotNamespace(OfThisProcess, Generic[K, V]):
+    """A namespace as it was when the snapshot began."""
+
+    def __init__(self, snapshot: Snapshot, namespace: RawNamespace, codec: Codec[K, V]) -> None:
+        self._snapshot = snapshot
+        self._namespace = namespace
+        self.name = namespace.name
+        self.codec = codec
+
+    def __repr__(self) -> str:
+        return f"<Namespace {self.name} codec={self.codec.name} in {self._snapshot!r}>"
+
+    @overload
+    async def get(self, key: K, default: None = None, *, timeout: float | None = None) -> V | None: ...
+
+    @overload
+    async def get(self, key: K, default: D, *, timeout: float | None = None) -> V | D: ...
+
+    async def get(self, key: K, default: object = None, *, timeout: float | None = None) -> object:
+        """The value that a key had, or `default`."""
+        found = await self._read([key_of(self.codec, key)], timeout)
+        return default if found[0] is None else self.codec.decode(found[0])
+
+    async def get_many(self, keys: Iterable[K], *, timeout: float | None = None) -> dict[K, V]:
+        """The values of the keys that there were."""
+        wanted = keys_of(self.codec, keys)
+        if not wanted:
+            return {}
+        found = zip(wanted.values(), await self._read(list(wanted), timeout), strict=True)
+        return {key: self.codec.decode(value) for key, value in found if value is not None}
+
+    async def _read(self, keys: list[bytes], timeout: float | None) -> list[bytes | None]:
+        cut = self._snapshot.cut
+        if not self._namespace.known:
+            await self._namespace.look(timeout)
+        call = await self._namespace.session.call(GetCall(self.name, keys, cut=cut), timeout=timeout)
+        return [value for _, _, value in call.values]
+
+    async def scan(
+        self,
+        *,
+        prefix: K | None = None,
+        start: K | None = None,
+        end: K | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[tuple[K, V]]:
+        """(key, value) pairs with start <= key < end, ascending, all of the one moment; each page within `timeout`."""
+        low, high = range_of(self.codec, prefix, start, end)
+        left = limit_of(limit)
+        decode_key, decode = self.codec.decode_key, self.codec.decode
+        async for page in self._namespace.pages(low, high, limit, timeout, cut=self._snapshot.cut):
+            for key, value in page.rows:
+                if left is not None:
+                    if left <= 0:
+                        return
+                    left -= 1
+                yield decode_key(key), decode(value)
+            self._snapshot.check_open()
+
+
+class Snapshot(OfThisProcess):
+    """The whole database as it was at one moment: when `async with` was entered. It blocks nobody, and nobody blocks it.
+
+    All that was acknowledged before is in it, and no transaction in part. Reading raises SnapshotLost when a node on which
+    it rests has failed, and SnapshotTooOld when too much was overwritten since: begin another one, as `Database.read` does.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._holder = secrets.token_bytes(TX_ID_BYTES)
+        self._cut: Era = NO_ERA
+        self._keeper: asyncio.Task[None] | None = None
+        self._over = False
+
+    def __repr__(self) -> str:
+        return f"<Snapshot{' over' if self._over else ''}>"
+
+    @property
+    def cut(self) -> Era:
+        """What the nodes call it. Raises UsageError when it is not open."""
+        self.check_open()
+        return self._cut
+
+    def check_open(self) -> None:
+        """Raise UsageError if it cannot be read."""
+        if self._over:
+            raise errors.UsageError("the snapshot is over: read it inside its `with`")
+        if self._cut == NO_ERA:
+            raise errors.UsageError("the snapshot has not begun: enter it by `with db.snapshot() as s`")
+
+    @overload
+    def namespace(self, namespace: CodedNamespace[K, V]) -> SnapshotNamespace[K, V]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Literal["bytes"] | None = None) -> SnapshotNamespace[bytes, bytes]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Literal["str"]) -> SnapshotNamespace[str, str]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Literal["json", "msgpack"]) -> SnapshotNamespace[str, Any]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: Codec[K, V]) -> SnapshotNamespace[K, V]: ...
+
+    @overload
+    def namespace(self, namespace: str, *, codec: type[V]) -> SnapshotNamespace[str, V]: ...
+
+    def namespace(
+        self, namespace: CodedNamespace[Any, Any] | str, *, codec: CodecName | Codec[Any, Any] | type[Any] | None = None
+    ) -> SnapshotNamespace[Any, Any]:
+        """A namespace as it was; given as an object, with that one's codec."""
+        return self.inside(namespace, codec)
+
+    def inside(
+        self, namespace: CodedNamespace[Any, Any] | str, codec: CodecName | Codec[Any, Any] | type[Any] | None
+    ) -> SnapshotNamespace[Any, Any]:
+        """`namespace`, for whoever knows no more of its types than that."""
+        if isinstance(namespace, str):
+            try:
+                check_name("namespace", namespace)
+            except ValueError as error:
+                raise errors.UsageError(str(error)) from None
+            chosen = codec_of(codec)
+            return SnapshotNamespace(self, RawNamespace(self._access, namespace, chosen.form), chosen)
+        if not isinstance(namespace, CodedNamespace):
+            raise errors.UsageError(f"expected a namespace of engine.aio, or its name, found {type(namespace).__name__}")
+        if namespace._raw._access is not self._access:
+            raise errors.UsageError(f"namespace {namespace.name!r} is of another database than the snapshot")
+        if codec is not None:
+            raise errors.UsageError(f"namespace {namespace.name!r} has its codec: name one with a namespace's name only")
+        return SnapshotNamespace(self, namespace._raw, namespace.codec)
+
+    async def __aenter__(self) -> Self:
+        if self._over or self._cut != NO_ERA:
+            raise errors.UsageError("the snapshot was used already: begin another one")
+        session = self._access.session
+        call = TakeCutCall(self._holder, lambda: session.router.topology)
+        self._cut = (await session.call(call)).cut
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        return self
+
+    async def _keep(self) -> None:
+        """Say that it is open for as long as it is."""
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            with suppress(errors.Error):  # whoever reads is told
+                await self._access.session.call(KeepCutCall(self._cut, self._holder), timeout=KEEP_SECONDS)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._over = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self._cut != NO_ERA:
+            with suppress(errors.Error):  # the nodes let it go by themselves
+                await self._access.session.call(KeepCutCall(self._cut, self._holder, over=True), timeout=KEEP_SECONDS)
+
+
+async def read(begin: Callable[[], Snapshot], function: Callable[[Snapshot], Awaitable[T]], attempts: int) -> T:
+    """Run `function` on a snapshot, again on another one while it is lost."""
+    check_run(function, attempts)
+    for attempt in itertools.count(1):
+        try:
+            async with begin() as snapshot:
+                return await to_await(function, function(snapshot))
+        except errors.SnapshotLost:
+            if attempt >= attempts:
+                raise
+            await pause(attempt)
+    raise AssertionError("the last attempt returns or raises")
