@@ -69,6 +69,7 @@ REACHED: dict[str, Callable[[Database], object]] = {
 }
 TOLD_ELSEWHERE = {
     "requests that wait for an exchange, in one node": (Settings().parked_max, PARKED_BYTES_MAX // MIB),
+    "what was overwritten and is kept for snapshots, in one node": (Settings().cut_bytes_max // MIB,),
     "clients of one node": (CLIENTS_MAX,),
     "how long an answer is kept for a client that is silent": (Settings().result_retention_ms // 60_000,),
 }

@@ -114,7 +114,7 @@ def test_its_codec_is_the_namespace_s(db: engine.Database, fresh: Name) -> None:
         with pytest.raises(engine.UsageError, match="kept in 'json'"):
             snapshot.namespace(texts.name, codec="str").get("a")
         with pytest.raises(engine.UsageError, match="has its codec"):
-            snapshot.namespace(texts, codec="str")
+            snapshot.namespace(texts, codec="str")  # type: ignore[call-overload]  # what is refused
         with pytest.raises(engine.UsageError, match="namespace"):
             snapshot.namespace("no name")
 
