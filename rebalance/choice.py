@@ -6,7 +6,7 @@ continued, and it must undo it. Then the cheapest sound kind of transfer is take
 
 * **nothing**: same history up to the same counter, and the digests agree,
 * **historical**: the supplier's log reaches back to what the joiner has, and less is missing than there are rows,
-* **full** otherwise; the joiner is emptied first.
+* **full** otherwise, and where there is nothing yet; the joiner is emptied first.
 
 Both sides are told of in the same words, those of the demand (`rebalance.telling`).
 """
@@ -93,6 +93,8 @@ def choose(joiner: Have, supplier: Have, reach: int, rows: Callable[[int], int] 
         return Choice(Kind.NOTHING, f"{parted}same history up to {supplier.lwm}", cut)
     if lwm < reach:
         return Choice(Kind.FULL, f"the log reaches back to {reach} and {lwm} is needed", cut, missing)
+    if rows is not None and not joiner.highest:  # each row is an update, and those that were changed often are several
+        return Choice(Kind.FULL, "the copy is empty", cut, missing)
     there = rows(missing + 1) if rows is not None else 0
     if there and missing >= there:
         return Choice(Kind.FULL, f"{missing} updates are missing and there are {there} rows", cut, missing)

@@ -81,6 +81,7 @@ class Demander(Rule):
         self.progress = Progress()
         self._queue: dict[NodeId, dict[int, None]] = {}  # supplier -> partitions that must catch up
         self._deferred: dict[NodeId, dict[int, None]] = {}  # the same, which it supplies in full, a few at a time
+        self._at_a_time: dict[NodeId, int] = {}  # so many of these are asked for at once: twice what it gave the last time
         self._sessions: dict[NodeId, _Session] = {}
         self._no_history: dict[Fragment, None] = {}
         self._pauses: dict[NodeId, int] = {}  # a supplier that has nothing to give yet -> when to ask it again
@@ -150,7 +151,7 @@ class Demander(Rule):
                 continue
             numbers = list(self._queue.pop(supplier, ()))
             deferred = self._deferred.get(supplier, {})
-            for number in list(islice(deferred, core.settings.max_parallel_migrations)):
+            for number in list(islice(deferred, self._at_a_time.get(supplier, 0))):
                 del deferred[number]
                 numbers.append(number)
             if not deferred:
@@ -339,6 +340,8 @@ class Demander(Rule):
         if session.partitions and session.partitions.keys() <= session.later.keys():
             probe("demand.nothing_to_give")
             self._pauses[session.supplier] = self.core.now + self.core.settings.retransmit_ms * MS
+        served = len(session.partitions) - len(session.later)
+        self._at_a_time[session.supplier] = max(self.core.settings.max_parallel_migrations, 2 * served)
         session.ending = list(session.partitions)[::-1]
         session.awaited = {}
         self._end_on(session)

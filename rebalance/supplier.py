@@ -8,17 +8,18 @@ only while the demander has credit, so neither side's memory grows with the data
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import assert_never, get_args
 
 import msgspec
 
 from rebalance.choice import Choice, Kind, choose
+from rebalance.contents import Entry
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import Credit, Demand, Have, Settled, Supply, ToSupplier, Transfer
 from rebalance.partition import LocalPartition
-from rebalance.ports import CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
+from rebalance.ports import WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
 from rebalance.table import Standing
 from rebalance.telling import have_of, nothing_of
@@ -38,6 +39,14 @@ PLAN_WORK = 500
 CHOICE_WORK = 2
 WRITES_MAX = 2_000
 """Keys of a batch of history; and fragments that it calls done, rows that it fetches."""
+ROWS_MAX = 4_000
+"""Rows of a batch of a full transfer, whatever they weigh."""
+ROWS_AT_ONCE = 1_024
+ROW_BYTES = 32
+"""What a row weighs in a batch beside its key and value."""
+MANY_UPDATES = 4_096
+"""A partition with so many updates is a large one, of which `max_parallel_migrations` go in full at a time. Of smaller
+ones so many go as have as many updates together: a session for ten rows of each would do nothing but begin and end."""
 
 
 class _Session:
@@ -54,7 +63,8 @@ class _Session:
         self.demanded: deque[tuple[list[int], dict[int, dict[Namespace, Have]]]] = deque()  # and are not planned yet
         self.planning = False
         self.planned = False  # all of it
-        self.in_full = 0  # partitions
+        self.in_full = 0  # updates of the partitions that go in full
+        self.many = 0  # of these partitions
         self.batch = 0  # the last batch sent
         self.sent: dict[int, Supply] = {}  # not answered yet
         self.partitions: list[int] = []
@@ -70,6 +80,7 @@ class _Session:
         self.fetch: list[tuple[Fragment, list[bytes]]] = []  # keys to send as they are now
         self.results_sent: dict[int, None] = {}
         self.over = False
+        self.resumed = False  # there is credit, and more to be sent than the turn had room for
 
 
 class SupplySide(Rule):
@@ -163,10 +174,12 @@ class SupplySide(Rule):
         haves = {ns: haves.get(ns) or nothing_of((ns, number)) for ns in names}
         choices = {ns: self._choose(have, returning=session.returning) for ns, have in haves.items()}
         if any(c.kind is Kind.FULL for c in choices.values()):
-            if session.in_full >= core.settings.max_parallel_migrations:
+            most = core.settings.max_parallel_migrations
+            if session.many >= most and session.in_full >= most * MANY_UPDATES:
                 first.later.append(number)
                 return CHOICE_WORK * len(choices)
-            session.in_full += 1
+            session.many += 1
+            session.in_full += sum(f.counter.lwm for f in state.fragments.values())
         session.partitions.append(number)
         first.epochs.append((number, local.epoch))
         first.prepares.extend(state.prepared.values())
@@ -262,9 +275,14 @@ class SupplySide(Rule):
         self._advance(session)
 
     def _advance(self, session: _Session) -> None:
-        """Send what there is credit for."""
+        """Send what there is credit for, as much as the turn has room for."""
         core = self.core
+        session.resumed = False
         while session.credit > 0 and not session.over:
+            if core.work >= WORK_MAX:
+                session.resumed = True
+                core.resume(lambda: self._advance_on(session))
+                return
             if session.firsts:
                 first = msgspec.structs.replace(session.firsts.popleft(), batch=session.batch + 1)
                 self._send(session, _at(first, core.fence))
@@ -284,6 +302,10 @@ class SupplySide(Rule):
             else:
                 session.over = True
                 self._send(session, self._batch(session, last=True))
+
+    def _advance_on(self, session: _Session) -> None:
+        if session.resumed and self._sessions.get(session.node) is session:
+            self._advance(session)
 
     def _history(self, session: _Session) -> Supply:
         """Writes that were read from the log; after the last, which fragments are whole, and which cannot be."""
@@ -308,40 +330,38 @@ class SupplySide(Rule):
         return self._batch(session, writes=writes, done=done, missed=missed)
 
     def _scan(self, session: _Session) -> Supply:
-        """The next rows of the fragment that is being taken in full."""
-        core, name = self.core, session.full[0]
-        start = session.cursor or b""
-        page = core.replica.store.page(name, start, 1024)
-        core.work += page.work
-        rows, size, taken = page.rows, 0, 0
-        for key, entry in rows:
-            size += len(key) + len(entry.value or b"") + 32
-            taken += 1
-            if size >= core.settings.supply_batch_bytes:
-                break
-        following = page.next if taken == len(rows) else rows[taken - 1][0] + b"\0"
-        whole, rows = following is None, rows[:taken]
-        preload = r.Preload(
-            name[0],
-            name[1],
-            [e.epoch for _, e in rows],
-            [e.counter for _, e in rows],
-            keys=[k for k, _ in rows],
-            values=[e.value for _, e in rows],
-        )
+        """The next rows of what is being taken in full: the end of one fragment, and others as far as they fit."""
+        core, size, count = self.core, 0, 0
+        enough = core.work + 2 * ROWS_MAX
+        preloads: list[r.Preload] = []
         results: list[r.Results] = []
-        if name[1] not in session.results_sent:
-            session.results_sent[name[1]] = None
-            known = core.replica.partition(name[1]).results
-            items = known.items()
-            txs, outcomes = [tx for tx, _ in items], [outcome for _, outcome in items]
-            results.append(r.Results(name[1], txs, outcomes, known.floor, answers=known.answers()))
-        if whole:
-            session.full.popleft()
-            session.cursor = None
-        else:
+        done: list[Fragment] = []
+        most = core.settings.supply_batch_bytes
+        while session.full and size < most and count < ROWS_MAX and core.work < enough:
+            name = session.full[0]
+            page = core.replica.store.page(name, session.cursor or b"", min(ROWS_AT_ONCE, ROWS_MAX - count))
+            core.work += page.work + 1
+            rows, following = page.rows, page.next
+            for taken, (key, entry) in enumerate(rows, 1):
+                size += len(key) + len(entry.value or b"") + ROW_BYTES
+                if size >= most and taken < len(rows):
+                    rows, following = rows[:taken], key + b"\0"
+                    break
+            count += len(rows)
+            if rows:
+                preloads.append(_preload(name, rows))
+            if name[1] not in session.results_sent:
+                session.results_sent[name[1]] = None
+                known = core.replica.partition(name[1]).results
+                items = known.items()
+                txs, outcomes = [tx for tx, _ in items], [outcome for _, outcome in items]
+                results.append(r.Results(name[1], txs, outcomes, known.floor, answers=known.answers()))
+                core.work += len(items)
             session.cursor = following
-        return self._batch(session, rows=[preload], results=results, done=[name] if whole else [])
+            if following is None:
+                session.full.popleft()
+                done.append(name)
+        return self._batch(session, rows=preloads, results=results, done=done)
 
     def _fetch(self, session: _Session) -> r.Preload:
         """Keys as they are now, for a copy that undid what it had of them."""
@@ -411,6 +431,17 @@ class SupplySide(Rule):
                 self.vouching.on_settled(sender, message)
             case _:
                 assert_never(message)
+
+
+def _preload(name: Fragment, rows: Sequence[tuple[bytes, Entry]]) -> r.Preload:
+    keys, entries = zip(*rows, strict=True)
+    return r.Preload(
+        *name,
+        epochs=[e.epoch for e in entries],
+        counters=[e.counter for e in entries],
+        keys=list(keys),
+        values=[e.value for e in entries],
+    )
 
 
 def _at(batch: Supply, version: Version) -> Supply:

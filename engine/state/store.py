@@ -12,10 +12,11 @@ values that no longer change. So the store lags behind the log by as much as one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from functools import partial
-from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -38,12 +39,15 @@ Row: TypeAlias = tuple[bytes, Entry]
 GONE = Entry(0, 0, None)
 """The key was removed without an update of its own (an undo, or a tombstone whose time is over)."""
 
+_KEY: Callable[[Row], bytes] = itemgetter(0)
+
 ROW_OVERHEAD_BYTES = 120
 """What an entry weighs in memory beside its key and value; decides when a checkpoint is due by size."""
 
 LOOKED_MAX = 1_000
 """Entries that one page of a scan passes, whatever it finds: tombstones may lie in its way by the ten thousand."""
-BASE_ROWS = 64
+ROWS_LEAST = 64
+"""Of which a page looks at so many at a time, or more: what comes first may have been deleted."""
 SORTED_MAX = 4_000
 """New keys of a layer that one page puts in order."""
 
@@ -246,15 +250,14 @@ class _Layer:
             self._fresh.pop(fragment, None)
         return count
 
-    def keys_from(self, fragment: Fragment, start: bytes) -> Iterator[Row]:
-        """The layer's rows of one fragment with keys >= start, ascending; they were put in order."""
+    def some_from(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
+        """Up to `limit` of the layer's rows of one fragment with keys >= start, ascending; they were put in order."""
         rows = self.rows.get(fragment)
         if not rows:
-            return
+            return []
         order = self._order[fragment]
         assert len(order) == len(rows), "a layer is put in order before it is walked"
-        for key in order.irange(start):
-            yield key, rows[key]
+        return [(key, rows[key]) for key in islice(order.irange(start), limit)]
 
 
 class LayeredStore:
@@ -338,31 +341,21 @@ class LayeredStore:
             if new > SORTED_MAX:
                 return Page([], start, SORTED_MAX)
             work += new
-        sources = [_ranked(layer.keys_from(fragment, start), rank) for rank, layer in enumerate(layers)]
+        sources = [layer.some_from for layer in layers]
         if not any(fragment in layer.cleared for layer in layers):
-            sources.append(self._base_rows(fragment, start, limit))
+            sources.append(self.base.scan)
         found: list[Row] = []
-        last: bytes | None = None
         looked = 0
-        for key, _, entry in merge(*sources):
-            looked += 1
-            if key == last:
-                continue
-            last = key
-            if entry is not GONE and entry.counter:
-                found.append((key, entry))
-            if len(found) >= limit or looked >= LOOKED_MAX + limit:
-                return Page(found, last + b"\0", work + looked)
-        return Page(found, None, work + looked)
-
-    def _base_rows(self, fragment: Fragment, start: bytes, limit: int) -> Iterator[tuple[bytes, int, Entry]]:
-        while True:
-            rows = self.base.scan(fragment, start, limit)
-            for key, entry in rows:
-                yield key, 2, entry
-            if len(rows) < limit:
-                return
-            start, limit = rows[-1][0] + b"\0", max(limit, BASE_ROWS)  # those before were deleted, and more may be
+        at: bytes | None = start
+        while at is not None and len(found) < limit and looked < LOOKED_MAX + limit:
+            some = min(max(limit - len(found), ROWS_LEAST), LOOKED_MAX + limit - looked)
+            rows, at = _merged([source(fragment, at, some) for source in sources], some)
+            looked += len(rows)
+            found += [row for row in rows if row[1] is not GONE and row[1].counter]
+        if len(found) > limit:
+            at = found[limit - 1][0] + b"\0"
+            del found[limit:]
+        return Page(found, at, work + looked)
 
     def walk(self, fragment: Fragment) -> Walk | None:
         """Begin to sum up the contents of a fragment as they are now; None if the store below does not know its own.
@@ -377,8 +370,8 @@ class LayeredStore:
         if alone:
             return Walk(None, list(changes.items()), _nothing)
         stored = self.base.contents(fragment)
-        if stored is None and not self.base.scan(fragment, b"", 1):
-            stored = 0
+        if not stored and not self.base.scan(fragment, b"", 1):
+            return Walk(0, list(changes.items()), _nothing)
         return Walk(stored, list(changes.items()), partial(self.base.get, fragment)) if stored is not None else None
 
     def walked(self, fragment: Fragment, walk: Walk) -> int | None:
@@ -406,6 +399,21 @@ def _nothing(_: bytes) -> Entry | None:
     return None
 
 
-def _ranked(rows: Iterator[Row], rank: int) -> Iterator[tuple[bytes, int, Entry]]:
-    for key, entry in rows:
-        yield key, rank, entry
+def _merged(sources: list[list[Row]], limit: int) -> tuple[list[Row], bytes | None]:
+    """The newest entry of each key, ascending, and where to go on; the newest source comes first.
+
+    Each source was asked for `limit` rows: the others may have more only below the last one of those who gave as many.
+    """
+    full = [rows[-1][0] for rows in sources if len(rows) == limit]
+    last = min(full) if full else None
+    there = [rows for rows in sources if rows]
+    if len(there) == 1:
+        found = there[0]
+    else:
+        newest: dict[bytes, Entry] = {}
+        for rows in reversed(there):
+            newest.update(rows)
+        found = sorted(newest.items(), key=_KEY)
+        if last is not None:
+            del found[bisect_right(found, last, key=_KEY) :]
+    return found, last + b"\0" if last is not None else None

@@ -378,9 +378,8 @@ class Copy:
 
     def rows(self, partition: int) -> dict[bytes, tuple[int, int, bytes]]:
         """All live rows."""
-        page = self.replica.store.page((NAMESPACE, partition), b"", 100_000)
-        assert page.next is None
-        return {key: (e.epoch, e.counter, e.value) for key, e in page.rows if e.value is not None}
+        found = self.replica.store.scan((NAMESPACE, partition), b"", 100_000)
+        return {key: (e.epoch, e.counter, e.value) for key, e in found if e.value is not None}
 
 
 def _concerns(record: r.Record) -> list[tuple[int, int]]:

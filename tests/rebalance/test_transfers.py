@@ -9,6 +9,7 @@ import pytest
 from rebalance.choice import Kind
 from rebalance.ports import MS
 from rebalance.stability import LOOK_MS
+from rebalance.supplier import MANY_UPDATES
 from tests.rebalance.copies import Batch, Copies, Said, Settings, Taken, name_of
 from wal import records as r
 
@@ -301,16 +302,36 @@ def test_a_reader_that_begins_or_ends_during_the_transfer_is_taken_over(begins: 
     assert (READER in copies["n3"].replica.partition(0).prepared) == begins
 
 
-def test_partitions_in_full_go_a_few_at_a_time_and_all_of_them_go() -> None:
+def test_small_partitions_go_in_full_together() -> None:
+    """A session for a few rows of each would do nothing but begin and end."""
     copies = three(partitions=4)
     full(copies)
+    copies.settings.supply_batch_bytes = 1 << 20
     move(copies)
-    later = 0
-    while copies.step():
-        later += sum(bool(getattr(said, "later", ())) for *_, said in copies.wire)
-    assert later, "some were left for another session"
+    copies.run()
+    assert copies.said.count("Demand") == 1
+    assert copies.said.count("Supply") == 3, "what is to come, all rows, and the end"
     end(copies)
     assert set(copies["n3"].demander.progress.kinds) == {name_of(n) for n in range(4)}
+
+
+def test_large_partitions_go_in_full_a_few_at_a_time_and_all_of_them_go() -> None:
+    copies = three(partitions=3)
+    full(copies)
+    for number in range(3):
+        copies["n1"].put(number, **{f"many{at}": "rows" for at in range(MANY_UPDATES)})
+    copies.settings.supply_batch_bytes = 1 << 20
+    copies.run()
+    copies["n1"].trim()
+    move(copies)
+    later, loading = 0, 0
+    while copies.step():
+        later += sum(bool(getattr(said, "later", ())) for *_, said in copies.wire)
+        loading = max(loading, sum(copies["n3"].replica.fragment(name_of(n)).loading for n in range(3)))
+    assert later, "some were left for another session"
+    assert loading == 1
+    end(copies)
+    assert set(copies["n3"].demander.progress.kinds) == {name_of(n) for n in range(3)}
 
 
 def test_a_primary_that_is_not_there_yet_is_asked_now_and_then() -> None:

@@ -33,6 +33,7 @@ from tools.bench.memory import at_rest
 from tools.bench.reconcile import reconciled
 from tools.bench.store import store_parts
 from tools.bench.sustained import sustained
+from tools.bench.transfer import full_transfer
 from tools.bench.turns import node_returns, turns_at_limits
 from tools.bench.wal import large_values, readings
 from tools.terminal import emit, program, show, to_json
@@ -51,6 +52,8 @@ FIGURES: dict[str, Measure] = {
     "at-rest": partial(at_rest, goal=150),
     "embedded-puts": partial(embedded_puts, tasks=64, goal=20_000),
     "embedded-batches": partial(embedded_batches, tasks=64, batch=100, goal=100_000),
+    "transfer": partial(full_transfer, size=100, goal=150_000),
+    "transfer-large": partial(full_transfer, size=10_000, goal=200),
     "history": partial(history, goal=150_000),
     "replay": partial(replay, goal=200_000),
     "log": log_parts,
