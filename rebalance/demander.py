@@ -23,7 +23,7 @@ from rebalance.settling import STUCK_AFTER, Settling
 from rebalance.table import back_off_ms
 from rebalance.telling import have_of
 from wal import records as r
-from wal.ids import Fragment, NodeId, TxId
+from wal.ids import NO_VERSION, Fragment, NodeId, TxId
 from wal.probe import probe
 
 DIFFERS_MAX = 3
@@ -87,6 +87,7 @@ class Demander(Rule):
         self._pauses: dict[NodeId, int] = {}  # a supplier that has nothing to give yet -> when to ask it again
         self._put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
         self.settling = Settling(core, again=self._again, differs=self._put_off_or_again, planned=self._plan_wake)
+        self._fence = NO_VERSION
         self._aside = 0  # how often this node was set aside for being slow
         self._held_until = 0  # it asks for nothing before
         self._number = core.run << 32
@@ -120,9 +121,12 @@ class Demander(Rule):
             primary = local.placement.primary
             if local.role is Role.MOVING and primary is not None:
                 self._queue.setdefault(primary, {})[number] = None
+        stopped, self._fence = self._fence != core.fence, core.fence
         for supplier, session in list(self._sessions.items()):
             if not session.partitions:
                 del self._sessions[supplier]
+            elif stopped and session.ending is None:
+                self._ask_again(session)  # what is under way is said in another version, and will not be taken
         self._pauses = {}
         self._demand()
 
@@ -150,12 +154,10 @@ class Demander(Rule):
             if supplier in self._sessions or supplier in self._pauses:
                 continue
             numbers = list(self._queue.pop(supplier, ()))
-            deferred = self._deferred.get(supplier, {})
-            for number in list(islice(deferred, self._at_a_time.get(supplier, 0))):
-                del deferred[number]
-                numbers.append(number)
-            if not deferred:
-                self._deferred.pop(supplier, None)
+            deferred = list(self._deferred.pop(supplier, ()))
+            numbers += deferred[: (most := self._at_a_time.get(supplier, 0))]
+            if later := deferred[most:]:
+                self._deferred[supplier] = dict.fromkeys(later)
             if numbers:
                 self._number += 1
                 session = _Session(self._number, supplier, self._parts(numbers), core.now)

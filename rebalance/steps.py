@@ -9,7 +9,7 @@ Maps that follow each other by light steps have one **fence**: what was said und
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -21,6 +21,10 @@ from wal.records import Claim
 
 Vouched = Mapping[int, Mapping[NodeId, NodeId]]
 """Partition -> MOVING copy -> the primary who vouches for it."""
+
+
+STEPS = 6
+"""Copies that come together come to count in about so many steps."""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,6 +65,22 @@ def light_step(
     if not changed:
         return None
     return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives))
+
+
+def moving_in(topology: Topology) -> int:
+    """How many copies are not in sync, on nodes that are here."""
+    here = {m.node for m in topology.members}
+    return sum(len(here.intersection(p.owners).difference(p.in_sync)) for p in topology.placements if not p.lost)
+
+
+def worth_a_step(old: Topology, vouched: Collection[tuple[int, NodeId]], moving: int, most: int) -> bool:
+    """Whether a step is due at once: each is a map, and where many copies come some are waited for.
+
+    `moving` copies are not in sync yet, and there were `most` of them. A copy that the only other one of its partition
+    vouches for is waited for by nobody.
+    """
+    alone = any(len(old.placements[number].in_sync) == 1 for number, _ in vouched)
+    return alone or len(vouched) >= moving or len(vouched) * STEPS >= most
 
 
 def _raised(known: Sequence[Claim], heard: Sequence[Claim], lives: Mapping[NodeId, str]) -> list[Claim]:

@@ -7,25 +7,25 @@ only while the demander has credit, so neither side's memory grows with the data
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import assert_never, get_args
 
 import msgspec
 
 from rebalance.choice import Choice, Kind, choose
-from rebalance.contents import Entry
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import Credit, Demand, Have, Settled, Supply, ToSupplier, Transfer
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
+from rebalance.supplying import Session
 from rebalance.table import Standing
 from rebalance.telling import have_of, nothing_of
-from rebalance.vouching import Awaited, Vouching, awaited
+from rebalance.vouching import Vouching, awaited
 from wal import records as r
-from wal.ids import Fragment, Namespace, NodeId, Version
+from wal.ids import NO_VERSION, Fragment, Namespace, NodeId, Version
 from wal.probe import probe
 from wal.want import Want
 
@@ -39,48 +39,9 @@ PLAN_WORK = 500
 CHOICE_WORK = 2
 WRITES_MAX = 2_000
 """Keys of a batch of history; and fragments that it calls done, rows that it fetches."""
-ROWS_MAX = 4_000
-"""Rows of a batch of a full transfer, whatever they weigh."""
-ROWS_AT_ONCE = 1_024
-ROW_BYTES = 32
-"""What a row weighs in a batch beside its key and value."""
 MANY_UPDATES = 4_096
 """A partition with so many updates is a large one, of which `max_parallel_migrations` go in full at a time. Of smaller
 ones so many go as have as many updates together: a session for ten rows of each would do nothing but begin and end."""
-
-
-class _Session:
-    """One demander's demand. Its number orders the demands of one life; a wiped node counts from the beginning."""
-
-    def __init__(self, node: NodeId, life: Awaited, demand: Demand, *, returning: bool) -> None:
-        self.node = node
-        self.life = life
-        self.number = demand.session
-        self.credit = demand.credit
-        self.returning = returning
-        self.parts = demand.parts
-        self.taken: dict[int, None] = {}  # parts of the demand that came
-        self.demanded: deque[tuple[list[int], dict[int, dict[Namespace, Have]]]] = deque()  # and are not planned yet
-        self.planning = False
-        self.planned = False  # all of it
-        self.in_full = 0  # updates of the partitions that go in full
-        self.many = 0  # of these partitions
-        self.batch = 0  # the last batch sent
-        self.sent: dict[int, Supply] = {}  # not answered yet
-        self.partitions: list[int] = []
-        self.firsts: deque[Supply] = deque()  # the epochs and transfers of what was planned
-        self.wants: list[Want] = []  # of the log
-        self.history: dict[Fragment, None] = {}  # being read from it
-        self.reading = False
-        self.history_over = False
-        self.read: deque[r.Write] = deque()
-        self.missed: list[Fragment] = []
-        self.full: deque[Fragment] = deque()  # still to be scanned, in order
-        self.cursor: bytes | None = None  # where the scan of full[0] stands
-        self.fetch: list[tuple[Fragment, list[bytes]]] = []  # keys to send as they are now
-        self.results_sent: dict[int, None] = {}
-        self.over = False
-        self.resumed = False  # there is credit, and more to be sent than the turn had room for
 
 
 class SupplySide(Rule):
@@ -93,7 +54,8 @@ class SupplySide(Rule):
         self.core = core
         self.replication = replication
         self.vouching = Vouching(core, replication, regroup=regroup)
-        self._sessions: dict[NodeId, _Session] = {}
+        self._sessions: dict[NodeId, Session] = {}
+        self._fence = NO_VERSION
         self.supplied: dict[NodeId, int] = {}
 
     # Sessions.
@@ -116,7 +78,7 @@ class SupplySide(Rule):
             if session is not None:
                 self._close(session)
             returning = member.incarnation >> INCARNATION_BITS > 1
-            session = self._sessions[sender] = _Session(sender, life, message, returning=returning)
+            session = self._sessions[sender] = Session(sender, life, message, returning=returning)
         if message.part in session.taken:
             self._resend(session, message.credit)
             return
@@ -129,7 +91,7 @@ class SupplySide(Rule):
             session.planning = True
             core.resume(lambda: self._plan_on(session))
 
-    def _plan_on(self, session: _Session) -> None:
+    def _plan_on(self, session: Session) -> None:
         """Choose the transfers of the next partitions; when all are planned, begin with what is owed."""
         core = self.core
         if self._sessions.get(session.node) is not session:
@@ -157,7 +119,7 @@ class SupplySide(Rule):
                     session.wants = []
         self._advance(session)
 
-    def _plan_partition(self, session: _Session, number: int, haves: dict[Namespace, Have], first: Supply) -> int:
+    def _plan_partition(self, session: Session, number: int, haves: dict[Namespace, Have], first: Supply) -> int:
         """Choose the transfers of one partition, for the batch that will say so; how much work it was."""
         core, sender = self.core, session.node
         local = core.local[number] if number < len(core.local) else None
@@ -204,7 +166,7 @@ class SupplySide(Rule):
         self.core.work += page.work
         return len(page.rows) if page.next is None else MANY
 
-    def _plan(self, session: _Session, have: Have, choice: Choice) -> Transfer:
+    def _plan(self, session: Session, have: Have, choice: Choice) -> Transfer:
         """What the session owes for one fragment."""
         name = have.name
         fragment = self.core.replica.fragment(name)
@@ -243,14 +205,14 @@ class SupplySide(Rule):
         else:
             self._advance(session)
 
-    def _resend(self, session: _Session, credit: int) -> None:
+    def _resend(self, session: Session, credit: int) -> None:
         probe("supply.sent_again")
         for batch in session.sent.values():
             self.core.send(session.node, _at(batch, self.core.fence))
         session.credit = max(0, credit - len(session.sent))
         self._advance(session)
 
-    def _close(self, session: _Session) -> None:
+    def _close(self, session: Session) -> None:
         if session.planned and session.history and not session.history_over:
             self.core.task(CloseHistory((session.node, session.number)))
         if self._sessions.get(session.node) is session:
@@ -274,7 +236,7 @@ class SupplySide(Rule):
                 probe("supply.history_missed")
         self._advance(session)
 
-    def _advance(self, session: _Session) -> None:
+    def _advance(self, session: Session) -> None:
         """Send what there is credit for, as much as the turn has room for."""
         core = self.core
         session.resumed = False
@@ -298,16 +260,17 @@ class SupplySide(Rule):
                     core.task(ReadHistory((session.node, session.number), core.settings.supply_batch_bytes))
                 return
             elif session.full:
-                self._send(session, self._scan(session))
+                rows, results, done = session.next_rows(core)
+                self._send(session, self._batch(session, rows=rows, results=results, done=done))
             else:
                 session.over = True
                 self._send(session, self._batch(session, last=True))
 
-    def _advance_on(self, session: _Session) -> None:
+    def _advance_on(self, session: Session) -> None:
         if session.resumed and self._sessions.get(session.node) is session:
             self._advance(session)
 
-    def _history(self, session: _Session) -> Supply:
+    def _history(self, session: Session) -> Supply:
         """Writes that were read from the log; after the last, which fragments are whole, and which cannot be."""
         writes: list[r.Write] = []
         keys = 0
@@ -329,41 +292,7 @@ class SupplySide(Rule):
             missed, session.missed = session.missed[:WRITES_MAX], session.missed[WRITES_MAX:]
         return self._batch(session, writes=writes, done=done, missed=missed)
 
-    def _scan(self, session: _Session) -> Supply:
-        """The next rows of what is being taken in full: the end of one fragment, and others as far as they fit."""
-        core, size, count = self.core, 0, 0
-        enough = core.work + 2 * ROWS_MAX
-        preloads: list[r.Preload] = []
-        results: list[r.Results] = []
-        done: list[Fragment] = []
-        most = core.settings.supply_batch_bytes
-        while session.full and size < most and count < ROWS_MAX and core.work < enough:
-            name = session.full[0]
-            page = core.replica.store.page(name, session.cursor or b"", min(ROWS_AT_ONCE, ROWS_MAX - count))
-            core.work += page.work + 1
-            rows, following = page.rows, page.next
-            for taken, (key, entry) in enumerate(rows, 1):
-                size += len(key) + len(entry.value or b"") + ROW_BYTES
-                if size >= most and taken < len(rows):
-                    rows, following = rows[:taken], key + b"\0"
-                    break
-            count += len(rows)
-            if rows:
-                preloads.append(_preload(name, rows))
-            if name[1] not in session.results_sent:
-                session.results_sent[name[1]] = None
-                known = core.replica.partition(name[1]).results
-                items = known.items()
-                txs, outcomes = [tx for tx, _ in items], [outcome for _, outcome in items]
-                results.append(r.Results(name[1], txs, outcomes, known.floor, answers=known.answers()))
-                core.work += len(items)
-            session.cursor = following
-            if following is None:
-                session.full.popleft()
-                done.append(name)
-        return self._batch(session, rows=preloads, results=results, done=done)
-
-    def _fetch(self, session: _Session) -> r.Preload:
+    def _fetch(self, session: Session) -> r.Preload:
         """Keys as they are now, for a copy that undid what it had of them."""
         store = self.core.replica.store
         name, keys = session.fetch.pop()
@@ -382,7 +311,7 @@ class SupplySide(Rule):
 
     def _batch(
         self,
-        session: _Session,
+        session: Session,
         *,
         writes: list[r.Write] | None = None,
         rows: list[r.Preload] | None = None,
@@ -403,22 +332,31 @@ class SupplySide(Rule):
             last=last,
         )
 
-    def _send(self, session: _Session, batch: Supply) -> None:
+    def _send(self, session: Session, batch: Supply) -> None:
         session.batch = batch.batch
         session.credit -= 1
         session.sent[batch.batch] = batch
         self.core.send(session.node, batch)
 
     def switch(self, _: NewMap) -> None:
-        """A new topology: sessions go on for what did not change, and with copies whose node did not start again."""
+        """A new map: sessions go on for what did not change, and with copies whose node did not start again."""
         core = self.core
         assert core.topology is not None
         lives = {m.node: awaited(core.topology, m) for m in core.topology.members}
         self.vouching.switch(lives)
+        stopped, self._fence = self._fence != core.fence, core.fence
         for node, session in list(self._sessions.items()):
-            gone = any(not core.local[p].active or node not in core.local[p].placement.owners for p in session.partitions)
-            if gone or lives.get(node) != session.life:
+            if lives.get(node) != session.life:
                 self._close(session)
+                continue
+            if not all(self._supplies(node, number) for number in session.partitions):
+                session.keep(partial(self._supplies, node))
+            if stopped and session.sent:
+                self._resend(session, session.credit + len(session.sent))  # what is under way is said in another version
+
+    def _supplies(self, node: NodeId, number: int) -> bool:
+        local = self.core.local[number]
+        return local.active and node in local.placement.owners
 
     def on(self, sender: NodeId, message: ToSupplier) -> None:
         """Everything that a demander says."""
@@ -431,17 +369,6 @@ class SupplySide(Rule):
                 self.vouching.on_settled(sender, message)
             case _:
                 assert_never(message)
-
-
-def _preload(name: Fragment, rows: Sequence[tuple[bytes, Entry]]) -> r.Preload:
-    keys, entries = zip(*rows, strict=True)
-    return r.Preload(
-        *name,
-        epochs=[e.epoch for e in entries],
-        counters=[e.counter for e in entries],
-        keys=list(keys),
-        values=[e.value for e in entries],
-    )
 
 
 def _at(batch: Supply, version: Version) -> Supply:

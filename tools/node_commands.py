@@ -214,6 +214,7 @@ def _status_lines(found: dict[str, Any]) -> list[str]:
         plain({"durable_lsn": found["durable_lsn"], "checkpointing": found["checkpointing"]}),
         plain(dict(sorted(found["partitions"].items())) | {"behind": found["behind"]}),
         plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),
+        plain({f"maps_{name}": number for name, number in found["maps"].items()}),
         plain({"held_up_by": found["held_up_by"] or None}),
         *(plain({"split": other["node"], "version": other["version"], "map": other["map"]}) for other in found["split"]),
         _turns(found["turns"]),

@@ -179,7 +179,7 @@ class Exchange(Rule):
             core.note(f"exchange after {message.after} no longer waits for {', '.join(self.held_up)}")
             self._break_locks(message.handover)
         self.draining, self.held_up = None, []
-        core.frozen = True
+        core.stop()
         self.single = SingleMap(
             message.after,
             message.ballot,
@@ -215,7 +215,7 @@ class Exchange(Rule):
             topologies.decode(message.topology)  # before anything is promised about it; and the commit finds it done
             core.vote(r.Accepted(message.after, message.ballot, message.topology))
         self.draining = None
-        core.frozen = True
+        core.stop()
         core.send(sender, Accept(message.after, message.ballot, core.life, core.claim_lsn, core.voted_lsn))
 
     def on_commit(self, sender: NodeId, message: Commit) -> None:
@@ -246,7 +246,7 @@ class Exchange(Rule):
         self.draining, self.single, self.held_up = None, None, []
         self.attempt = self.standing = None
         self.retry_at = 0
-        self.core.frozen = False
+        self.core.go_on_under(topology)
         self._switch(topology, still)
 
     # Coordinator.

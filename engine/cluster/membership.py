@@ -356,7 +356,7 @@ class Membership(Rule):
             return
         if intent.can_wait and self.steps.take():
             return
-        if intent.can_wait and core.now < self._rest_until:
+        if intent.can_wait and (core.now < self._rest_until or self.steps.coming):
             return
         if not topology.carried_by(names):
             return

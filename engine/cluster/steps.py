@@ -28,11 +28,18 @@ from rebalance import table as topologies
 from rebalance.lives import disk_of, may_vote
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
-from rebalance.steps import Step, fits, light_step, stepped
+from rebalance.steps import Step, fits, light_step, moving_in, stepped, worth_a_step
 from rebalance.table import Standing, Topology
 from wal import records as r
 from wal.ids import Ballot, NodeId
 from wal.probe import probe
+
+TOGETHER_MS = 1_000
+"""Copies that come one after another wait so long for each other; all that waits for them has waited before."""
+FOLLOWED_MS = 2_000
+"""A copy that counts is followed by another within this time, or by none for a while."""
+HANDOVER_WAITS_MS = 30_000
+"""So long a primary stays where it is because copies still come."""
 
 
 class _Attempt:
@@ -57,6 +64,11 @@ class Steps(Rule):
         self.claims = claims
         self.caught_up: dict[tuple[int, NodeId], NodeId] = {}  # MOVING copies, and the primaries who vouch for them
         self._attempt: _Attempt | None = None
+        self._since = 0  # when the first of them was vouched for that no step has taken in
+        self._moving: tuple[Topology | None, int] = (None, 0)  # of this map: copies that are not in sync
+        self._switched_at = 0
+        self._stepped_at = 0
+        self._most = 0  # of these there were, since there were none
         self._resend_at = 0
         self._made: tuple[Step, Topology, bytes] | None = None  # what the last step that was proposed makes of the map
 
@@ -74,18 +86,23 @@ class Steps(Rule):
         if topology is None or message.version != topology.fenced:
             return
         self.claims.learn(message.claims)
+        if not self.caught_up:
+            self._since = self.core.now
         for number, node in message.copies:
             if number < topology.partitions and topology.placements[number].standing_of(node) is Standing.MOVING:
                 self.caught_up[number, node] = sender
 
     def take(self) -> bool:
-        """Take in what is vouched for, if that can be done by a light step; whether one is under way."""
+        """Take in what is vouched for, if that can be done by a light step; whether one is under way, or soon will be."""
         core, exchange = self.core, self.exchange
         if exchange.standing is None or not self.caught_up or not core.affinity_known:
             return False
         if self.under_way:
             return True
         assert core.topology is not None
+        worth = worth_a_step(core.topology, self.caught_up, self.moving, self._most)
+        if not worth and core.now < self._since + TOGETHER_MS * MS:
+            return True
         by_partition: dict[int, dict[NodeId, NodeId]] = {}
         for (number, node), primary in self.caught_up.items():
             by_partition.setdefault(number, {})[node] = primary
@@ -93,6 +110,23 @@ class Steps(Rule):
         if step is not None:
             self.begin(step)
         return step is not None
+
+    @property
+    def moving(self) -> int:
+        """How many copies are not in sync, on nodes that are here."""
+        topology = self.core.topology
+        if topology is not None and self._moving[0] is not topology:
+            self._moving = topology, moving_in(topology)
+            self._most = max(self._most, self._moving[1]) if self._moving[1] else 0
+        return self._moving[1]
+
+    @property
+    def coming(self) -> bool:
+        """Whether copies come to count one after another: what stops everybody, and can wait, waits for all of them."""
+        now, switched = self.core.now, self._switched_at
+        if now >= min(max(self._stepped_at, switched) + FOLLOWED_MS * MS, switched + HANDOVER_WAITS_MS * MS):
+            return False
+        return not self.caught_up and self.moving > 0
 
     def begin(self, step: Step) -> None:
         """Propose it, to all voters."""
@@ -135,6 +169,7 @@ class Steps(Rule):
     def switch(self, _: NewMap) -> None:
         """A map of a full exchange: what was vouched for under the one before is vouched for again."""
         self.caught_up, self._attempt = {}, None
+        self._switched_at = self.core.now
 
     def step(self, _: NewMap) -> None:
         """A light step took effect: what is in sync by now need not be taken in."""
@@ -145,6 +180,7 @@ class Steps(Rule):
             for (number, node), primary in self.caught_up.items()
             if topology.placements[number].standing_of(node) is Standing.MOVING
         }
+        self._since = self._stepped_at = self.core.now
 
     # Acceptor.
 

@@ -109,6 +109,12 @@ class Administration:
                 for n, (version, map_hash) in node.exchange.splits.found.items()
             ],
             "checkpointing": node.checkpointing,
+            "maps": {
+                "full": core.maps.full,
+                "light": core.maps.light,
+                "stopped_ms": round(core.maps.stopped / MS, 1),
+                "longest_stop_ms": round(core.maps.longest / MS, 1),
+            },
             "turns": {
                 "taken": node.turns.taken,
                 "above": node.turns.above,

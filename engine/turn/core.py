@@ -14,6 +14,7 @@ from engine.state.replica import Replica
 from engine.turn.effects import Effects
 from engine.turn.events import Task
 from engine.turn.settings import Settings
+from engine.turn.turns import Maps
 from rebalance.affinity import Affinity, assign
 from rebalance.lives import INCARNATION_BITS, Life, in_brief
 from rebalance.partition import LocalPartition
@@ -59,6 +60,7 @@ class Core:
         self.local: list[LocalPartition] = []
         self.version_number = 0  # of the committed map, for answers
         self.frozen = False  # the single map was sent: no replication and no commits of this version any more
+        self.maps = Maps()
         self.serving = False  # the committed map lists this incarnation
         self.quorum = False  # a majority of the voters was heard of lately
         self.to_self: list[Message] = []
@@ -96,6 +98,16 @@ class Core:
     def fence(self) -> Version:
         """What is said about copies is said under this version: light steps do not change it."""
         return self.topology.fenced if self.topology else NO_VERSION
+
+    def stop(self) -> None:
+        """An exchange was told what is here, or a map was accepted: nothing is replicated until the next map."""
+        if not self.frozen:
+            self.frozen, self.maps.stopped_at = True, self.now
+
+    def go_on_under(self, topology: Topology) -> None:
+        """The next map is there."""
+        self.maps.note(self.now if self.frozen else None, light=self.fence == topology.fenced)
+        self.frozen = False
 
     def place(self, key: bytes) -> int:
         """The partition of a key."""

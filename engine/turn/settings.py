@@ -65,7 +65,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     checkpoint_ms: Annotated[int, _is("longest time between two checkpoints", 10, _DAY)] = 60_000
     checkpoint_bytes: Annotated[int, _is("changes in memory that make one due", _KIB, 64 * _GIB)] = 48 << 20
-    max_parallel_migrations: Annotated[int, _is("partitions supplied in full at a time", 1, 16384)] = 10
+    max_parallel_migrations: Annotated[int, _is("large partitions supplied in full at a time", 1, 16384)] = 10
     supply_batch_bytes: Annotated[int, _is("size of a batch of a transfer", _KIB, 64 * _MIB)] = 512 << 10
     supply_credit: Annotated[int, _is("batches of a transfer that may be under way", 1, 1_000)] = 4
     backlog_bytes_max: Annotated[int, _is("live writes kept for a copy that is loading", _KIB, 64 * _GIB)] = 64 << 20

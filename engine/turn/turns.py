@@ -38,6 +38,24 @@ class Turns(msgspec.Struct):
             self.longest, self.longest_took = took, what(events)
 
 
+class Maps(msgspec.Struct):
+    """The maps that one life of a node has taken, and for how long it stopped for them; times in ns."""
+
+    full: int = 0
+    light: int = 0  # steps, for which nobody stops
+    stopped: int = 0
+    longest: int = 0
+    stopped_at: int = 0  # the last time
+
+    def note(self, now: int | None, *, light: bool) -> None:
+        """Another map; None: the node had not stopped for it."""
+        self.light += light
+        self.full += not light
+        if now is not None:
+            self.stopped += now - self.stopped_at
+            self.longest = max(self.longest, now - self.stopped_at)
+
+
 def what(events: Sequence[Event]) -> str:
     """The kinds of the events, with how many there are of each; a turn may also go on with what an earlier one began."""
     kinds = Counter(_kind(event) for event in events)

@@ -422,9 +422,10 @@ class Copies:
         self.placements = [
             Placement(p.version + 1, p.epoch + promote, tuple(owners), tuple(in_sync)) for p in self.placements
         ]
-        self._commit()
+        self.commit()
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
+        """`placements` is the next map."""
         self._minor += 1
         here = {node: copy for node, copy in self.copies.items() if node not in self.away}
         members = tuple(
@@ -457,7 +458,7 @@ class Copies:
             in_sync = tuple(n for n in p.owners if n in p.in_sync or (number, n) in vouched)
             placements.append(Placement(p.version + 1, p.epoch, p.owners, in_sync))
         self.placements = placements
-        self._commit()
+        self.commit()
 
     # What is said.
 

@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from rebalance.choice import Kind
+from rebalance.messages import Supply
 from rebalance.ports import MS
 from rebalance.stability import LOOK_MS
 from rebalance.supplier import MANY_UPDATES
+from rebalance.table import Placement
 from tests.rebalance.copies import Batch, Copies, Said, Settings, Taken, name_of
 from wal import records as r
 
@@ -511,3 +513,20 @@ def test_what_was_written_last_becomes_stable_on_every_copy() -> None:
     assert not any(copy.replica.tails for copy in copies.copies.values())
     assert {copy.replica.fragment(name_of(0)).stable for copy in copies.copies.values()} == {13}
     copies.judge()
+
+
+def test_a_partition_that_gets_another_primary_leaves_the_rest_of_a_session_alone() -> None:
+    """Nobody waits for anything to be said again: what was under way is said at once in the new version."""
+    copies = three(partitions=4)
+    full(copies)
+    copies.settings.supply_batch_bytes = 300
+    move(copies)
+    while "full" not in copies["n3"].demander.progress.rows or not any(
+        isinstance(said, Supply) for *_, said in copies.wire
+    ):
+        assert copies.step()
+    copies.placements[3] = Placement(9, copies.placements[3].epoch + 1, ("n2", "n1", "n3"), ("n1", "n2"))
+    copies.commit()
+    copies.run()
+    assert all((number, "n3") in copies["n1"].supply.vouching.vouched for number in range(3))
+    end(copies)

@@ -33,7 +33,7 @@ from tools.bench.memory import at_rest
 from tools.bench.reconcile import reconciled
 from tools.bench.store import store_parts
 from tools.bench.sustained import sustained
-from tools.bench.transfer import full_transfer
+from tools.bench.transfer import full_transfer, replaced, returned
 from tools.bench.turns import node_returns, turns_at_limits
 from tools.bench.wal import large_values, readings
 from tools.terminal import emit, program, show, to_json
@@ -54,6 +54,8 @@ FIGURES: dict[str, Measure] = {
     "embedded-batches": partial(embedded_batches, tasks=64, batch=100, goal=100_000),
     "transfer": partial(full_transfer, size=100, goal=150_000),
     "transfer-large": partial(full_transfer, size=10_000, goal=200),
+    "replace": partial(replaced, goal=12),
+    "return": partial(returned, goal=8.0),
     "history": partial(history, goal=150_000),
     "replay": partial(replay, goal=200_000),
     "log": log_parts,

@@ -11,7 +11,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -92,6 +92,12 @@ def count_is(what: str, expected: int, found: int) -> None:
 def per_second(count: int, seconds: float) -> float:
     """A rate as it is printed."""
     return round(count / seconds, 1) if seconds > 0 else 0.0
+
+
+def percentile(waits: Sequence[float], fraction: float) -> float:
+    """How long all but a part of them took at most; 0 if there are none."""
+    ordered = sorted(waits)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] if ordered else 0.0
 
 
 def machine(directory: Path) -> dict[str, object]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
 
 from engine import aio
 from engine.client.admin import ask
 from tools.bench.cluster import NAMESPACE, counted, three_nodes
-from tools.bench.figures import VALUE_BYTES, Measured, Setting, per_second
+from tools.bench.figures import VALUE_BYTES, Measured, Setting, per_second, percentile
 from tools.local_cluster import LocalCluster
 
 CLIENTS = 64
@@ -63,7 +62,7 @@ async def sustained(setting: Setting, figure: str, goal: float) -> list[Measured
         Measured(
             figure=figure,
             what=f"99th percentile of a put's wait beside a checkpoint, to that without; {CLIENTS} clients",
-            value=round(_percentile(beside, 0.99) / max(_percentile(calm, 0.99), 1e-6), 2),
+            value=round(percentile(beside, 0.99) / max(percentile(calm, 0.99), 1e-6), 2),
             unit="x",
             goal=goal,
             at_most=True,
@@ -74,12 +73,7 @@ async def sustained(setting: Setting, figure: str, goal: float) -> list[Measured
                 "checkpoints": float(len(written)),
                 "seconds each": round(sum(e - s for s, e in written) / max(1, len(written)), 2),
             }
-            | {f"p{at} ms": round(1000 * _percentile(calm, at / 100), 1) for at in (50, 99, 99.9)}
-            | {f"beside one p{at} ms": round(1000 * _percentile(beside, at / 100), 1) for at in (50, 99, 99.9)},
+            | {f"p{at} ms": round(1000 * percentile(calm, at / 100), 1) for at in (50, 99, 99.9)}
+            | {f"beside one p{at} ms": round(1000 * percentile(beside, at / 100), 1) for at in (50, 99, 99.9)},
         )
     ]
-
-
-def _percentile(waits: Sequence[float], fraction: float) -> float:
-    ordered = sorted(waits)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))] if ordered else 0.0

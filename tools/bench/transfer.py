@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from engine import aio
 from engine.client.admin import ask
-from tools.bench.cluster import NAMESPACE, counted, memory_of
-from tools.bench.figures import Measured, Setting, per_second
+from engine.errors import Error
+from tools.bench.cluster import NAMESPACE, counted, memory_of, three_nodes
+from tools.bench.figures import VALUE_BYTES, Measured, Setting, per_second, percentile
 from tools.local_cluster import LocalCluster, NodeProcess, until
 
 PUT_AT_ONCE = 1_000
@@ -17,6 +21,7 @@ LARGE_BYTES = 10_000
 LARGE_LESS = 10
 """So many times fewer rows, where they are large."""
 PATIENCE_SECONDS = 600.0
+WRITERS = 64
 
 
 @asynccontextmanager
@@ -77,6 +82,128 @@ async def full_transfer(setting: Setting, figure: str, size: int, goal: float) -
                 "demander's MB": round((most[1] - before[1]) / 1e6, 1),
             },
         )
+    ]
+
+
+async def replaced(setting: Setting, figure: str, goal: float) -> list[Measured]:
+    """One of three nodes leaves in good order, and an empty one takes its place, beside 64 clients."""
+    rows = setting.updates
+    async with three_nodes(setting, figure) as (cluster, database):
+        setting.say(f"{figure}: {rows:,} rows in two namespaces")
+        for namespace in (NAMESPACE, "other"):
+            await _fill(database.namespace(namespace), rows // 2, b"v" * VALUE_BYTES)
+        waits, stop = list[tuple[float, float]](), asyncio.Event()
+        loading = asyncio.create_task(_load_beside(database, waits, stop))
+        try:
+            await asyncio.sleep(setting.seconds / 5)
+            calm, before = len(waits), await _maps(cluster, "n1")
+            began = time.perf_counter()
+            await _stop(cluster, "n3")
+            node, _ = await _becomes_whole(cluster, "n4")
+            seconds = time.perf_counter() - began
+            after = await _maps(cluster, "n1")
+        finally:
+            stop.set()
+            await loading
+        progress = await ask(node.address, "progress")
+    beside = [(asked, answered) for asked, answered in waits[calm:] if asked < began + seconds]
+    each = Counter(int(answered - began) for _, answered in beside)
+    worst = min(each[at] for at in range(max(1, int(seconds))))
+    return [
+        Measured(
+            figure=figure,
+            what=f"maps, full and light, until a node of three is replaced, {rows:,} rows beside {WRITERS} clients",
+            value=float(sum(after[kind] - before[kind] for kind in ("full", "light"))),
+            unit="maps",
+            goal=goal,
+            at_most=True,
+            counted=progress["rows"].get("full", 0),
+            seconds=round(seconds, 3),
+            parts={
+                "full": after["full"] - before["full"],
+                "stopped ms": round(after["stopped_ms"] - before["stopped_ms"], 1),
+                "longest stop ms": after["longest_stop_ms"],
+                "p99 of a put ms": round(1000 * percentile([b - a for a, b in beside], 0.99), 1),
+                "longest put ms": round(1000 * max(b - a for a, b in beside), 1),
+                "worst second %": round(100 * worst * setting.seconds / 5 / max(1, calm)),
+            },
+        )
+    ]
+
+
+async def _stop(cluster: LocalCluster, name: str) -> None:
+    """A node leaves in good order."""
+    await ask(cluster.nodes[name].address, "stop")
+    if not await cluster.nodes[name].ended(PATIENCE_SECONDS):
+        raise Error(f"{name} was asked to leave and did not; its log says:\n{cluster.nodes[name].last_words()}")
+
+
+async def _becomes_whole(cluster: LocalCluster, name: str) -> tuple[NodeProcess, float]:
+    """A node comes, or comes back, and is one of those that hold data; how long it took after its start to have all."""
+    node = cluster.start(name)
+    await node.ready()
+    began = time.perf_counter()
+    await until(lambda: _is_member(cluster, name), PATIENCE_SECONDS, f"{name} was not let in")
+    names = [n.name for n in cluster.running]
+    if (await cluster.status())["baseline"] != names:
+        await ask(cluster.running[0].address, "baseline", nodes=names)
+
+    async def whole() -> bool:
+        return await _holds_all(cluster, node) and await cluster.healthy(len(names))
+
+    await until(whole, PATIENCE_SECONDS, f"{name} did not get everything")
+    return node, time.perf_counter() - began
+
+
+async def _load_beside(database: aio.Database, waits: list[tuple[float, float]], stop: asyncio.Event) -> None:
+    """Puts of new keys from so many clients, and when each was asked and answered."""
+    puts, namespace = itertools.count(), database.namespace(NAMESPACE)
+
+    async def client() -> None:
+        while not stop.is_set():
+            asked = time.perf_counter()
+            await namespace.put(b"beside-%09d" % next(puts), b"v" * VALUE_BYTES)
+            waits.append((asked, time.perf_counter()))
+
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(WRITERS):
+            clients.create_task(client())
+
+
+async def _maps(cluster: LocalCluster, name: str) -> dict[str, float]:
+    found: dict[str, float] = (await cluster.status(cluster.nodes[name]))["maps"]
+    return found
+
+
+async def returned(setting: Setting, figure: str, goal: float) -> list[Measured]:
+    """A node is away while nothing, or a tenth, is changed, and comes back; against an empty one in its place."""
+    rows = setting.updates
+    async with three_nodes(setting, figure) as (cluster, database):
+        setting.say(f"{figure}: {rows:,} rows")
+        namespace = database.namespace(NAMESPACE)
+        await _fill(namespace, rows, b"v" * VALUE_BYTES)
+        took, moved = dict[str, float](), dict[str, int]()
+        for case, changed in (("nothing changed", 0), ("a tenth changed", rows // 10), ("empty", 0)):
+            await _stop(cluster, "n3")
+            await _fill(namespace, changed, b"w" * VALUE_BYTES)
+            node, took[case] = await _becomes_whole(cluster, "n4" if case == "empty" else "n3")
+            progress = await ask(node.address, "progress")
+            moved[case] = sum(progress["updates"].values()) + sum(progress["rows"].values())
+            setting.say(f"{figure}: {case}: {moved[case]:,} records in {took[case]:.2f} s")
+        await counted(cluster, rows + rows // 10)
+    full = took.pop("empty")
+    return [
+        Measured(
+            figure=figure,
+            what=f"a node returns to {rows:,} rows, {case}: the time of an empty one to its own",
+            value=round(full / took[case], 2),
+            unit="x",
+            goal=at_least,
+            counted=rows,
+            seconds=round(took[case], 3),
+            parts={"records moved": moved[case], "in full": moved["empty"], "in full s": round(full, 2)},
+        )
+        for case, at_least in (("nothing changed", None), ("a tenth changed", goal))
     ]
 
 

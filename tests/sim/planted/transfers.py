@@ -26,11 +26,12 @@ def full_transfer_loses_rows(machine: Machine) -> None:
     """A supplier whose full transfer takes more than one look leaves out a row of each but the last."""
     assert machine.node is not None
 
-    def scan(original: Callable[..., Any], session: Any) -> Any:
-        batch = original(session)
-        return batch if batch.done else msgspec.structs.replace(batch, rows=[_without_one(rows) for rows in batch.rows])
+    def batch(original: Callable[..., Any], session: Any, **more: Any) -> Any:
+        if session.full and more.get("rows") and not more.get("done"):
+            more["rows"] = [_without_one(rows) for rows in more["rows"]]
+        return original(session, **more)
 
-    around(machine.node.supply, "_scan", scan)
+    around(machine.node.supply, "_batch", batch)
 
 
 def _without_one(rows: r.Preload) -> r.Preload:

@@ -86,6 +86,12 @@ def test_three_nodes_count_what_they_acknowledged(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
+@pytest.mark.processes
+def test_a_full_transfer_is_measured_by_what_both_nodes_count(tmp_path: Path) -> None:
+    figures, _ = bench(tmp_path, "transfer")
+    assert [(figure["unit"], figure["counted"]) for figure in figures] == [("rows/s", UPDATES)]
+
+
 def test_a_figure_that_is_not_known_names_those_that_are() -> None:
     result = CliRunner().invoke(foreshore_app, ["bench", "put-64"])
     assert result.exit_code == 2

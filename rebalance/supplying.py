@@ -1,0 +1,111 @@
+"""What a supplier owes one demander: what was demanded and is not planned yet, what is planned, and what was sent of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from rebalance.contents import Entry
+from rebalance.messages import Demand, Have, Supply
+from rebalance.ports import Node
+from rebalance.vouching import Awaited
+from wal import records as r
+from wal.ids import Fragment, Namespace, NodeId
+from wal.want import Want
+
+ROWS_MAX = 4_000
+"""Rows of a batch of a full transfer, whatever they weigh."""
+ROWS_AT_ONCE = 1_024
+ROW_BYTES = 32
+"""What a row weighs in a batch beside its key and value."""
+
+
+class Session:
+    """One demander's demand. Its number orders the demands of one life; a wiped node counts from the beginning."""
+
+    def __init__(self, node: NodeId, life: Awaited, demand: Demand, *, returning: bool) -> None:
+        self.node = node
+        self.life = life
+        self.number = demand.session
+        self.credit = demand.credit
+        self.returning = returning
+        self.parts = demand.parts
+        self.taken: dict[int, None] = {}  # parts of the demand that came
+        self.demanded: deque[tuple[list[int], dict[int, dict[Namespace, Have]]]] = deque()  # and are not planned yet
+        self.planning = False
+        self.planned = False  # all of it
+        self.in_full = 0  # updates of the partitions that go in full
+        self.many = 0  # of these partitions
+        self.batch = 0  # the last batch sent
+        self.sent: dict[int, Supply] = {}  # not answered yet
+        self.partitions: list[int] = []
+        self.firsts: deque[Supply] = deque()  # the epochs and transfers of what was planned
+        self.wants: list[Want] = []  # of the log
+        self.history: dict[Fragment, None] = {}  # being read from it
+        self.reading = False
+        self.history_over = False
+        self.read: deque[r.Write] = deque()
+        self.missed: list[Fragment] = []
+        self.full: deque[Fragment] = deque()  # still to be scanned, in order
+        self.cursor: bytes | None = None  # where the scan of full[0] stands
+        self.fetch: list[tuple[Fragment, list[bytes]]] = []  # keys to send as they are now
+        self.results_sent: dict[int, None] = {}
+        self.over = False
+        self.resumed = False  # there is credit, and more to be sent than the turn had room for
+
+    def keep(self, holds: Callable[[int], bool]) -> None:
+        """Go on without the partitions that are supplied by others now, or not wanted; what is sent of them is not taken.
+
+        What is read from the log for them is read with the rest.
+        """
+        self.partitions = [number for number in self.partitions if holds(number)]
+        if self.full and not holds(self.full[0][1]):
+            self.cursor = None
+        self.full = deque(name for name in self.full if holds(name[1]))
+        self.fetch = [(name, keys) for name, keys in self.fetch if holds(name[1])]
+
+    def next_rows(self, core: Node) -> tuple[list[r.Preload], list[r.Results], list[Fragment]]:
+        """The next rows of what is taken in full: the end of one fragment, and others as far as they fit in a batch.
+
+        With the answers that were given in their partitions, and the fragments that end with this batch.
+        """
+        size, count, most, enough = 0, 0, core.settings.supply_batch_bytes, core.work + 2 * ROWS_MAX
+        preloads: list[r.Preload] = []
+        results: list[r.Results] = []
+        done: list[Fragment] = []
+        while self.full and size < most and count < ROWS_MAX and core.work < enough:
+            name = self.full[0]
+            page = core.replica.store.page(name, self.cursor or b"", min(ROWS_AT_ONCE, ROWS_MAX - count))
+            core.work += page.work + 1
+            rows, following = page.rows, page.next
+            for taken, (key, entry) in enumerate(rows, 1):
+                size += len(key) + len(entry.value or b"") + ROW_BYTES
+                if size >= most and taken < len(rows):
+                    rows, following = rows[:taken], key + b"\0"
+                    break
+            count += len(rows)
+            if rows:
+                preloads.append(_preload(name, rows))
+            if name[1] not in self.results_sent:
+                self.results_sent[name[1]] = None
+                known = core.replica.partition(name[1]).results
+                items = known.items()
+                txs, outcomes = [tx for tx, _ in items], [outcome for _, outcome in items]
+                results.append(r.Results(name[1], txs, outcomes, known.floor, answers=known.answers()))
+                core.work += len(items)
+            self.cursor = following
+            if following is None:
+                self.full.popleft()
+                done.append(name)
+        return preloads, results, done
+
+
+def _preload(name: Fragment, rows: Sequence[tuple[bytes, Entry]]) -> r.Preload:
+    keys, entries = zip(*rows, strict=True)
+    return r.Preload(
+        *name,
+        epochs=[e.epoch for e in entries],
+        counters=[e.counter for e in entries],
+        keys=list(keys),
+        values=[e.value for e in entries],
+    )
