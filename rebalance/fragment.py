@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from itertools import islice
 from typing import Self
 
 from xxhash import xxh3_64_intdigest
@@ -299,6 +300,11 @@ class FragmentState:
         return state
 
     # What it says of itself.
+
+    def droppable(self, most: int) -> list[bytes]:
+        """Up to `most` keys whose tombstones nobody needs any more."""
+        stable = self.stable
+        return list(islice((key for key, counter in self.tombstones.items() if counter <= stable), most))
 
     def tail(self) -> list[Write]:
         """Every applied write above stable, in order."""

@@ -8,7 +8,7 @@ comes in with the events. State changes only inside `turn`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never, get_args
 
 from engine.cluster.formation import about_first_map
@@ -42,6 +42,7 @@ from engine.protocol.requests import (
     Unlock,
 )
 from engine.state.replica import Replica
+from engine.state.store import CheckpointImage
 from engine.turn.effects import Effects
 from engine.turn.events import (
     Asked,
@@ -98,6 +99,7 @@ class Node(Machines):
         self.admin = Administration(self)
         self._booted = False
         self._checkpoint_at = 0
+        self._pruned = False  # a checkpoint may be frozen
         self._on_message = self._message_handlers()
         self._alarms = [(rule, rule.alarm if type(rule).wake_at is Rule.wake_at else None) for rule in self.rules]
         self._woken = [(rule, alarm) for rule, alarm in self._alarms if rule is not self.membership]
@@ -156,7 +158,7 @@ class Node(Machines):
         self.replication.flush()
         self.reads.flush()
         self.desk.flush()
-        busy = core.to_self or core.resumed or waiting
+        busy = core.to_self or core.resumed or waiting or self._pruned
         effects.wake_at = core.now if busy else self._next_wake()
         return effects
 
@@ -256,13 +258,24 @@ class Node(Machines):
             or core.replica.store.active_bytes >= core.settings.checkpoint_bytes
             or self.checkpoint_wanted
         )
-        if self.checkpointing or not due:
-            return
-        self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
-        self.checkpoint_wanted = False
-        self.checkpointing = True
-        image = core.replica.begin_checkpoint(core.durable_lsn, self.replication.open_records())
-        core.task(WriteCheckpoint(image))
+        if due and not self.checkpointing:
+            self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
+            self.checkpoint_wanted = False
+            self.checkpointing = True
+            core.in_pieces(self._prune())
+        if self._pruned:
+            self._pruned = False
+            image = core.replica.freeze(core.durable_lsn, self.replication.open_records())
+            core.in_pieces(self._encode(image))
+
+    def _prune(self) -> Iterator[int]:
+        replica = self.core.replica
+        yield from replica.changes.prune(replica.fragments, replica.kept)
+        self._pruned = True  # a checkpoint is of what is durable, so it begins with a turn, before anything is logged
+
+    def _encode(self, image: CheckpointImage) -> Iterator[int]:
+        yield from self.core.replica.changes.pieces()
+        self.core.task(WriteCheckpoint(image))
 
     # Who handles what.
 

@@ -16,11 +16,12 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
+from engine.state.freezing import Changes
 from engine.state.node_image import NodeImage, version_in
-from engine.state.rows import drop_tombstones, drop_unconfirmed, preload
+from engine.state.rows import drop_unconfirmed, preload
 from engine.state.store import ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
 from rebalance.fragment import KNOWN, NEWEST, CannotUndo, FragmentState
-from rebalance.image import FragmentImage, PartitionImage, fragment_of, image_of, partition_image
+from rebalance.image import FragmentImage, PartitionImage, fragment_of
 from rebalance.lives import lives_after
 from rebalance.partition import PartitionState
 from rebalance.results import ABORTED, COMMITTED, Results
@@ -32,7 +33,7 @@ _Voted: TypeAlias = r.Promised | r.Accepted | r.Committed | r.Boot | r.Claimed
 
 
 class Replica:
-    """The state of one node. It changes only by `apply`, `apply_write` and `begin_checkpoint`."""
+    """The state of one node. It changes only by `apply`, `apply_write` and what a checkpoint does."""
 
     def __init__(self, store: LayeredStore) -> None:
         self.store = store
@@ -50,8 +51,7 @@ class Replica:
         self.tails: dict[Fragment, None] = {}  # fragments that may have a tail
         self.kept: Container[Fragment] = ()  # of these somebody reads the past, and no delete may be forgotten
         self.emptied: dict[Fragment, None] = {}  # cleared in this life because they could not undo; not whole again yet
-        self._dirty_fragments: dict[Fragment, None] = {}
-        self._dirty_partitions: dict[int, None] = {}
+        self.changes = Changes(store)
 
     # Looking.
 
@@ -111,14 +111,12 @@ class Replica:
                 return self._epoch_start(record)
             case r.Preload(namespace, partition):
                 fragment = self.ensure_fragment((namespace, partition))
-                self._touch(fragment)
+                self.changes.touch(fragment)
                 preload(self.store, fragment, record)
             case r.Results(partition, txs, outcomes, floor, answers):
-                self._ensure_partition(partition).results.merge(txs, outcomes, floor, answers)
-                self._dirty_partitions[partition] = None
+                self._change_partition(partition).results.merge(txs, outcomes, floor, answers)
             case r.Forget(partition, _, answered):
-                self._ensure_partition(partition).results.forget_up_to(answered)
-                self._dirty_partitions[partition] = None
+                self._change_partition(partition).results.forget_up_to(answered)
             case r.FragmentClear(namespace, partition, _, gone):
                 self._clear((namespace, partition), gone=gone)
             case r.FragmentReady():
@@ -170,10 +168,11 @@ class Replica:
         self.store.put(fragment.name, write.keys[0], Entry(write.epoch, write.start + 1, write.values[0]))
         tx = write.tx
         if tx:
+            if number not in self.changes.partitions:
+                self.changes.touch_partition(number, partition)
             partition.results.note_committed(tx)
             if write.answer is not None:
                 partition.results.keep(tx, write.answer)
-            self._dirty_partitions[number] = None
         return True
 
     def _apply_write(self, write: r.Write) -> bool:
@@ -182,11 +181,13 @@ class Replica:
         fragment = self.fragments.get(name)
         if fragment is None:
             fragment = self.ensure_fragment(name)
+        if not fragment.dirty:
+            self.changes.keep(name)
         how = fragment.apply(write)
         if how == KNOWN:
             return False
         if not fragment.dirty:
-            self._touch(fragment)
+            self.changes.touch(fragment)
         self.tails[name] = None
         if write.closed:
             return True
@@ -220,8 +221,7 @@ class Replica:
 
     def _note_result(self, write: r.Write) -> None:
         number = write.partition
-        results = self._ensure_partition(number).results
-        self._dirty_partitions[number] = None
+        results = self._change_partition(number).results
         if write.namespace == DECISIONS:
             for tx, outcome in zip(write.keys, write.values, strict=True):
                 if outcome is not None:
@@ -239,12 +239,11 @@ class Replica:
             return False  # its outcome came first
         if not record.writes and state.results.get(record.tx) is not None:
             return False
-        state.prepared[record.tx] = record
+        self._change_partition(record.partition).prepared[record.tx] = record
         for write in record.writes:
             fragment = self.ensure_fragment(write.fragment)
+            self.changes.touch(fragment)
             fragment.counter.reserve_to(write.end)
-            self._touch(fragment)
-        self._dirty_partitions[record.partition] = None
         return True
 
     def _drop_ended(self, number: int) -> None:
@@ -252,15 +251,13 @@ class Replica:
         state = self.partition(number)
         for tx, prepare in list(state.prepared.items()):
             if prepare.writes and all(self.fragment(w.fragment).counter.covers(w.start, w.delta) for w in prepare.writes):
-                del state.prepared[tx]
-                self._dirty_partitions[number] = None
+                del self._change_partition(number).prepared[tx]
 
     def _outcome(self, record: r.Outcome) -> bool:
-        state = self._ensure_partition(record.partition)
+        state = self._change_partition(record.partition)
         prepared = state.prepared.pop(record.tx, None)
         outcome = COMMITTED if record.commit else ABORTED
         new = prepared is not None or state.results.get(record.tx) != outcome
-        self._dirty_partitions[record.partition] = None
         # Also where the prepare has yet to come (a MOVING copy may get them in any order): it is over then, not in doubt.
         state.results.note(record.tx, outcome)
         if not record.commit:
@@ -280,17 +277,15 @@ class Replica:
         for tx in record.ended:
             prepared = state.prepared.get(tx)
             if prepared is not None and not prepared.writes:
-                del state.prepared[tx]
-                self._dirty_partitions[record.partition] = None
+                del self._change_partition(record.partition).prepared[tx]
         if record.epoch <= state.epoch:
             return bool(record.ended)
-        state.epoch = record.epoch
+        self._change_partition(record.partition).epoch = record.epoch
         # What an older primary had prepared and the new one knows of, it issues again with this epoch.
         state.prepared = {tx: p for tx, p in state.prepared.items() if p.epoch >= record.epoch}
-        self._dirty_partitions[record.partition] = None
         for namespace, first in record.firsts:
             fragment = self.ensure_fragment((namespace, record.partition))
-            self._touch(fragment)
+            self.changes.touch(fragment)
             try:
                 self._forget_results(fragment.begin_epoch(record.epoch, first))
             except CannotUndo:
@@ -308,7 +303,7 @@ class Replica:
                 self.ensure_fragment(write.fragment).counter.reserve_to(write.end)
 
     def _undo(self, fragment: FragmentState, above: int) -> None:
-        self._touch(fragment)
+        self.changes.touch(fragment)
         try:
             self._forget_results(fragment.cut(above))
         except CannotUndo:
@@ -324,36 +319,35 @@ class Replica:
     def _forget_results(self, undone: list[r.Write]) -> None:
         for write in undone:
             if write.tx:
-                self.partition(write.partition).results.forget(write.tx)
-                self._dirty_partitions[write.partition] = None
+                self._change_partition(write.partition).results.forget(write.tx)
 
     def _trimmed(self, record: r.Trimmed) -> None:
         self.trimmed = max(record.first_lsn, self.trimmed)
         for namespace, partition, counter in record.dropped:
             fragment = self.ensure_fragment((namespace, partition))
+            self.changes.touch(fragment)
             fragment.history_from = max(fragment.history_from, counter)
-            self._touch(fragment)
 
     def _ready(self, record: r.FragmentReady) -> None:
         fragment = self.ensure_fragment((record.namespace, record.partition))
+        self.changes.touch(fragment)
         fragment.ready(record.lwm, record.digest, record.epochs, full=record.full)
         if record.full:
             self.emptied.pop(fragment.name, None)
             self._drop_unconfirmed(fragment, record.lwm)
-        self._touch(fragment)
         self._drop_ended(record.partition)
 
     def _drop_unconfirmed(self, fragment: FragmentState, lwm: int) -> None:
         drop_unconfirmed(self.store, fragment, lwm)
 
     def _clear(self, name: Fragment, *, gone: bool) -> None:
+        self.changes.keep(name)
         self.store.clear(name)
-        state = self._ensure_partition(name[1])
+        state = self._change_partition(name[1])
         # What this copy answered rested on what it had. The supplier's answers come with its data.
         state.results = Results()
-        self._dirty_partitions[name[1]] = None
         if gone:
-            self._dirty_fragments[name] = None
+            self.changes.drop(name)
             self.fragments.pop(name, None)
             self.drop_tail(name)
             self.emptied.pop(name, None)
@@ -363,56 +357,47 @@ class Replica:
         else:
             fragment = self.ensure_fragment(name)
             fragment.clear(loading=True)
-            self._touch(fragment)
+            self.changes.touch(fragment)
             self._reserve_again(name[1])
 
     def _note_stable(self, number: int, counters: list[tuple[Namespace, int]]) -> bool:
         moved = False
         for namespace, counter in counters:
             fragment = self.fragments.get((namespace, number))
-            if fragment is not None and fragment.note_stable(counter):
-                self._touch(fragment)
+            if fragment is None:
+                continue
+            if not fragment.dirty:
+                self.changes.keep(fragment.name)
+            if fragment.note_stable(counter):
+                self.changes.touch(fragment)
                 moved = True
                 if not fragment.unstable and not fragment.beyond:
                     self.drop_tail(fragment.name)
         return moved
 
-    def _touch(self, fragment: FragmentState) -> None:
-        """The fragment changed: the next checkpoint stores it."""
-        fragment.dirty = True
-        self._dirty_fragments[fragment.name] = None
+    def _change_partition(self, number: int) -> PartitionState:
+        """The partition's state, to be changed now."""
+        state = self._ensure_partition(number)
+        self.changes.touch_partition(number, state)
+        return state
 
     # Checkpoints.
 
     def begin_checkpoint(self, lsn: int, open_records: list[r.Record]) -> CheckpointImage:
-        """Freeze what has changed since the last checkpoint. `open_records` are logged and not applied yet."""
-        for name in list(self._dirty_fragments):
-            fragment = self.fragments.get(name)
-            if fragment is not None and fragment.tombstones and not fragment.loading and name not in self.kept:
-                self._drop_tombstones(fragment)
-        size = self.store.active_bytes
-        cleared, rows = self.store.freeze()
-        encode = msgspec.msgpack.encode
-        fragments: dict[Fragment, bytes | None] = {}
-        for name in self._dirty_fragments:
-            state = self.fragments.get(name)
-            if state is not None:
-                state.dirty = False
-            fragments[name] = (
-                encode(image_of(state, partial(version_in, self.store.get, name))) if state is not None else None
-            )
-        changed = {number: self.partitions[number] for number in self._dirty_partitions}
-        partitions = {n: encode(partition_image(p.epoch, p.prepared.values(), p.results)) for n, p in changed.items()}
+        """All of a checkpoint at once, for whoever has no turns. `open_records` are logged and not applied yet."""
+        for _ in self.changes.prune(self.fragments, self.kept):
+            pass
+        image = self.freeze(lsn, open_records)
+        for _ in self.changes.pieces():
+            pass
+        return image
+
+    def freeze(self, lsn: int, open_records: list[r.Record]) -> CheckpointImage:
+        """Begin a checkpoint of what has changed since the last one; `changes.pieces` has to come to its end."""
         exchange = self.promised, self.accepted, self.committed
         knows = self.lives, self.claimed_at, self.claims
-        node = encode(NodeImage(self.incarnation, *exchange, open_records, *knows, self.trimmed))
-        self._dirty_fragments, self._dirty_partitions = {}, {}
-        return CheckpointImage(
-            lsn, {"node": node}, fragments=fragments, partitions=partitions, cleared=cleared, rows=rows, weight=size
-        )
-
-    def _drop_tombstones(self, fragment: FragmentState) -> None:
-        drop_tombstones(self.store, fragment)
+        node = NodeImage(self.incarnation, *exchange, open_records, *knows, self.trimmed)
+        return self.changes.freeze(lsn, msgspec.msgpack.encode(node), self.fragments)
 
     def load(self, loaded: Loaded) -> list[r.Record]:
         """Begin from a checkpoint; return its open records, to be folded before the log. Raises ValueError."""

@@ -46,12 +46,14 @@ def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, lwm: int) -> 
     fragment.suspects = {}
 
 
-def drop_tombstones(store: LayeredStore, fragment: FragmentState) -> None:
-    """A delete that every in-sync copy has needs no tombstone: nothing older can arrive any more."""
-    rows = store.layer_of(fragment.name)
-    for key in [k for k, counter in fragment.tombstones.items() if counter <= fragment.stable]:
+def drop_tombstones(store: LayeredStore, fragment: FragmentState, most: int) -> int:
+    """A delete that every in-sync copy has needs no tombstone: nothing older can arrive any more. How many went."""
+    droppable = fragment.droppable(most)
+    rows = store.layer_of(fragment.name) if droppable else {}
+    for key in droppable:
         counter = fragment.tombstones.pop(key)
         fragment.dropped = max(fragment.dropped, counter)
         held = store.get(fragment.name, key)
         if held is not None and held.counter == counter and held.value is None:
             rows[key] = GONE
+    return len(droppable)

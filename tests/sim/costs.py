@@ -32,6 +32,8 @@ ROW_NS = 2_000
 """A row that is read from the store."""
 PLACE_NS = 5_000
 """A partition, when a map takes effect: it is decoded, compared, grouped."""
+STATE_NS = 5_000
+"""A state of a fragment or a partition that is encoded for a checkpoint."""
 SAID_NS = 8_000
 """A message for one receiver, or a reply."""
 
@@ -63,16 +65,20 @@ class Modelled:
         """At the prices above."""
         store = node.core.replica.store
         before = store.read if isinstance(store, CountingStore) else 0
+        changes = node.core.replica.changes
+        encoded = changes.encoded
         handed = [*node.untaken, *events] if node.untaken else events
         effects = node.turn(now, events)
         events = taken(handed, node.untaken)
         rows = store.read - before if isinstance(store, CountingStore) else 0
-        cost = price(events, effects, rows, len(node.core.local))
+        encoded = changes.encoded - encoded
+        cost = price(events, effects, rows, len(node.core.local)) + encoded * STATE_NS
         if cost > TURN_MS_MAX * MS:
             raise Violation(
                 "turn",
                 f"{node.core.node} has a turn of {cost / MS:.0f} ms, and not {TURN_MS_MAX} at most: {what(events)}; "
-                f"{rows} rows read, {len(effects.log)} records, {len(effects.send) + len(effects.early)} messages",
+                f"{rows} rows read, {encoded} states encoded, {len(effects.log)} records, "
+                f"{len(effects.send) + len(effects.early)} messages",
                 About(nodes=(node.core.node,)),
             )
         return effects, cost

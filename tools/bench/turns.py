@@ -75,7 +75,15 @@ async def _at_limits(setting: Setting, figure: str) -> list[Measured]:
         for keys in (10_000, 100_000):
             await _of_many_keys(database, keys, measure)
         await _of_all(database, measure)
+        await measure("a checkpoint of all that changed", 2 * PARTITIONS, lambda: _checkpoint(database, node))
     return found
+
+
+async def _checkpoint(database: aio.Database, node: Node) -> None:
+    node.checkpoint_wanted = True
+    await database.namespace("n").put(b"k", VALUE)
+    while node.checkpoint_wanted or node.checkpointing:
+        await asyncio.sleep(0.05)
 
 
 async def _of_many_keys(database: aio.Database, keys: int, measure: Measure) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,12 +47,13 @@ def tombstones_dropped_at_once(machine: Machine) -> None:
     """A checkpoint drops every tombstone, whether or not all copies have passed it."""
     assert machine.node is not None
 
-    def drop(original: Callable[..., None], fragment: FragmentState) -> None:
+    def drop(original: Callable[..., int], fragment: FragmentState) -> int:
         stable, fragment.stable = fragment.stable, fragment.counter.highest_applied
-        original(fragment)
+        dropped = original(fragment)
         fragment.stable = stable
+        return dropped
 
-    around(machine.node.core.replica, "_drop_tombstones", drop)
+    around(machine.node.core.replica.changes, "_drop_tombstones", drop)
 
 
 @COPIES.fault("8", rates={"power": 3.0, "kill": 3.0, "split": 3.0, "weather": 3.0, "one-way": 2.0})
@@ -241,7 +243,23 @@ def checkpoint_without_open_records(machine: Machine) -> None:
     def begin(original: Callable[..., Any], lsn: int, open_records: list[r.Record]) -> Any:
         return original(lsn, [])
 
-    around(machine.node.core.replica, "begin_checkpoint", begin)
+    around(machine.node.core.replica, "freeze", begin)
+
+
+@COPIES.fault("7")
+def checkpoint_of_states_as_they_have_become(machine: Machine) -> None:
+    """A checkpoint that takes several turns to encode stores each state as it is when its turn comes."""
+    assert machine.node is not None
+    changes = machine.node.core.replica.changes
+    replace(changes, "keep", lambda name: None)
+    replace(changes, "keep_partition", lambda number: None)
+
+
+@COPIES.fault("7")
+def checkpoint_in_one_turn(machine: Machine) -> None:
+    """All that a checkpoint stores is encoded in the turn in which it begins."""
+    assert machine.node is not None
+    replace(machine.node.core, "in_pieces", lambda pieces: deque(pieces, maxlen=0))
 
 
 @COPIES.fault("7")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
+from engine.protocol.requests import Put
+from engine.turn.events import Asked
 from engine.turn.settings import Durability
+from tests.sim.costs import Modelled
 from tests.sim.network import MS
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, SETTINGS, Stage, Stories, key
 from tests.sim.world import SECOND, Plant
 from wal import verify
-from wal.ids import partition_of
+from wal.ids import PARTITIONS_MAX, partition_of
 
 DEEDS = Stories()
 story = DEEDS.story
@@ -62,6 +65,42 @@ def a_node_is_told_to_end_while_it_writes_a_checkpoint(plant: Plant | None) -> N
             stage.client.die()
             stage.client = again
         stage.curtain()
+
+
+@story
+def a_checkpoint_takes_several_turns(plant: Plant | None) -> None:
+    """What is written while it is encoded is there when power was cut after it, although less of the log is read again."""
+    many = msgspec.structs.replace(SETTINGS, partitions=2_048, backups=0, checkpoint_ms=86_400_000)
+    with Stage(plant, nodes=1, settings=many) as stage:
+        node, names = stage["n1"], [b"row%d" % number for number in range(2_500)]
+        for namespace in ("first", NAMESPACE):  # which are encoded in this order
+            old = PutCall(stage.client.new_tx(), namespace, names, [b"old"] * len(names))
+            stage.do(stage.client.call(old, timeout_ns=ANSWER_NS))
+        stage.world.command(node, "checkpoint")
+        replies: list[object] = []
+        new = Put(1, b"%016d" % 1, NAMESPACE, names[::-1], [b"new"] * len(names))
+        node.receive(Asked(node.new_session(replies.append), new))  # in the turn in which the checkpoint begins
+        stage.until(lambda: bool(replies), "all is written")
+        stage.until(lambda: node.node is not None and not node.node.checkpointing, "the checkpoint is written")
+        stage.power_cut("n1")
+        stage.start("n1")
+        again = stage.another()
+        for name in names[::100]:
+            stage.must(stage.get(name, again) == b"new", f"{name.decode()} is what was written last")
+        stage.curtain()
+
+
+@story
+def a_checkpoint_of_all_there_may_be(plant: Plant | None) -> None:
+    """Each of 16,384 partitions has changed when it begins, and no turn is longer than it may be."""
+    most = msgspec.structs.replace(SETTINGS, partitions=PARTITIONS_MAX, backups=0, checkpoint_ms=86_400_000)
+    with Stage(plant, nodes=1, settings=most) as stage:
+        node = stage["n1"]
+        stage.world.costs = Modelled()
+        stage.world.command(node, "checkpoint")
+        stage.wait(1_000)
+        stage.until(lambda: node.node is not None and not node.node.checkpointing, "the checkpoint is written")
+        stage.must(node.node is not None and node.node.core.replica.changes.encoded >= PARTITIONS_MAX, "all is in it")
 
 
 @story

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from engine.messages import AskTail, Credit, Settled
-from engine.state import replica as replicas
+from engine.state import freezing
 from rebalance.fragment import FragmentState
 from rebalance.image import FragmentImage, image_of
 from rebalance.partition import LocalPartition
@@ -115,7 +115,7 @@ def checkpoint_without_suspects(machine: Machine) -> None:
     def without(fragment: FragmentState, *row: Any) -> FragmentImage:
         return msgspec.structs.replace(image_of(fragment, *row), suspects=[])
 
-    during(machine, machine.node.core.replica, "begin_checkpoint", replicas, "image_of", without)
+    during(machine, machine.node.core.replica.changes, "_encode", freezing, "image_of", without)
 
 
 @TRANSFERS.fault("1, 9")

@@ -1,0 +1,149 @@
+"""What changed since the last checkpoint, and a checkpoint of it between its beginning and its last piece.
+
+A checkpoint is the node as it was at one LSN. The rows that changed are frozen in one step (`store.freeze`), and what the
+node knows of itself is encoded then; but to encode the state of every fragment that changed takes longer than a turn may,
+so it is done in pieces, and the node goes on in between.
+
+It is one state all the same, because **what is about to change and not encoded yet is encoded first** (`keep`): each state
+is encoded as it was at the LSN, whenever that is. A state of later would not do, although to apply twice does no harm: its
+counters would know updates whose rows were not frozen, and replaying these would pass them over, row and all.
+
+Nothing of it is on disk, and nothing rests on it, before the last piece is there: whoever crashes in between comes back
+from the checkpoint before and from the log, which is trimmed only when the next one is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from functools import partial
+
+import msgspec
+
+from engine.state.node_image import version_in
+from engine.state.rows import drop_tombstones
+from engine.state.store import CheckpointImage, LayeredStore
+from rebalance.fragment import FragmentState
+from rebalance.image import image_of, partition_image
+from rebalance.partition import PartitionState
+from wal.ids import Fragment
+
+PRUNED_AT_ONCE = 200
+"""Tombstones that are dropped in one piece."""
+LOOKED_AT_ONCE = 32
+"""Fragments that are looked at for them."""
+KEYS_OF_WORK = 16
+"""So many keys of a state that is encoded are as much work as the state."""
+
+
+class Changes:
+    """Fragments and partitions that changed since the last checkpoint began; and those that it has yet to encode."""
+
+    def __init__(self, store: LayeredStore) -> None:
+        self.fragments: dict[Fragment, None] = {}
+        self.partitions: dict[int, PartitionState] = {}
+        self.encoded = 0  # states, since the node started
+        self._store = store
+        self._image: CheckpointImage | None = None  # that is not whole
+        self._fragments_left: dict[Fragment, FragmentState] = {}
+        self._partitions_left: dict[int, PartitionState] = {}
+
+    # Before a state changes.
+
+    def touch(self, fragment: FragmentState) -> None:
+        """A fragment is about to change: the next checkpoint stores it, and one under way stores it as it is."""
+        self.keep(fragment.name)
+        fragment.dirty = True
+        self.fragments[fragment.name] = None
+
+    def touch_partition(self, number: int, state: PartitionState) -> None:
+        """The same for a partition."""
+        self.keep_partition(number)
+        self.partitions[number] = state
+
+    def drop(self, name: Fragment) -> None:
+        """A fragment is about to go."""
+        self.keep(name)
+        self.fragments[name] = None
+
+    def keep(self, name: Fragment) -> None:
+        """A fragment may change now: a checkpoint under way has it as it was."""
+        if name in self._fragments_left:
+            self._store_fragment(name)
+
+    def keep_partition(self, number: int) -> None:
+        """The same for a partition."""
+        if number in self._partitions_left:
+            self._store_partition(number)
+
+    def _encode(self, state: FragmentState) -> tuple[bytes, int]:
+        image = image_of(state, partial(version_in, self._store.get, state.name))
+        if state.tombstones and not state.loading and state.droppable(1):
+            state.dirty = True  # they became so since `prune`
+            self.fragments[state.name] = None
+        self.encoded += 1
+        work = 1 + (len(image.tombstones) + sum(len(write.keys) for write in image.tail)) // KEYS_OF_WORK
+        return msgspec.msgpack.encode(image), work
+
+    def _drop_tombstones(self, fragment: FragmentState) -> int:
+        return drop_tombstones(self._store, fragment, PRUNED_AT_ONCE)
+
+    # A checkpoint.
+
+    def prune(self, fragments: Mapping[Fragment, FragmentState], spared: Container[Fragment]) -> Iterator[int]:
+        """Drop the tombstones that nobody needs any more, save those of `spared`: a checkpoint is the occasion for it.
+
+        In pieces, each of which says how much work it was.
+        """
+        for at, name in enumerate(list(self.fragments)):
+            dropped = PRUNED_AT_ONCE
+            while dropped == PRUNED_AT_ONCE:
+                fragment = fragments.get(name)
+                if fragment is None or fragment.loading or not fragment.tombstones or name in spared:
+                    break
+                dropped = self._drop_tombstones(fragment)
+                yield dropped
+            if not at % LOOKED_AT_ONCE:
+                yield 1
+
+    def freeze(self, lsn: int, node: bytes, fragments: Mapping[Fragment, FragmentState]) -> CheckpointImage:
+        """All that changed is to be stored as it is now; the image is whole when `pieces` has come to its end."""
+        assert self._image is None, "a checkpoint is being encoded"
+        size = self._store.active_bytes
+        cleared, rows = self._store.freeze()
+        image = self._image = CheckpointImage(
+            lsn, {"node": node}, fragments={}, partitions={}, cleared=cleared, rows=rows, weight=size
+        )
+        left = self._fragments_left = {}
+        for name in self.fragments:
+            state = fragments.get(name)
+            if state is None:
+                image.fragments[name] = None
+            else:
+                state.dirty = False
+                left[name] = state
+        self._partitions_left = self.partitions
+        self.fragments, self.partitions = {}, {}
+        return image
+
+    def pieces(self) -> Iterator[int]:
+        """Encode what was frozen, state by state, each time saying how much work it was."""
+        for name in list(self._fragments_left):
+            if name in self._fragments_left:
+                yield self._store_fragment(name)
+        for number in list(self._partitions_left):
+            if number in self._partitions_left:
+                yield self._store_partition(number)
+        self._image = None
+
+    def _store_fragment(self, name: Fragment) -> int:
+        assert self._image is not None
+        self._image.fragments[name], work = self._encode(self._fragments_left.pop(name))
+        return work
+
+    def _store_partition(self, number: int) -> int:
+        assert self._image is not None
+        self.encoded += 1
+        state = self._partitions_left.pop(number)
+        image = partition_image(state.epoch, state.prepared.values(), state.results)
+        self._image.partitions[number] = msgspec.msgpack.encode(image)
+        return 1

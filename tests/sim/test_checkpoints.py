@@ -1,0 +1,105 @@
+"""Checkpoints that take more than a turn to encode, and a crash after each of their pieces.
+
+What is written meanwhile: story `a-checkpoint-takes-several-turns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from engine.protocol.requests import Done, Put
+from engine.turn.effects import Effects
+from engine.turn.events import Asked, Event
+from engine.turn.settings import Settings
+from rebalance.ports import WORK_MAX
+from tests.sim.costs import Modelled
+from tests.sim.draws import Draws
+from tests.sim.machine import Machine
+from tests.sim.observer import Observer
+from tests.sim.world import SECOND, World
+from wal.ids import NodeId, partition_of
+
+PARTITIONS = 2_048
+NODE: NodeId = "n1"
+
+
+class Encoded(Observer):
+    """How many states were encoded in each turn that encoded some."""
+
+    def __init__(self) -> None:
+        self.before = 0
+        self.turns: list[int] = []
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """Look at what there is."""
+        assert machine.node is not None
+        encoded = machine.node.core.replica.changes.encoded
+        if encoded > self.before:
+            self.turns.append(encoded - self.before)
+        self.before = encoded
+
+
+def _keys() -> list[bytes]:
+    """A key of every partition."""
+    keys: dict[int, bytes] = {}
+    number = 0
+    while len(keys) < PARTITIONS:
+        key = b"k%d" % number
+        keys.setdefault(partition_of(key, PARTITIONS), key)
+        number += 1
+    return list(keys.values())
+
+
+KEYS = _keys()
+
+
+def _put(world: World, number: int, keys: list[bytes], value: bytes) -> list[object]:
+    machine = world.machines[NODE]
+    replies: list[object] = []
+    session = machine.new_session(replies.append)
+    machine.receive(Asked(session, Put(1, b"%016d" % number, "n", keys, [value] * len(keys))))
+    return replies
+
+
+def _full(draw: int) -> World:
+    """A node with a change in every partition, and no checkpoint of it."""
+    settings = Settings(cluster="sim", partitions=PARTITIONS, backups=0, checkpoint_ms=86_400_000)
+    world = World(Draws(draw), settings, costs=Modelled())
+    world.add_machine(NODE)
+    world.form([NODE])
+    replies = _put(world, 1, KEYS, b"old")
+    assert world.run_while(lambda: not replies, at_most=10 * SECOND)
+    assert isinstance(replies[0], Done)
+    return world
+
+
+def _written(machine: Machine) -> bool:
+    assert machine.node is not None
+    return not machine.node.checkpointing and machine.node.core.replica.store.base.load().lsn > 0
+
+
+def _values(machine: Machine) -> list[bytes | None]:
+    assert machine.node is not None
+    machine.node.core.replica.check()
+    store = machine.node.core.replica.store
+    return [e.value if (e := store.get(("n", partition_of(key, PARTITIONS)), key)) is not None else None for key in KEYS]
+
+
+@pytest.mark.parametrize("turns", range(3))
+def test_a_crash_after_any_piece_of_a_checkpoint_loses_nothing(turns: int) -> None:
+    with _full(2) as world:
+        encoded, machine = Encoded(), world.machines[NODE]
+        world.watch([encoded])
+        world.command(machine, "checkpoint")
+        replies = _put(world, 2, list(reversed(KEYS)), b"new")
+        assert world.run_while(lambda: len(encoded.turns) <= turns, at_most=SECOND, look_every=10_000)
+        assert len(encoded.turns) == turns + 1
+        assert max(encoded.turns) <= WORK_MAX + 1
+        told = bool(replies)
+        machine.stop("power cut", torn=lambda _: False)
+        assert machine.start()
+        found = _values(machine)
+        assert set(found) <= {b"old", b"new"}
+        assert not told or found == [b"new"] * PARTITIONS
