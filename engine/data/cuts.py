@@ -68,6 +68,7 @@ class Cuts(Rule):
         self.dropped = NO_ERA  # the last cut that was given up for its size
         self.under_way: Callable[[], Iterable[Operation]] = tuple  # what was issued here and does not count yet
         self.in_doubt: Callable[[], Iterable[tuple[TxId, int]]] = tuple  # what is prepared where this node leads
+        self._promoting: dict[int, None] = {}
         self._watched: dict[Operation, list[Lease]] = {}
         self._withheld_until: int | None = None
         core.replica.kept = self.kept
@@ -222,8 +223,12 @@ class Cuts(Rule):
             return
         match message:
             case EnterEra(version, era):
+                if self._promoting:
+                    probe("cut.waited_for_a_promotion")
+                    return  # a partition that begins to be led now could not be read
                 self.hear(era)
-                if era in self.leases:
+                lease = self.leases.get(era)
+                if lease is not None and not lease.lost:
                     core.send(sender, Entered(version, era))
             case SealCut(version, cut, holders):
                 core.send(sender, Sealed(version, cut, self._seal(cut, holders)))
@@ -254,10 +259,12 @@ class Cuts(Rule):
 
     def activated(self, local: LocalPartition) -> None:
         """This node begins to lead a partition: what it issues again is of no era that it knows."""
+        self._promoting.pop(local.number, None)
         self.lose(local.number)
 
     def switch(self, new: NewMap) -> None:
         """A new topology: what has another primary, or another epoch, cannot be read at the cuts of before."""
+        self._promoting = {local.number: None for local in new.promoted}
         for local in new.changed if self.leases else ():
             self.lose(local.number)
 

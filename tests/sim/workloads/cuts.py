@@ -20,10 +20,10 @@ from tests.sim.network import MS
 from tests.sim.violation import About, Violation
 from tests.sim.workloads.load import TIMEOUT_NS, Load, Step
 from tests.sim.workloads.single import BATCHED, REGISTERS
-from tests.sim.workloads.transactions import list_names
+from tests.sim.workloads.transactions import list_names, room_names, room_rows
 from wal.ids import Era, Namespace
 
-READ = ("bank", "lists", "registers", "batches", "rows")
+READ = ("bank", "lists", "rooms", "registers", "batches", "rows")
 HOLDER_BYTES = 16
 Rows = dict[bytes, bytes]
 
@@ -102,9 +102,17 @@ def _record(load: Load, asked: int, handed: int, found: dict[Namespace, Rows]) -
                 held = {key.decode(): tuple(map(int, value.split())) for key, value in rows.items()}
                 told = tuple(Read(key, held.get(key, ())) for key in dict.fromkeys([*list_names(load), *held]))
                 recorder.read("lists", asked, handed, Transaction(told))
+            case "rooms":
+                booked = {room: _of_room(rows, room.encode()) for room in room_names(load)}
+                rooms = tuple(Read(room, tuple(room_rows(of))) for room, of in booked.items())
+                recorder.read("rooms", asked, handed, Transaction(rooms))
             case "registers" | "batches":
                 for name in REGISTERS if namespace == "registers" else BATCHED:
                     value = rows.get(name.encode())
                     recorder.read(namespace, asked, handed, Get(name, int(value) if value is not None else None))
             case _:
                 pass
+
+
+def _of_room(rows: Rows, room: bytes) -> Rows:
+    return {key: value for key, value in rows.items() if key.partition(b"/")[0] == room}

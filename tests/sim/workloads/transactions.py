@@ -128,6 +128,15 @@ def list_names(load: Load) -> list[str]:
     return [f"l{generation}-{i}" for generation in range(_generation(load) + 1) for i in range(LISTS)]
 
 
+def room_names(load: Load) -> list[str]:
+    """All rooms that there may be."""
+    return [f"r{season}-{i}" for season in range(_season(load) + 1) for i in range(ROOMS)]
+
+
+def _season(load: Load) -> int:
+    return load.done // (ROOMS * LIST_MAX * 4)
+
+
 def _generation(load: Load) -> int:
     return load.done // (LISTS * LIST_MAX * 4)
 
@@ -145,8 +154,7 @@ def rooms_of(load: Load, client: Client, rng: Random) -> Step:
 
     async def step(process: int) -> int:
         recorder, tx = load.recorder, begin(client, rng)
-        generation = load.done // (ROOMS * LIST_MAX * 4)
-        rooms = [f"r{generation}-{i}" for i in rng.sample(range(ROOMS), rng.randrange(1, ROOMS + 1))]
+        rooms = [f"r{_season(load)}-{i}" for i in rng.sample(range(ROOMS), rng.randrange(1, ROOMS + 1))]
         booked = {room: load.element() for room in rooms if rng.random() < 0.5}
         recorder.begin(
             "rooms", process, Transaction(tuple(op for room in rooms for op in _ops(room, None, booked.get(room))))

@@ -1,0 +1,119 @@
+"""What is kept for readers of the past, against a model that keeps every version."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.data.kept import FOLDED_MAX, Kept
+from engine.state.store import Entry, Page
+from wal import records as r
+from wal.ids import Era
+
+NAME = ("acc", 0)
+KEYS = (b"a", b"b", b"c")
+
+
+class Copy:
+    """A fragment at its primary: rows, what is kept, and every version that there ever was."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, Entry] = {}
+        self.kept = Kept(lambda _, key: self.rows.get(key))
+        self.versions: dict[bytes, list[tuple[Era, Entry]]] = {key: [] for key in KEYS}
+        self.era: Era = (0, 1)
+        self.counter = 0
+        self.issued: list[tuple[r.Write, Era]] = []  # they do not count yet
+        self.cuts: list[Era] = []
+
+    def issue(self, keys: tuple[bytes, ...], value: bytes | None) -> None:
+        write = r.Write("acc", 0, 1, self.counter, list(keys), values=[value] * len(keys), stable=0, tx=b"")
+        self.counter += len(keys)
+        self.issued.append((write, self.era))
+
+    def count(self, at: int) -> None:
+        write, era = self.issued.pop(at % len(self.issued))
+        self.kept.keep(write, era)
+        for number, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
+            entry = Entry(1, number, value)
+            self.versions[key].append((era, entry))
+            if key not in self.rows or self.rows[key].counter < number:
+                self.rows[key] = entry
+
+    def begin(self) -> None:
+        self.era = (1, self.era[1] + 1)
+        self.kept.begin(self.era)
+        self.cuts.append(self.era)
+
+    def end(self, at: int) -> None:
+        self.kept.end(self.cuts.pop(at % len(self.cuts)))
+
+    def check(self) -> None:
+        """What counts of before each cut is what is read at it."""
+        for cut in self.cuts:
+            for key in KEYS:
+                older = [entry for era, entry in self.versions[key] if era < cut]
+                expected = max(older, key=lambda entry: entry.counter, default=None)
+                assert self.kept.at(cut, NAME, key) == expected
+            page = self.kept.page(cut, NAME, Page(sorted(self.rows.items()), None, len(self.rows)))
+            assert page.rows == [(key, e) for key in sorted(self.rows) if (e := self.kept.at(cut, NAME, key)) is not None]
+        if not self.cuts:
+            assert not self.kept
+            assert self.kept.bytes == 0
+            assert NAME not in self.kept
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("issue"), st.lists(st.sampled_from(KEYS), min_size=1, unique=True).map(tuple), st.booleans()),
+        st.tuples(st.just("count"), st.integers(0, 9)),
+        st.tuples(st.just("begin")),
+        st.tuples(st.just("end"), st.integers(0, 9)),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_each_cut_reads_the_newest_of_what_came_before_it(steps: list[tuple[object, ...]]) -> None:
+    copy = Copy()
+    for step in steps:
+        match step:
+            case ("issue", tuple(keys), bool(deleted)):
+                copy.issue(keys, None if deleted else b"v%d" % copy.counter)
+            case ("count", int(at)) if copy.issued:
+                copy.count(at)
+            case ("begin",):
+                copy.begin()
+            case ("end", int(at)) if copy.cuts:
+                copy.end(at)
+        copy.check()
+    while copy.issued:
+        copy.count(0)
+        copy.check()
+
+
+def test_a_row_is_kept_once_for_all_cuts_that_are_older_than_the_write() -> None:
+    copy = Copy()
+    copy.issue((b"a",), bytes(1_000))
+    copy.count(0)
+    for _ in range(5):
+        copy.begin()
+    copy.issue((b"a",), b"")
+    copy.count(0)
+    assert 1_000 < copy.kept.bytes < 2_000
+    copy.check()
+
+
+def test_much_of_a_cut_between_others_stays_where_it_is_until_the_older_goes() -> None:
+    rows: dict[bytes, Entry] = {}
+    kept = Kept(lambda _, key: rows.get(key))
+    kept.begin((1, 1))
+    kept.begin((1, 2))
+    keys = [b"%d" % number for number in range(FOLDED_MAX + 1)]
+    kept.keep(r.Write("acc", 0, 1, 0, keys, values=[b"v"] * len(keys), stable=0, tx=b""), (1, 2))
+    rows |= {key: Entry(1, number, b"v") for number, key in enumerate(keys, 1)}
+    assert kept.end((1, 2)) == []
+    assert kept.at((1, 1), NAME, keys[0]) is None
+    assert len(kept.end((1, 1))) == 2
+    assert not kept
