@@ -101,7 +101,8 @@ def slot_of(key: bytes) -> int:
 
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a key in a cluster of `partitions` (a power of two up to 16384); fixed for its life."""
-    return slot_of(key) * partitions // SLOTS
+    slot = slot_of(key) if b"{" in key else binascii.crc_hqx(key, 0) % SLOTS
+    return slot * partitions // SLOTS
 
 
 def partitions_of(keys: Sequence[bytes], partitions: int) -> list[int]:

@@ -187,7 +187,7 @@ class Machines:
         core = self.core
         light = core.serving and not still and core.fence == topology.fenced
         changes = what_changed(core.topology, topology)
-        core.topology = topology
+        core.adopt(topology)
         core.version_number = topology.version.number
         served, member = core.serving, topology.member(core.node)
         core.serving = (

@@ -106,9 +106,10 @@ class Node(Machines):
         self._on_request = self._request_handlers()
         version, encoded = replica.committed
         if encoded:
-            core.topology = topologies.decode(encoded)
-            assert core.topology.version == version, "the committed map is of the version it was committed as"
-            core.local = [LocalPartition(n, p) for n, p in enumerate(core.topology.placements)]
+            topology = topologies.decode(encoded)
+            assert topology.version == version, "the committed map is of the version it was committed as"
+            core.adopt(topology)
+            core.local = [LocalPartition(n, p) for n, p in enumerate(topology.placements)]
             core.map_hash = topologies.hash_of(encoded)
         listed = core.topology.member(node) if core.topology is not None else None
         core.lives_before = lives_before(replica.lives, listed.incarnation if listed is not None else None)
@@ -177,8 +178,9 @@ class Node(Machines):
             case Asked(session, request, since):
                 if not since:
                     self._ask(session, request)
-                for _, wanted in self.desk.still_wanted([(session, request, since)] if since else ()):
-                    self._ask(session, wanted)
+                else:
+                    for _, wanted in self.desk.still_wanted([(session, request, since)]):
+                        self._ask(session, wanted)
             case ClientSeen():
                 self.writes.origins.on_client_seen(event)
             case PeerSeen():

@@ -55,7 +55,8 @@ class Core:
         self.longest_sync = 0  # ns, of the log, since the last heartbeat; whoever drives this node says so
         self.lives_before: list[tuple[int, int]] = []
         self.voted_lsn = 0  # where the last promise or accept lies, of the version after the committed one
-        self.topology: Topology | None = None
+        self.topology: Topology | None = None  # set by `adopt`, as is the fence
+        self.fence = NO_VERSION  # what is said about copies is said under this version: light steps do not change it
         self.map_hash = 0
         self.local: list[LocalPartition] = []
         self.version_number = 0  # of the committed map, for answers
@@ -94,10 +95,10 @@ class Core:
         """The committed topology version."""
         return version_of(self.topology) if self.topology else NO_VERSION
 
-    @property
-    def fence(self) -> Version:
-        """What is said about copies is said under this version: light steps do not change it."""
-        return self.topology.fenced if self.topology else NO_VERSION
+    def adopt(self, topology: Topology) -> None:
+        """This map is committed."""
+        self.topology = topology
+        self.fence = topology.fenced
 
     def stop(self) -> None:
         """An exchange was told what is here, or a map was accepted: nothing is replicated until the next map."""

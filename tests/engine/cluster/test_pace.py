@@ -20,8 +20,9 @@ def a_pace(nodes: list[str] = NODES) -> tuple[Pace, Topology]:
     replica = Replica(LayeredStore(MemoryStore()))
     core = Core(Settings(), replica, node="n1", allocation="d1", incarnation=1, address="a", durable_lsn=0)
     candidates = [Candidate(n, f"d-{n}", 1, n, "") for n in nodes]
-    core.topology = first_topology("c1", "stories", 8, 2, candidates)
-    return Pace(core), core.topology
+    topology = first_topology("c1", "stories", 8, 2, candidates)
+    core.adopt(topology)
+    return Pace(core), topology
 
 
 def beats(pace: Pace, node: str, sync_ms: int, seconds: int) -> None:

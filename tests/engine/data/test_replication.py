@@ -53,7 +53,7 @@ class Primary:
             address="n1:1",
             durable_lsn=0,
         )
-        self.core.topology = topology
+        self.core.adopt(topology)
         self.local = LocalPartition(0, placement)
         self.local.role = Role.PRIMARY
         self.local.needed, self.local.moving = ("n2",), ("n3",)
