@@ -47,6 +47,7 @@ class Transaction:
         self.held_back = False  # decided during an exchange: the record is written when it is over
         self.reason = ""
         self.prepare_only = False
+        self.held = False  # it was asked for as `prepare_only`: its prepares say so, and recovery does not commit it
         self.acked = -1  # what its client had acknowledged when it asked
         self.origin: r.Origin | None = None
         self.awaited: dict[int, None] = {}  # whose vote, or finish, did not come yet

@@ -1,22 +1,30 @@
 """The coordinator's half of two-phase commit, and recovery: one decision record, set once.
 
-A transaction is coordinated where it is decided: at the primary of the partition of its first written key. The commit
-point is one replicated record there, in the engine's own namespace, a key-value pair like any other (transaction id ->
+A transaction is coordinated where it is decided: at the primary of the partition of its first written key. The decision is
+one replicated record there, in the engine's own namespace, a key-value pair like any other (transaction id ->
 outcome and participants), so that it moves, is re-issued and is caught up on with its partition. It goes when every
 participant is done.
 
 ```
  client              coordinator = decision primary             participants' primaries
  CommitTx  --->      PrepareParts  ------------------->         prepare record on every in-sync copy
-                     <-------------------------- Vote
-                     decision record on every in-sync copy      <- the commit point
- <--- Done           Finish  ------------------------->         outcome record on every in-sync copy, apply, unlock
+                     <-------------------------- Vote           <- with the last one: the commit point
+ <--- Done           decision record, and the outcome of
+                     its own partition, on every in-sync copy
+                     Finish  ------------------------->         outcome record on every in-sync copy, apply, unlock
                      <---------------------- Finished
 ```
 
 Recovery never infers an outcome from who is still alive. Whoever is in doubt asks the decision's primary. If it knows no
 decision it asks every participant: all prepared, and it commits; else it aborts. It writes that same record, so two
 recoveries at once, or a recovery and a slow coordinator, end the same way.
+
+So when the last vote is there a commit is certain, and its client is told (as in CockroachDB's parallel commits). This
+rests on three things. A vote is given when its prepare is on every in-sync copy, and only an outcome takes it from there.
+A no to recovery is for good: it comes under a later map than what the coordinator asked for, which nobody acts on any more.
+And nobody hears the outcome before the decision counts: as long as there is none, whoever was prepared still is, and no
+answer that recovery needs was forgotten. What a client held back (`prepare_only`) recovery aborts; of that only the
+decision is told, and an abort always is when it counts.
 """
 
 from __future__ import annotations
@@ -97,7 +105,8 @@ class Coordinator(Deciding):
             return
         transaction = Transaction(request.tx, decision, [], core.now)
         transaction.owner, transaction.optimistic = request.owner, request.optimistic
-        transaction.prepare_only, transaction.acked = request.prepare_only, request.acked
+        transaction.held = transaction.prepare_only = request.prepare_only
+        transaction.acked = request.acked
         transaction.asked.append((session, request.id, False))
         transaction.origin = self.writes.origins.of(session, request.tx, local, request.label)
         transaction.phase = Phase.SPLITTING
@@ -218,7 +227,7 @@ class Coordinator(Deciding):
                     parts=parts,
                     participants=transaction.participants,
                     decision=transaction.decision,
-                    held=transaction.prepare_only,
+                    held=transaction.held,
                     acked=transaction.acked,
                     origin=transaction.origin,
                 ),
@@ -244,7 +253,7 @@ class Coordinator(Deciding):
                 transaction.since = self.core.now
                 self._answer_prepared(transaction)
             else:
-                self._decide(transaction, commit=True)
+                self._all_prepared(transaction)
 
     # Recovery.
 

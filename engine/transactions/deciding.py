@@ -92,6 +92,13 @@ class Deciding(Rule):
 
     # In several.
 
+    def _all_prepared(self, transaction: Transaction) -> None:
+        """Every vote is there: nothing but a commit can come of it, whoever fails, if its client had not held it back."""
+        if not transaction.held:
+            transaction.commit = True
+            self._answer(transaction)
+        self._decide(transaction, commit=True)
+
     def _no(self, transaction: Transaction, reason: str) -> None:
         transaction.reason = reason
         self._decide(transaction, commit=False)
@@ -119,10 +126,17 @@ class Deciding(Rule):
         write = r.Write(
             DECISIONS, local.number, local.epoch, start, keys, values=values, stable=counter.lwm, tx=transaction.tx
         )
-        update = r.Update([write])
-        core.log_unapplied(update)
-        counted = partial(self._decision_counted, transaction, write)
-        self.replication.ship(Operation(local, [update], counted=counted, abandoned=self._decision_abandoned), local)
+        records: list[r.Record] = [r.Update([write])]
+        core.log_unapplied(records[0])
+        own = core.replica.partition(local.number).prepared.get(transaction.tx)
+        ending: Operation | None = None
+        if commit and own is not None and not transaction.held:
+            # Nothing else can come of it, so its own partition need not wait for the decision to count: both count at once.
+            ending = self.participant.end(local, own, transaction.era, commit=True)
+            records += ending.records
+        counted = partial(self._decision_counted, transaction, write, ending)
+        abandoned = partial(self._decision_abandoned, ending)
+        self.replication.ship(Operation(local, records, counted=counted, abandoned=abandoned), local)
 
     def _decide_unknown(self, tx: TxId, local: LocalPartition, participants: list[int], reason: str) -> Transaction:
         """Abort a transaction of which nothing is known here, so that nothing of it can begin any more."""
@@ -131,11 +145,15 @@ class Deciding(Rule):
         return transaction
 
     @staticmethod
-    def _decision_abandoned() -> None:
+    def _decision_abandoned(ending: Operation | None) -> None:
         probe("tx.decision_abandoned")  # the next primary has the record, or recovers the transaction
+        if ending is not None:
+            ending.abandoned()
 
-    def _decision_counted(self, transaction: Transaction, write: r.Write) -> None:
+    def _decision_counted(self, transaction: Transaction, write: r.Write, ending: Operation | None) -> None:
         self.core.replica.apply_write(write)
+        if ending is not None:
+            ending.counted()
         self.decided(transaction)
 
     def decided(self, transaction: Transaction) -> None:
@@ -143,6 +161,8 @@ class Deciding(Rule):
         transaction.phase = Phase.FINISHING
         self._answer(transaction)
         transaction.awaited = dict.fromkeys(transaction.participants)
+        if transaction.commit and transaction.tx not in self.core.replica.partition(transaction.decision).prepared:
+            transaction.awaited.pop(transaction.decision, None)  # there it ended with the decision
         self._tell_outcome(transaction)
 
     def _answer(self, transaction: Transaction) -> None:

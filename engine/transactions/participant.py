@@ -212,13 +212,20 @@ class Participant(Rule):
             return False
         if (tx, number) in self.voting:
             assert not commit, "a transaction was committed before all of its votes were given"
-        self.ending[(tx, number)] = [tell] if tell is not None else []
-        ranges = [(w.namespace, w.start, w.delta) for w in prepare.writes]
-        outcome = r.Outcome(tx, number, local.epoch, commit, ranges)
-        core.log_unapplied(outcome)
-        ended, stopped = partial(self._ended, outcome, era), partial(self._not_ended, outcome)
-        self.replication.ship(Operation(local, [outcome], counted=ended, abandoned=stopped), local)
+        ending = self.end(local, prepare, era, commit=commit)
+        if tell is not None:
+            self.ending[(tx, number)].append(tell)
+        self.replication.ship(ending, local)
         return False
+
+    def end(self, local: LocalPartition, prepare: r.Prepare, era: Era, *, commit: bool) -> Operation:
+        """The end of a prepared transaction in one partition: logged here, and yet to be shipped."""
+        self.ending[(prepare.tx, local.number)] = []
+        ranges = [(w.namespace, w.start, w.delta) for w in prepare.writes]
+        outcome = r.Outcome(prepare.tx, local.number, local.epoch, commit, ranges)
+        self.core.log_unapplied(outcome)
+        ended, stopped = partial(self._ended, outcome, era), partial(self._not_ended, outcome)
+        return Operation(local, [outcome], counted=ended, abandoned=stopped)
 
     def _not_ended(self, outcome: r.Outcome) -> None:
         """The next primary learns the outcome from the decision record."""

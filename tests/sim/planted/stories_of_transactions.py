@@ -6,7 +6,8 @@ import msgspec
 
 from engine.client.calls import PutCall
 from engine.errors import Conflict
-from engine.messages import Replicate
+from engine.messages import KINDS as MESSAGES
+from engine.messages import PrepareParts, Replicate, Vote
 from engine.protocol.requests import Check, Request
 from engine.transactions.coordinator import PREPARE_SECONDS_MAX
 from tests.sim.network import Rule
@@ -14,6 +15,7 @@ from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stori
 from tests.sim.transactions import SimTransaction
 from tests.sim.world import SECOND, Plant
 from wal import records as r
+from wal.ids import DECISIONS
 
 TRANSACTIONS = Stories()
 story = TRANSACTIONS.story
@@ -133,6 +135,95 @@ def an_outcome_is_told_and_its_coordinator_dies(plant: Plant | None) -> None:
         last = stage.status(tx.tx, 0, stage.another())
         stage.must(not aborted or last == "aborted", f"the outcome was told as aborted, and then as {last}")
         stage.curtain()
+
+
+@story
+def all_votes_are_there_and_the_coordinator_dies(plant: Plant | None) -> None:
+    """n1 has all votes and tells its client; its decision reaches nobody, it dies, and n2 recovers."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        untold = _untold(stage)
+        stage.do(tx.commit())
+        stage.power_cut("n1")
+        stage.end(*untold)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        reader = stage.another(without=["n1"])
+        found = stage.get(x, reader), stage.get(y, reader)
+        stage.must(found == (b"1", b"1"), f"a transaction whose commit was told is there: {found}")
+        stage.curtain()
+
+
+@story
+def a_commit_is_asked_for_while_votes_are_on_their_way(plant: Plant | None) -> None:
+    """A client asks for votes, and before they are there for the commit; the decision reaches nobody, and n1 dies."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        late = stage.lose("vote", "n2", "n1")
+        stage.begin(tx.prepare())
+        stage.wait(50)
+        untold = _untold(stage)
+        committing = stage.begin(tx.commit())
+        stage.wait(50)
+        stage.end(late)
+        stage.wait(600)
+        acknowledged = told(committing)
+        stage.client.die()
+        stage.power_cut("n1")
+        stage.end(*untold)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        reader = stage.another(without=["n1"])
+        found = stage.get(x, reader), stage.get(y, reader)
+        stage.must(not acknowledged or found == (b"1", b"1"), f"a transaction whose commit was told is there: {found}")
+        stage.curtain()
+
+
+@story
+def a_coordinator_that_was_left_out_gets_its_last_vote(plant: Plant | None) -> None:
+    """What n1 asks of n3 stands still; n1 is left out, n2 finds that n3 is not prepared; then it comes to n3, and its vote
+    to n1, who has heard of nothing."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(2)
+        network = stage.world.network
+        asked = Rule("n3 is asked", lambda _, to, said: to == "n3" and isinstance(said, PrepareParts), drop=False)
+        network.rules.append(asked)
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {x: b"1", y: b"1"}))
+        committing = stage.begin(tx.commit())
+        stage.wait(100)
+        deaf = Rule("n1", lambda *link: "n1" in link[:2] and link[2].__class__ in MESSAGES and not _votes(link[2]), drop=True)
+        network.rules.append(deaf)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        stage.wait(500)
+        network.release([asked], [held for held in network.held if held.rule is asked])
+        stage.wait(500)
+        acknowledged = told(committing)
+        stage.client.die()
+        stage.end(deaf)
+        stage.rest()
+        reader = stage.another()
+        found = stage.get(x, reader), stage.get(y, reader)
+        stage.must(not acknowledged or found == (b"1", b"1"), f"a transaction whose commit was told is there: {found}")
+        stage.curtain()
+
+
+def _votes(said: object) -> bool:
+    return isinstance(said, PrepareParts | Vote)
+
+
+def _untold(stage: Stage) -> list[Rule]:
+    """What n1 decides reaches no copy and no participant."""
+
+    def decides(src: str, _: str, said: object) -> bool:
+        records = said.records if src == "n1" and isinstance(said, Replicate) else []
+        return any(w.namespace == DECISIONS for record in records if isinstance(record, r.Update) for w in record.writes)
+
+    undecided = Rule("the decision", decides, drop=True)
+    stage.world.network.rules.append(undecided)
+    return [undecided, stage.lose("finish", "n1")]
 
 
 @story

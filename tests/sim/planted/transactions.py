@@ -90,11 +90,7 @@ def recovery_commits_what_was_held_back(machine: Machine) -> None:
     around(machine.node.coordinator, "_recover", recover)
 
 
-@TRANSACTIONS.fault(
-    "5",
-    harmless="""Recovery runs only where no decision record is, at the primary of the decision, which has every
-    decision that anybody was told; what nobody was told may be aborted.""",
-)
+@TRANSACTIONS.fault("5")
 def recovery_aborts_what_all_have_prepared(machine: Machine) -> None:
     """Recovery aborts without asking, though the coordinator may have told its client of a commit."""
     assert machine.node is not None
@@ -104,6 +100,47 @@ def recovery_aborts_what_all_have_prepared(machine: Machine) -> None:
         original(sender, msgspec.structs.replace(message, prepared=False))
 
     around(coordinator, "on_inquired", on_inquired)
+
+
+@TRANSACTIONS.fault("5")
+def answered_before_the_last_vote(machine: Machine) -> None:
+    """A client is told of a commit with the first vote, although another one may not come."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+
+    def on_vote(original: Callable[..., None], sender: NodeId, message: Vote) -> None:
+        transaction = coordinator.active.get(message.tx)
+        if message.yes and transaction is not None and transaction.phase is Phase.PREPARING and not transaction.held:
+            transaction.commit = True
+            coordinator._answer(transaction)
+        original(sender, message)
+
+    around(coordinator, "on_vote", on_vote)
+
+
+@TRANSACTIONS.fault("5")
+def what_was_held_back_is_answered_when_it_is_prepared(machine: Machine) -> None:
+    """A client is told of a commit with the last vote, though it had asked for votes alone, and recovery aborts that."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+
+    def all_prepared(original: Callable[..., None], transaction: Transaction) -> None:
+        transaction.held = False
+        original(transaction)
+
+    around(coordinator, "_all_prepared", all_prepared)
+
+
+@TRANSACTIONS.fault("5")
+def votes_for_what_an_older_map_asked(machine: Machine) -> None:
+    """A participant prepares what a coordinator asked under an older map, after recovery was told that it had not."""
+    assert machine.node is not None
+    core = machine.node.core
+
+    def on_prepare(original: Callable[..., None], sender: NodeId, message: PrepareParts) -> None:
+        original(sender, msgspec.structs.replace(message, version=core.fence))
+
+    around(machine.node.participant, "on_prepare", on_prepare)
 
 
 @TRANSACTIONS.fault("5")
