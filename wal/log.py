@@ -261,12 +261,11 @@ class Log:
             ),
         )
 
-    def trimmable(self, checkpoint_lsn: int, open_lsn: int | None, now_ms: int = 0) -> Trimmed | None:
+    def trimmable(self, checkpoint_lsn: int, now_ms: int = 0) -> Trimmed | None:
         """What may go, as the record to be logged before `trim`; None if the log is within its bounds, or nothing may.
 
-        The store holds everything up to `checkpoint_lsn`; the oldest transaction in doubt begins at `open_lsn`. Pins
-        that stand in the way of the cap are dropped here, and listed in `gave_way`.
-        The engine's checkpoints carry what is in doubt along, so it passes None.
+        The store holds everything up to `checkpoint_lsn`, and with it what is in doubt. Pins that stand in the way of
+        the cap are dropped here, and listed in `gave_way`.
         """
         self._refuse()
         infos = self._segments.infos()
@@ -278,7 +277,6 @@ class Log:
                 pin_bytes=self._settings.pin_bytes,
                 older_than_ms=now_ms - self._settings.age_ms if self._settings.age_ms else 0,
                 checkpoint_lsn=checkpoint_lsn,
-                open_lsn=open_lsn,
                 pins={token: pin.lsn for token, pin in self._pins.items()},
             )
             if trim is None:

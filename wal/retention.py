@@ -33,19 +33,17 @@ def plan(
     pin_bytes: int,
     older_than_ms: int,
     checkpoint_lsn: int,
-    open_lsn: int | None,
     pins: Mapping[str, int],
 ) -> Trim | None:
     """What may go of the sealed segments, given from the oldest on; None if nothing needs to, or may.
 
-    The store holds everything up to `checkpoint_lsn`; the oldest transaction in doubt begins at `open_lsn`; a pin needs
-    the log from its LSN on. `pin_bytes` of `bytes_max` are for pinned segments alone. What was written before
-    `older_than_ms` goes although there is room for it.
+    The store holds everything up to `checkpoint_lsn`, and with it what is in doubt; a pin needs the log from its LSN on.
+    `pin_bytes` of `bytes_max` are for pinned segments alone. What was written before `older_than_ms` goes although there
+    is room for it.
     """
-    needed_from = checkpoint_lsn + 1 if open_lsn is None else min(checkpoint_lsn + 1, open_lsn)
     pinned_from = min(pins.values(), default=None)
     count = 0
-    while count < len(sealed) and sealed[count].last_lsn < needed_from:
+    while count < len(sealed) and sealed[count].last_lsn <= checkpoint_lsn:
         pinned = pinned_from is not None and sealed[count].last_lsn >= pinned_from
         old = not pinned and sealed[count].last_time_ms < older_than_ms
         if not old and bytes_now <= (bytes_max if pinned else bytes_max - pin_bytes):

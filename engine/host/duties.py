@@ -323,7 +323,7 @@ class Duties:
         if not self.over:
             self.doer.inbox(CheckpointWritten(image.lsn))
             self._archivable = self._checkpoint_lsn = image.lsn
-            trimmed = self.log.trimmable(image.lsn, None, self._wall_ms)
+            trimmed = self.log.trimmable(image.lsn, self._wall_ms)
             if trimmed is not None:
                 self.doer.inbox(LogMayShrink(trimmed))
             self._tell()

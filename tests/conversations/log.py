@@ -194,8 +194,7 @@ class LogStory(Interpreter):
         return [*held, *(f"{token} gave way" for token in self.opened.gave_way)] or ["none"]
 
     def on_trim(self, command: Command) -> list[str]:
-        open_lsn = command.option("open")
-        trimmed = self.opened.trimmable(int(command.option("checkpoint") or 0), int(open_lsn) if open_lsn else None)
+        trimmed = self.opened.trimmable(int(command.option("checkpoint") or 0))
         if trimmed is None:
             return ["nothing goes"]
         self._append([trimmed], durable=True)

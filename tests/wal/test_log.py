@@ -380,7 +380,7 @@ def test_after_a_failed_sync_everything_is_refused_with_that_error_and_nothing_i
         log.prepare_next,
         lambda: log.replay(1),
         lambda: log.history([]),
-        lambda: log.trimmable(1, None),
+        lambda: log.trimmable(1),
         lambda: log.trim(1),
     ]
     for refused in refusals:
@@ -461,8 +461,8 @@ def test_trimming_logs_what_goes_and_then_removes_it() -> None:
     log = open_log(disk, LogSettings(segment_bytes=2048, total_bytes=3 * 2048))
     for n in range(1, 60):
         append(log, update(n, partition=n % 2))
-    assert log.trimmable(0, None) is None, "no checkpoint, nothing may go"
-    trimmed = log.trimmable(log.durable_lsn, None)
+    assert log.trimmable(0) is None, "no checkpoint, nothing may go"
+    trimmed = log.trimmable(log.durable_lsn)
     assert trimmed is not None
     assert trimmed.dropped == [
         ("acc", 0, trimmed.first_lsn - 1 - (trimmed.first_lsn - 1) % 2),
@@ -506,13 +506,13 @@ def test_a_pin_holds_its_segments_as_long_as_there_is_room_for_it() -> None:
     while len(log.segments()) < 15:  # and the prepared one: within the cap, and above what is not pinned may take
         at += 1
         log.append([update(at)], now_ms=0, durable=True)
-    assert log.trimmable(at, None) is None
+    assert log.trimmable(at) is None
     log.pin("supply n2", log.segments()[1].first_lsn)
-    trimmed = log.trimmable(at, None)
+    trimmed = log.trimmable(at)
     assert trimmed is not None
     assert trimmed.first_lsn == log.segments()[1].first_lsn, "its reader has passed that segment"
     log.unpin("supply n2")
-    trimmed = log.trimmable(at, None)
+    trimmed = log.trimmable(at)
     assert trimmed is not None
     assert trimmed.first_lsn == log.segments()[2].first_lsn
 
@@ -523,7 +523,7 @@ def test_a_pin_gives_way_to_the_cap_and_is_listed() -> None:
     log.pin("supply n3", 10**6)
     for n in range(1, 60):
         append(log, update(n))
-    assert log.trimmable(log.durable_lsn, None) is not None
+    assert log.trimmable(log.durable_lsn) is not None
     assert log.gave_way == ["supply n2"]
     assert log.pins() == {"supply n3": 10**6}
     log.unpin("supply n2")
@@ -537,9 +537,9 @@ def test_a_trim_after_opening_again_reads_the_counters_from_the_footers() -> Non
     log = open_log(disk, settings)
     for n in range(1, 60):
         append(log, update(n))
-    expected = log.trimmable(40, None)
+    expected = log.trimmable(40)
     log.close()
-    assert open_log(disk, settings, from_lsn=40).trimmable(40, None) == expected == Trimmed(*_fields(expected))
+    assert open_log(disk, settings, from_lsn=40).trimmable(40) == expected == Trimmed(*_fields(expected))
 
 
 def _fields(trimmed: Trimmed | None) -> tuple[int, list[tuple[str, int, int]]]:

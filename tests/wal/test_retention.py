@@ -29,7 +29,6 @@ def trim(
     *,
     cap: int,
     checkpoint: int,
-    open_lsn: int | None = None,
     pins: dict[str, int] | None = None,
     room: int = 0,
     older_than_ms: int = 0,
@@ -42,7 +41,6 @@ def trim(
         pin_bytes=room * MB,
         older_than_ms=older_than_ms,
         checkpoint_lsn=checkpoint,
-        open_lsn=open_lsn,
         pins=pins or {},
     )
 
@@ -62,11 +60,6 @@ def test_the_checkpoint_s_segments_never_go_even_if_the_cap_is_exceeded() -> Non
 
 def test_a_checkpoint_at_a_segment_s_last_record_lets_it_go() -> None:
     assert trim(5, cap=3, checkpoint=10) == Trim(1, 11, ())
-
-
-def test_a_transaction_in_doubt_keeps_the_log_from_its_prepare_on() -> None:
-    assert trim(5, cap=3, checkpoint=50, open_lsn=11) == Trim(1, 11, ())
-    assert trim(5, cap=3, checkpoint=50, open_lsn=10) is None
 
 
 def test_pins_give_way_to_the_cap_and_only_those_that_stand_in_the_way() -> None:

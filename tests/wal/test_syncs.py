@@ -52,7 +52,7 @@ def live(disk: Disk, promised: list[Record]) -> None:
                 log.prepare_next()
         log.sync()
         promised[:] = map(update, range(1, 25))
-        trimmed = log.trimmable(12, None)
+        trimmed = log.trimmable(12)
         assert trimmed is not None
         log.trim(trimmed.first_lsn)
         log.close()

@@ -75,7 +75,6 @@ def _going(infos: list[SegmentInfo], kept: Kept) -> set[str]:
         pin_bytes=kept.pin_bytes,
         older_than_ms=time.time_ns() // 1_000_000 - kept.age_ms if kept.age_ms else 0,
         checkpoint_lsn=max((info.last_lsn for info in infos), default=0),
-        open_lsn=None,
         pins={pin.token: pin.lsn for pin in kept.pins},
     )
     return {info.name for info in infos[: trim.count]} if trim is not None else set()
