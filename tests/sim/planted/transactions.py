@@ -178,9 +178,9 @@ def duplicate_finish_flips_the_outcome(machine: Machine) -> None:
     assert machine.node is not None
     participant = machine.node.participant
 
-    def finish(original: Callable[..., bool], local: LocalPartition, tx: TxId, commit: bool, tell: NodeId | None) -> bool:
+    def finish(original: Callable[..., bool], local: LocalPartition, tx: TxId, commit: bool, *told: Any) -> bool:
         listeners = participant.ending.pop((tx, local.number), None)
-        done: bool = original(local, tx, commit if listeners is None else not commit, tell)
+        done: bool = original(local, tx, commit if listeners is None else not commit, *told)
         if listeners is not None and (tx, local.number) in participant.ending:
             participant.ending[(tx, local.number)] += listeners
         return done
