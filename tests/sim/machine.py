@@ -564,7 +564,7 @@ class Machine:
         assert self.node is not None
         wanted = self.log._settings
         self.log._settings = LogSettings(segment_bytes=SEGMENT_BYTES_MIN, total_bytes=3 * SEGMENT_BYTES_MIN)
-        trimmed = self.log.trimmable(self.node.core.replica.store.base.load().lsn, None)
+        trimmed = self.log.trimmable(self.node.core.replica.store.base.load().lsn)
         self.log._settings = wanted
         if trimmed is not None:
             self.receive(LogMayShrink(trimmed))

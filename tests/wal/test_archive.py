@@ -282,7 +282,7 @@ def test_the_last_segment_of_a_log_is_one_that_can_be_written() -> None:
 def test_a_trim_removes_archives_and_says_what_went() -> None:
     _, twin = both()
     log = open_log(twin, LogSettings(segment_bytes=4 << 10, total_bytes=12 << 10))
-    trimmed = log.trimmable(1 << 40, None)
+    trimmed = log.trimmable(1 << 40)
     assert trimmed is not None
     assert {name: end for name, _, end in trimmed.dropped}["acc"] > 0
     log.trim(trimmed.first_lsn)

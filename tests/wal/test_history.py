@@ -493,7 +493,7 @@ def test_cursors_read_while_the_writer_rotates_and_trims() -> None:
     while n < 2000 and not problems:
         n += 1
         append(log, update(n), durable=n % 10 == 0)
-        trimmed = log.trimmable(log.durable_lsn, None) if n % 40 == 0 else None
+        trimmed = log.trimmable(log.durable_lsn) if n % 40 == 0 else None
         if trimmed is not None:
             log.trim(trimmed.first_lsn)
     stop.set()

@@ -232,7 +232,7 @@ class Story:
         self.append(log, update(7, 1500))
         for n in range(8, 14):
             self.append(log, update(n, 120), durable=n % 3 == 0)
-        trimmed = log.trimmable(7, None)
+        trimmed = log.trimmable(7)
         assert trimmed is not None
         self.append(log, trimmed)
         self.first_lsn = trimmed.first_lsn

@@ -207,7 +207,7 @@ def test_a_segment_file_of_another_size_than_it_was_made_with_is_damage(disk: Me
 def test_a_log_that_begins_later_than_it_says_has_lost_its_beginning_or_its_end(disk: MemoryDisk) -> None:
     settings = LogSettings(segment_bytes=2048, total_bytes=3 * 2048)
     log = open_log(disk, settings)
-    trimmed = log.trimmable(60, None)
+    trimmed = log.trimmable(60)
     assert trimmed is not None
     lsn = append(log, trimmed)
     log.trim(trimmed.first_lsn)

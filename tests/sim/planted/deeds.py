@@ -65,7 +65,7 @@ def log_trimmed_before_its_checkpoint_is_written(machine: Machine) -> None:
 
     def write(original: Callable[..., None], image: Any) -> None:
         original(image)
-        trimmed = duties.log.trimmable(image.lsn, None)
+        trimmed = duties.log.trimmable(image.lsn)
         if trimmed is not None:
             machine.receive(LogMayShrink(trimmed))
 

@@ -53,7 +53,7 @@ def test_a_live_log_says_who_needs_it_since_when_and_what_goes_next(tmp_path: Pa
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         told = rows(path)
-        trimmed = log.trimmable(log.next_lsn - 1, None)
+        trimmed = log.trimmable(log.next_lsn - 1)
     finally:
         os.close(lock)
     assert [row["segment"] for row in told if row["pinned_by"]] == [info.name for info in log.segments()[-3:]]
