@@ -90,16 +90,20 @@ def inspect(
     choose: Choose | None = None,
     fragments: Collection[Fragment] | None = None,
     segment: int | None = None,
+    until: int = 0,
     passed: Callable[[SegmentInfo], None] = lambda _: None,
 ) -> Iterator[Block | Finding]:
     """The same, tolerantly: what is wrong comes as a `Finding` in its place, and everything that verifies is read.
 
     With `choose` only the blocks that it says yes to are decoded. With `fragments` only those are read that speak of
     them, as far as footers tell; others may come too, and what was not read is not verified. With `segment` only the one
-    that begins at this LSN is read, as one of `parts`. `passed` is told as with `read`.
+    that begins at this LSN is read, as one of `parts`, or with `until` all from there on that begin before that. `passed`
+    is told as with `read`.
     """
     with source_disk(source) as disk:
-        for found in Walk(disk, from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments, segment=segment):
+        for found in Walk(
+            disk, from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments, segment=segment, until=until
+        ):
             match found:
                 case Finding():
                     yield found
@@ -178,11 +182,13 @@ def verify_part(
     segment: int | None,
     *,
     reference: bool = False,
+    until: int = 0,
     indexes: bool = False,
     owner: Owner | None = None,
     look: Callable[[int], None] = lambda _: None,
 ) -> Report:
-    """The same of one segment, which is one of the `parts`, or of all; `joined` makes one report of them."""
+    """The same of one segment, which is one of the `parts`, of those from it on that begin before `until`, or of all;
+    `joined` makes one report of them."""
     report = Report(segments=[], findings=[])
     checksum = reference_crc32c if reference else crc32c
 
@@ -206,7 +212,16 @@ def verify_part(
 
     choose = None if indexes else pass_by
     with source_disk(source) as disk:
-        walk = Walk(disk, checksum=checksum, everything=True, indexes=indexes, owner=owner, choose=choose, segment=segment)
+        walk = Walk(
+            disk,
+            checksum=checksum,
+            everything=True,
+            indexes=indexes,
+            owner=owner,
+            choose=choose,
+            segment=segment,
+            until=until,
+        )
         for found in walk:
             match found:
                 case Finding():

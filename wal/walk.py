@@ -6,9 +6,11 @@ read with; a node reads with `wal.recovery` and stops instead. Both draw the lin
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
+from itertools import chain
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -55,8 +57,9 @@ class Walk:
     blocks decoded, compares what footers say of fragments as well. `owner` is whose log this should be: that it is
     another's is told once, and then it is read all the same. Segments of yet other logs are not.
     With `fragments` a segment whose footer tells which blocks speak of these is read there only, and what was not read is
-    not verified. With `segment` only the one that begins at this LSN is walked, and how it follows the one before it: so
-    many walks, each of one segment, find together what one of all finds.
+    not verified. With `segment` only the one that begins at this LSN is walked, or with `until` those from there on that
+    begin before that, and how it follows the one before it: so many walks, each of a part, find together what one of all
+    finds.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Walk:
         choose: Choose | None = None,
         fragments: Collection[Fragment] | None = None,
         segment: int | None = None,
+        until: int = 0,
     ) -> None:
         assert everything or not indexes, "an index is a part of everything"
         assert choose is None or not indexes, "an index is held against all blocks"
@@ -78,6 +82,7 @@ class Walk:
         self._indexes = indexes
         self._fragments = fragments
         self._only = segment
+        self._before = until or (segment or 0) + 1
         self._choose = choose
         self._from_lsn = from_lsn
         self._checksum = checksum
@@ -90,21 +95,31 @@ class Walk:
 
     def __iter__(self) -> Iterator[Found]:
         lsns = segment_lsns(self._disk.list())
-        headers = [self._header(lsn) for lsn in lsns]
-        read = [header for header in headers if isinstance(header, SegmentHeader)]
-        self._log = next((_owner(h) for h in read if self._owner in (None, _owner(h))), _owner(read[0]) if read else None)
-        self.first = read[0] if read and headers[0] == read[0] else None
-        if self._owner not in (None, self._log) and read and self._only in (None, *lsns[:1]):
-            what = f"a log of node {read[0].node!r} in cluster {read[0].cluster!r}: expected {_named(self._owner)}"
+        known: dict[int, SegmentHeader | Finding | None] = {}  # read when they are asked for: a part of a log needs few
+
+        def header_at(at: int) -> SegmentHeader | Finding | None:
+            if at not in known and at < len(lsns):
+                known[at] = self._header(lsns[at])
+            return known.get(at)
+
+        read = (header for at in range(len(lsns)) if isinstance(header := header_at(at), SegmentHeader))
+        one = next(read, None)
+        mine = next((header for header in chain([one] if one else [], read) if self._owner in (None, _owner(header))), one)
+        self._log = _owner(mine) if mine is not None else None
+        self.first = one if one is not None and header_at(0) == one else None
+        if self._owner not in (None, self._log) and one is not None and self._only in (None, *lsns[:1]):
+            what = f"a log of node {one.node!r} in cluster {one.cluster!r}: expected {_named(self._owner)}"
             cost = "nothing, where it belongs; what its node had here is not here"
-            yield _finding("foreign", segment_name(read[0].first_lsn), 0, read[0].first_lsn, what=what, cost=cost)
-        for at, found in enumerate(headers):
-            header = self._ours(lsns[at], found)
-            after = headers[at + 1] if at + 1 < len(headers) else None
-            if self._only not in (None, lsns[at]):
-                if self._only in lsns[at + 1 : at + 2]:
-                    self._pass_over(header, after)
-            elif isinstance(header, Finding):
+            yield _finding("foreign", segment_name(one.first_lsn), 0, one.first_lsn, what=what, cost=cost)
+        begin, end = 0, len(lsns)
+        if self._only is not None:
+            begin, end = bisect_left(lsns, self._only), bisect_left(lsns, self._before)
+            if 0 < begin < end:
+                self._pass_over(self._ours(lsns[begin - 1], header_at(begin - 1)), header_at(begin))
+        for at in range(begin, end):
+            header, after = self._ours(lsns[at], header_at(at)), header_at(at + 1)
+            known.pop(at)
+            if isinstance(header, Finding):
                 until = after.first_lsn if isinstance(after, SegmentHeader) else 0
                 yield msgspec.structs.replace(header, until=until)
                 self._ended = None

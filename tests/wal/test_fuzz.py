@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -119,6 +120,9 @@ def check_parts(disk: Spoiled) -> None:
     each = parts(disk)
     assert [found for one in each for found in inspect(disk, segment=one)] == list(inspect(disk))
     assert joined(disk, [verify_part(disk, one) for one in each]) == verify(disk)
+    runs = list(pairwise([*each[::2], 2**63]))
+    assert [found for one, until in runs for found in inspect(disk, segment=one, until=until)] == list(inspect(disk))
+    assert joined(disk, [verify_part(disk, one, until=until) for one, until in runs]) == verify(disk)
 
 
 def test_the_golden_log_is_whole() -> None:

@@ -20,7 +20,7 @@ from tools.reconcile.findings import Values
 from tools.terminal import ExitCode, Paint, bytes_of, emit, emit_file, emit_objects, line_bytes, object_bytes
 from tools.wal.absent import Shown, absent
 from tools.wal.filters import Filter, Span
-from tools.wal.jobs import Jobs, written_in_parts
+from tools.wal.jobs import Jobs, Run, written_in_parts
 from tools.wal.objects import Keys, Told
 from tools.wal.places import Place, place_of
 from tools.wal.records import line, lines
@@ -172,18 +172,19 @@ def _shown(
     wanted: Filter,
     from_lsn: int,
     to_lsn: int | None,
-    segment: int,
+    run: Run,
     file: IO[bytes],
     *,
     render: _Render,
     paint: Paint | None,
     as_json: bool,
 ) -> list[Finding]:
-    """Write what is shown of one segment; what is wrong with it."""
+    """Write what is shown of some segments; what is wrong with it."""
     findings: list[Finding] = []
 
     def batches() -> Iterator[Sequence[Any]]:
-        for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=wanted.chooser(), segment=segment):
+        chosen = wanted.chooser()
+        for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=chosen, **run._asdict()):
             if isinstance(found, Finding):
                 findings.append(found)
             else:

@@ -1,4 +1,5 @@
-"""Reading one log by several processes at a time, a segment each; what they find is told in the order of the log."""
+"""Reading one log by several processes at a time, a segment each, or a run of small ones; what they find is told in the
+order of the log."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
-from typing import IO, Annotated, TypeVar
+from typing import IO, Annotated, NamedTuple, TypeVar
 
 import msgspec
 import typer
@@ -17,6 +18,11 @@ from tools.wal.places import Place
 from wal import DiskError, LogError, parts
 
 T = TypeVar("T")
+RUN_BYTES = 64 << 20
+RUNS_EACH = 8
+"""So many runs there are for each process, if there are enough segments, so that none waits long for the last."""
+END = 2**63
+"""More than any LSN."""
 
 Jobs = Annotated[
     int, typer.Option(min=1, max=64, help="So many processes read at a time, a segment each; the answer is the same.")
@@ -30,21 +36,28 @@ class _Said(msgspec.Struct):
     unreadable: str = ""
 
 
-def in_parts(place: Place, jobs: int, kind: type[T], work: Callable[[int], T]) -> list[T]:
-    """What `work` makes of each segment, by its first LSN, in their order."""
-    return _results(kind, InChildren(jobs)(partial(_said, work), parts(place.source)))
+class Run(NamedTuple):
+    """The segments of a log that one process reads: from the one that begins at `segment` up to `until`, without it."""
+
+    segment: int
+    until: int
+
+
+def in_parts(place: Place, jobs: int, kind: type[T], work: Callable[[Run], T]) -> list[T]:
+    """What `work` makes of each run of segments, in their order."""
+    return _results(kind, InChildren(jobs)(partial(_said, work), runs_of(place, jobs)))
 
 
 def written_in_parts(
-    place: Place, jobs: int, kind: type[T], work: Callable[[int, IO[bytes]], T]
+    place: Place, jobs: int, kind: type[T], work: Callable[[Run, IO[bytes]], T]
 ) -> Iterator[tuple[T, IO[bytes]]]:
     """The same for work that writes: no more files are there than processes, whatever the log's size."""
     from tempfile import TemporaryFile  # noqa: PLC0415  # only here
 
-    left = iter(parts(place.source))
+    left = iter(runs_of(place, jobs))
     while some := list(islice(left, jobs)):
         with ExitStack() as stack:
-            files: dict[int, IO[bytes]] = {segment: stack.enter_context(TemporaryFile()) for segment in some}
+            files: dict[Run, IO[bytes]] = {run: stack.enter_context(TemporaryFile()) for run in some}
 
             found = _results(kind, InChildren(jobs)(partial(_said, partial(_into_its_own, work, files)), some))
             for one, file in zip(found, files.values(), strict=True):
@@ -52,15 +65,24 @@ def written_in_parts(
                 yield one, file
 
 
-def _into_its_own(work: Callable[[int, IO[bytes]], T], files: Mapping[int, IO[bytes]], segment: int) -> T:
-    found = work(segment, files[segment])
-    files[segment].flush()
+def runs_of(place: Place, jobs: int) -> list[Run]:
+    """A log in runs: of one segment, unless they are so many and so small that to begin a process costs more than that."""
+    lsns = parts(place.source)
+    small = RUN_BYTES * len(lsns) // max(1, place.log_bytes)
+    count = max(1, min(small, len(lsns) // (RUNS_EACH * jobs)))
+    firsts = lsns[::count]
+    return [Run(first, until) for first, until in zip(firsts, [*firsts[1:], END], strict=True)]
+
+
+def _into_its_own(work: Callable[[Run, IO[bytes]], T], files: Mapping[Run, IO[bytes]], run: Run) -> T:
+    found = work(run, files[run])
+    files[run].flush()
     return found
 
 
-def _said(work: Callable[[int], object], segment: int) -> _Said:
+def _said(work: Callable[[Run], object], run: Run) -> _Said:
     try:
-        return _Said(msgspec.msgpack.encode(work(segment)))
+        return _Said(msgspec.msgpack.encode(work(run)))
     except (DiskError, LogError) as error:
         return _Said(unreadable=str(error))
 

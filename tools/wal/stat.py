@@ -14,7 +14,7 @@ from tools.terminal import ExitCode, Row, show, word
 from tools.wal.absent import absent
 from tools.wal.dump import AsJson, Directories, FromLsn, OfNamespace, OfPartition, ToLsn, check_range
 from tools.wal.filters import Filter
-from tools.wal.jobs import Jobs, in_parts
+from tools.wal.jobs import Jobs, Run, in_parts
 from tools.wal.places import Place, place_of
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
@@ -77,10 +77,11 @@ def stat(
     trouble.end(ExitCode.OK if found else absent(places, wanted))
 
 
-def _counted(place: Place, wanted: Filter, from_lsn: int, to_lsn: int | None, segment: int) -> Counted:
-    """What one segment holds."""
+def _counted(place: Place, wanted: Filter, from_lsn: int, to_lsn: int | None, run: Run) -> Counted:
+    """What some segments hold."""
     counted = Counted()
-    for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=wanted.chooser(), segment=segment):
+    chosen = wanted.chooser()
+    for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=chosen, **run._asdict()):
         if isinstance(found, Finding):
             counted.findings.append(found)
         else:

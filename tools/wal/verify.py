@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -26,7 +25,7 @@ from tools.reconcile.logs import LogTold
 from tools.terminal import ExitCode, Unreadable, code_of, emit, exit_code_of, to_json
 from tools.wal.against import Owed, check_peers, owed_by, read_peers
 from tools.wal.audit import audit as audit_store
-from tools.wal.jobs import Jobs, in_parts
+from tools.wal.jobs import Jobs, Run, in_parts
 from tools.wal.logic import Logic, torn
 from tools.wal.places import Place, losses_of, place_of
 from wal import Block, Finding, Report, inspect, joined, verify_part
@@ -269,8 +268,18 @@ class Checked:
     def _read_log(self, place: Place) -> Report:
         wanted = self._wanted
         if wanted.jobs > 1:
-            part = partial(verify_part, place.source, reference=wanted.reference, indexes=wanted.logic, owner=place.owner)
-            return joined(place.source, in_parts(place, wanted.jobs, Report, part))
+
+            def checked(run: Run) -> Report:
+                return verify_part(
+                    place.source,
+                    run.segment,
+                    until=run.until,
+                    reference=wanted.reference,
+                    indexes=wanted.logic,
+                    owner=place.owner,
+                )
+
+            return joined(place.source, in_parts(place, wanted.jobs, Report, checked))
         progress = Progress(place.log_bytes)
         report = verify_log(
             place.source, reference=wanted.reference, indexes=wanted.logic, owner=place.owner, look=progress.step

@@ -11,7 +11,9 @@ from tests.support.commands import objects, wal
 from tests.wal import golden
 from tests.wal.logs import filled, update
 from tests.wal.test_fuzz import Image, Images, Spoiled
-from wal import Block, DirectoryDisk, File, Log, LogSettings, Report, inspect, list_segments, verify
+from tools.wal.jobs import runs_of
+from tools.wal.places import place_of
+from wal import Block, DirectoryDisk, File, Log, LogSettings, Report, inspect, list_segments, parts, verify
 
 FIRST = "00000000000000000001.wal"
 READERS = ["dump", "stat", "verify", "segments", "export"]
@@ -116,9 +118,34 @@ def test_a_file_that_shrinks_while_it_is_read_is_told_and_what_was_read_is_right
     assert short
 
 
-def test_hundreds_of_segments_are_read_in_their_order() -> None:
+class Opened(Spoiled):
+    """Counts how often a file is opened."""
+
+    def __init__(self, images: Images) -> None:
+        super().__init__(images)
+        self.times = 0
+
+    def open(self, name: str, write: bool = False) -> File:
+        self.times += 1
+        return super().open(name, write)
+
+
+def test_hundreds_of_segments_are_read_in_their_order_and_a_part_costs_no_more_than_it_has(tmp_path: Path) -> None:
     disk = filled([[update(at + 1)] * 8 for at in range(500)], LogSettings(segment_bytes=1 << 10, total_bytes=1 << 30))
     assert len(list_segments(disk)) >= 250
     report = verify(disk)
     assert report.findings == []
     assert (report.records, len(report.segments)) == (4_000, len(list_segments(disk)))
+    opened = Opened({name: disk.image(name) for name in disk.names()})
+    for at, one in enumerate(parts(opened)):
+        if at % 25 == 1:
+            opened.times = 0
+            assert len(list(inspect(opened, segment=one))) >= 1
+            assert opened.times <= 6, "the first of all, itself twice, and its neighbours"
+
+    for name in disk.names():
+        (tmp_path / name).write_bytes(disk.image(name))
+    runs = runs_of(place_of(str(tmp_path)), 2)
+    assert len(runs) <= 20, "a process for each would cost more than reading them"
+    assert [run.segment for run in runs[1:]] == [run.until for run in runs[:-1]]
+    assert wal("stat", tmp_path, "--jobs", "2").stdout == wal("stat", tmp_path).stdout
