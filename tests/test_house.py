@@ -37,7 +37,7 @@ DOING = {
         "reader",
         "recovery",
     }
-    | {"repair", "scan", "segment_file", "segments", "walk"},
+    | {"repair", "scan", "segment_file", "segment_walk", "segments", "walk"},
     "engine": {"aio", "api", "errors", "siblings"},
     "engine.client": {
         "admin",

@@ -3,7 +3,8 @@
 This is the public face; the modules behind it, from the bottom up: `ids`, `counters`, `records` (what is said),
 `checksum`, `disk`, `codec` (bytes), `index`, `segment`, `scan` (one segment), `recovery`, `repair`, `retention`,
 `archive_codec`, `archive`, `archiver` (sealed segments in another order), `segments`, `log` (a node's log), `want` and
-`history` (what a supplier reads), `walk`, `outline`, `reader` (what tools read), `packed` (where they want little of it).
+`history` (what a supplier reads), `outline`, `segment_walk`, `walk`, `reader` (what tools read), `packed` (where they want
+little of it).
 """
 
 from wal.checksum import crc32c, reference_crc32c, reference_xmodem

@@ -28,7 +28,8 @@ from wal.records import Trimmed
 from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsns, segment_name
 from wal.segment_file import Sealed, after, before, decode, load_index, newer, read_header, read_trailer, rebuild
-from wal.walk import Choose, Owner, ReadableDisk, Walk
+from wal.segment_walk import Choose
+from wal.walk import Owner, ReadableDisk, Walk
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ReadableDisk
 """A directory, segment files (of one log, from wherever), or a disk."""

@@ -11,7 +11,7 @@ from tools.terminal import ExitCode, code_of, complain
 from tools.wal.places import Place
 from wal import Block, Finding, SegmentInfo, backwards, inspect, list_segments
 from wal.ids import Fragment
-from wal.walk import Choose
+from wal.segment_walk import Choose
 
 
 class Trouble:

@@ -1,0 +1,243 @@
+"""A tolerant walk over one segment: what verifies, and where that ends, what it means; see `wal.walk`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from wal.archive import ArchiveFile, stored_bytes, stored_name
+from wal.checksum import Checksum
+from wal.codec import INDEX_FORMS, TRAILER_BYTES, FormatError, NothingHere, SegmentHeader, Trailer
+from wal.disk import File
+from wal.errors import Finding, Kind, LogTooNew
+from wal.index import touched_by
+from wal.probe import probe
+from wal.records import Record
+from wal.scan import RawBlock, Scan, nonzero_end, read_block, survivors
+from wal.segment import Block, SegmentBuilder, SegmentInfo
+from wal.segment_file import Sealed, decode, read_index, read_trailer, wrong_size
+
+Found: TypeAlias = Block | Finding | SegmentInfo
+"""A segment's info comes after its blocks."""
+
+Choose: TypeAlias = Callable[[RawBlock], bool]
+"""Which blocks are decoded: the others are verified all the same, and not told of."""
+
+
+class SegmentWalk:
+    """One segment. `ended` is how it ended, if that can be told: name, last LSN, end, last crc."""
+
+    def __init__(
+        self,
+        file: File,
+        header: SegmentHeader,
+        checksum: Checksum,
+        *,
+        after: SegmentHeader | Finding | None,
+        from_lsn: int,
+        everything: bool,
+        choose: Choose | None,
+        indexes: bool = False,
+    ) -> None:
+        last = after is None
+        self.name = stored_name(file, header.first_lsn)
+        self.problem: Finding | None = None
+        self.trailer: Trailer | None = None
+        try:
+            self.trailer = read_trailer(file, header, checksum)
+        except NothingHere as error:
+            if not last:
+                self.problem = self._footer_problem(header, str(error))
+        except FormatError as error:
+            self.problem = self._footer_problem(header, str(error))
+        self._file = file
+        self._header = header
+        self._checksum = checksum
+        self._last = last and self.trailer is None
+        self._from_lsn = from_lsn
+        self._everything = everything
+        self._indexes = indexes
+        self._choose = choose
+        self._size = min(file.size(), header.capacity)
+        self._resized = wrong_size(file, header)
+        self._until = after.first_lsn if isinstance(after, SegmentHeader) else 0
+        self._limit = self._size if self.trailer is None else self.trailer.end
+        self._builder = SegmentBuilder(header)
+        self._whole = True  # so far every block verified, and the builder has them all, if it is needed
+        self._builds = everything or self.trailer is None  # else the trailer says all that is asked
+        self.ended: tuple[str, int, int, int] | None = None
+        if self.trailer is not None:
+            self.ended = (self.name, self.trailer.last_lsn, self.trailer.end, self.trailer.last_crc)
+
+    def __iter__(self) -> Iterator[Found]:
+        scan = Scan(self._file, self._header, limit=self._limit, checksum=self._checksum)
+        stop: Finding | None = None
+        while True:
+            yield from self._blocks(scan)
+            stop = self._judge(scan)
+            if stop is None:
+                break
+            if self._last and self._grew(scan):
+                scan = self._from(scan)
+                continue
+            yield stop
+            if not stop.damage:
+                break
+            self._whole = False
+            onward = next(self._survivors(scan), None)
+            if onward is None:
+                break
+            probe("wal.segment_walk.resumed_behind_damage")
+            place = onward.offset, onward.header.first_lsn, onward.header.previous_crc
+            scan = Scan(self._file, self._header, limit=self._limit, checksum=self._checksum, place=place)
+        if self._resized and stop is None:
+            cost = f"the records from LSN {scan.lsn} on, and nobody can tell from here whether there were any"
+            if self._until == scan.lsn:
+                cost = "nothing: the segment behind it follows what is here"
+            yield self._finding("damaged", scan, self._resized, cost, until=self._until)
+        if self.trailer is None and self._whole and not self._resized:
+            self.ended = (self.name, scan.lsn - 1, scan.offset, scan.crc)
+        if self._everything and not self._last:
+            yield from self._footer()
+        if isinstance(self._file, ArchiveFile):
+            yield from self._archive(self._file, scan)
+        yield self._info(scan)
+
+    def only(self, offsets: Iterable[int]) -> Iterator[Found]:
+        """The blocks at these places, which a footer knows, and nothing else."""
+        assert self.trailer is not None, "only a sealed segment has a footer"
+        for offset in offsets:
+            try:
+                raw = read_block(self._file, self._header, offset)
+                if (
+                    raw.header.records
+                    and raw.header.last_lsn >= self._from_lsn
+                    and (self._choose is None or self._choose(raw))
+                ):
+                    yield decode(raw, self.name)
+            except FormatError as error:
+                cost = "what this block says, or the footer lies that led to it: `foreshore wal verify` tells which"
+                yield finding("damaged", self.name, offset, self._header.first_lsn, what=str(error), cost=cost)
+            except LogTooNew as error:
+                yield error.finding
+        yield self.sealed().info()
+
+    def sealed(self) -> Sealed:
+        """It, with its trailer, which can be read."""
+        assert self.trailer is not None, f"{self.name} is not sealed"
+        return Sealed(self._header, self.trailer, whole=True, archived=stored_bytes(self._file))
+
+    def _from(self, scan: Scan) -> Scan:
+        """A scan that goes on where another one ended, with what is in the file now."""
+        place = scan.offset, scan.lsn, scan.crc
+        return Scan(self._file, self._header, limit=self._limit, checksum=self._checksum, place=place)
+
+    def _grew(self, scan: Scan) -> bool:
+        """Whether the next block is there by now: a live log grows while it is read, and what lay behind it told."""
+        grew = next(iter(self._from(scan)), None) is not None
+        if grew:
+            probe("wal.segment_walk.grew_meanwhile")
+        return grew
+
+    def _blocks(self, scan: Scan) -> Iterator[Found]:
+        for raw in scan:
+            records: list[Record] = []
+            wanted = raw.header.records and raw.header.last_lsn >= self._from_lsn
+            if wanted and (self._choose is None or self._choose(raw)):
+                try:
+                    block = decode(raw, self.name)
+                except LogTooNew as error:
+                    self._whole = False
+                    yield error.finding
+                    continue
+                records = block.records
+                yield block
+            if self._whole and self._builds:
+                self._builder.add(raw.header, touched_by(records) if self._indexes else {})
+
+    def _judge(self, scan: Scan) -> Finding | None:
+        """What it means that the scan ended here; None if that is as it should be."""
+        trailer = self.trailer
+        if trailer is not None:
+            if (scan.offset, scan.lsn - 1, scan.crc) == (trailer.end, trailer.last_lsn, trailer.last_crc):
+                return None
+        elif not self._last and not scan.stop:
+            return None  # its successor knows where it ended
+        what = scan.stop or "zeros where a block should be"
+        if scan.newer is not None:
+            return self._finding("newer", scan, what, "nothing, with the version that wrote it")
+        if self._last:
+            torn_end = nonzero_end(self._file, scan.offset, self._size)
+            if torn_end == scan.offset:
+                return None
+            proven = any(raw.header.synced_to > scan.offset for raw in self._survivors(scan))
+            if not proven and self._resized:
+                return None  # that is said, and it is worse
+            if not proven:
+                what = f"{what}; {torn_end - scan.offset} bytes"
+                return self._finding("torn", scan, what, "nothing that was promised, unless it was the last sync")
+        onward = next(self._survivors(scan), None)
+        until = onward.header.first_lsn if onward is not None else self._until
+        cost = f"the records from LSN {scan.lsn} {f'to {until - 1}' if until else 'on'}"
+        if until == scan.lsn:
+            cost = "nothing: there were no records in it"
+        return self._finding("damaged", scan, what, cost, until=until)
+
+    def _survivors(self, scan: Scan) -> Iterator[RawBlock]:
+        return survivors(self._file, self._header, offset=scan.offset, limit=self._limit, lsn=scan.lsn)
+
+    def _footer(self) -> Iterator[Finding]:
+        """What is wrong with the footer of a segment that has one, and with the space before it."""
+        if self.problem is not None:
+            yield self.problem
+        if self.trailer is None or not self._whole:
+            return
+        ends = self._footer_begins(self.trailer)
+        if ends is None:
+            yield self._footer_problem(self._header, "the index says other than the blocks")
+        elif (stray := nonzero_end(self._file, self._builder.end, ends)) > self._builder.end:
+            what = f"bytes up to offset {stray} that are no block: expected zeros up to {ends}"
+            name, end = self.name, self._builder.end
+            yield finding("stray", name, end, self._builder.next_lsn, what=what, cost="nothing")
+
+    def _footer_begins(self, trailer: Trailer) -> int | None:
+        """Where a footer begins that says what the blocks do, as far as they were looked at; None for any other."""
+        if self._indexes:
+            known = map(self._builder.footer, range(INDEX_FORMS))
+            return next((offset for _, offset, footer in known if self._file.read(offset, len(footer)) == footer), None)
+        try:
+            index = read_index(self._file, self.sealed(), self._checksum, only=())
+        except FormatError:
+            return None
+        alike = trailer._replace(index_bytes=0, index_crc=0) == self._builder.trailer()
+        return (
+            self._header.capacity - TRAILER_BYTES - trailer.index_bytes
+            if alike and index.starts == self._builder.index.starts
+            else None
+        )
+
+    def _archive(self, file: ArchiveFile, scan: Scan) -> Iterator[Finding]:
+        """What of an archive cannot be given back."""
+        for problem in file.problems:
+            cost = "the records in it, which a reader of the segment finds to be zeros"
+            yield self._finding("newer" if file.newer else "damaged", scan, problem, cost)
+
+    def _info(self, scan: Scan) -> SegmentInfo:
+        if self.trailer is not None:
+            return self.sealed().info()
+        info = self._builder.info()
+        return info if self._whole else msgspec.structs.replace(info, last_lsn=scan.lsn - 1)
+
+    def _finding(self, kind: Kind, scan: Scan, what: str, cost: str, until: int = 0) -> Finding:
+        return finding(kind, self.name, scan.offset, scan.lsn, what=what, cost=cost, until=until)
+
+    def _footer_problem(self, header: SegmentHeader, what: str) -> Finding:
+        cost = "nothing: it is made again from the blocks"
+        return finding("index", self.name, header.capacity, header.first_lsn, what=what, cost=cost)
+
+
+def finding(kind: Kind, segment: str, offset: int, lsn: int, what: str, cost: str, *, until: int = 0) -> Finding:
+    """What is wrong, and what it costs."""
+    return Finding(kind=kind, segment=segment, offset=offset, lsn=lsn, what=what, cost=cost, until=until)
