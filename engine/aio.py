@@ -210,8 +210,11 @@ class Database(OfThisProcess, Access):
         A commit whose answer was lost is asked about before anything is done again, so it is never done twice.
         """
         check_run(function, attempts)
+        before: tuple[RawTransaction, errors.Error] | None = None
         for attempt in itertools.count(1):
             transaction, returned = self.transaction(**options), False
+            if before is not None:
+                transaction._raw.follow(*before)
             try:
                 async with transaction:
                     result = await to_await(function, function(transaction))
@@ -219,6 +222,7 @@ class Database(OfThisProcess, Access):
             except errors.Error as error:
                 if not await self.did_commit(error, transaction, returned=returned, last=attempt >= attempts):
                     await pause(attempt)
+                    before = transaction._raw, error
                     continue
             return result
         raise AssertionError("the last attempt returns or raises")

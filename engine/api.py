@@ -34,6 +34,7 @@ from engine.client.namespace import PAGE_ROWS
 from engine.client.running import Level, Mode, TransactionOptions, at_once, check_function, check_run, joined, pause
 from engine.client.single import SingleKeys
 from engine.client.timing import Aged
+from engine.client.transaction import Transaction as RawTransaction
 from engine.client.transaction import entered
 
 T = TypeVar("T")
@@ -315,8 +316,11 @@ class Database(OfThisProcess):
         it is never done twice.
         """
         check_run(function, attempts)
+        before: tuple[RawTransaction, errors.Error] | None = None
         for attempt in itertools.count(1):
             transaction, returned = self.transaction(**options), False
+            if before is not None:
+                transaction._native._raw.follow(*before)
             try:
                 with transaction:
                     result = at_once(function, function(transaction))
@@ -325,6 +329,7 @@ class Database(OfThisProcess):
                 asked = self._native.did_commit(error, transaction._native, returned=returned, last=attempt >= attempts)
                 if not self._loop.run(asked):
                     self._loop.run(pause(attempt))
+                    before = transaction._native._raw, error
                     continue
             return result
         raise AssertionError("the last attempt returns or raises")

@@ -7,6 +7,8 @@ same thing may succeed later), `maybe_committed` (it may have happened: do not d
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 
 class Error(Exception):
     """Anything that the engine refuses or cannot do."""
@@ -31,8 +33,25 @@ class LockTimeout(Error):
     retryable = True
 
 
+class Waiting(NamedTuple):
+    """Of a circle of transactions: one of them, and for which key it waited, where, to read (`shared`) or to write it
+    (`exclusive`). The next one in the circle stood in its way."""
+
+    transaction: str
+    label: str
+    node: str
+    namespace: str
+    key: bytes
+    mode: Literal["shared", "exclusive"]
+
+
 class Deadlock(LockTimeout):
-    """Transactions waited for each other in a circle, and this one gave way. It was not locked for it; run it again."""
+    """Transactions waited for each other in a circle, and this one gave way. It was not locked for it; run it again.
+
+    `ring` is the circle: this transaction first, each waiting for the next one, and the last for the first.
+    """
+
+    ring: tuple[Waiting, ...] = ()
 
 
 class TransactionTimeout(Error):

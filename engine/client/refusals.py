@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from engine import errors
 from engine.client.flights import Errand
-from engine.protocol.requests import Code, Failed
+from engine.protocol.requests import Code, Failed, Link
 from wal.probe import probe
 
 ERRORS: dict[str, type[errors.Error]] = {
@@ -51,7 +53,16 @@ def refused(errand: Errand, reply: Failed, *, awaited: bool) -> errors.Error | N
             probe("client.refused_in_part")
             return errors.CommitUnknown(f"some partitions have it, one refused: {reply.message}")
         case _:
-            return error_of(reply.code)(reply.message)
+            error = error_of(reply.code)(reply.message)
+            if isinstance(error, errors.Deadlock):
+                error.ring = tuple(_waiting(link) for link in reply.ring)
+            return error
+
+
+def _waiting(link: Link) -> errors.Waiting:
+    mode: Literal["shared", "exclusive"] = "shared" if link.shared else "exclusive"
+    at = {"node": link.node, "namespace": link.namespace}
+    return errors.Waiting(link.waiter.hex(), link.waiter_label, **at, key=link.key, mode=mode)
 
 
 def late(errand: Errand) -> errors.Error:

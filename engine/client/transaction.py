@@ -33,6 +33,8 @@ NOTHING: Seen = (SKIPPED, 0, None)
 
 TRANSACTION_BYTES_MAX = 32 << 20
 """Of keys and values that one transaction writes: they are one message, and in each partition one record."""
+CLAIMS_MAX = 64
+"""Of so many keys at most that a transaction wanted to write when it gave way the next one locks all first."""
 KEEP_SECONDS = 2.0
 """Between two renewals of a transaction's locks; a small part of their lease."""
 
@@ -64,6 +66,8 @@ class Transaction:
         self._lock_timeout = lock_timeout
         self._read: dict[NamespaceName, dict[bytes, Seen]] = {}
         self._written: dict[NamespaceName, dict[bytes, bytes | None]] = {}
+        self._wanted: dict[tuple[NamespaceName, bytes], None] = {}  # what it has asked for to write it
+        self._claims: list[tuple[NamespaceName, bytes]] = []  # what it will lock first
         self._shared: dict[NamespaceName, dict[bytes, None]] = {}  # what it has locked to read, and not to write
         self._scanned: list[Scanned] = []  # if it is SERIALIZABLE
         self._bytes = 0  # of what is written
@@ -110,6 +114,12 @@ class Transaction:
             return None
         touched, reads = self._read.get(namespace, {}), self._shared.get(namespace, {}) if shared else {}
         return next((key for key in keys if key in touched and key not in reads), None)
+
+    def follow(self, before: Transaction, error: errors.Error) -> None:
+        """It is begun since one like it has failed: what that one wanted to write when it gave way to others is locked
+        first, in the order of keys. So it does not meet them in a circle again, nor others who begin so."""
+        if isinstance(error, errors.Deadlock) and len(before._wanted) <= CLAIMS_MAX:
+            self._claims = sorted(before._wanted)
 
     @property
     def over(self) -> bool:
@@ -244,6 +254,9 @@ class Transaction:
         """Read keys that were not touched before; lock them, if pessimistic, and also those that it has locked to read,
         unless that will do (`shared`). `skip`: but for those that others have."""
         async with self._in_turn:
+            while self._claims:
+                claimed, key = self._claims.pop(0)
+                await self._touch_new(claimed, [key], shared=False, now=False, skip=False)
             await self._touch_new(namespace, keys, shared=shared, now=now, skip=skip)
 
     async def _touch_new(self, namespace: NamespaceName, keys: list[bytes], *, shared: bool, now: bool, skip: bool) -> None:
@@ -264,6 +277,8 @@ class Transaction:
                 self._refuse_own_locks(namespace, new, shared=shared)
             call = LockCall(self._owner, namespace, new, wait_ms, self.label, skip=skip, shared=shared, held=held)
             self._asked_for |= dict.fromkeys(new)
+            if not (shared or skip):
+                self._wanted |= dict.fromkeys((namespace, key) for key in new)
             if self._keeper is None:
                 self._keeper = asyncio.get_running_loop().create_task(self._keep())
         else:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from engine.data import ranges
 from engine.data.admission import Admission
 from engine.data.holdings import Key
-from engine.data.locks import LockTable, refused_lock
+from engine.data.locks import LockTable, Ring, refused_lock
 from engine.data.reads import Reads, values_of
 from engine.protocol.requests import KEYS_AT_ONCE, SKIPPED, Check, Code, Done, KeepLocks, Lock, Unlock
 from engine.turn.core import Core
@@ -93,10 +93,9 @@ class Locking(Rule):
             self.locks.introduce(request.owner, request.label, core.now)
             self.reads.confirm(needed, session, request, answer)
 
-        def expired(held: str, in_circle: bool) -> None:
+        def expired(held: str, ring: Ring) -> None:
             probe("lock.timed_out")
-            code, said = refused_lock(core.node, timeout, held, in_circle=in_circle)
-            self.desk.refuse(session, request.id, code, said, retryable=True)
+            self.desk.reply(session, refused_lock(request.id, core.node, timeout, held, ring))
 
         if free:
             self.locks.wait_all(request.owner, free, core.now + timeout * MS, granted, expired, shared=request.shared)

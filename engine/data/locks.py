@@ -11,12 +11,15 @@ without it; it has the key when it is its only reader. Two of these wait for eac
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 
 from engine.data.holdings import Holdings, Key
-from engine.protocol.requests import Code
+from engine.protocol.requests import Code, Failed, Link
 from wal.ids import NodeId, TxId
+
+Ring = Sequence[Link]
+"""A circle of transactions that wait for each other, from the one that gives way."""
 
 EXPIRED_MAX = 1_000
 """Waiters and leases that end in one turn; the rest in the next."""
@@ -28,8 +31,7 @@ class Waiter:
     """Someone who waits for a set of keys, to read (`shared`) or to write; `granted` is called once all are its own.
 
     `taken` are those that it has got so far: it gives them back if it does not get all, and reads on what it has `raised`
-    from reading to writing. `expired` is told what stood in the way, and whether it was in a circle, of which it breaks the
-    ring.
+    from reading to writing. `expired` is told what stood in the way, and the circle in which it gives way, if it is in one.
     """
 
     __slots__ = ("deadline", "done", "expired", "granted", "keys", "missing", "owner", "raised", "shared", "taken")
@@ -40,7 +42,7 @@ class Waiter:
         keys: list[Key],
         deadline: int,
         granted: Callable[[], None],
-        expired: Callable[[str, bool], None],
+        expired: Callable[[str, Ring], None],
         *,
         shared: bool,
     ) -> None:
@@ -65,6 +67,7 @@ class LockTable(Holdings):
         self._pending: dict[Key, int] = {}  # single writes under way; they hold a key together
         self._waiters: dict[Waiter, None] = {}
         self._waiters_of: dict[TxId, dict[Waiter, None]] = {}
+        self.began: list[TxId] = []  # who has begun to wait since somebody looked for circles
         self._ends: list[tuple[int, int, Waiter | TxId]] = []  # a heap of deadlines; no entry is later than its deadline
         self._number = 0
 
@@ -111,7 +114,7 @@ class LockTable(Holdings):
         keys: list[Key],
         deadline: int,
         granted: Callable[[], None],
-        expired: Callable[[str, bool], None],
+        expired: Callable[[str, Ring], None],
         *,
         shared: bool = False,
     ) -> None:
@@ -141,6 +144,7 @@ class LockTable(Holdings):
         if waiter.missing:
             self._waiters[waiter] = None
             self._waiters_of.setdefault(owner, {})[waiter] = None
+            self.began.append(owner)
             self._end_at(deadline, waiter)
         else:
             waiter.done = True
@@ -280,10 +284,9 @@ class LockTable(Holdings):
             others = [other for other in ((owner,) if owner is not None else readers) if other != waiter.owner]
             if others:
                 label, since = self._who.get(others[0], ("", now))
-                named = f"{label!r} ({others[0].hex()})" if label else others[0].hex()
-                for_long = f" for {(now - since) / 1e9:.1f} s" if now > since else ""
+                who = _named(others[0], label) + (f" for {(now - since) / 1e9:.1f} s" if now > since else "")
                 more = f", and {len(others) - 1} more" if len(others) > 1 else ""
-                return f"{key[0]}:{key[1]!r} {'held' if owner is not None else 'read'} by {named}{for_long}{more}"
+                return f"{key[0]}:{key[1]!r} {'held' if owner is not None else 'read'} by {who}{more}"
         return "single writes that are under way"
 
     def _no_longer_waits(self, waiter: Waiter) -> None:
@@ -293,7 +296,7 @@ class LockTable(Holdings):
         if not mine:
             del self._waiters_of[waiter.owner]
 
-    def _give_up(self, waiter: Waiter, held: str, *, in_circle: bool = False) -> None:
+    def _give_up(self, waiter: Waiter, held: str, ring: Ring = ()) -> None:
         """A waiter that is marked as done gets nothing any more: it gives back what it took, and is told."""
         self._no_longer_waits(waiter)
         left = [key for key in waiter.keys if self._leave(waiter, key)]
@@ -303,15 +306,15 @@ class LockTable(Holdings):
                 self._lower(waiter.owner, key)
         for key in left:
             self._grant(key)  # it may have been all that stood before the next ones
-        waiter.expired(held, in_circle)
+        waiter.expired(held, ring)
 
     @property
     def waited_for(self) -> bool:
         """Whether anybody waits for anything."""
         return bool(self._waiters)
 
-    def waits(self) -> Iterator[tuple[TxId, TxId, Key]]:
-        """Who waits, for whom, and where: for those that hold the key, and for those before it in the line.
+    def waits(self) -> Iterator[tuple[TxId, TxId, Key, bool]]:
+        """Who waits, for whom, where, and whether to read: for those that hold the key, and those before it in the line.
 
         A writer waits for the readers before it, and whoever is behind it for the writer; that it waits for those that hold
         the key, too, is said of the first writers only where these are many. So it is said in as many words as there are
@@ -328,7 +331,7 @@ class LockTable(Holdings):
                     ahead = [*holders, *ahead]
                 for other in dict.fromkeys(ahead):
                     if other != waiter.owner:
-                        yield waiter.owner, other, key
+                        yield waiter.owner, other, key, waiter.shared
                 if not waiter.shared:
                     before = writer = [waiter.owner]
                 elif before is writer:
@@ -336,12 +339,23 @@ class LockTable(Holdings):
                 else:
                     before.append(waiter.owner)
 
-    def give_way(self, owner: TxId, because: str, now: int) -> None:
+    def waits_of(self, owner: TxId) -> Iterator[tuple[TxId, Key, bool]]:
+        """For whom a transaction waits here, where, and whether to read; those before it in line are left out."""
+        for waiter in self._waiters_of.get(owner, ()):
+            for key in waiter.keys:
+                if waiter not in self._waiting.get(key, ()):
+                    continue
+                held = self._owner.get(key)
+                readers = () if waiter.shared else self._sharing.get(key, ())
+                for other in (held,) if held is not None else readers:
+                    if other != owner:
+                        yield other, key, waiter.shared
+
+    def give_way(self, owner: TxId, ring: Ring) -> None:
         """A transaction is not to wait here any more: it stands in a circle of such that wait for each other."""
         for waiter in list(self._waiters_of.get(owner, ())):
-            held = self._in_the_way(waiter, now)
             waiter.done = True
-            self._give_up(waiter, f"{held}, {because}", in_circle=True)
+            self._give_up(waiter, "", ring)
 
     def next_expiry(self) -> int | None:
         """When to `expire`; a lease that was renewed is looked at too early, and put off."""
@@ -364,9 +378,18 @@ class LockTable(Holdings):
             self._give_up(waiter, "")
 
 
-def refused_lock(node: NodeId, waited_ms: int, held: str, *, in_circle: bool) -> tuple[str, str]:
-    """The code and the words for who did not get its locks."""
-    if in_circle:
-        said = f"gave way in a deadlock, so that the others go on: it waited on {node} for {held}; run it again"
-        return Code.DEADLOCK, said
-    return Code.LOCK_TIMEOUT, f"waited {waited_ms} ms for a lock on {node}: {held or 'the primary changed'}"
+def refused_lock(request_id: int, node: NodeId, waited_ms: int, held: str, ring: Ring) -> Failed:
+    """What is told to who did not get its locks."""
+    if ring:
+        links = [
+            f"{link.node} for {link.namespace}:{link.key!r} held by {_named(link.holder, link.holder_label)}"
+            for link in ring
+        ]
+        said = f"gave way in a deadlock, so that the others go on: it waited on {', which waits on '.join(links)}"
+        return Failed(request_id, Code.DEADLOCK, f"{said}; run it again", retryable=True, ring=list(ring))
+    said = f"waited {waited_ms} ms for a lock on {node}: {held or 'the primary changed'}"
+    return Failed(request_id, Code.LOCK_TIMEOUT, said, retryable=True)
+
+
+def _named(owner: TxId, label: str) -> str:
+    return f"{label!r} ({owner.hex()})" if label else owner.hex()

@@ -19,7 +19,7 @@ from functools import partial
 from engine.data.admission import Admission
 from engine.data.cuts import Cuts
 from engine.data.holdings import Key
-from engine.data.locks import LockTable, refused_lock
+from engine.data.locks import LockTable, Ring, refused_lock
 from engine.data.origins import Origins
 from engine.data.reads import Reads
 from engine.data.replication import Replication
@@ -292,9 +292,8 @@ class Writes:
             else:
                 self.on_swap(session, request, granted=True)
 
-        def expired(held: str, in_circle: bool) -> None:
-            code, said = refused_lock(core.node, wait_ms, held, in_circle=in_circle)
-            self.desk.refuse(session, request.id, code, said, retryable=True)
+        def expired(held: str, ring: Ring) -> None:
+            self.desk.reply(session, refused_lock(request.id, core.node, wait_ms, held, ring))
 
         probe("write.waited_for_transaction")
         self.locks.wait_all(request.tx, keys, core.now + wait_ms * MS, granted, expired)

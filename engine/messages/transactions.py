@@ -109,23 +109,26 @@ class Waits(msgspec.Struct, frozen=True, array_like=True, tag="waits", gc=False)
     """Who waits here for a lock, for a while already, and for whom: (waiter, holder).
 
     `about` each: the key, the holder's label, and for how many ms it has held something here (-1: it holds nothing).
+    `shared`: whether to read it.
     """
 
     version: Version
     waits: list[tuple[TxId, TxId]]
     about: list[tuple[Namespace, bytes, str, int]] = []
+    shared: list[bool] = []
 
 
 class GiveWay(msgspec.Struct, frozen=True, array_like=True, tag="give-way", gc=False):
     """This transaction is not to wait any more: it stands in `circle`, each of which waits for the next one.
 
-    `links`: the node where each waits, the key, and the label of the next one.
+    `links`: the node where each waits, the key, and the label of the next one. `shared`: whether it waits to read.
     """
 
     version: Version
     victim: TxId
     circle: list[TxId]
     links: list[tuple[NodeId, Namespace, bytes, str]] = []
+    shared: list[bool] = []
 
 
 ToParticipant: TypeAlias = PrepareParts | Finish | Inquire

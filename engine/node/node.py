@@ -156,6 +156,7 @@ class Node(Machines):
             self._note_since(min(len(events), len(waiting)))
         self._tick()
         core.go_on()
+        self.deadlocks.flush()
         self.replication.flush()
         self.reads.flush()
         self.desk.flush()

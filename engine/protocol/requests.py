@@ -13,7 +13,7 @@ from typing import TypeAlias, get_args
 
 import msgspec
 
-from wal.ids import NO_ERA, Era, Namespace, TxId, Version
+from wal.ids import NO_ERA, Era, Namespace, NodeId, TxId, Version
 
 # Requests.
 
@@ -315,14 +315,31 @@ class Remap(msgspec.Struct, frozen=True, array_like=True, tag="remap", gc=False)
     begun: bool = False
 
 
+class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Of a circle of transactions: who waits where for which key, to read it (`shared`) or to write it, and for whom."""
+
+    waiter: TxId
+    waiter_label: str
+    holder: TxId
+    holder_label: str
+    node: NodeId
+    namespace: Namespace
+    key: bytes
+    shared: bool
+
+
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed", gc=False):
-    """Refused, and why. `code` names the error class of the client's API; `maybe_committed`: it may have happened."""
+    """Refused, and why. `code` names the error class of the client's API; `maybe_committed`: it may have happened.
+
+    `ring`: the circle in which it gave way, each of whom waits for the next one; it is the first.
+    """
 
     id: int
     code: str
     message: str
     retryable: bool = False
     maybe_committed: bool = False
+    ring: list[Link] = []
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, tag="report", gc=False):

@@ -1,10 +1,11 @@
 """Transactions that wait for each other in a circle, over all nodes: one of them gives way, so that the others go on.
 
-A primary knows who waits there for whom, and nobody knows more. So each tells the coordinator, at short intervals and only
-while somebody waits, which waits it has seen at two looks in a row; and once that there are none any more. The coordinator
-lays together what it was told last: whoever stands in a circle will stand there until one gives way, for none of them does
+A primary knows who waits there for whom, and nobody knows more. A circle that lies on one node it finds at the end of the
+turn in which somebody has begun to wait. For the others each tells the coordinator, at short intervals and only while
+somebody waits, which waits it has seen at two looks in a row; and once that there are none any more. The coordinator lays
+together what it was told last: whoever stands in a circle will stand there until one gives way, for none of them does
 anything but wait. It is the youngest, which has done least so far and meets the others again only when they are further;
-the nodes where it waits refuse it at once, in words that name all, the keys and the nodes.
+the nodes where it waits refuse it at once, and name all, the keys and the nodes.
 
 Nothing rests on this. A report that is late, lost, or of waits that have just ended costs a transaction that may be run
 again, or a wait until the lock's timeout; and so would a circle of more than `WAITS_MAX` waits on a node.
@@ -17,9 +18,11 @@ from itertools import islice
 from typing import NamedTuple, assert_never, get_args
 
 from engine.cluster.detector import Detector
+from engine.data.holdings import Key
 from engine.data.locks import LockTable
 from engine.messages import GiveWay, Waits
 from engine.messages.transactions import ToDeadlocks
+from engine.protocol.requests import Link
 from engine.turn.core import Core
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
@@ -37,7 +40,8 @@ _Waiting = tuple[TxId, TxId]
 
 
 class Wait(NamedTuple):
-    """Who waits for whom, on which node, and for which key; the holder's label, and its age as far as it is known."""
+    """Who waits for whom, on which node, and for which key, and whether to read it; the holder's label, and its age as far
+    as it is known."""
 
     waiter: TxId
     holder: TxId
@@ -46,6 +50,7 @@ class Wait(NamedTuple):
     key: bytes
     label: str
     age_ms: int
+    shared: bool
 
 
 class Deadlocks(Rule):
@@ -72,14 +77,15 @@ class Deadlocks(Rule):
         """Tell of the waits that were there at the last look, too."""
         core = self.core
         self._look_at = core.now + LOOK_MS * MS
-        waits = {(waiter, holder): key for waiter, holder, key in islice(self._locks.waits(), WAITS_MAX)}
-        core.work += len(waits)
-        stood = [(wait, key) for wait, key in waits.items() if wait in self._seen]
-        self._seen = dict.fromkeys(waits)
+        found = {wait[:2]: wait for wait in islice(self._locks.waits(), WAITS_MAX)}
+        core.work += len(found)
+        stood = [wait for pair, wait in found.items() if pair in self._seen]
+        self._seen = dict.fromkeys(found)
         coordinator = self._detector.coordinator()
         if (stood or self._telling) and coordinator is not None:
-            about = [(namespace, key, *self._who(holder)) for (_, holder), (namespace, key) in stood]
-            self._report(coordinator, Waits(core.fence, [wait for wait, _ in stood], about))
+            about = [(*key, *self._who(holder)) for _, holder, key, _ in stood]
+            shared = [to_read for _, _, _, to_read in stood]
+            self._report(coordinator, Waits(core.fence, [wait[:2] for wait in stood], about, shared))
         self._telling = bool(stood)
 
     def _report(self, coordinator: NodeId, waits: Waits) -> None:
@@ -89,6 +95,37 @@ class Deadlocks(Rule):
         """The label of a transaction and its age in ms, as far as they are known here."""
         label, since = self._locks.who(holder) or ("", -1)
         return label, (self.core.now - since) // MS if since >= 0 else -1
+
+    def flush(self) -> None:
+        """End of the turn: a circle of waits that are all here is found at once, where somebody has begun to wait."""
+        began, self._locks.began = self._locks.began, []
+        between: dict[_Waiting, tuple[Key, bool]] = {}
+        blockers: dict[TxId, list[TxId]] = {}
+        ages: dict[TxId, int] = {}
+        while began and len(between) < WAITS_MAX:
+            waiter = began.pop()
+            if waiter in blockers:
+                continue
+            ages[waiter] = self._who(waiter)[1]
+            blockers[waiter] = []
+            for holder, key, to_read in islice(self._locks.waits_of(waiter), WAITS_MAX - len(between)):
+                between[waiter, holder] = key, to_read
+                blockers[waiter].append(holder)
+                began.append(holder)
+        self.core.work += len(between)
+        while circle := circle_in(blockers):
+            victim = youngest(circle, ages)
+            probe("tx.deadlock_found_at_once")
+            at = circle.index(victim)
+            circle = [*circle[at:], *circle[:at]]
+            labels = [self._who(tx)[0] for tx in circle]
+            ring = [
+                Link(tx, labels[n], circle[m], labels[m], node=self.core.node, namespace=ns, key=key, shared=to_read)
+                for n, (tx, m) in enumerate(zip(circle, [*range(1, len(circle)), 0], strict=True))
+                for (ns, key), to_read in (between[tx, circle[m]],)
+            ]
+            self._locks.give_way(victim, ring)
+            del blockers[victim]
 
     def switch(self, _: NewMap) -> None:
         """A new topology: locks may have gone with their partitions."""
@@ -100,9 +137,10 @@ class Deadlocks(Rule):
         if message.version != core.fence:
             return
         about = message.about or [("", b"", "", -1)] * len(message.waits)
+        shared = message.shared or [False] * len(message.waits)
         told = [
-            Wait(waiter, holder, sender, namespace=namespace, key=key, label=label, age_ms=age_ms)
-            for (waiter, holder), (namespace, key, label, age_ms) in zip(message.waits, about, strict=False)
+            Wait(*wait, sender, namespace=namespace, key=key, label=label, age_ms=age_ms, shared=to_read)
+            for wait, (namespace, key, label, age_ms), to_read in zip(message.waits, about, shared, strict=False)
         ]
         self._told[sender] = core.now, told[:WAITS_MAX]
         since = core.now - STALE_MS * MS
@@ -129,20 +167,24 @@ class Deadlocks(Rule):
         ring = [between[pair] for pair in zip(circle, [*circle[1:], victim], strict=True)]
         links = [(wait.node, wait.namespace, wait.key, wait.label) for wait in ring]
         where = tuple(node for node, (_, waits) in self._told.items() if any(wait.waiter == victim for wait in waits))
-        core.send(where, GiveWay(core.fence, victim, circle, links))
+        core.send(where, GiveWay(core.fence, victim, circle, links, [wait.shared for wait in ring]))
         for node, (told_at, waits) in self._told.items():  # one of them is enough
             self._told[node] = told_at, [wait for wait in waits if wait.waiter != victim]
 
     def on_give_way(self, sender: NodeId, message: GiveWay) -> None:
         """A transaction is not to wait here any more."""
         following = [*message.circle[1:], message.victim]
-        here = ((waiter, holder) for waiter, holder, _ in self._locks.waits())
+        here = ((waiter, holder) for waiter, holder, _, _ in self._locks.waits())
         if message.version == self.core.fence and (message.victim, following[0]) in here:
-            said = [
-                f"which waits on {node} for {namespace}:{key!r} held by {f'{label!r} ({tx.hex()})' if label else tx.hex()}"
-                for tx, (node, namespace, key, label) in zip(following[1:], message.links[1:], strict=False)
+            labels = [label for _, _, _, label in message.links]
+            shared = message.shared or [False] * len(message.links)
+            ring = [
+                Link(waiter, labels[at - 1], holder, label, node=node, namespace=namespace, key=key, shared=shared[at])
+                for at, (waiter, holder, (node, namespace, key, label)) in enumerate(
+                    zip(message.circle, following, message.links, strict=False)
+                )
             ]
-            self._locks.give_way(message.victim, ", ".join(said), self.core.now)
+            self._locks.give_way(message.victim, ring)
 
     def on(self, sender: NodeId, message: ToDeadlocks) -> None:
         """Everything that is said about waits."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
+from engine.protocol.requests import Link
 from tests.conversations.names import Names, duration
 from tests.conversations.story import Command, Interpreter
 from wal.ids import TxId
@@ -86,8 +87,8 @@ class LockStory(Interpreter):
             keys,
             deadline,
             lambda: self.told.append(f"{name} is granted {' '.join(map(_name, keys))}"),
-            lambda held, in_circle: self.told.append(
-                f"{name} gives {'way' if in_circle else 'up'}: {held or 'the primary changed'}"
+            lambda held, ring: self.told.append(
+                f"{name} gives way in a circle" if ring else f"{name} gives up: {held or 'the primary changed'}"
             ),
             shared=shared,
         )
@@ -123,10 +124,12 @@ class LockStory(Interpreter):
 
     def on_waits(self, _: Command) -> list[str]:
         """Who waits for whom."""
-        return [f"{self.names.tx_name(one)} for {self.names.tx_name(other)}" for one, other, _ in self.table.waits()]
+        return [f"{self.names.tx_name(one)} for {self.names.tx_name(other)}" for one, other, _, _ in self.table.waits()]
 
     def on_give_way(self, command: Command) -> None:
-        self.table.give_way(self._owner(command), "and so on, in a circle", self.now)
+        owner = self._owner(command)
+        namespace, key = self._keys(command)[0]
+        self.table.give_way(owner, [Link(owner, "", b"another", "", node="n1", namespace=namespace, key=key, shared=False)])
 
     def on_tick(self, command: Command) -> str:
         self.now += duration(command.word("how long"))

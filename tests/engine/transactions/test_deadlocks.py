@@ -52,7 +52,7 @@ def test_of_two_transactions_that_cross_one_gives_way_and_is_run_again(tmp_path:
     with engine.open(tmp_path / "data") as db:
         accounts = db.namespace("accounts", codec=int)
         accounts.put_many({"ann": 100, "bob": 100})
-        both, refused = threading.Barrier(2), list[engine.Error]()
+        both, refused, again = threading.Barrier(2), list[engine.Error](), list[list[str]]()
 
         def transfer(source: str, target: str) -> None:
             first = True
@@ -64,6 +64,9 @@ def test_of_two_transactions_that_cross_one_gives_way_and_is_run_again(tmp_path:
                 if first:
                     first = False
                     both.wait(30)
+                else:
+                    held = tx._native._raw.holds
+                    again.append([name for name in ("ann", "bob") if held("accounts", [name.encode()], shared=True)])
                 try:
                     other = inside.get_for_update(target, 0)
                 except engine.LockTimeout as error:
@@ -79,10 +82,17 @@ def test_of_two_transactions_that_cross_one_gives_way_and_is_run_again(tmp_path:
         for thread in threads:
             thread.join(60)
         assert [type(error) for error in refused] == [engine.Deadlock]
+        assert isinstance(refused[0], engine.Deadlock)
+        told = [(link.label, link.namespace, link.key, link.mode) for link in refused[0].ring]
+        crossed = [("from ann", "accounts", b"bob", "exclusive"), ("from bob", "accounts", b"ann", "exclusive")]
+        assert sorted(told) == crossed, "the ring is told as fields"
+        assert len({link.transaction for link in refused[0].ring}) == 2
+        assert len(again) == 1
+        assert again == [["ann", "bob"]], "what it had wanted to write is locked first, in the order of keys"
         assert refused[0].retryable
         assert not refused[0].maybe_committed
-        with pytest.raises(engine.LockTimeout, match="gave way in a deadlock") as told:
+        with pytest.raises(engine.LockTimeout, match="gave way in a deadlock") as caught:
             raise refused[0]
         for named in ("accounts:b'ann'", "accounts:b'bob'", "'from ann'", "'from bob'"):
-            assert named in str(told.value), f"the ring is named: {told.value}"
+            assert named in str(caught.value), f"the ring is named: {caught.value}"
         assert dict(accounts) == {"ann": 100, "bob": 100}
