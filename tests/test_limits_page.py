@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import engine
-from engine.client.transaction import TRANSACTION_BYTES_MAX
+from engine.client.batches import TRANSACTION_BYTES_MAX
 from engine.host.transport import CLIENTS_MAX
 from engine.protocol.limits import KEYS_MAX
 from engine.turn.desk import PARKED_BYTES_MAX

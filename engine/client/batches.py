@@ -14,6 +14,21 @@ REQUEST_BYTES = 16 << 20
 PART_BYTES_MAX = 32 << 20
 """Of one partition's part: it is one record of the log on every copy."""
 
+TRANSACTION_BYTES_MAX = 32 << 20
+"""Of keys and values that one transaction writes: they are one message, and in each partition one record."""
+
+
+def grown(size: int, before: Mapping[bytes, bytes | None], values: Mapping[bytes, bytes | None], name: str) -> int:
+    """How many bytes a transaction writes with these values beside, or instead of, those `before`. Raises UsageError."""
+    size += sum(len(key) + len(value or b"") for key, value in values.items())
+    size -= sum(len(key) + len(before[key] or b"") for key in values if key in before)
+    if size > TRANSACTION_BYTES_MAX:
+        raise errors.UsageError(
+            f"the writes of transaction {name} would have {size} bytes: expected at most {TRANSACTION_BYTES_MAX} in one "
+            "transaction"
+        )
+    return size
+
 
 def batches_of(writes: Mapping[bytes, bytes | None], partitions: int) -> list[list[bytes]]:
     """The keys of each request, in the order of their partitions. Raises UsageError before anything is asked."""

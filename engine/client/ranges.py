@@ -1,4 +1,4 @@
-"""What a transaction remembers of the ranges that it has scanned, to have them looked at before its end."""
+"""What a transaction remembers of the keys that it has read and the ranges that it has scanned, for its end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from wal.ids import Namespace, partitions_of
 
 Seen = tuple[int, int, bytes | None]
 """What was read of a key: (epoch, counter, value)."""
+_Version = tuple[Namespace, bytes, int, int]
 
 
 def scanned_of(
@@ -44,3 +45,22 @@ def in_pieces(scanned: Sequence[Scanned]) -> list[list[Scanned]]:
             size = 1 + len(one.marks) + len(one.known)
         pieces[-1].append(one)
     return pieces
+
+
+def seen_of(
+    read: Mapping[Namespace, Mapping[bytes, Seen]], written: Mapping[Namespace, Mapping[bytes, object]], *, optimistic: bool
+) -> tuple[list[tuple[Namespace, bytes]], list[_Version], list[_Version]]:
+    """What it has locked and only read; what it has read without locks, at which version; and which of that was absent."""
+    locks: list[tuple[Namespace, bytes]] = []
+    reads: list[_Version] = []
+    absent: list[_Version] = []
+    for namespace, seen in read.items():
+        if optimistic:
+            absent.extend((namespace, key, epoch, at) for key, (epoch, at, v) in seen.items() if v is None)
+            reads.extend(
+                (namespace, key, *((epoch, at) if v is not None else (0, 0))) for key, (epoch, at, v) in seen.items()
+            )
+        else:
+            mine = written.get(namespace, {})
+            locks.extend((namespace, key) for key in seen if key not in mine)
+    return locks, reads, absent

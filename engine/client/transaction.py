@@ -18,10 +18,11 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from engine import errors
+from engine.client.batches import grown
 from engine.client.calls import GetCall, KeepLocksCall, LockCall, ScanCall, UnlockCall
 from engine.client.ends import CheckCall, CommitCall
 from engine.client.modes import Concurrency, Isolation, check_patience
-from engine.client.ranges import Seen, in_pieces, scanned_of
+from engine.client.ranges import Seen, in_pieces, scanned_of, seen_of
 from engine.client.session import Session
 from engine.protocol.requests import SKIPPED, Scanned
 from wal.ids import Namespace as NamespaceName
@@ -31,8 +32,6 @@ T = TypeVar("T")
 
 NOTHING: Seen = (SKIPPED, 0, None)
 
-TRANSACTION_BYTES_MAX = 32 << 20
-"""Of keys and values that one transaction writes: they are one message, and in each partition one record."""
 CLAIMS_MAX = 64
 """Of so many keys at most that a transaction wanted to write when it gave way the next one locks all first."""
 KEEP_SECONDS = 2.0
@@ -192,15 +191,7 @@ class Transaction:
 
     def _size_with(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> int:
         """How many bytes it writes with these values. Raises UsageError if they are too many."""
-        before = self._written.get(namespace, {})
-        size = self._bytes + sum(len(key) + len(value or b"") for key, value in values.items())
-        size -= sum(len(key) + len(before[key] or b"") for key in values if key in before)
-        if size > TRANSACTION_BYTES_MAX:
-            raise errors.UsageError(
-                f"the writes of transaction {self.name} would have {size} bytes: expected at most "
-                f"{TRANSACTION_BYTES_MAX} in one transaction"
-            )
-        return size
+        return grown(self._bytes, self._written.get(namespace, {}), values, self.name)
 
     def _write(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> None:
         if values:
@@ -346,18 +337,7 @@ class Transaction:
         self._check_open()
         self._stop_keeping()
         optimistic = self.concurrency is Concurrency.OPTIMISTIC
-        locks: list[tuple[NamespaceName, bytes]] = []
-        reads: list[tuple[NamespaceName, bytes, int, int]] = []
-        absent: list[tuple[NamespaceName, bytes, int, int]] = []
-        for namespace, read in self._read.items():
-            if optimistic:
-                absent.extend((namespace, key, epoch, at) for key, (epoch, at, v) in read.items() if v is None)
-                reads.extend(
-                    (namespace, key, *((epoch, at) if v is not None else (0, 0))) for key, (epoch, at, v) in read.items()
-                )
-            else:
-                written = self._written.get(namespace, {})
-                locks.extend((namespace, key) for key in read if key not in written)
+        locks, reads, absent = seen_of(self._read, self._written, optimistic=optimistic)
         if self._written:
             self._take_id()
         self._state = "committed"
