@@ -36,6 +36,7 @@ class LostMajority:
         self._ruined = ruined
         self._wipe = wipe
         self._before: Topology | None = None  # the newest map when the disks went
+        self._asked: dict[str, None] = {}  # whoever was told to go on, and may have done so
         self._lawful: dict[frozenset[str], dict[int, None]] = {}  # whom an order named -> what it may lose something of
 
     def strike(self, draw: Random) -> bool:
@@ -58,7 +59,10 @@ class LostMajority:
         return True
 
     def _order(self) -> None:
-        """Name all that run, and go on from their disks; again, until it is done."""
+        """Name all that run, and go on from their disks; again, until it is done.
+
+        Not without whom he asked before: if it went on, and is away, there would be two clusters.
+        """
         world, before = self._world, self._before
         assert before is not None
         newest = world.newest()
@@ -71,9 +75,11 @@ class LostMajority:
         for machine in [m for m in running if m.node is not None and m.node.core.topology is None]:
             machine.stop("an operator stops it: it has nothing")
             self.buried[machine.name] = None
+            self._asked.pop(machine.name, None)
             running.remove(machine)
-        if running:
-            names = [machine.name for machine in running]
+        names = [machine.name for machine in running]
+        if running and all(name in names for name in self._asked):
+            self._asked[running[0].name] = None
             self._expect_loss(names)
             world.command(running[0], "recover", {"nodes": names, "yes": []})
         world.after(ORDER_AGAIN_NS, self._order)

@@ -72,26 +72,43 @@ FEW = 64
 
 
 class OnePrimary(Oracle):
-    """In an epoch of a partition only one node ever serves as its primary."""
+    """In an epoch of a partition only one node ever serves as its primary.
+
+    It serves from the turn on that follows the one in which it begins to: whose log was not synced has served nobody.
+    """
 
     def __init__(self) -> None:
         self._served: dict[tuple[int, int], NodeId] = {}
+        self._begun: dict[NodeId, tuple[int, list[tuple[int, int]]]] = {}  # in its last turn, in which life
 
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node took a turn."""
         assert machine.node is not None
+        begun = self._begun.pop(machine.name, None)
+        if begun is not None and begun[0] == machine.boot:
+            for served in begun[1]:
+                self._judge(served, self._served.setdefault(served, machine.name), machine.name)
         if len(machine.node.core.local) > FEW and not any(isinstance(r, EpochStart | Committed) for r in effects.log):
             return
         for local in machine.node.core.local:
             role = local.role
             if role is PRIMARY or role is DRAINING:  # `active`, without the call: this is asked millions of times
-                first = self._served.setdefault((local.number, local.epoch), machine.name)
-                if first is not machine.name and first != machine.name:
-                    raise Violation(
-                        "one-primary",
-                        f"{first} and {machine.name} both served partition {local.number} in epoch {local.epoch}",
-                        About(partitions=(local.number,)),
-                    )
+                serves = local.number, local.epoch
+                first = self._served.get(serves)
+                if first is None:
+                    self._begun.setdefault(machine.name, (machine.boot, []))[1].append(serves)
+                elif first is not machine.name:
+                    self._judge(serves, first, machine.name)
+
+    @staticmethod
+    def _judge(served: tuple[int, int], first: NodeId, name: NodeId) -> None:
+        if first != name:
+            number, epoch = served
+            raise Violation(
+                "one-primary",
+                f"{first} and {name} both served partition {number} in epoch {epoch}",
+                About(partitions=(number,)),
+            )
 
 
 def look_inside(world: World) -> None:
