@@ -22,6 +22,7 @@ from wal.ids import Namespace as NamespaceName
 Writer = TypeVar("Writer", PutCall, SwapCall)
 
 PAGE_ROWS = 1000
+CUT_PAGE_ROWS = 2000
 FORMS_MAX = 10_000
 """Of so many namespaces it is remembered that their codec is right."""
 Form = Literal["", "looked", "agreed"]
@@ -163,7 +164,8 @@ class Namespace:
             await self.look(timeout)
         at: bytes | None = low
         while at is not None and (high is None or at < high):
-            page = PAGE_ROWS if limit is None else max(1, min(PAGE_ROWS, limit))
+            most = PAGE_ROWS if cut == NO_ERA else CUT_PAGE_ROWS
+            page = most if limit is None else max(1, min(most, limit))
             asked = ScanCall(self.name, at, high, page, stale=stale, age_ms=age_ms, marked=marked and at == low, cut=cut)
             call = await self.session.call(asked, timeout=timeout)
             yield call

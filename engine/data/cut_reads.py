@@ -23,6 +23,8 @@ from wal.probe import probe
 
 VALUES_BYTES_MAX = 32 << 20
 """As for a read of what is there now."""
+SCANS_MAX = 4
+"""So many scans of one cut may be gone on with where they were."""
 
 
 class CutReads:
@@ -61,6 +63,12 @@ class CutReads:
         lease = self._readable(session, request, request.partitions)
         if lease is None:
             return
+        place = (request.namespace, tuple(request.partitions), request.end)
+        before = lease.scans.pop(place, None)
+        if before is not None and before.again(request):
+            probe("cut.scan_gone_on_with")
+            self._go_on(session, request, before)
+            return
         cut, kept, store = lease.cut, self.cuts.kept, self.core.replica.store
 
         def page(name: Fragment, start: bytes, limit: int) -> Page:
@@ -70,11 +78,16 @@ class CutReads:
 
     def _go_on(self, session: SessionId, request: Scan, scan: Scanning) -> None:
         core = self.core
-        if self._readable(session, request, request.partitions) is None:
+        lease = self._readable(session, request, request.partitions)
+        if lease is None:
             return
         core.work += scan.go_on(max(WORK_MAX - core.work, WORK_MAX // 10), _never)
         if scan.done:
             self.desk.reply(session, Rows(request.id, scan.keys, scan.values, scan.more))
+            if scan.more and scan.is_small:
+                lease.scans[(request.namespace, tuple(request.partitions), request.end)] = scan
+                while len(lease.scans) > SCANS_MAX:
+                    del lease.scans[next(iter(lease.scans))]
         else:
             core.resume(lambda: self._go_on(session, request, scan))
 

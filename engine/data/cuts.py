@@ -19,6 +19,7 @@ from functools import partial
 from typing import assert_never, get_args
 
 from engine.data.kept import Kept, Rows
+from engine.data.scans import Scanning
 from engine.messages import Entered, EnterEra, SealCut, Sealed
 from engine.messages.cuts import ToCuts
 from engine.protocol.requests import Code, Done, KeepCut
@@ -41,7 +42,7 @@ LEASE_MS = 10_000
 class Lease:
     """What this node knows of one cut. `open`: what may yet come to be of it, by partition; `lost`: where it is."""
 
-    __slots__ = ("cut", "holders", "lost", "open", "released", "sealed", "until", "waiting")
+    __slots__ = ("cut", "holders", "lost", "open", "released", "scans", "sealed", "until", "waiting")
 
     def __init__(self, cut: Era) -> None:
         self.cut = cut
@@ -52,6 +53,7 @@ class Lease:
         self.open: dict[int, dict[object, None]] = {}
         self.lost: dict[int, None] = {}
         self.waiting: dict[int, list[Callable[[], None]]] = {}
+        self.scans: dict[object, Scanning] = {}  # that have more rows, and may be gone on with
 
 
 class Cuts(Rule):

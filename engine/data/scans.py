@@ -7,6 +7,7 @@ that a scan promises.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
@@ -18,6 +19,9 @@ from wal.ids import Fragment
 SCAN_ROWS_MAX = 2_000
 SCAN_BYTES_MAX = 4 << 20
 SCAN_CHUNK_ROWS = 4
+AGAIN_CHUNK_ROWS = 32
+AGAIN_ROW_BYTES = 1 << 10
+"""What is gone on with is read in larger chunks, and kept only where its rows are no larger, about."""
 OPENING_WORK = 8
 """What it costs to look into a partition, beside the rows."""
 
@@ -73,6 +77,30 @@ class Scanning:
             else:
                 self.done = True
         return work
+
+    def again(self, request: Scan) -> bool:
+        """Go on with what was `done`, from a later key on, as the next page; False if it cannot be.
+
+        Only what does not change may be gone on with: the rows at a cut. Its next rows are at hand already, where a new
+        scan would look into each partition for them.
+        """
+        beyond = self.more and request.start > self.keys[-1] + b"\0"
+        if request.start < self.request.start or beyond or not self.is_small:
+            return False
+        at = bisect_left(self.keys, request.start)
+        limit = max(1, min(request.limit, SCAN_ROWS_MAX))
+        if len(self.keys) - at > limit:
+            return False
+        self.request, self._limit, self._chunk = request, limit, max(self._chunk, AGAIN_CHUNK_ROWS)
+        self.keys, self.values = self.keys[at:], self.values[at:]
+        self._bytes = sum(map(len, self.keys)) + sum(map(len, self.values))
+        self.more = self.done = False
+        return True
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the rows are small enough for many to be at hand."""
+        return self._bytes <= AGAIN_ROW_BYTES * len(self.keys)
 
     def _look_into(self, number: int, page: Page) -> None:
         end, following = self.request.end, page.next

@@ -31,6 +31,7 @@ from tools.bench.figures import Measured, Setting, machine
 from tools.bench.log import archives, history, log_parts, replay
 from tools.bench.memory import at_rest
 from tools.bench.reconcile import reconciled
+from tools.bench.snapshots import snapshot_scan
 from tools.bench.store import store_parts
 from tools.bench.sustained import sustained
 from tools.bench.transfer import full_transfer, replaced, returned
@@ -46,6 +47,7 @@ FIGURES: dict[str, Measure] = {
     "puts-64": partial(puts, clients=64, goal=6_000),
     "puts-1024": partial(puts, clients=1_024, goal=15_000),
     "transactions-64": partial(transactions, clients=64, goal=1_500),
+    "snapshot": partial(snapshot_scan, writers=64, goal=150_000, kept_goal=0.8),
     "sustained": partial(sustained, goal=2.0),
     "load": partial(year, keys_goal=30_000, memory_goal=300),
     "blocked": partial(blocked, goal=2.0),

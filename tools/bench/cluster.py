@@ -88,11 +88,11 @@ async def _rate(
     async with three_nodes(setting, figure) as (cluster, database):
         setting.say(f"{figure}: {clients:,} clients for {setting.seconds:g} s")
         done = await _drive(database.namespace(NAMESPACE), clients, operation, setting.seconds * WARM_UP)
-        before, began = _processor_seconds(cluster), time.perf_counter()
+        before, began = processor_seconds(cluster), time.perf_counter()
         own = time.process_time()
         found = await _drive(database.namespace(NAMESPACE), clients, operation, setting.seconds, first=done)
         seconds, own = time.perf_counter() - began, time.process_time() - own
-        nodes = _processor_seconds(cluster) - before
+        nodes = processor_seconds(cluster) - before
         await counted(cluster, updates * (done + found))
         return Measured(
             figure=figure,
@@ -139,7 +139,8 @@ async def counted(cluster: LocalCluster, updates: int) -> None:
         count_is(f"updates on {node.name}", updates, found)
 
 
-def _processor_seconds(cluster: LocalCluster) -> float:
+def processor_seconds(cluster: LocalCluster) -> float:
+    """What all nodes have had of the processor."""
     return sum(node.cpu_seconds() for node in cluster.running)
 
 
