@@ -10,10 +10,11 @@ from tests.sim.draws import Draws
 from tests.sim.network import MS
 from tests.sim.oracles import compare_copies
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, REST_NS, SETTINGS, Stage, Stories, key, told
+from tests.sim.transactions import SimTransaction
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND, Plant, World
 from wal import records as r
-from wal.ids import NodeId
+from wal.ids import DECISIONS, NodeId
 
 MEMBERS = Stories()
 story = MEMBERS.story
@@ -203,3 +204,46 @@ def _lose(stage: Stage, *names: NodeId) -> None:
         machine.stop("its disk broke", calls=0)
         machine.wipe()
         stage.world.destroyed(machine, "lost its disk")
+
+
+def _goes_on_alone(stage: Stage) -> None:
+    """The disks of n1 and n2 are lost, and n3 goes on by force."""
+    _lose(stage, "n1", "n2")
+    stage.wait(3_000)
+    stage.world.command(stage["n3"], "recover", {"nodes": ["n3"], "yes": []})
+    stage.until(lambda: stage.primary(2, "n3"), "n3 goes on")
+
+
+@story
+def whoever_decided_leads_on_in_another_epoch(plant: Plant | None) -> None:
+    """n3 reads its decisions anew as it goes on; what it was about to forget before is among them."""
+    with Stage(plant) as stage:
+        first = stage.transaction()
+        stage.do(first.put(NAMESPACE, {key(2): b"1", key(0): b"1"}))
+        stage.do(first.commit())
+        stage.wait(1_000)
+        _goes_on_alone(stage)
+        client = stage.another()
+        second = SimTransaction(client, timeout_ns=ANSWER_NS)
+        stage.do(second.put(NAMESPACE, {key(2): b"2", key(0): b"2"}), client)
+        stage.do(second.commit(), client)
+        stage.wait(1_000)
+        node = stage["n3"].node
+        assert node is not None
+        used = node.core.replica.fragment((DECISIONS, 2)).counter.hwm
+        stage.must(used == 3, f"two decisions, and one that is forgotten, are three updates and not {used}")
+
+
+@story
+def nobody_heard_how_a_transaction_ended(plant: Plant | None) -> None:
+    """n3 logs how it ended, and the disks of those who should hear it are lost; n3 goes on, in another epoch."""
+    with Stage(plant) as stage:
+        node = stage["n3"].node
+        assert node is not None
+        opened = node.replication.open_records
+        transaction = stage.transaction()
+        stage.do(transaction.put(NAMESPACE, {key(2): b"1", key(0): b"1"}))
+        stage.begin(transaction.commit())
+        stage.until(lambda: any(isinstance(o, r.Outcome) for o in opened()), "it is logged", look_every=MS // 20)
+        _goes_on_alone(stage)
+        stage.until(lambda: not node.participant.in_doubt(), "nothing is in doubt")

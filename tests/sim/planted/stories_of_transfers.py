@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
-from engine.messages import Replicate, Supply
+from engine.messages import Demand, Message, Replicate, Settled, Supply
 from tests.sim.network import Rule
+from tests.sim.observer import Observer
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key
 from tests.sim.world import Plant
 from wal import records as r
-from wal.ids import Fragment
+from wal.ids import Fragment, NodeId
 
 TRANSFERS = Stories()
 story = TRANSFERS.story
@@ -190,4 +191,57 @@ def a_copy_is_ordered_anew(plant: Plant | None) -> None:
         stage.wait(20)
         stage.put(key(0, 1), b"meanwhile")
         stage.wait(500)
+        stage.curtain()
+
+
+class _Said(Observer):
+    """How often one node said something to another."""
+
+    def __init__(self, kind: type[Message], src: NodeId, dst: NodeId) -> None:
+        self.count = 0
+        self._what = kind, src, dst
+
+    def delivered(self, src: NodeId, dst: NodeId, message: Message) -> None:
+        """Count."""
+        self.count += (type(message), src, dst) == self._what
+
+
+@story
+def a_primary_has_nothing_to_give_yet(plant: Plant | None) -> None:
+    """n2 leads after n1, and what n3 has to tell it of is lost; n1 is back, and asks n2 for what it missed."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"1")
+        lost = stage.lose("tail", "n3", "n2")
+        stage.power_cut("n1")
+        stage.left_out("n1")
+        said = _Said(Demand, "n1", "n2")
+        stage.world.watch([said])
+        stage.start("n1")
+        stage.until(lambda: said.count > 0, "n1 asks n2")
+        stage.wait(2_000)
+        often = 2_000 // SETTINGS.retransmit_ms + 3
+        stage.must(said.count <= often, f"n1 asks at most {often} times in two seconds, and not {said.count} times")
+        stage.end(lost)
+        stage.curtain()
+
+
+@story
+def a_copy_that_is_whole_waits_for_a_map(plant: Plant | None) -> None:
+    """n3 has all of what n2 leads, and what n2 says of it to n1 is lost, so that no map lets it count."""
+    with Stage(plant) as stage:
+        stage.put(key(1), b"1")
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        lost = stage.lose("caught-up", "n2")
+        said = _Said(Settled, "n3", "n2")
+        stage.world.watch([said])
+        stage.start("n3")
+
+        def counts() -> bool:
+            newest = stage.world.newest()
+            return newest is not None and "n3" in newest.placements[1].in_sync
+
+        stage.until(counts, "an exchange asks n3 itself")
+        stage.must(said.count <= 5, f"it says so less and less often, and not {said.count} times until then")
+        stage.end(lost)
         stage.curtain()

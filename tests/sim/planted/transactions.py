@@ -35,6 +35,34 @@ def decision_record_forgotten(machine: Machine) -> None:
     replace(coordinator, "_decide", decide)
 
 
+@TRANSACTIONS.fault("3")
+def decision_deleted_twice(machine: Machine) -> None:
+    """A node that leads on in another epoch forgets what it was about to forget, beside what it reads."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+
+    def activated(original: Callable[..., None], local: LocalPartition) -> None:
+        over = coordinator._over.get(local.number, [])
+        original(local)
+        coordinator._over.setdefault(local.number, []).extend(over)
+
+    around(coordinator, "activated", activated)
+
+
+@TRANSACTIONS.fault("10")
+def in_doubt_for_ever(machine: Machine) -> None:
+    """A transaction that ended before its node led on in another epoch stays among those in doubt."""
+    assert machine.node is not None
+    participant = machine.node.participant
+
+    def tick(original: Callable[..., None]) -> None:
+        doubted = dict(participant._doubt_since)
+        original()
+        participant._doubt_since = doubted | participant._doubt_since
+
+    around(participant, "tick", tick)
+
+
 @TRANSACTIONS.fault("5")
 def outcome_told_before_it_is_decided(machine: Machine) -> None:
     """The outcome is told to the client and the participants while the decision record is still on its way."""

@@ -107,6 +107,31 @@ def a_word_is_taken_back(machine: Machine) -> None:
     replace(vouching, "stands_for", lambda number, node: False)
 
 
+@TRANSFERS.fault("10")
+def asked_again_at_once(machine: Machine) -> None:
+    """A copy asks a primary that has nothing to give yet again as soon as it has said so."""
+    assert machine.node is not None
+    demander = machine.node.demander
+
+    def demand(original: Callable[..., None]) -> None:
+        demander._pauses.clear()
+        original()
+
+    around(demander, "_demand", demand)
+
+
+@TRANSFERS.fault("10")
+def settled_is_said_as_often_as_ever(machine: Machine) -> None:
+    """A copy that waits for the next map tells its primary that it is settled, again and again at the same pace."""
+    assert machine.node is not None
+
+    def say(original: Callable[..., bool], primary: NodeId, number: int) -> bool:
+        original(primary, number)
+        return False  # so that the next time is not put off
+
+    around(machine.node.demander.settling, "_say_settled", say)
+
+
 @TRANSFERS.fault("4, 7")
 def checkpoint_without_suspects(machine: Machine) -> None:
     """A checkpoint does not store which rows may be wrong since an undo."""
