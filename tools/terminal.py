@@ -180,6 +180,8 @@ def _while_it_is_read() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
+        if error.filename is not None:
+            raise  # of a file that was read for it, and not of the answer
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more is written, not even at the exit
         if isinstance(error, BrokenPipeError):
             raise typer.Exit(ExitCode.HUNG_UP) from None

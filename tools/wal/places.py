@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -38,15 +39,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_bytes(self) -> int:
-        """The size of its segments' files, as far as they can be seen."""
+        """The size of its segments' files, as far as they can be seen; whoever reads them says what cannot."""
         if self.log is None:
             return 0
-        files = (
-            [self.log]
-            if self.log.is_file()
-            else [file for file in self.log.iterdir() if segment_lsn(file.name) is not None]
-        )
-        return sum(file.stat().st_size for file in files if file.exists())
+        size = 0
+        with suppress(OSError):
+            for file in [self.log] if self.log.is_file() else self.log.iterdir():
+                if segment_lsn(file.name) is not None:
+                    with suppress(FileNotFoundError):  # a live log is trimmed
+                        size += file.stat().st_size
+        return size
 
     @property
     def source(self) -> Source:

@@ -293,6 +293,15 @@ class Checked:
         assert directory is not None, "a store is looked for in a data directory only"
         path = directory / "store"
         try:
+            with (path / "data.mdb").open("rb"):
+                pass
+        except PermissionError as error:
+            what = f"store {path}: {error.strerror}, so nothing is known of it; may you read it?"
+            self._problem("unreadable", ExitCode.UNREADABLE, what)
+            return False
+        except OSError:
+            pass  # what is wrong is said below
+        try:
             if is_live(directory):
                 self.notes.append("a node runs here, so the pages of its store were not walked; its rows were read")
             else:

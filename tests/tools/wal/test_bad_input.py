@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.support.commands import objects, wal
+from tests.support.memory_disk import MemoryDisk
 from tests.wal import golden
-from tests.wal.logs import filled, update
+from tests.wal.logs import SMALL, filled, update
 from tests.wal.test_fuzz import Image, Images, Spoiled
 from tools.wal.jobs import runs_of
 from tools.wal.places import place_of
@@ -61,6 +66,104 @@ def test_what_is_no_log_is_never_whole(
         assert result.exit_code == code
         assert named != log or says in result.stderr + result.stdout
         assert ": whole\n" not in result.stdout
+
+
+NOBODY = 65534
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """As somebody who may not read everything: who runs tests as root is another for a moment."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.fixture
+def shown(checkpointed: list[Path]) -> Iterator[Path]:
+    """A data directory that anybody may read."""
+    with TemporaryDirectory(prefix="foreshore-") as made:
+        directory = Path(made) / "n1"
+        shutil.copytree(checkpointed[0], directory)
+        for path in (Path(made), directory, *directory.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        yield directory
+
+
+@pytest.mark.parametrize("part", [".", "identity.json", "wal", f"wal/{FIRST}"])
+def test_what_may_not_be_read_is_said_and_is_never_whole(part: str, shown: Path) -> None:
+    """What only verify reads, and the store, it tells as damage of the store; see the test below."""
+    verbs = [
+        ["dump"],
+        ["stat"],
+        ["verify"],
+        ["segments"],
+        ["counters"],
+        ["history"],
+        ["key", "acc", "k1"],
+        ["tx", "00000000"],
+    ]
+    for verb in verbs:  # imported by somebody who may
+        assert wal(*verb, shown).exit_code in {0, 1}
+    (shown / part).chmod(0)
+    try:
+        for verb in verbs:
+            with as_nobody():
+                result = wal(*verb, shown)
+            assert result.exit_code == 3, (verb, result.output)
+            assert result.stderr.startswith("foreshore: ")
+            assert "Permission denied" in result.stderr
+            assert ": whole" not in result.stdout
+    finally:
+        (shown / part).chmod(0o755)
+
+
+@pytest.mark.parametrize("part", ["store", "store/data.mdb"])
+def test_a_store_that_may_not_be_read_is_said_by_who_needs_it(part: str, shown: Path) -> None:
+    needs = [["verify"], ["verify", "--store-only"], ["counters"], ["history"]]
+    for verb in [*needs, ["dump"]]:
+        assert wal(*verb, shown).exit_code == 0
+    (shown / part).chmod(0)
+    try:
+        for verb in needs:
+            with as_nobody():
+                result = wal(*verb, shown)
+            assert result.exit_code == 3, (verb, result.output)
+            assert "Permission denied" in result.stdout + result.stderr
+            assert ": whole" not in result.stdout
+        with as_nobody():
+            assert wal("dump", shown).exit_code == 0, "it needs no store"
+    finally:
+        (shown / part).chmod(0o755)
+
+
+def test_logs_that_do_not_belong_together_are_told_apart_by_code_and_sentence(tmp_path: Path) -> None:
+    same = [[update(at + 1, 60)] for at in range(20)]
+    one = filled([*same, *([update(at + 21, 60)] for at in range(20))])
+    parted = filled([*same, *([update(at + 21, 61)] for at in range(20))])
+    other = MemoryDisk()
+    with closing(Log.open(other, cluster="others", node="n1", settings=SMALL)) as log:
+        for block in [*same, *same]:
+            log.append(block, now_ms=1, durable=True)
+            if log.wants_next:
+                log.prepare_next()
+    names = [name for name in one.names() if name.endswith(".wal")]
+    assert names[1:3] == [name for name in parted.names() if name.endswith(".wal")][1:3]
+    for at, (beside, says) in enumerate(((parted, "replaced segment="), (other, "foreign segment="))):
+        log_path = tmp_path / f"log{at}"
+        log_path.mkdir()
+        for name in names:
+            (log_path / name).write_bytes(one.image(name))
+        assert wal("verify", log_path).exit_code == 0
+        (log_path / names[2]).write_bytes(beside.image(names[2]))
+        for verb in ("verify", "dump", "stat"):
+            result = wal(verb, log_path)
+            assert (result.exit_code, says in result.stdout + result.stderr) == (6, True), result.output
 
 
 def test_a_clock_that_went_back_changes_no_order(tmp_path: Path) -> None:
