@@ -80,8 +80,8 @@ class Answers(Oracle):
 def final(request: Request, reply: Reply) -> tuple[str, str] | None:
     """What this tells for good: of what, and which answer. None: nothing that binds anybody."""
     match request, reply:
-        case Swap(), Done(applied=applied):
-            return "swap", "applied" if applied else "not applied"
+        case Swap(), Done(applied=applied, found=found):
+            return "swap", f"applied, with {found!r}" if applied else "not applied"
         case CommitTx(prepare_only=False), Done():
             return "end", COMMITTED
         case CommitTx(), Failed(code=Code.CONFLICT, maybe_committed=False):

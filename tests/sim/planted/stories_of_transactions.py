@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.client.calls import PutCall
+from engine.client.calls import PutCall, SwapCall
 from engine.errors import Conflict
 from engine.messages import KINDS as MESSAGES
 from engine.messages import PrepareParts, Replicate, Vote
 from engine.protocol.requests import Check, Request
 from engine.transactions.coordinator import PREPARE_SECONDS_MAX
+from tests.sim.clients import Client
 from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
@@ -303,6 +304,31 @@ def a_retry_after_the_partition_moved(plant: Plant | None) -> None:
         stage.do(again.call(PutCall(tx, NAMESPACE, [x], [b"first"]), timeout_ns=ANSWER_NS), again)
         found = stage.get(x, again)
         stage.must(found == b"second", f"a write that was answered does not happen again: found {found!r}")
+        stage.curtain()
+
+
+@story
+def an_increment_is_asked_for_again_after_the_partition_moved(plant: Plant | None) -> None:
+    """n1 answers an increment; n2 lost its disk, takes everything in full, and is asked again when n1 is gone."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
+        x, tx = key(0), stage.client.new_tx()
+
+        def ask(client: Client) -> bytes | None:
+            call = SwapCall(tx, NAMESPACE, x, "always", new=b"2", how="add")
+            stage.do(client.call(call, timeout_ns=ANSWER_NS), client)
+            return call.found
+
+        stage.put(x, b"40")
+        first = ask(stage.client)
+        stage["n2"].stop("its disk broke")
+        stage["n2"].wipe()
+        stage.put(x, b"100")
+        stage.start("n2")
+        stage.rest()
+        stage.power_cut("n1")
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        found = ask(stage.another())
+        stage.must(first == found == b"42", f"who asks again is told what the first was: {first!r}, found {found!r}")
         stage.curtain()
 
 

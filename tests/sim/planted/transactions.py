@@ -387,6 +387,29 @@ def results_not_moved_with_a_partition(machine: Machine) -> None:
 
 
 @TRANSACTIONS.fault("5")
+def answers_not_kept_with_results(machine: Machine) -> None:
+    """That a write was done is kept, but not what its client was told of it: a sum, a length, what was there before."""
+    assert machine.node is not None
+
+    def apply_write(original: Callable[..., bool], write: r.Write) -> bool:
+        return original(msgspec.structs.replace(write, answer=None))
+
+    around(machine.node.core.replica, "apply_write", apply_write)
+
+
+@TRANSACTIONS.fault("5")
+def answers_not_moved_with_results(machine: Machine) -> None:
+    """A full transfer says which writes were done, and not what their clients were told of them."""
+    assert machine.node is not None
+
+    def batch(original: Callable[..., Any], session: Any, **parts: Any) -> Any:
+        moved = [msgspec.structs.replace(results, answers=[]) for results in parts.get("results") or []]
+        return original(session, **{**parts, "results": moved})
+
+    around(machine.node.supply, "_batch", batch)
+
+
+@TRANSACTIONS.fault("5")
 def absent_is_absent(machine: Machine) -> None:
     """A transaction that wrote nothing may end if what it found absent is absent now, whatever came and went meanwhile."""
     assert machine.node is not None
