@@ -71,6 +71,10 @@ class Namespace(OfThisProcess, SingleKeys[K, V]):
         if not self._run(self._native.delete(key)):
             raise KeyError(key)
 
+    def __bool__(self) -> bool:
+        """Whether there is a key: one is looked for, and none is counted."""
+        return next(self.scan(limit=1), None) is not None
+
     def __contains__(self, key: object) -> bool:
         return self._run(self._native.get(cast("K", key), _MISSING)) is not _MISSING
 

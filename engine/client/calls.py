@@ -27,6 +27,8 @@ from engine.protocol.requests import (
 )
 from wal.ids import NO_ERA, Era, Namespace, TxId, partition_of, partitions_of
 
+PART_ROWS = 8
+"""So many rows more than its part of a page each node is asked for: small pages are whole, wherever their rows lie."""
 Item = int
 """The position of one thing to do within its call."""
 
@@ -330,23 +332,26 @@ class ScanCall(Call):
         self.start = start
         self.end = end
         self.limit = limit
+        self._count = 1
         self._rows: list[tuple[bytes, bytes]] = []
         self._complete_up_to: bytes | None = None  # some node has more rows above this key
 
     def partitions(self, count: int) -> list[int]:
         """All of them."""
+        self._count = count
         return list(range(count))
 
     def request(self, request_id: int, items: list[Item]) -> Request:
-        """Rows of one node's partitions."""
+        """Rows of one node's partitions: its part of the page, and some more; if that is too few, the page is shorter."""
         at, up_to, within = self.start, self.end, self.within_ms
+        part = self.limit * len(items) // self._count
         return Scan(
             request_id,
             self.namespace,
             partitions=items,
             start=at,
             end=up_to,
-            limit=self.limit,
+            limit=min(self.limit, part + part // 4 + PART_ROWS),
             within_ms=within,
             stale=self.anywhere,
             age_ms=self.age_ms,

@@ -21,8 +21,11 @@ from wal.ids import Namespace as NamespaceName
 
 Writer = TypeVar("Writer", PutCall, SwapCall)
 
-PAGE_ROWS = 1000
-CUT_PAGE_ROWS = 2000
+PAGE_ROWS, PAGE_ROWS_MAX = 1_000, 16_000
+"""Rows of the first page of a scan, and of the last when nobody said how many: each has four times as many as the one
+before. A page looks into every partition, so that small ones cost more than their rows."""
+CUT_PAGE_ROWS = 2_000
+"""Rows of a page at a cut, which goes on where the last one ended."""
 FORMS_MAX = 10_000
 """Of so many namespaces it is remembered that their codec is right."""
 Form = Literal["", "looked", "agreed"]
@@ -163,13 +166,15 @@ class Namespace:
         if not self.known:
             await self.look(timeout)
         at: bytes | None = low
+        rows, left = PAGE_ROWS if cut == NO_ERA else CUT_PAGE_ROWS, limit
         while at is not None and (high is None or at < high):
-            most = PAGE_ROWS if cut == NO_ERA else CUT_PAGE_ROWS
-            page = most if limit is None else max(1, min(most, limit))
+            page = rows if left is None else max(1, min(rows, left))
+            rows = min(4 * rows, PAGE_ROWS_MAX if cut == NO_ERA else CUT_PAGE_ROWS)
             asked = ScanCall(self.name, at, high, page, stale=stale, age_ms=age_ms, marked=marked and at == low, cut=cut)
             call = await self.session.call(asked, timeout=timeout)
             yield call
             at = call.next_start
+            left = left - len(call.rows) if left is not None else None
 
 
 def get_call(name: str, keys: list[bytes], stale: bool, max_age: float | None) -> GetCall:

@@ -16,7 +16,7 @@ from engine.protocol.requests import Scan
 from engine.state.store import Page
 from wal.ids import Fragment
 
-SCAN_ROWS_MAX = 2_000
+SCAN_ROWS_MAX = 16_000
 SCAN_BYTES_MAX = 4 << 20
 SCAN_CHUNK_ROWS = 4
 AGAIN_CHUNK_ROWS = 32

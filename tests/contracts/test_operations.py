@@ -170,6 +170,27 @@ def test_a_version_is_what_get_entry_gave(ns: engine.Namespace[bytes, bytes], wh
         where(ns, lambda n: n.delete(b"k", if_value=b"v", if_version=engine.Version(1, 1)))
 
 
+def test_a_namespace_is_true_if_it_has_a_key(ns: engine.Namespace[bytes, bytes]) -> None:
+    if isinstance(ns, engine.Namespace):  # a question of the dict's, which only the blocking form is
+        assert not ns
+        ns.put_many({b"%d" % number: b"" for number in range(3_000)})
+        assert ns
+        ns.clear()
+        assert not ns
+
+
+# Pages.
+
+
+@pytest.mark.parametrize("limit", [None, 0, 1, 999, 1_000, 1_001, 5_500, 10_000])
+def test_a_scan_of_several_pages_has_all_its_rows(
+    ns: engine.Namespace[bytes, bytes], where: Any, limit: int | None
+) -> None:
+    ns.put_many({b"%05d" % number: b"%d" % number for number in range(6_000)})
+    found = where(ns, lambda n: list(n.scan(limit=limit)))
+    assert found == [(b"%05d" % number, b"%d" % number) for number in range(6_000)][:limit]
+
+
 # What a function makes of a value.
 
 

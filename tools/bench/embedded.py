@@ -1,4 +1,4 @@
-"""The figures of a node in the application's own process: durable puts, and puts in batches."""
+"""The figures of a node in the application's own process: durable puts, puts in batches, and scans."""
 
 from __future__ import annotations
 
@@ -47,6 +47,33 @@ async def _rate(setting: Setting, figure: str, tasks: int, batch: int, what: str
         seconds=round(seconds, 3),
         parts={"processor us each": round(1e6 * processor / found, 2)},
     )
+
+
+async def scans(setting: Setting, figure: str, rows: int, few: int, many: int, goal: float) -> list[Measured]:
+    """A scan of all rows where there are many partitions, beside one where there are few, by processor time."""
+    setting.say(f"{figure}: {rows:,} rows in {few} and in {many:,} partitions")
+    speeds: dict[int, float] = {}
+    for partitions in (few, many):
+        async with await aio.open(setting.directory / f"{figure}-{partitions}", partitions=partitions) as database:
+            namespace = database.namespace(NAMESPACE)
+            await namespace.put_many({b"key-%08d" % number: b"v" * VALUE_BYTES for number in range(rows)})
+            for _ in range(2):  # the first puts what came into order
+                processor = time.process_time()
+                found = sum([1 async for _ in namespace.scan()])
+                speeds[partitions] = per_second(found, time.process_time() - processor)
+            count_is("rows of a scan", rows, found)
+    return [
+        Measured(
+            figure=figure,
+            what=f"embedded: a scan of {many:,} partitions, beside one of {few}",
+            value=round(100 * speeds[many] / speeds[few], 1),
+            unit="% of its speed",
+            goal=goal,
+            counted=rows,
+            seconds=round(rows / speeds[many], 3),
+            parts={f"rows/s of {partitions}": round(speed) for partitions, speed in speeds.items()},
+        )
+    ]
 
 
 async def _drive(namespace: aio.Namespace[bytes, bytes], tasks: int, batch: int, seconds: float, first: int) -> int:

@@ -1,0 +1,59 @@
+"""Pages of a scan over several nodes: each node is asked for its part, and nothing is left out or told twice."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.client.calls import PART_ROWS, ScanCall
+from engine.protocol.requests import Rows, Scan
+
+COUNT = 8
+
+
+def _ask(call: ScanCall, nodes: list[list[int]], rows: dict[int, list[bytes]], cut: int) -> list[int]:
+    """Each node answers, with no more than `cut` rows; how many it was asked for."""
+    call.partitions(COUNT)
+    limits: list[int] = []
+    for number, items in enumerate(nodes):
+        asked = call.request(number, items)
+        assert isinstance(asked, Scan)
+        limits.append(asked.limit)
+        found = sorted(key for item in items for key in rows.get(item, []) if key >= asked.start)
+        most = min(asked.limit, cut)
+        call.take(items, Rows(number, found[:most], [b"v"] * len(found[:most]), len(found) > most))
+    return limits
+
+
+@given(
+    keys=st.lists(
+        st.tuples(st.integers(0, COUNT - 1), st.binary(min_size=1, max_size=2)), max_size=60, unique_by=lambda p: p[1]
+    ),
+    sides=st.lists(st.integers(0, 2), min_size=COUNT, max_size=COUNT),
+    limit=st.integers(1, 40),
+    cut=st.integers(1, 50),
+)
+@settings(max_examples=60, deadline=None)
+def test_all_rows_come_once_and_in_order(keys: list[tuple[int, bytes]], sides: list[int], limit: int, cut: int) -> None:
+    rows: dict[int, list[bytes]] = {}
+    for partition, key in keys:
+        rows.setdefault(partition, []).append(key)
+    nodes = [items for side in range(3) if (items := [p for p in range(COUNT) if sides[p] == side])]
+    at: bytes | None = b""
+    told: list[bytes] = []
+    while at is not None:
+        call = ScanCall("acc", at, None, limit)
+        _ask(call, nodes, rows, cut)
+        assert len(call.rows) <= limit
+        assert call.rows or call.next_start is None, "each page gets somewhere"
+        told += [key for key, _ in call.rows]
+        at = call.next_start
+    assert told == sorted(key for _, key in keys)
+
+
+def test_a_node_is_asked_for_its_part_of_a_large_page_and_for_all_of_a_small_one() -> None:
+    nodes = [[0, 1], [2, 3, 4], [5, 6, 7]]
+    assert _ask(ScanCall("acc", b"", None, 16_000), nodes, {}, 1) == [5_008, 7_508, 7_508]
+    assert _ask(ScanCall("acc", b"", None, 1), nodes, {}, 1) == [1, 1, 1]
+    assert _ask(ScanCall("acc", b"", None, 9), nodes, {}, 1) == [9, 9, 9]
+    assert PART_ROWS == 8
