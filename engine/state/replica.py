@@ -239,7 +239,8 @@ class Replica:
             return False  # its outcome came first
         if not record.writes and state.results.get(record.tx) is not None:
             return False
-        self._change_partition(record.partition).prepared[record.tx] = record
+        self.changes.touch_partition(record.partition, state)
+        state.prepared[record.tx] = record
         for write in record.writes:
             fragment = self.ensure_fragment(write.fragment)
             self.changes.touch(fragment)
