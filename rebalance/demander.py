@@ -85,7 +85,7 @@ class Demander(Rule):
         self._sessions: dict[NodeId, _Session] = {}
         self._no_history: dict[Fragment, None] = {}
         self._pauses: dict[NodeId, int] = {}  # a supplier that has nothing to give yet -> when to ask it again
-        self._put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
+        self.put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
         self.settling = Settling(core, again=self._again, differs=self._put_off_or_again, planned=self._plan_wake)
         self._fence = NO_VERSION
         self._aside = 0  # how often this node was set aside for being slow
@@ -97,7 +97,7 @@ class Demander(Rule):
         """How many partitions are not caught up."""
         demanded = sum(len(s.partitions) for s in self._sessions.values())
         waiting = sum(map(len, self._queue.values())) + sum(map(len, self._deferred.values()))
-        return demanded + waiting + len(self.settling) + len(self._put_off)
+        return demanded + waiting + len(self.settling) + len(self.put_off)
 
     def demanded(self, number: int) -> bool:
         """Whether a partition was demanded and nothing of it has been supplied yet."""
@@ -116,7 +116,7 @@ class Demander(Rule):
                 session.partitions.pop(number, None)
                 session.awaited.pop(number, None)
             self.settling.forget(number)
-            self._put_off.pop(number, None)
+            self.put_off.pop(number, None)
             self.settling.answers.forget(number)
             primary = local.placement.primary
             if local.role is Role.MOVING and primary is not None:
@@ -395,7 +395,7 @@ class Demander(Rule):
         else:
             probe("demand.put_off")
             pause = min(self.core.settings.retransmit_ms << min(often, 16), LONGEST_PAUSE_MS)
-            self._put_off[number] = self.core.now + pause * MS
+            self.put_off[number] = self.core.now + pause * MS
             self._plan_wake()
 
     def _again(self, supplier: NodeId, number: int) -> None:
@@ -410,7 +410,7 @@ class Demander(Rule):
         times = [s.asked_at + core.settings.retransmit_ms * MS for s in self._sessions.values()]
         if (due := self.settling.due()) is not None:
             times.append(due)
-        times.extend(self._put_off.values())
+        times.extend(self.put_off.values())
         times.extend(self._pauses.values())
         if self._held_until:
             times.append(self._held_until)
@@ -431,8 +431,8 @@ class Demander(Rule):
                 session.asked_at = session.heard_at
             else:
                 self._ask_again(session)
-        for number in [n for n, due in self._put_off.items() if self.alarm.is_due(due, core.now)]:
-            del self._put_off[number]
+        for number in [n for n, due in self.put_off.items() if self.alarm.is_due(due, core.now)]:
+            del self.put_off[number]
             primary = core.local[number].placement.primary
             if primary is not None:
                 self._again(primary, number)

@@ -19,11 +19,13 @@ ANSWER_SECONDS = 15.0
 FRAGMENTS_AT_ONCE = 256
 
 
-async def _order(address: str, command: str, *, sure: bool, nodes: Sequence[str] = ()) -> dict[str, Any]:
+async def _order(
+    address: str, command: str, *, sure: bool, nodes: Sequence[str] = (), **more: Sequence[str]
+) -> dict[str, Any]:
     """Order something of a node; `sure`: whatever it costs."""
     if sure:
-        return await question(address, command, timeout=ANSWER_SECONDS, nodes=nodes, yes=[])
-    return await question(address, command, timeout=ANSWER_SECONDS, nodes=nodes)
+        more["yes"] = []
+    return await question(address, command, timeout=ANSWER_SECONDS, nodes=nodes, **more)
 
 
 # Who holds the data.
@@ -32,6 +34,7 @@ async def _order(address: str, command: str, *, sure: bool, nodes: Sequence[str]
 def baseline(
     address: Address,
     nodes: Annotated[str | None, typer.Option("--set", help="The nodes that hold data from now on, as n1,n2,n4.")] = None,
+    planned: Annotated[str | None, typer.Option(help="Only if nobody came or went since this `cluster plan`.")] = None,
     yes: Yes = False,
     timeout: Timeout = 30.0,
     as_json: AsJson = False,
@@ -41,11 +44,14 @@ def baseline(
     What would leave fewer than `backups` + 1 copies is refused without --yes. Exit code 1: refused, or not done in time.
     """
     names = None if nodes is None else node_names(nodes, "--set")
-    run(_baseline(address, names, timeout, yes=yes, as_json=as_json))
+    run(_baseline(address, names, timeout, planned, yes=yes, as_json=as_json))
 
 
-async def _baseline(address: str, nodes: list[str] | None, seconds: float, *, yes: bool, as_json: bool) -> None:
-    cost = {} if nodes is None else await _order(address, "baseline", sure=yes, nodes=nodes)
+async def _baseline(
+    address: str, nodes: list[str] | None, seconds: float, planned: str | None, *, yes: bool, as_json: bool
+) -> None:
+    more = {} if planned is None else {"planned": [planned]}
+    cost = {} if nodes is None else await _order(address, "baseline", sure=yes, nodes=nodes, **more)
     await _told_when_changed(address, nodes, cost, seconds, as_json=as_json)
 
 

@@ -12,14 +12,32 @@ import msgspec
 
 from engine import errors
 from engine.protocol.addresses import split_address
-from engine.protocol.requests import Admin, Failed, Report
+from engine.protocol.requests import Admin, Failed, GetTable, Reply, Report, Table
 from engine.protocol.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
+from rebalance.table import Topology, decode
 
 AGAIN_SECONDS = 0.1
 
 
 async def ask(address: str, command: str, *, timeout: float = 10.0, **arguments: list[str]) -> dict[str, Any]:
     """A node's answer to a command. Raises UsageError (as the node says), and Unavailable: also where it may pass."""
+    reply = await _asked(address, Admin(1, command, arguments), timeout)
+    if not isinstance(reply, Report):
+        raise errors.ProtocolError(f"unexpected answer: {reply}")
+    answer = msgspec.json.decode(reply.body)
+    assert isinstance(answer, dict), "a report is an object"
+    return answer
+
+
+async def table(address: str, *, timeout: float = 10.0) -> Topology | None:
+    """The map that a node has; None if it is in no cluster yet. Raises Unavailable."""
+    reply = await _asked(address, GetTable(1), timeout)
+    if not isinstance(reply, Table):
+        raise errors.ProtocolError(f"unexpected answer: {reply}")
+    return decode(reply.topology) if reply.topology else None
+
+
+async def _asked(address: str, request: Admin | GetTable, timeout: float) -> Reply:
     try:
         host, port = split_address(address)
     except ValueError as error:
@@ -34,21 +52,15 @@ async def ask(address: str, command: str, *, timeout: float = 10.0, **arguments:
                 if hello.refused:
                     raise errors.Unavailable(f"{address} refused: {hello.refused}")
                 frames.reader.limit = FRAME_BYTES_MAX
-                writer.write(frame([Admin(1, command, arguments)]))
+                writer.write(frame([request]))
                 reply = decode_replies(await frames.next())[0]
             finally:
                 writer.close()
     except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
         raise errors.Unavailable(f"no answer from {address}: {error or type(error).__name__}") from None
-    match reply:
-        case Report(_, body):
-            answer = msgspec.json.decode(body)
-            assert isinstance(answer, dict), "a report is an object"
-            return answer
-        case Failed(_, _, message, retryable):
-            raise errors.Unavailable(message) if retryable else errors.UsageError(message)
-        case _:
-            raise errors.ProtocolError(f"unexpected answer: {reply}")
+    if isinstance(reply, Failed):
+        raise errors.Unavailable(reply.message) if reply.retryable else errors.UsageError(reply.message)
+    return reply
 
 
 async def form(address: str, nodes: Sequence[str], *, seconds: float) -> str:

@@ -46,7 +46,9 @@ class Administration:
                 if not problem:
                     return  # it answers when everyone has agreed
             case "baseline":
-                problem, body = _cost(self.node.membership.orders.set_baseline(nodes, sure=sure))
+                problem = self._changed_since(arguments.get("planned", []))
+                if not problem:
+                    problem, body = _cost(self.node.membership.orders.set_baseline(nodes, sure=sure))
             case "remove":
                 problem, body = _cost(self.node.membership.orders.remove(nodes, sure=sure))
             case "halt":
@@ -73,6 +75,13 @@ class Administration:
             self.node.desk.refuse(session, request.id, Code.USAGE, problem)
         else:
             self.node.desk.reply(session, Report(request.id, msgspec.json.encode(body)))
+
+    def _changed_since(self, planned: list[str]) -> str:
+        """Why what was planned for this map is not to be done, or nothing. Copies that came to count change no plan."""
+        fence = str(self.node.core.fence)
+        if not planned or planned == [fence]:
+            return ""
+        return f"this was planned for map {planned[0][:80]}, and it is {fence} now: look at `foreshore cluster plan` again"
 
     def status(self) -> dict[str, Any]:
         """The node, its view of the members, its partitions, and what holds things up."""
@@ -195,6 +204,7 @@ class Administration:
             "missing": expected,
             "updates": progress.updates,
             "rows": progress.rows,
+            "put_off": len(self.node.demander.put_off),
             "supplied": self.node.supply.supplied,
             "fetched": self.node.promotion.fetched,
             "differed": {fragment_name(n): often for n, often in self.node.demander.settling.answers.differed.items()},

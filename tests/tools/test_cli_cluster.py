@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,6 +164,8 @@ def test_nobody_is_reached_and_nothing_is_meant() -> None:
     for arguments in (
         ("cluster", "status", nowhere),
         ("cluster", "baseline", nowhere),
+        ("cluster", "plan", nowhere),
+        ("cluster", "migrations", nowhere),
         ("cluster", "init", nowhere, "--nodes", "n1", "--timeout", 0),
     ):
         result = foreshore(*arguments)
@@ -206,7 +209,13 @@ def test_status_says_what_is_wrong_and_the_baseline_who_should_be_there(tmp_path
         assert {name: member["status"]["serving"] for name, member in told["members"].items()} == dict.fromkeys(
             ("n1", "n2", "n3"), True
         )
+        nothing = foreshore("cluster", "plan", first.address)
+        assert "copies=0 updates=0 primaries=0 drops=0" in nothing.stdout
+        without = msgspec.json.decode(foreshore("cluster", "plan", first.address, "--set", "n1,n2", "--json").stdout)
+        assert (without["copies"], without["drops"]) == (0, 16), "each of two has all already"
         assert foreshore("node", "stop", third.address).returncode == 0
+        changed = foreshore("cluster", "baseline", first.address, "--set", "n1,n2", "--yes", "--planned", without["map"])
+        assert (changed.returncode, f"this was planned for map {without['map']}" in changed.stderr) == (1, True)
         less = foreshore("cluster", "status", third.address, f"{first.address},{second.address}")
         assert less.returncode == 1
         assert less.stdout.splitlines()[0] == f"no answer from {third.address}, which is no member's", "first what is wrong"
@@ -242,7 +251,18 @@ def test_what_an_operator_orders_is_done_when_it_is_meant(tmp_path: Path) -> Non
             1,
             True,
         )
-        assert foreshore("cluster", "baseline", address, "--set", "n1,n2,n3").returncode == 0
+        more = foreshore("cluster", "plan", address, "--set", "n1,n2,n3")
+        head, *lines = more.stdout.splitlines()
+        assert ("copies=16 updates=101 " in head, len(lines) >= 2) == (True, True), more.stdout
+        assert lines[0].startswith("kind=copy why=repair node=n3 from=n1")
+        planned = re.search(r"map=(\S+)", head)
+        assert planned is not None
+        done = foreshore("cluster", "baseline", address, "--set", "n1,n2,n3", "--planned", planned[1])
+        assert done.returncode == 0, done.stderr
+        watched = foreshore("cluster", "migrations", address, "--watch", "--interval", "0.2", "--json")
+        last = [msgspec.json.decode(line) for line in watched.stdout.splitlines()][-3:]
+        assert {(row["node"], row["state"], row["behind"]) for row in last} == {(n, "whole", 0) for n in ("n1", "n2", "n3")}
+        assert [row["rows"] for row in last if row["node"] == "n3"] == [101], "with the decision about them"
         needless = foreshore("cluster", "reset-lost", address)
         assert (needless.returncode, needless.stdout) == (0, "no partition was LOST\n")
         healthy = foreshore("cluster", "recover", address, "--nodes", "n1", "--force")

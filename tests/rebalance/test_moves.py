@@ -1,0 +1,86 @@
+"""What would move, and in which order: only what has to, and repairs first."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.affinity import assign
+from rebalance.moves import Kind, Move, Why, moves
+from rebalance.plan import first_topology
+from rebalance.table import Candidate, Placement, Topology
+
+NODES = ("n1", "n2", "n3", "n4", "n5")
+
+
+def formed(*nodes: str, backups: int = 1, partitions: int = 16) -> Topology:
+    """A cluster of these, all copies whole and in place."""
+    return first_topology("c", "test", partitions, backups, [Candidate(n, n, 1, f"{n}:1", "") for n in nodes])
+
+
+def test_a_cluster_in_order_moves_nothing() -> None:
+    topology = formed("n1", "n2", "n3")
+    assert moves(topology, topology.baseline) == []
+
+
+def test_who_goes_is_replaced_and_gives_up_what_it_has_at_last() -> None:
+    topology = formed("n1", "n2", "n3")
+    found = moves(topology, ("n1", "n2"))
+    assert {m.why for m in found if m.kind is not Kind.PRIMARY} == {Why.LEAVES}
+    kinds = [m.kind for m in found]
+    assert kinds == sorted(kinds, key=list(Kind).index), "copies, then primaries, then what is too much"
+    assert {m.node for m in found if m.kind is Kind.DROP} == {"n3"}
+    held = sum("n3" in p.owners for p in topology.placements)
+    assert sum(m.kind is Kind.COPY for m in found) == held
+
+
+def test_repairs_come_first_and_of_them_what_has_the_fewest_copies() -> None:
+    topology = formed("n1", "n2", "n3", backups=2, partitions=4)
+    placements = [msgspec.structs.replace(p, in_sync=p.owners) for p in topology.placements]
+    placements[2] = msgspec.structs.replace(placements[2], in_sync=placements[2].owners[:2])
+    placements[3] = msgspec.structs.replace(placements[3], in_sync=placements[3].owners[:1])
+    topology = msgspec.structs.replace(topology, placements=tuple(placements))
+    found = moves(topology, topology.baseline)
+    assert [m.partition for m in found] == [3, 3, 2]
+    assert {m.why for m in found} == {Why.REPAIR}
+
+
+def test_a_node_that_is_away_is_waited_for() -> None:
+    topology = formed("n1", "n2")
+    found = moves(topology, ("n1", "n2", "n9"))
+    assert found
+    assert all(m.here == (m.node != "n9") for m in found)
+
+
+def test_a_partition_that_is_lost_is_left_alone() -> None:
+    topology = formed("n1", "n2", partitions=2)
+    lost = Placement(2, 1, topology.placements[0].owners, topology.placements[0].in_sync, True)
+    topology = msgspec.structs.replace(topology, placements=(lost, topology.placements[1]))
+    assert all(m.partition for m in moves(topology, ("n1",)))
+
+
+@given(
+    st.lists(st.sampled_from(NODES), min_size=1, max_size=5, unique=True),
+    st.lists(st.sampled_from(NODES), min_size=1, max_size=5, unique=True),
+    st.integers(0, 3),
+)
+def test_what_carries_data_is_target_minus_current_and_nothing_else(
+    before: list[str], after: list[str], backups: int
+) -> None:
+    topology = formed(*before, backups=backups, partitions=8)
+    ideal = assign(tuple(after), topology.domains, 8, backups + 1)
+    found = moves(topology, after)
+    for number, (placement, wanted) in enumerate(zip(topology.placements, ideal, strict=True)):
+        of = [m for m in found if m.partition == number]
+        assert {m.node for m in of if m.kind is Kind.COPY} == set(wanted) - set(placement.in_sync)
+        assert {m.node for m in of if m.kind is Kind.DROP} == set(placement.owners) - set(wanted)
+        assert len(of) == len({(m.kind, m.node) for m in of})
+    assert found == moves(topology, after), "the same for whoever asks"
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_move_is_told_as_fields(kind: Kind) -> None:
+    move = Move(1, kind, Why.BALANCE, "n1", None, True)
+    assert msgspec.json.decode(msgspec.json.encode(move), type=Move) == move

@@ -1,0 +1,27 @@
+"""What `foreshore cluster migrations` says of a member, from what that said twice."""
+
+from __future__ import annotations
+
+from tools.cluster_moves import row_of
+
+FIRST = {"moving": 4, "behind": 100, "fragments": 10, "rows": 1_000, "updates": 0, "differ": 0, "put_off": 0}
+
+
+def test_a_rate_and_the_time_left_come_of_two_answers() -> None:
+    row = row_of("n1", FIRST, FIRST | {"behind": 60, "rows": 5_000, "updates": 1_000}, 2.0)
+    assert (row["state"], row["per_second"], row["seconds_left"]) == ("moving", 2_500, 3.0)
+
+
+def test_nothing_is_said_of_the_time_left_where_nothing_becomes_less() -> None:
+    row = row_of("n1", FIRST, FIRST, 1.0)
+    assert (row["per_second"], row["seconds_left"]) == (0, None)
+
+
+def test_a_node_that_started_again_has_no_rate_yet() -> None:
+    assert row_of("n1", FIRST, FIRST | {"rows": 3}, 1.0)["per_second"] is None
+    assert row_of("n1", None, FIRST, 1.0)["per_second"] is None
+
+
+def test_a_node_that_is_whole_or_silent_says_so() -> None:
+    assert row_of("n1", FIRST, FIRST | {"behind": 0, "moving": 0}, 1.0)["state"] == "whole"
+    assert row_of("n1", FIRST, None, 1.0) == {"node": "n1", "state": "NO-ANSWER"}
