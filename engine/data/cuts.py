@@ -57,7 +57,7 @@ class Lease:
 
 
 class Cuts(Rule):
-    """The eras, leases and held answers of one node."""
+    """The eras and leases of one node."""
 
     takes = get_args(ToCuts)
 
@@ -70,7 +70,7 @@ class Cuts(Rule):
         self.dropped = NO_ERA  # the last cut that was given up for its size
         self.under_way: Callable[[], Iterable[Operation]] = tuple  # what was issued here and does not count yet
         self.in_doubt: Callable[[], Iterable[tuple[TxId, int]]] = tuple  # what is prepared where this node leads
-        self._promoting: dict[int, None] = {}
+        self._promoting: dict[int, None] = {}  # partitions that this node is named primary of, and does not serve yet
         self._watched: dict[Operation, list[Lease]] = {}
         self._withheld_until: int | None = None
         core.replica.kept = self.kept
