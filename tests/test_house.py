@@ -331,6 +331,65 @@ def test_effects_are_named_where_they_are_made_and_paid_and_nowhere_else() -> No
     assert found == []
 
 
+# Rules: what a machine keeps only it changes.
+
+_CHANGES = {"append", "appendleft", "clear", "discard", "extend", "pop", "popitem", "popleft", "setdefault", "update"}
+
+
+def machines_of_a_node() -> set[str]:
+    """What a node is made of, as its parts are called wherever one is given another."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / "engine/node/machines.py").read_text(encoding="utf-8"))):
+        match node:
+            case ast.Assign(targets=[ast.Attribute(attr=name)], value=ast.Call(func=ast.Name(id=kind))) if kind[
+                0
+            ].isupper():
+                found.add(name)
+    return found
+
+
+def changed_of_others(text: str, machines: set[str]) -> list[int]:
+    """The lines of a module which put something into a collection of another machine, or take something out."""
+
+    def of_another(node: ast.AST) -> bool:
+        match node:
+            case ast.Subscript(value=inside):
+                return of_another(inside)
+            case ast.Attribute(value=ast.Attribute(attr=name)):
+                return name.lstrip("_") in machines
+        return False
+
+    found: list[int] = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Subscript(value=inside, ctx=ast.Store() | ast.Del()) if of_another(inside):
+                found.append(node.lineno)
+            case ast.Call(func=ast.Attribute(value=inside, attr=name)) if name in _CHANGES and of_another(inside):
+                found.append(node.lineno)
+    return found
+
+
+def test_no_machine_changes_what_another_one_keeps() -> None:
+    machines = machines_of_a_node()
+    assert {"writes", "locks", "coordinator", "participant", "supply", "exchange"} <= machines
+    for line in (
+        "self.writes.under_way[tx] = 1",
+        "del self._locks.owners[1][2]",
+        "self.participant.voting.pop(tx, None)",
+        "node.exchange.lists.append(1)",
+    ):
+        assert changed_of_others(line, machines) == [1], line
+    for line in ("self.under_way[tx] = 1", "found = self.writes.under_way[tx]", "self.participant.finish(local)"):
+        assert changed_of_others(line, machines) == [], line
+    found = [
+        f"{file.relative_to(ROOT)}:{line}"
+        for package in ("rebalance", "engine")
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for line in changed_of_others(file.read_text(encoding="utf-8"), machines)
+    ]
+    assert found == []
+
+
 # Rules: each takes a closed union of its own.
 
 
