@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TypeVar
 
 from engine.errors import Error
@@ -26,25 +28,72 @@ from tools.bench.figures import VALUE_BYTES, Measured, Miscounted, Setting, coun
 from tools.reconcile.copies import Level
 from tools.reconcile.report import Report
 from tools.reconcile.run import check, in_this_process
+from tools.reconcile.share import check_share
 from wal.ids import Fragment, partition_of
 
+A = TypeVar("A")
+B = TypeVar("B")
 T = TypeVar("T")
 
 AT_ONCE = 5_000
 STOP_SECONDS = 120.0
 SHARES = 8
+TASKS = 16
 DAMAGES_MAX = 1_000
 
 
 async def reconciled(setting: Setting, figure: str) -> list[Measured]:
     """Check whole stores, by digests, in shares, and with findings."""
+    async with _stopped(setting, figure, lambda n: b"key-%08d" % n) as directories:
+        return _measured(figure, directories, setting.updates)
+
+
+async def skewed(setting: Setting, figure: str) -> list[Measured]:
+    """One fragment has half of all keys: how much longer does the longest task take?"""
+    async with _stopped(setting, figure, lambda n: b"{hot}-%08d" % n if n % 2 else b"key-%08d" % n) as directories:
+        times: list[float] = []
+
+        def engine(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+            found: list[B] = []
+            for item in items:
+                took, result = _timed(partial(function, item))
+                found.append(result)
+                if function is check_share:
+                    times.append(took)
+            return found
+
+        whole, report = _timed(lambda: check(directories, engine=in_this_process))
+        _consistent(report, setting.updates)
+        _consistent(check(directories, engine=engine, shares=TASKS), setting.updates)
+        return [
+            Measured(
+                figure=figure,
+                what=f"the longest of {len(times)} tasks where a fragment has half of all keys, of their median",
+                value=round(max(times) / median(times), 3),
+                unit="x",
+                goal=1.5,
+                at_most=True,
+                counted=setting.updates * len(directories),
+                seconds=round(whole, 3),
+                parts={
+                    "longest s": round(max(times), 3),
+                    "median s": round(median(times), 3),
+                    "one task s": round(whole, 3),
+                },
+            )
+        ]
+
+
+@asynccontextmanager
+async def _stopped(setting: Setting, figure: str, key: Callable[[int], bytes]) -> AsyncIterator[list[str]]:
+    """The directories of three nodes that have these keys, and have stopped."""
     keys = setting.updates
     async with three_nodes(setting, figure) as (cluster, database):
         setting.say(f"{figure}: {keys:,} keys of {VALUE_BYTES} bytes on {len(NODES)} nodes, which then stop")
         namespace = database.namespace(NAMESPACE)
         for first in range(0, keys, AT_ONCE):
             batch = range(first, min(first + AT_ONCE, keys))
-            await namespace.put_many({b"key-%08d" % n: n.to_bytes(4, "big") * (VALUE_BYTES // 4) for n in batch})
+            await namespace.put_many({key(n): n.to_bytes(4, "big") * (VALUE_BYTES // 4) for n in batch})
         nodes = list(cluster.running)
         for node in nodes:
             os.kill(node.pid, signal.SIGTERM)
@@ -53,7 +102,7 @@ async def reconciled(setting: Setting, figure: str) -> list[Measured]:
                 raise Error(f"{node.name} does not stop: {node.last_words()}")
         for node in nodes:
             _at_rest(node.data)
-        return _measured(figure, [str(node.data) for node in nodes], keys)
+        yield [str(node.data) for node in nodes]
 
 
 def _at_rest(path: Path) -> None:

@@ -19,7 +19,7 @@ from tools.reconcile.copies import GRACE_MS, Clock, Level, Rules
 from tools.reconcile.counts import Counts
 from tools.reconcile.logs import Torn, torn_ones
 from tools.reconcile.quiet import quiet_ones
-from tools.reconcile.survey import Survey
+from tools.reconcile.survey import Survey, shares_of
 from tools.reconcile.transactions import Decision
 from wal.ids import Fragment, NodeId, TxId, Version
 
@@ -122,7 +122,7 @@ def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int, on
 
 
 def cut(whole: Share, surveys: Sequence[Survey], shares: int) -> list[Share]:
-    """The work in about so many shares of about one weight, in the order of the partitions."""
+    """The work in about so many shares of about one weight, or in more, in the order of the partitions."""
     weights = dict.fromkeys(whole.partitions, PARTITION_WEIGHT)
     splits: dict[Fragment, list[bytes]] = {}
     for survey in surveys:
@@ -130,7 +130,8 @@ def cut(whole: Share, surveys: Sequence[Survey], shares: int) -> list[Share]:
             if number in weights:
                 weights[number] = max(weights[number], PARTITION_WEIGHT + weight)
         splits = {name: keys for name, keys in survey.splits.items() if name[1] in weights} | splits
-    target = max(1, -(-sum(weights.values()) // max(1, shares)))
+    total = sum(weights.values())
+    target = max(1, -(-total // shares_of(total, shares)))
     found: list[Share] = []
     heavy = {name[1]: name for name in splits if weights[name[1]] > target}
     run, load = list[int](), 0

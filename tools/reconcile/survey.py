@@ -29,6 +29,8 @@ from wal import parts
 from wal.ids import DECISIONS, Fragment, NodeId, TxId
 
 FILE = "file://"
+SHARE_WEIGHT = 400_000
+"""A share has about so many updates at most: what their log says of them takes 100 MB."""
 SPLITS = 64
 """Into so many ranges of keys a heavy fragment may be cut."""
 
@@ -40,7 +42,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     the machine if a node runs (`live`), else that of its newest block. `damage` is where its fold ended before the log did.
 
     `segments` are where those of its log begin. `weights` are by partition, in updates, and `splits` keys at equal
-    distances of fragments that are heavier than a share will be. `summed` is what it says of each partition, with
+    distances of fragments that are heavier than a share may be. `summed` is what it says of each partition, with
     `Level.DIGEST`.
     """
 
@@ -131,20 +133,24 @@ def survey(look: Look) -> Survey:
                 summed=summed_up(state) if brief else {},
                 segments=parts(here(path) / "wal"),
             )
-            if look.shares > 1:
-                weights = state.weights()
-                heavy = sum(weights.values()) // look.shares
-                found = msgspec.structs.replace(
-                    found,
-                    weights=_by_partition(weights),
-                    splits={n: state.split_keys(n, SPLITS) for n, weight in sorted(weights.items()) if weight > heavy},
-                )
+            weights = {n: view.counter.lwm for n, view in state.fragments.items()} if brief else state.weights()
+            heavy = -(-sum(weights.values()) // shares_of(sum(weights.values()), look.shares))
+            found = msgspec.structs.replace(
+                found,
+                weights=_by_partition(weights),
+                splits={n: state.split_keys(n, SPLITS) for n, w in sorted(weights.items()) if w > heavy and not brief},
+            )
             begin = max(1, state.checkpoint_lsn) if look.level is Level.DIGEST else 1
             return with_log(found, read_log(log_of(found, begin))) if look.log else found
     except UsageError as error:
         return Survey(path=path, usage=str(error))
     except CorruptionError as error:
         return unusable(path, str(error))
+
+
+def shares_of(weight: int, shares: int) -> int:
+    """Into how many shares so many updates are cut, if so many are wanted."""
+    return max(1, shares, -(-weight // SHARE_WEIGHT))
 
 
 def log_of(found: Survey, from_lsn: int = 1) -> Stretch:
