@@ -63,13 +63,13 @@ def read(
     to_lsn: int | None = None,
     *,
     owner: Owner | None = None,
-    passed: Callable[[SegmentInfo], None] = lambda _: None,
+    passed: Callable[[SegmentInfo | Finding], None] = lambda _: None,
 ) -> Iterator[Block]:
     """The blocks that hold LSNs `from_lsn` to `to_lsn`, cut to these, as far as the log still has them.
 
-    `passed` is told of each segment once its blocks were read, or passed over. Raises LogDamaged, LogForeign or LogTooNew
-    where it comes upon what they say; a torn tail is where the log ends, and damage that only costs what lies below
-    `from_lsn` is passed over.
+    `passed` is told of each segment once its blocks were read, or passed over, and of damage that is. Raises LogDamaged,
+    LogForeign or LogTooNew where it comes upon what they say; a torn tail is where the log ends, and damage that only costs
+    what lies below `from_lsn` is passed over.
     """
     for found in inspect(source, from_lsn, to_lsn, owner=owner, passed=passed):
         if isinstance(found, Block):
@@ -80,6 +80,8 @@ def read(
             raise LogTooNew(found)
         elif found.costs(from_lsn):
             raise LogDamaged(found)
+        else:
+            passed(found)
 
 
 def inspect(

@@ -43,7 +43,7 @@ from rebalance.contents import Walk
 from rebalance.fragment import FragmentState
 from rebalance.image import FragmentImage
 from rebalance.table import Topology
-from wal import DiskError, LogError, PartitionCounter
+from wal import Block, DiskError, LogError, PartitionCounter
 from wal import records as r
 from wal.counters import CounterError
 from wal.ids import Fragment, Namespace, TxId, Version
@@ -109,7 +109,8 @@ class State:
     and `lsn` are where the fold began and ended; `time_ms` is the newest block's time, 0 if the log says nothing since
     the checkpoint. `topology` is the newest map that this node knows to be committed. `unequal` are fragments whose rows
     in the store, all of them whole, do not add up: the digest of contents that the last checkpoint wrote, and that of
-    what was read. It fills while rows are read. `damage` is where the fold ended before the log did.
+    what was read. It fills while rows are read. `damage` is where the fold ended before the log did; `log_passed_over` is
+    what else is wrong with the log and was come upon, and `log_ended_ms` the time of its last block.
     """
 
     def __init__(self, path: Path, identity: Identity, store: LmdbStore, replica: Replica, since: LogSince) -> None:
@@ -122,6 +123,8 @@ class State:
         self.lsn = since.lsn
         self.time_ms = since.time_ms
         self.damage = since.damage
+        self.log_ended_ms = since.ended_ms
+        self.log_passed_over = since.passed_over
         self.fragments = {
             name: view_of(state, since.touched_ms.get(name, since.first_ms))
             for name, state in replica.fragments.items()
@@ -234,13 +237,15 @@ def read_directory(
     namespaces: Container[Namespace] | None = None,
     pages: bool = False,
     tolerant: bool = False,
+    hear: Callable[[Block], None] = lambda _: None,
 ) -> State:
     """What the node of this directory has; only fragments of `partitions` and `namespaces`, if they are given.
 
     What the node has, its topology above all, is always there; with `namespaces`, the results of single writes to other
     ones are not. `pages` walks the store's pages first, up to PAGES_BYTES_MAX: a file that was cut short, or whose pages
     were damaged, can bring LMDB down, and the process with it. `tolerant` folds up to where the log is damaged
-    (`State.damage`). Raises UsageError if this is no data directory, CorruptionError if it cannot be read.
+    (`State.damage`). `hear` gets each block since the checkpoint, and some of them again where a live node went on
+    meanwhile. Raises UsageError if this is no data directory, CorruptionError if it cannot be read.
     """
     path = Path(path)
     try:
@@ -252,7 +257,7 @@ def read_directory(
             check_pages(path)
         store = LmdbStore(path / "store", read_only=True)
         try:
-            return _read(path, identity, store, Share(partitions, namespaces), tolerant=tolerant)
+            return _read(path, identity, store, Share(partitions, namespaces), tolerant=tolerant, hear=hear)
         except BaseException:
             store.close()
             raise
@@ -280,10 +285,12 @@ def check_pages(path: Path) -> None:
 # The fold.
 
 
-def _read(path: Path, identity: Identity, store: LmdbStore, share: Share, *, tolerant: bool) -> State:
+def _read(
+    path: Path, identity: Identity, store: LmdbStore, share: Share, *, tolerant: bool, hear: Callable[[Block], None]
+) -> State:
     seen = -1
     for _ in range(ATTEMPTS):
-        since = LogSince(path / "wal", share, (identity.cluster, identity.node), tolerant=tolerant)
+        since = LogSince(path / "wal", share, (identity.cluster, identity.node), tolerant=tolerant, hear=hear)
         try:
             replica = recover(LayeredStore(Window(store, share)), since)
             if since.lsn == since.began and since.damage is None:

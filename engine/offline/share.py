@@ -9,7 +9,7 @@ record of one fragment changes another, so a share folds to what the whole would
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import assert_never
 
@@ -19,7 +19,7 @@ from engine.state.node_image import NodeImage
 from engine.state.store import CheckpointImage, Entry, Loaded, Row
 from engine.state.store_errors import StoreDamaged
 from engine.state.store_lmdb import LmdbStore
-from wal import Finding, LogDamaged, Owner, SegmentInfo, begins, read
+from wal import Block, Finding, LogDamaged, Owner, SegmentInfo, begins, read
 from wal import records as r
 from wal.ids import Fragment, Namespace, TxId
 
@@ -92,8 +92,19 @@ class Share:
 class LogSince:
     """The log since the checkpoint, one share of it, as `recover` replays it; and what its blocks say about time."""
 
-    def __init__(self, path: Path, share: Share, owner: Owner, *, tolerant: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        share: Share,
+        owner: Owner,
+        *,
+        tolerant: bool = False,
+        hear: Callable[[Block], None] = lambda _: None,
+    ) -> None:
         self.share = share
+        self.passed_over: list[Finding] = []  # what is wrong, and costs nothing that is read here
+        self.ended_ms = 0  # the time of the last block, whatever the checkpoint holds
+        self._hear = hear
         self.begins = 1
         self.damage: Finding | None = None
         self.began = 0
@@ -122,6 +133,7 @@ class LogSince:
                             f"after LSN {self.lsn} the log goes on with LSN {block.first_lsn}: "
                             f"the records between are not there"
                         )
+                    self._hear(block)
                     self.lsn = block.last_lsn
                     self.first_ms = self.first_ms or block.time_ms
                     self.time_ms = max(self.time_ms, block.time_ms)
@@ -137,8 +149,12 @@ class LogSince:
                 doubted = error.lsn
                 time.sleep(DOUBT_SECONDS)
 
-    def _passed(self, info: SegmentInfo) -> None:
-        self.reaches = max(self.reaches, info.last_lsn)
+    def _passed(self, found: SegmentInfo | Finding) -> None:
+        if isinstance(found, Finding):
+            self.passed_over.append(found)
+            return
+        self.reaches = max(self.reaches, found.last_lsn)
+        self.ended_ms = max(self.ended_ms, found.last_time_ms)
 
     def _noted(self, record: r.Record, time_ms: int) -> r.Record | None:
         mine = self.share.of(record)

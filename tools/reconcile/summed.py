@@ -22,6 +22,8 @@ class Summed(msgspec.Struct, frozen=True, array_like=True):
     aborted: list[TxId] = []
 
 
+_COMMITTED = {COMMITTED}
+
 NOTHING = Summed(b"nothing")
 """Of a copy that has no trace of the partition."""
 
@@ -36,7 +38,9 @@ def summed_up(state: State) -> dict[int, Summed]:
 
 def _summed(state: State, number: int, namespaces: list[Namespace]) -> Summed:
     partition = state.partitions.get(number) or PartitionView()
-    said: list[object] = [partition.epoch, sorted(partition.results.items())]
+    results = partition.results
+    aborted = [tx for tx, outcome in results.items() if outcome != COMMITTED] if set(results.values()) - _COMMITTED else []
+    said: list[object] = [partition.epoch, sorted(results), sorted(aborted)]
     for namespace in namespaces:
         view = state.fragments[namespace, number]
         contents = state.contents((namespace, number)) if _plain(view) else None
@@ -46,7 +50,6 @@ def _summed(state: State, number: int, namespaces: list[Namespace]) -> Summed:
         said.append((namespace, lwm, view.epochs, view.digests[lwm], contents))
     if partition.prepared:
         return Summed()
-    aborted = [tx for tx, outcome in partition.results.items() if outcome != COMMITTED]
     return Summed(xxh3_128_digest(msgspec.msgpack.encode(said)), namespaces, aborted)
 
 

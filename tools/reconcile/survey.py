@@ -102,7 +102,11 @@ def survey(look: Look) -> Survey:
     path, brief = look.path, look.level is Level.DIGEST
     try:
         try:
-            state = read_directory(here(path), namespaces=None if brief else (DECISIONS,), tolerant=True)
+            heard = Reading()
+            if brief:
+                state = read_directory(here(path), tolerant=True, hear=heard.take)
+            else:
+                state = read_directory(here(path), namespaces=(DECISIONS,), tolerant=True)
         except DoesNotFold:
             if not brief:
                 raise
@@ -140,6 +144,12 @@ def survey(look: Look) -> Survey:
                 weights=_by_partition(weights),
                 splits={n: state.split_keys(n, SPLITS) for n, w in sorted(weights.items()) if w > heavy and not brief},
             )
+            if brief:  # the fold has read all that is wanted of the log
+                heard.ended_ms = state.log_ended_ms
+                for finding in state.log_passed_over:
+                    if finding.damage:
+                        heard.lose(finding)
+                return with_log(found, heard.told())
             begin = max(1, state.checkpoint_lsn) if look.level is Level.DIGEST else 1
             return with_log(found, read_log(log_of(found, begin))) if look.log else found
     except UsageError as error:
