@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import CorruptionError, UsageError
-from engine.offline.directory import check_pages, read_directory
+from engine.offline.directory import State, check_pages, read_directory
 from engine.offline.live import is_live
 from engine.offline.refusals import DoesNotFold
 from engine.state.identity import read_identity
@@ -99,63 +99,66 @@ def surveys_of(run: Callable[..., list[Any]], looks: Sequence[Look]) -> list[Sur
 @uncollected
 def survey(look: Look) -> Survey:
     """A first look at one directory; what is wrong with it is part of the answer."""
-    path, brief = look.path, look.level is Level.DIGEST
     try:
-        try:
-            heard = Reading()
-            if brief:
-                state = read_directory(here(path), tolerant=True, hear=heard.take)
-            else:
-                state = read_directory(here(path), namespaces=(DECISIONS,), tolerant=True)
-        except DoesNotFold:
-            if not brief:
-                raise
-            brief, state = False, read_directory(here(path), namespaces=(DECISIONS,), tolerant=True)
-        with state:
-            live = is_live(here(path))
-            decisions = [
-                (name[1], tx, entry.value)
-                for name in sorted(state.fragments)
-                if name[0] == DECISIONS
-                for tx, entry in state.rows(name, lambda _key, _what: None)  # told where the fragment is compared
-                if entry.value
-            ]
-            found = Survey(
-                path=path,
-                node=state.identity.node,
-                cluster=state.identity.cluster,
-                allocation=state.identity.allocation,
-                topology=state.topology,
-                checkpoint_lsn=state.checkpoint_lsn,
-                lsn=state.lsn,
-                time_ms=state.time_ms,
-                decisions=decisions,
-                prepared=[(n, tx) for n, view in sorted(state.partitions.items()) for tx in sorted(view.prepared)],
-                live=live,
-                now_ms=time.time_ns() // 1_000_000 if live else 0,
-                damage=str(state.damage) if state.damage is not None else "",
-                summed=summed_up(state) if brief else {},
-                segments=parts(here(path) / "wal"),
-            )
-            weights = {n: view.counter.lwm for n, view in state.fragments.items()} if brief else state.weights()
-            heavy = -(-sum(weights.values()) // shares_of(sum(weights.values()), look.shares))
-            found = msgspec.structs.replace(
-                found,
-                weights=_by_partition(weights),
-                splits={n: state.split_keys(n, SPLITS) for n, w in sorted(weights.items()) if w > heavy and not brief},
-            )
-            if brief:  # the fold has read all that is wanted of the log
-                heard.ended_ms = state.log_ended_ms
-                for finding in state.log_passed_over:
-                    if finding.damage:
-                        heard.lose(finding)
-                return with_log(found, heard.told())
+        if look.level is Level.DIGEST:
+            try:
+                return _by_digest(look)
+            except DoesNotFold:
+                pass  # some partition does not; who compares them finds out which
+        with read_directory(here(look.path), namespaces=(DECISIONS,), tolerant=True) as state:
+            found = _looked_at(look, state, state.weights())
             begin = max(1, state.checkpoint_lsn) if look.level is Level.DIGEST else 1
             return with_log(found, read_log(log_of(found, begin))) if look.log else found
     except UsageError as error:
-        return Survey(path=path, usage=str(error))
+        return Survey(path=look.path, usage=str(error))
     except CorruptionError as error:
-        return unusable(path, str(error))
+        return unusable(look.path, str(error))
+
+
+def _by_digest(look: Look) -> Survey:
+    """The whole directory is folded, and summed up; the fold reads all that is wanted of the log. Raises as it does."""
+    heard = Reading()
+    with read_directory(here(look.path), tolerant=True, hear=heard.take) as state:
+        found = _looked_at(look, state, {name: view.counter.lwm for name, view in state.fragments.items()})
+        heard.ended_ms = state.log_ended_ms
+        for finding in state.log_passed_over:
+            if finding.damage:
+                heard.lose(finding)
+        return with_log(msgspec.structs.replace(found, summed=summed_up(state)), heard.told())
+
+
+def _looked_at(look: Look, state: State, weights: Mapping[Fragment, int]) -> Survey:
+    """What a directory says, beside its log."""
+    live = is_live(state.path)
+    heavy = -(-sum(weights.values()) // shares_of(sum(weights.values()), look.shares))
+    return Survey(
+        path=look.path,
+        node=state.identity.node,
+        cluster=state.identity.cluster,
+        allocation=state.identity.allocation,
+        topology=state.topology,
+        checkpoint_lsn=state.checkpoint_lsn,
+        lsn=state.lsn,
+        time_ms=state.time_ms,
+        decisions=[
+            (name[1], tx, entry.value)
+            for name in sorted(state.fragments)
+            if name[0] == DECISIONS
+            for tx, entry in state.rows(name, lambda _key, _what: None)  # told where the fragment is compared
+            if entry.value
+        ],
+        prepared=[(n, tx) for n, view in sorted(state.partitions.items()) for tx in sorted(view.prepared)],
+        live=live,
+        now_ms=time.time_ns() // 1_000_000 if live else 0,
+        damage=str(state.damage) if state.damage is not None else "",
+        segments=parts(state.path / "wal"),
+        weights=_by_partition(weights),
+        splits={
+            name: state.split_keys(name, SPLITS)
+            for name, weight in sorted(weights.items())
+            if weight > heavy and look.level is Level.ROWS
+        },
+    )
 
 
 def shares_of(weight: int, shares: int) -> int:
