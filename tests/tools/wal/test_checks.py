@@ -11,7 +11,7 @@ from tests.support.directories import copies, flip
 from tests.support.reconciled import DAMAGES, fragment_of
 from tests.wal.logs import filled, update
 from tests.wal.test_reader import footer_of, tell
-from wal import list_segments
+from wal import Block, inspect, list_segments
 
 # Verify.
 
@@ -64,10 +64,11 @@ def test_a_torn_tail_is_no_damage_and_nobody_knows_from_here_whether_it_was_prom
 ) -> None:
     (directory,) = copies(left[:1], tmp_path)
     segment = directory / "wal" / list_segments(directory / "wal")[0].name
-    data = bytearray(segment.read_bytes())
-    end = len(bytes(data).rstrip(b"\0"))
-    data[end : end + 3] = b"\x01\x02\x03"
-    segment.write_bytes(data)
+    whole = segment.read_bytes()
+    blocks = [block for block in inspect(directory / "wal") if isinstance(block, Block)]
+    (last,) = (block for block in blocks if b"\xc4\x02b2" in whole[block.offset : block.offset + block.bytes])
+    torn = last.offset + last.bytes // 2  # of the last write, and what came to the log behind it, if anything did
+    segment.write_bytes(whole[:torn] + bytes(len(whole) - torn))
     result = wal("verify", directory)
     assert result.exit_code == 4
     assert ": torn segment=" in result.stdout
@@ -76,10 +77,8 @@ def test_a_torn_tail_is_no_damage_and_nobody_knows_from_here_whether_it_was_prom
     assert asked.exit_code == 4
     assert ": owes bank/14 counters=1..1: n2 has what is missing here; it may have been acknowledged" in asked.stdout
 
-    data[end : end + 3] = bytes(3)
-    begun = -(-end // 8) * 8
-    data[begun : begun + 3] = b"\x01\x02\x03"  # of a block that nobody was told of
-    segment.write_bytes(data)
+    begun = blocks[-1].offset + blocks[-1].bytes
+    segment.write_bytes(whole[:begun] + b"\x01\x02\x03" + whole[begun + 3 :])  # of a block that nobody was told of
     assert wal("verify", directory).exit_code == 4
     asked = wal("verify", "--against", directory, *left[1:])
     assert asked.exit_code == 0, asked.stdout
