@@ -202,7 +202,18 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
                 return new
 
     def scan(
-        self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
+        self,
+        *,
+        prefix: K | None = None,
+        start: K | None = None,
+        end: K | None = None,
+        limit: int | None = None,
+        skip_locked: bool = False,
     ) -> Iterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes."""
-        return iterate(self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit))
+        """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes.
+
+        `skip_locked`: rows that nobody else has locked, the first ones if they are free; nobody else gets them now.
+        """
+        return iterate(
+            self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit, skip_locked=skip_locked)
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Generic, TypeVar, overload
 
+from engine.client.claims import CANDIDATES, claimed
 from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.client.here import OfThisProcess
 from engine.client.namespace import Namespace
@@ -233,12 +234,26 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         await self._raw.put_many(self.name, writes)
 
     async def scan(
-        self, *, prefix: K | None = None, start: K | None = None, end: K | None = None, limit: int | None = None
+        self,
+        *,
+        prefix: K | None = None,
+        start: K | None = None,
+        end: K | None = None,
+        limit: int | None = None,
+        skip_locked: bool = False,
     ) -> AsyncIterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes."""
+        """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes.
+
+        `skip_locked`: rows that nobody else has locked, the first ones if they are free; nobody else gets them now.
+        """
         low, high = range_of(self.codec, prefix, start, end)
         most = limit_of(limit)
         gone = sum(value is None for value in self._raw.own(self.name, low, high).values()) if most is not None else 0
-        pages = self._namespace.pages(low, high, most and most + gone, marked=self._raw.serializable)
-        for key, value in await self._raw.scan(pages, low, high, most):
+        if skip_locked:
+            pages = self._namespace.pages(low, high, most and most + gone + CANDIDATES)
+            rows = await claimed(self._raw, pages, low, high, most)
+        else:
+            pages = self._namespace.pages(low, high, most and most + gone, marked=self._raw.serializable)
+            rows = await self._raw.scan(pages, low, high, most)
+        for key, value in rows:
             yield self.codec.decode_key(key), self.codec.decode(value)

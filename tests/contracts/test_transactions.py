@@ -537,6 +537,30 @@ def test_a_label_is_a_short_text(db: engine.Database, label: str, says: str) -> 
         db.transaction(label=label)
 
 
+def test_many_claim_from_one_range_and_each_row_is_claimed_once(db: engine.Database, fresh: Callable[[], str]) -> None:
+    jobs = db.namespace(fresh(), codec="str")
+    names = [f"job-{n:03d}" for n in range(40)]
+    jobs.put_many(dict.fromkeys(names, "to do"))
+    first, second = db.transaction(), db.transaction(isolation="SERIALIZABLE")
+    mine = first.namespace(jobs)
+    assert [key for key, _ in mine.scan(limit=2, skip_locked=True)] == names[:2], "the first ones, where they are free"
+    mine.delete(names[0])
+    mine.put("job-", "its own")
+    assert [key for key, _ in mine.scan(limit=2, skip_locked=True)] == ["job-", names[1]], "with what it has written"
+    others = [key for key, _ in second.namespace(jobs).scan(limit=3, skip_locked=True)]
+    assert len(others) == 3
+    assert not {*names[:2], "job-"} & set(others), "what another one has claimed is left out"
+    rest = [key for key, _ in second.namespace(jobs).scan(skip_locked=True)]
+    assert rest == names[2:], "without a limit, all that is free"
+    with db.transaction() as third:
+        assert list(third.namespace(jobs).scan(limit=1, skip_locked=True)) == []
+    first.commit()
+    second.commit()
+    assert [key for key, _ in jobs.scan()] == ["job-", *names[1:]]
+    with db.transaction(concurrency="OPTIMISTIC") as tx, pytest.raises(engine.UsageError, match="claims nothing"):
+        list(tx.namespace(jobs).scan(limit=1, skip_locked=True))
+
+
 def test_who_does_not_wait_is_told_at_once(db: engine.Database, fresh: Callable[[], str]) -> None:
     jobs = db.namespace(fresh(), codec="str")
     jobs.put_many({"a": "1", "b": "2"})

@@ -25,7 +25,7 @@ import uvloop
 from rich.console import Console
 
 from engine.errors import UsageError
-from tools.bench.cluster import blocked, puts, transactions, year
+from tools.bench.cluster import blocked, crossing, puts, queue, reads_of_one, transactions, year
 from tools.bench.embedded import embedded_batches, embedded_puts, scans
 from tools.bench.figures import Measured, Setting, machine
 from tools.bench.log import archives, history, log_parts, replay
@@ -48,6 +48,9 @@ FIGURES: dict[str, Measure] = {
     "puts-1024": partial(puts, clients=1_024, goal=15_000),
     "transactions-64": partial(transactions, clients=64, goal=1_500),
     "snapshot": partial(snapshot_scan, writers=64, goal=150_000, kept_goal=0.8),
+    "reads-of-one-64": partial(reads_of_one, clients=64, goal=0.9),
+    "crossing-64": partial(crossing, clients=64, keys=8, goal=1_000),
+    "queue-64": partial(queue, clients=64, goal=2_000),
     "sustained": partial(sustained, goal=2.0),
     "load": partial(year, keys_goal=30_000, memory_goal=300),
     "blocked": partial(blocked, goal=2.0),

@@ -30,6 +30,11 @@ BEATS_AFTER = 100
 LOAD_BESIDE = 16
 PATIENCE_SECONDS = 120.0
 
+QUEUED_PER_SECOND = 500
+"""So many jobs lie in the queue for each second that is measured."""
+
+Rate = tuple[float, float]
+"""So many a second, at so much processor time of the nodes each, in us."""
 Operation = Callable[[aio.Namespace[bytes, bytes], int], Awaitable[None]]
 """Does the operation with a number of its own."""
 
@@ -70,6 +75,141 @@ async def transactions(setting: Setting, figure: str, clients: int, goal: float)
 
     what = f"two-partition transactions, {clients:,} clients"
     return [await _rate(setting, figure, clients, transact, updates=2, what=what, unit="tx/s", goal=goal)]
+
+
+async def reads_of_one(setting: Setting, figure: str, clients: int, goal: float) -> list[Measured]:
+    """Transactions that only read one key, which is the same for all, beside such that read a key each."""
+    async with three_nodes(setting, figure) as (cluster, database):
+        namespace = database.namespace(NAMESPACE)
+        await namespace.put_many({b"key-%d" % number: b"v" for number in range(clients)})
+        rates: dict[str, list[Rate]] = {"apart": [], "one": []}
+        reads = 0
+        for _ in range(2):  # turn about, since the machine has moods
+            for which, found in rates.items():
+
+                async def read(namespace: aio.Namespace[bytes, bytes], number: int, which: str = which) -> None:
+                    async with namespace.database.transaction() as tx:
+                        await tx.namespace(namespace).get(b"key-%d" % (number % clients if which == "apart" else 0))
+
+                setting.say(f"{figure}: {clients} clients, {which}")
+                before, began = _processor_seconds(cluster), time.perf_counter()
+                done = await _drive(namespace, clients, read, setting.seconds / 2)
+                reads, seconds = reads + done, time.perf_counter() - began
+                found.append((per_second(done, seconds), 1e6 * (_processor_seconds(cluster) - before) / done))
+        (apart, apart_us), (one, one_us) = (
+            (sum(rate for rate, _ in found) / len(found), sum(us for _, us in found) / len(found))
+            for found in rates.values()
+        )
+        parts = {"keys apart, tx/s": round(apart, 1), "one key, tx/s": round(one, 1)}
+        parts |= {"node processor us each, apart": round(apart_us, 1), "one": round(one_us, 1)}
+        what = f"transactions that read one common key, as a part of those that read keys apart, {clients} clients"
+        return [
+            Measured(
+                figure=figure,
+                what=what,
+                value=round(one / apart, 3),
+                unit="of apart",
+                goal=goal,
+                counted=reads,
+                seconds=2 * setting.seconds,
+                parts=parts,
+            )
+        ]
+
+
+async def crossing(setting: Setting, figure: str, clients: int, keys: int, goal: float) -> list[Measured]:
+    """Transactions that move something between two of a few keys, in whatever order; what there is stays the same."""
+    async with three_nodes(setting, figure) as (_, database):
+        namespace = database.namespace(NAMESPACE, codec=int)
+        names = [f"key-{number}" for number in range(keys)]
+        await namespace.put_many(dict.fromkeys(names, 0))
+        attempts, longest, pairs = itertools.count(), 0.0, list(itertools.permutations(names, 2))
+
+        async def cross(_: aio.Namespace[bytes, bytes], number: int) -> None:
+            nonlocal longest
+            source, target = pairs[17 * number % len(pairs)]
+
+            async def move(tx: aio.Transaction) -> None:
+                next(attempts)
+                inside = tx.namespace(namespace)
+                for name, more in ((source, -1), (target, 1)):
+                    await inside.put(name, (await inside.get_for_update(name, 0)) + more)
+
+            began = time.perf_counter()
+            await database.run(move, attempts=1_000, lock_timeout=60.0, timeout=60.0)
+            longest = max(longest, time.perf_counter() - began)
+
+        setting.say(f"{figure}: {clients} clients, {keys} keys")
+        began = time.perf_counter()
+        done = await _drive(database.namespace(NAMESPACE), clients, cross, setting.seconds)
+        seconds = time.perf_counter() - began
+        count_is("the sum over all keys", sum([await namespace.get(name, 0) for name in names]), 0)
+        parts = {"attempts each": round(next(attempts) / done, 2), "longest s": round(longest, 2)}
+        what = f"transactions of two of {keys} keys in any order, {clients} clients"
+        return [
+            Measured(
+                figure=figure,
+                what=what,
+                value=per_second(done, seconds),
+                unit="tx/s",
+                goal=goal,
+                counted=done,
+                seconds=round(seconds, 3),
+                parts=parts,
+            )
+        ]
+
+
+async def queue(setting: Setting, figure: str, clients: int, goal: float) -> list[Measured]:
+    """Jobs that are claimed, moved and finished, each in two transactions; the rate of the last half beside the first's."""
+    async with three_nodes(setting, figure) as (_, database):
+        waiting, claimed = database.namespace("waiting"), database.namespace("claimed")
+        jobs = max(clients * 4, int(setting.seconds * QUEUED_PER_SECOND))
+        await waiting.put_many({b"job-%08d" % number: b"v" for number in range(jobs)})
+
+        async def claim(tx: aio.Transaction) -> bytes | None:
+            async for key, job in tx.namespace(waiting).scan(limit=1, skip_locked=True):
+                await tx.namespace(waiting).delete(key)
+                await tx.namespace(claimed).put(key, job)
+                return key
+            return None
+
+        ended: list[float] = []
+
+        async def work(_: aio.Namespace[bytes, bytes], number: int) -> None:
+            key = await database.run(claim, attempts=100)
+            if key is None:
+                await asyncio.sleep(0.01)
+                return
+
+            async def finish(tx: aio.Transaction) -> None:
+                await tx.namespace(claimed).delete(key)
+
+            await database.run(finish, attempts=100)
+            ended.append(time.perf_counter())
+
+        setting.say(f"{figure}: {clients} workers, {jobs} jobs")
+        began = time.perf_counter()
+        await _drive(waiting, clients, work, setting.seconds)
+        left = sum([1 async for _ in waiting.scan()]) + sum([1 async for _ in claimed.scan()])
+        count_is("jobs that are done or left", len(ended) + left, jobs)
+        half = len(ended) // 2
+        first, last = per_second(half, ended[half] - began), per_second(len(ended) - half, ended[-1] - ended[half])
+        parts = {"first half, jobs/s": first, "last half, jobs/s": last}
+        rate = per_second(len(ended), ended[-1] - began)
+        what = f"jobs claimed, moved and finished, {clients} workers"
+        return [
+            Measured(
+                figure=figure,
+                what=what,
+                value=rate,
+                unit="jobs/s",
+                goal=goal,
+                counted=len(ended),
+                seconds=round(ended[-1] - began, 3),
+                parts=parts,
+            )
+        ]
 
 
 def _two_partitions(database: aio.Database, number: int) -> tuple[bytes, bytes]:
