@@ -92,10 +92,10 @@ async def reads_of_one(setting: Setting, figure: str, clients: int, goal: float)
                         await tx.namespace(namespace).get(b"key-%d" % (number % clients if which == "apart" else 0))
 
                 setting.say(f"{figure}: {clients} clients, {which}")
-                before, began = _processor_seconds(cluster), time.perf_counter()
+                before, began = processor_seconds(cluster), time.perf_counter()
                 done = await _drive(namespace, clients, read, setting.seconds / 2)
                 reads, seconds = reads + done, time.perf_counter() - began
-                found.append((per_second(done, seconds), 1e6 * (_processor_seconds(cluster) - before) / done))
+                found.append((per_second(done, seconds), 1e6 * (processor_seconds(cluster) - before) / done))
         (apart, apart_us), (one, one_us) = (
             (sum(rate for rate, _ in found) / len(found), sum(us for _, us in found) / len(found))
             for found in rates.values()
