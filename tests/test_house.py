@@ -42,6 +42,7 @@ DOING = {
     "engine.client": {
         "admin",
         "blocking",
+        "claims",
         "blocking_snapshots",
         "snapshots",
         "codecs",
