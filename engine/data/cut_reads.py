@@ -1,7 +1,7 @@
 """Reads at a cut of the whole database, at the primary of what is read.
 
-What a partition holds at a cut does not change any more, once all that was under way when its primary entered the era is
-over: that is waited for. Whether this node is still primary need not be asked, as it must for a read of what is there now:
+What a partition holds at a cut does not change any more, once all that was prepared when its primary entered the era has
+its outcome: that is waited for. Whether this node is still primary need not be asked, as for a read of what is there now:
 it was when the cut was taken, and what came before the cut has come to be here; or, where the next primary is to end it, is
 waited for in vain, until this node knows of that one and says that the snapshot is lost.
 """

@@ -1,10 +1,10 @@
 """Eras: on which side of a cut of the whole database each thing that is decided lies. The part of every member.
 
-Every node has an era, which only grows. A write in one partition is of the era that its primary had when it issued it; a
+Every node has an era, which only grows. A write in one partition is of the era that its primary has when it counts; a
 transaction in several, of the greatest era of its votes. Whoever hears of a greater era enters it. The cut e is all that is
 of an era before e, and reading at it is reading the newest versions of such an era.
 
-Entering an era means three things, all at once. What is under way is noted: nothing else can still come to be of an era
+Entering an era means three things, all at once. What is prepared is noted: nothing else can still come to be of an era
 before this one. What is overwritten from now on is kept (a lease). And the answers to clients are held, until all members
 are known to have entered it (`engine.data.rounds`): so nobody has been told of anything of the new era when something can
 still happen in the old one, and the cut lies at one moment. `docs/cut.md` is the whole argument.
@@ -15,7 +15,6 @@ Nothing of this is on disk, or on other copies. A lease of a partition ends with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import assert_never, get_args
 
 from engine.data.kept import Kept, Rows
@@ -27,7 +26,7 @@ from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
-from rebalance.ports import MS, Operation, may_act
+from rebalance.ports import MS, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.ids import DECISIONS, NO_ERA, Era, NodeId, TxId
@@ -50,7 +49,7 @@ class Lease:
         self.released = False  # this one did not
         self.until = 0
         self.holders: dict[bytes, None] = {}
-        self.open: dict[int, dict[object, None]] = {}
+        self.open: dict[int, dict[TxId, None]] = {}
         self.lost: dict[int, None] = {}
         self.waiting: dict[int, list[Callable[[], None]]] = {}
         self.scans: dict[object, Scanning] = {}  # that have more rows, and may be gone on with
@@ -68,10 +67,8 @@ class Cuts(Rule):
         self.kept = Kept(core.replica.store.get)
         self.leases: dict[Era, Lease] = {}
         self.dropped = NO_ERA  # the last cut that was given up for its size
-        self.under_way: Callable[[], Iterable[Operation]] = tuple  # what was issued here and does not count yet
         self.in_doubt: Callable[[], Iterable[tuple[TxId, int]]] = tuple  # what is prepared where this node leads
         self._promoting: dict[int, None] = {}  # partitions that this node is named primary of, and does not serve yet
-        self._watched: dict[Operation, list[Lease]] = {}
         self._withheld_until: int | None = None
         core.replica.kept = self.kept
 
@@ -89,9 +86,6 @@ class Cuts(Rule):
         for lease in [lease for lease in self.leases.values() if not lease.sealed]:
             self._end(lease)  # its round was given up, or would find now that it is
         lease = self.leases[era] = Lease(era)
-        for operation in self.under_way():
-            lease.open.setdefault(operation.partition, {})[operation] = None
-            self._watch(operation, lease)
         for tx, number in self.in_doubt():
             lease.open.setdefault(number, {})[tx] = None
         core.work += len(lease.open) // 4
@@ -101,23 +95,9 @@ class Cuts(Rule):
         lease.until = core.now + 2 * WITHHELD_MS * MS
         self.alarm.by(self._withheld_until)
 
-    def _watch(self, operation: Operation, lease: Lease) -> None:
-        leases = self._watched.get(operation)
-        if leases is None:
-            leases = self._watched[operation] = []
-            operation.counted = partial(self._over, operation, operation.counted)
-            operation.abandoned = partial(self._over, operation, operation.abandoned)
-        leases.append(lease)
-
-    def _over(self, operation: Operation, then: Callable[[], None]) -> None:
-        """Something that was issued before a cut counts now, or never will from here."""
-        then()
-        for lease in self._watched.pop(operation):
-            self._close(lease, operation.partition, operation)
-
-    def _close(self, lease: Lease, number: int, what: object) -> None:
+    def _close(self, lease: Lease, number: int, tx: TxId) -> None:
         left = lease.open.get(number, {})
-        left.pop(what, None)
+        left.pop(tx, None)
         if not left:
             lease.open.pop(number, None)
             for go_on in lease.waiting.pop(number, ()):

@@ -12,7 +12,7 @@ that is forgotten some day. When the topology changes, what does not count yet i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
@@ -243,15 +243,9 @@ class Replication(Rule):
 
     def open_records(self) -> list[r.Record]:
         """What is logged here and does not count yet, oldest first: a checkpoint must carry it along."""
-        return [record for operation in self.open_operations() for record in operation.records]
-
-    def open_operations(self) -> Iterator[Operation]:
-        """What was issued here and does not count yet."""
-        for batch in self._batches.values():
-            if not batch.counts:
-                yield from batch.operations
-        for operations in self._turn.values():
-            yield from operations
+        found = [record for b in self._batches.values() if not b.counts for record in b.records]
+        found.extend(record for operations in self._turn.values() for o in operations for record in o.records)
+        return found
 
     def switch(self, _: NewMap) -> None:
         """A new topology: what does not count yet goes to its copies, or is abandoned."""

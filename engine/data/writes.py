@@ -30,7 +30,7 @@ from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, Operation, leads, may_act
 from wal import records as r
-from wal.ids import DECISIONS, NAME, Era, Namespace, TxId, partition_of, partitions_of
+from wal.ids import DECISIONS, NAME, Namespace, TxId, partition_of, partitions_of
 from wal.probe import probe
 
 PIECE_WORK = 1_000
@@ -56,11 +56,10 @@ class _Part:
     `locked`: its keys are pinned in the name of its id; else they are pending.
     """
 
-    __slots__ = ("era", "jobs", "locked", "write")
+    __slots__ = ("jobs", "locked", "write")
 
-    def __init__(self, write: r.Write, era: Era, *, locked: bool) -> None:
+    def __init__(self, write: r.Write, *, locked: bool) -> None:
         self.write = write
-        self.era = era
         self.locked = locked
         self.jobs: list[_Job] = []
 
@@ -86,7 +85,7 @@ class Writes:
         """Durable on every in-sync copy: apply, unlock, answer."""
         core, cuts = self.core, self.cuts
         if cuts.leases:
-            cuts.keep(part.write, part.era)
+            cuts.keep(part.write, core.era)
         core.replica.apply_write(part.write)
         self._release(part)
         reply, version = self.desk.reply, core.version_number
@@ -322,7 +321,7 @@ class Writes:
             tx=tx,
             answer=answer,
         )
-        part = self.under_way[(tx, local.number)] = _Part(write, core.era, locked=locked)
+        part = self.under_way[(tx, local.number)] = _Part(write, locked=locked)
         part.jobs.append(job)
         job.left += 1
         records: list[r.Record] = []

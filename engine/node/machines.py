@@ -134,7 +134,6 @@ class Machines:
             compare=self.demander.settling.on_compare,
             hear=self.cuts.hear,
         )
-        self.cuts.under_way = self.replication.open_operations
         self.supply = SupplySide(core, self.replication, regroup=self._group)
         self.stability = Stability(core, self.replication)
         self.promotion = Promotion(core, self.replication, activated=self._activated)

@@ -14,7 +14,7 @@ from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
 from wal import records as r
-from wal.ids import NO_ERA, Era, TxId, partition_of
+from wal.ids import NO_ERA, TxId, partition_of
 
 SPLIT_AT_ONCE = 1_000
 """Of what a transaction touches, so much is put into parts before a turn may end."""
@@ -60,13 +60,10 @@ class Transaction:
 class OnePhase:
     """A transaction of one partition: one record is prepare and commit."""
 
-    __slots__ = ("asked", "era", "owner", "tx", "writes")
+    __slots__ = ("asked", "owner", "tx", "writes")
 
-    def __init__(
-        self, tx: TxId, owner: TxId, era: Era, writes: list[r.Write], asked: list[tuple[SessionId, int, bool]]
-    ) -> None:
+    def __init__(self, tx: TxId, owner: TxId, writes: list[r.Write], asked: list[tuple[SessionId, int, bool]]) -> None:
         self.tx = tx
-        self.era = era
         self.owner = owner
         self.writes = writes
         self.asked = asked  # as of a transaction

@@ -66,7 +66,7 @@ class Deciding(Rule):
             return
         participant.locks.pin(owner, keys, read, in_doubt=False)
         writes = reserved(core, part, local, tx)
-        alone = self.one_phase[tx] = OnePhase(tx, owner, core.era, writes, transaction.asked)
+        alone = self.one_phase[tx] = OnePhase(tx, owner, writes, transaction.asked)
         update = r.Update(writes)
         records: list[r.Record] = [update]
         if transaction.origin is not None:
@@ -77,7 +77,7 @@ class Deciding(Rule):
 
     def _alone_counted(self, alone: OnePhase) -> None:
         for write in alone.writes:
-            self.writes.cuts.keep(write, alone.era)
+            self.writes.cuts.keep(write, self.core.era)
             self.core.replica.apply_write(write)
         self.one_phase.pop(alone.tx, None)
         self.participant.locks.release(alone.owner)

@@ -162,6 +162,15 @@ def test_a_transaction_refuses_what_it_cannot_do(db: engine.Database, method: st
         transaction.rollback()
 
 
+@pytest.mark.parametrize("codec", ["bytes", "json"])
+@pytest.mark.parametrize("method", public(engine.api.SnapshotNamespace))
+@given(data=st.data())
+@PROFILE
+def test_a_snapshot_refuses_what_it_cannot_do(db: engine.Database, method: str, codec: Any, data: st.DataObject) -> None:
+    with db.snapshot() as snapshot:
+        attempt(data, method, getattr(snapshot.namespace(f"past-{codec}", codec=codec), method))
+
+
 @given(data=st.data())
 @PROFILE
 def test_a_transactions_namespace_is_looked_at(db: engine.Database, data: st.DataObject) -> None:
@@ -248,7 +257,7 @@ def signed(driven: Driven, of: type, method: str) -> Callable[..., Any]:
 ASYNCHRONOUS = [(of, name) for of in (aio.Namespace, aio.Database) for name in public(of) if not name.startswith("_")]
 
 
-@pytest.mark.parametrize(("of", "method"), [pair for pair in ASYNCHRONOUS if pair[1] not in {"run", "did_commit"}])
+@pytest.mark.parametrize(("of", "method"), [pair for pair in ASYNCHRONOUS if pair[1] not in {"run", "read", "did_commit"}])
 @given(data=st.data())
 @FEW
 def test_the_asynchronous_form_refuses_what_it_cannot_do(
@@ -269,11 +278,12 @@ def test_an_asynchronous_transaction_refuses_what_it_cannot_do(native: Driven, m
         transaction.rollback()
 
 
+@pytest.mark.parametrize("method", ["run", "read"])
 @given(function=VALUES, attempts=VALUES)
 @FEW
-def test_an_asynchronous_run_refuses_what_it_cannot_do(native: Driven, function: Any, attempts: Any) -> None:
+def test_an_asynchronous_run_refuses_what_it_cannot_do(native: Driven, method: str, function: Any, attempts: Any) -> None:
     with pytest.raises(engine.UsageError):
-        native._loop.run(native._native.run(function, attempts=attempts))
+        native._loop.run(getattr(native._native, method)(function, attempts=attempts))
 
 
 # Clusters for an application's tests.

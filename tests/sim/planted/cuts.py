@@ -11,7 +11,7 @@ from engine.messages import Finish
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace
 from wal import records as r
-from wal.ids import NO_ERA, Era, NodeId
+from wal.ids import NO_ERA, Era, Fragment, NodeId
 
 CUTS = Faults()
 
@@ -35,9 +35,21 @@ def answers_are_given_while_an_era_is_entered(machine: Machine) -> None:
 
 
 @CUTS.fault("11")
-def what_does_not_count_yet_is_not_noted(machine: Machine) -> None:
-    """A cut is read although what was issued before it does not count yet."""
-    replace(_cuts(machine), "under_way", tuple)
+def a_write_is_of_the_era_in_which_it_was_issued(machine: Machine) -> None:
+    """A write that does not count yet when a cut is taken is in it, when it does."""
+    assert machine.node is not None
+    core, issued = machine.node.core, dict[tuple[Fragment, int], Era]()
+
+    def log_unapplied(original: Callable[[r.Record], None], record: r.Record) -> None:
+        if isinstance(record, r.Update):
+            issued.update(((write.fragment, write.start), core.era) for write in record.writes)
+        original(record)
+
+    def keep(original: Callable[[r.Write, Era], None], write: r.Write, era: Era) -> None:
+        original(write, issued.pop((write.fragment, write.start), era))
+
+    around(core, "log_unapplied", log_unapplied)
+    around(_cuts(machine), "keep", keep)
 
 
 @CUTS.fault("11")
