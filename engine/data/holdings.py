@@ -83,22 +83,37 @@ class Holdings:
         """The keys of a partition that are written by transactions that voted and whose outcome is open."""
         return self._doubtful.get(partition, ())
 
-    def pin(self, owner: TxId, keys: Iterable[Key], reads: Iterable[Key] = (), *, in_doubt: bool = True) -> None:
+    def pin(
+        self, owner: TxId, keys: Iterable[Key], reads: Iterable[Key] = (), *, in_doubt: bool = True, found: bool = False
+    ) -> None:
         """Only an outcome releases these keys, and `reads` that were only read: take those that it does not hold yet.
 
         `in_doubt`: it voted, so that what the keys hold that it writes cannot be told before the outcome is known.
+        `found`: so it was by a new primary; what another one that voted has stays with that one.
         """
         for key in keys:
+            if found and self._is_of_another(owner, key, read=False):
+                continue
             self._take(owner, key)
             self._pinned[key] = in_doubt
             if in_doubt:
                 self._doubtful.setdefault(self._place(key[1]), {})[key] = None
         for key in reads:
+            if found and self._is_of_another(owner, key, read=True):
+                continue
             self._take(owner, key, shared=True)
             if self._owner.get(key) == owner:
                 self._pinned.setdefault(key, False)
             else:
                 self._sharing[key][owner] = True
+
+    def _is_of_another(self, owner: TxId, key: Key, *, read: bool) -> bool:
+        """Whether others that voted have a key, so that one that voted cannot have it, too: see `Participant.activated`."""
+        held = self._owner.get(key)
+        if held is not None:
+            return held != owner and key in self._pinned
+        others = self._sharing.get(key, {}) if not read else {}
+        return any(pinned for other, pinned in others.items() if other != owner)
 
     def _is_pinned(self, owner: TxId, key: Key) -> bool:
         return key in self._pinned if self._owner.get(key) == owner else self._sharing.get(key, {}).get(owner, False)

@@ -263,15 +263,23 @@ class Participant(Rule):
         core.send(sender, Inquired(core.fence, message.tx, message.partition, prepared))
 
     def activated(self, local: LocalPartition) -> None:
-        """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt."""
-        for tx, prepare in self.core.replica.partition(local.number).prepared.items():
-            self._pin(self.owner_of.get(tx, tx), prepare)
+        """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt.
+
+        Where an operator went on by force with a copy that lagged, it may have two of one key, and not have heard that the
+        first is over. So the newest comes first, and has what both want; the first may still end either way, at counters
+        that lie below.
+        """
+        prepared = self.core.replica.partition(local.number).prepared
+        for tx, prepare in reversed(prepared.items()):
+            self._pin(self.owner_of.get(tx, tx), prepare, found=True)
+        for tx in prepared:
             self._doubt(tx, local.number, 0)
 
-    def _pin(self, owner: TxId, prepare: r.Prepare) -> None:
+    def _pin(self, owner: TxId, prepare: r.Prepare, *, found: bool = False) -> None:
         """Until the outcome is known nobody else writes what a transaction has read in the partition, and nobody else reads
         what it writes: for whatever it read was so when it voted, wherever its other votes are given."""
-        self.locks.pin(owner, [(write.namespace, key) for write in prepare.writes for key in write.keys], prepare.locks)
+        keys = [(write.namespace, key) for write in prepare.writes for key in write.keys]
+        self.locks.pin(owner, keys, prepare.locks, found=found)
 
     def switch(self, _: NewMap) -> None:
         """A new topology: forget what belongs to partitions of other primaries now."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.messages import Part, PrepareParts
+from engine.messages import Finish, Message, Part, PrepareParts
 from engine.node.node import Node
-from engine.protocol.requests import CommitTx, Done, KeepSessions
+from engine.protocol.requests import CommitTx, Done, Get, KeepSessions, Put, Values
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore, MemoryStore
 from engine.turn.effects import Effects
@@ -35,6 +35,13 @@ def run(node: Node, events: list[Asked | Received]) -> list[Effects]:
     return effects
 
 
+def said(node: Node, message: Message) -> Received:
+    """What the one member of its cluster says to itself, as the life that the map lists."""
+    assert node.core.topology is not None
+    (member,) = node.core.topology.members
+    return Received(member.node, member.allocation, member.incarnation, message)
+
+
 def test_an_ended_transaction_does_not_begin_again_when_its_result_is_forgotten() -> None:
     node = lone_node()
     numbers = [partition_of(key, 2) for key in KEYS]
@@ -50,6 +57,35 @@ def test_an_ended_transaction_does_not_begin_again_when_its_result_is_forgotten(
         assert node.core.replica.partition(number).results.get(tx) is None, "its result is forgotten"
     parts = [Part(n, [("acc", [key], [b"old"])], [], []) for n, key in zip(numbers, KEYS, strict=True)]
     late = PrepareParts(node.core.version, tx, tx, True, parts, sorted(numbers), numbers[0])
-    run(node, [Received("n1", "d1", 0, late)])
+    run(node, [said(node, late)])
     for number in numbers:
         assert not node.core.replica.partition(number).prepared, "a message that came late began it once more"
+
+
+def test_a_copy_that_has_not_heard_of_the_end_of_the_first_leads_with_two_prepared_transactions_of_one_key() -> None:
+    """Both want the key, and the second has it: it was prepared when the first was over. They end in either order."""
+    for order in ((0, 1), (1, 0)):
+        node = lone_node()
+        number, session = partition_of(b"a", 2), b"a session."
+        local, fence = node.core.local[number], node.core.version
+        run(node, [Asked(1, Put(1, tx_of(session, 1), "acc", [b"a"], [b"old"]))])
+        txs = [tx_of(session, 2), tx_of(session, 3)]
+        for start, tx, value in ((1, txs[0], b"first"), (2, txs[1], b"second")):
+            write = r.Write("acc", number, local.epoch, start, [b"a"], [value], tx=tx)
+            node.core.replica.apply(r.Prepare(tx, number, local.epoch, [write], [], [number], number))
+        node.participant.activated(local)
+        assert not answers(run(node, [Asked(1, Get(2, "acc", [b"a"]))])), "what the key holds is not known yet"
+        found: list[object] = []
+        for at in order:
+            found += answers(run(node, [said(node, Finish(fence, txs[at], True, [number], node.core.era))]))
+        found += answers(run(node, []))
+        assert not node.core.replica.partition(number).prepared
+        found += answers(run(node, [Asked(1, Get(3, "acc", [b"a"]))]))
+        assert [reply.values[0][2] for reply in found if isinstance(reply, Values)] == [b"second"] * 2, order
+        done = answers(run(node, [Asked(1, Put(4, tx_of(session, 4), "acc", [b"a"], [b"new"]))]))
+        assert done == [Done(4, version=node.core.version_number)], "nobody has the key any more"
+
+
+def answers(effects: list[Effects]) -> list[object]:
+    """What clients were told."""
+    return [reply for each in effects for _, reply in each.reply]
