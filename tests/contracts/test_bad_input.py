@@ -340,6 +340,7 @@ def test_every_public_name_is_tried() -> None:
         "Entry",
         "Isolation",
         "Namespace",
+        "Snapshot",
         "Transaction",
         "Version",
     }

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import engine
+from tests.support.patience import PATIENCE_SECONDS
 
 Name = Callable[[], str]
 Bytes = engine.Namespace[bytes, bytes]
@@ -54,7 +55,8 @@ def test_money_that_moves_is_all_there_in_each_snapshot(db: engine.Database, fre
             assert found == again
         totals.append(sum(sum(each.values()) for each in found))
         taken += 1
-    thread.join()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
     assert not failures
     assert totals == [2 * len(ACCOUNTS) * BALANCE] * taken
     with db.snapshot() as snapshot:

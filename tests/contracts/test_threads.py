@@ -156,7 +156,7 @@ def _operations(db: aio.Database, ns: aio.Namespace[str, Any]) -> dict[str, Call
         "pessimistic": lambda: transaction(aio.Concurrency.PESSIMISTIC),
         "optimistic": lambda: transaction(aio.Concurrency.OPTIMISTIC),
         "run": run,
-        "status": lambda: db.transaction_status("0" * 32 + "@0"),
+        "status": lambda: db.transaction_status(f"{db.transaction().id}@0"),
     }
 
 

@@ -42,7 +42,7 @@ def namespaces(db: engine.Database) -> None:
     events["ann"] = Account("ann", 3)  # error: index
     events[("ann", 3)] = 3  # error: assignment
     texts.setdefault("k", 3)  # error: arg-type
-    texts.update({"k": 3})  # error: dict-item
+    texts.update({"k": 3})  # error: arg-type
     raw["k"] = b"v"  # error: index
     texts["k"] = 3  # error: assignment
     texts.put(b"k", "v")  # error: arg-type

@@ -25,6 +25,7 @@ class Acknowledged(Oracle):
         self._ledger = ledger
         self._asked: dict[Asked, Request] = {}
         self._kept: dict[TxId, dict[Fragment, list[Fact]]] = {}
+        self._touched: dict[TxId, dict[int, None]] = {}  # the partitions that vote on a transaction
         self._ruined = Ruined()
         self._synced: dict[NodeId, dict[tuple[Fragment, int], None]] = {}
 
@@ -69,6 +70,7 @@ class Acknowledged(Oracle):
         assert newest is not None, "nobody answers before there is a map"
         spans = self._ledger.spans.get(request.tx, {})
         kept = self._kept.setdefault(request.tx, {})
+        self._touched.setdefault(request.tx, {}).update(dict.fromkeys(_voters(request, newest.partitions)))
         for name, keys in _keys(request, newest.partitions).items():
             span = spans.get(name)
             if span is None:
@@ -112,23 +114,33 @@ class Acknowledged(Oracle):
     def finish(self, world: World) -> None:
         """Everything that was acknowledged is part of the history that was continued, if nobody gave it up."""
         for tx, fragments in self._kept.items():
-            for name, facts in fragments.items():
-                if name[1] in self._ledger.given_up:
-                    continue
-                span = self._ledger.spans[tx][name]
-                now = [self._ledger.settled(name, counter) for counter in counters(span)]
-                for was, is_now in zip(facts, now, strict=True):
-                    if is_now is None or is_now[:3] != was[:3]:
-                        raise Violation(
-                            "acknowledged-lost",
-                            f"{tx.hex()} was acknowledged in {fragment_name(name)}; its counters are {now} now",
-                            About(txs=(tx,), fragments=(name,)),
-                        )
+            kept = {name: facts for name, facts in fragments.items() if name[1] not in self._ledger.given_up}
+            gone = [name for name, facts in kept.items() if self._now(tx, name) != [fact[:3] for fact in facts]]
+            if len(gone) == len(kept) and any(number in self._ledger.given_up for number in self._touched[tx]):
+                continue  # a vote was given up with its partition before the decision counted: all of it is undone, or none
+            for name in gone:
+                raise Violation(
+                    "acknowledged-lost",
+                    f"{tx.hex()} was acknowledged in {fragment_name(name)}; its counters are {self._now(tx, name)} now",
+                    About(txs=(tx,), fragments=(name,)),
+                )
+
+    def _now(self, tx: TxId, name: Fragment) -> list[object]:
+        """What stands where a transaction has written in a fragment."""
+        settled = [self._ledger.settled(name, counter) for counter in counters(self._ledger.spans[tx][name])]
+        return [fact[:3] if fact is not None else None for fact in settled]
 
 
 def counters(span: Span) -> Iterable[int]:
     """The counters of a span."""
     return range(span.start + 1, span.start + span.delta + 1)
+
+
+def _voters(request: Put | Swap | CommitTx, partitions: int) -> Iterable[int]:
+    if isinstance(request, CommitTx):
+        yield from (partition_of(key, partitions) for _, keys, _ in request.writes for key in keys)
+        yield from (partition_of(key, partitions) for _, key in request.locks)
+        yield from (partition_of(key, partitions) for _, key, *_ in request.reads)
 
 
 def _keys(request: Put | Swap | CommitTx, partitions: int) -> dict[Fragment, list[bytes]]:
