@@ -22,7 +22,7 @@ from rebalance.contents import Walk
 from rebalance.fragment import FragmentState
 from rebalance.messages import Contents
 from rebalance.partition import LocalPartition
-from rebalance.ports import Node
+from rebalance.ports import WORK_MAX, Node
 from rebalance.telling import no_contents
 from wal import records as r
 from wal.ids import Fragment, Namespace, NodeId
@@ -37,7 +37,11 @@ Told: TypeAlias = Callable[[list[Contents] | None], None]
 
 
 def sum_up(core: Node, partition: int, told: Told) -> None:
-    """Sum up what this node has of a partition at this very moment, and tell, now or in one of the next turns."""
+    """Sum up what this node has of a partition at this very moment, and tell, now or in one of the next turns.
+
+    One batch may ask about a hundred partitions: each is captured at its place among the writes, and summed up when a turn
+    has room for it.
+    """
     fragments = core.replica.partition(partition).fragments
     if any(f.loading or f.suspects or len(f.counter.ranges) > RANGES_MAX for f in fragments.values()):
         told(None)
@@ -49,7 +53,12 @@ def sum_up(core: Node, partition: int, told: Told) -> None:
             probe("contents.unknown")
             continue  # an older version wrote it, and nothing has changed it since: there is nothing to compare with
         walks.append((fragment, list(fragment.counter.ranges), fragment.counter.lwm, walk))
-    _Sum(core, walks, told).go_on()
+    summing = _Sum(core, walks, told)
+    if core.work < WORK_MAX:
+        summing.go_on()
+    else:
+        probe("contents.summed_up_later")
+        core.resume(summing.go_on)
 
 
 class _Sum:

@@ -254,7 +254,7 @@ class Demander(Rule):
                 return
 
     def _take(self, session: _Session, batch: Supply) -> None:
-        self.core.work += 2 * len(batch.transfers) + len(batch.writes) + sum(len(rows.keys) for rows in batch.rows)
+        self.core.work += batch.work
         for number in batch.later:
             session.later[number] = None
             session.awaited.pop(number, None)

@@ -181,6 +181,12 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
     missed: list[tuple[Namespace, int]] = []
     last: bool = False
 
+    @property
+    def work(self) -> int:
+        """What it is to take it."""
+        taken = sum(len(rows.keys) for rows in self.rows) + sum(len(some.txs) for some in self.results)
+        return 2 * len(self.transfers) + len(self.writes) + taken
+
 
 class Contents(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a copy of one fragment contains, with what is applied, as a digest of its rows."""

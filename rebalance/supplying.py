@@ -10,12 +10,12 @@ from rebalance.messages import Demand, Have, Supply
 from rebalance.ports import Node
 from rebalance.vouching import Awaited
 from wal import records as r
-from wal.ids import Fragment, Namespace, NodeId
+from wal.ids import Fragment, Namespace, NodeId, TxId
+from wal.probe import probe
 from wal.want import Want
 
-ROWS_MAX = 4_000
-"""Rows of a batch of a full transfer, whatever they weigh."""
-ROWS_AT_ONCE = 1_024
+BATCH_WORK = 1_000
+"""Rows and answers of a batch of a full transfer, whatever they weigh: a batch is made in one turn, and taken in one."""
 ROW_BYTES = 32
 """What a row weighs in a batch beside its key and value."""
 
@@ -49,7 +49,8 @@ class Session:
         self.full: deque[Fragment] = deque()  # still to be scanned, in order
         self.cursor: bytes | None = None  # where the scan of full[0] stands
         self.fetch: list[tuple[Fragment, list[bytes]]] = []  # keys to send as they are now
-        self.results_sent: dict[int, None] = {}
+        self.results_sent: dict[int, None] = {}  # partitions, the answers of which were sent
+        self.answers: deque[TxId] | None = None  # of the partition of full[0]: still to be sent
         self.over = False
         self.resumed = False  # there is credit, and more to be sent than the turn had room for
 
@@ -60,22 +61,25 @@ class Session:
         """
         self.partitions = [number for number in self.partitions if holds(number)]
         if self.full and not holds(self.full[0][1]):
-            self.cursor = None
+            self.cursor = self.answers = None
         self.full = deque(name for name in self.full if holds(name[1]))
         self.fetch = [(name, keys) for name, keys in self.fetch if holds(name[1])]
 
     def next_rows(self, core: Node) -> tuple[list[r.Preload], list[r.Results], list[Fragment]]:
         """The next rows of what is taken in full: the end of one fragment, and others as far as they fit in a batch.
 
-        With the answers that were given in their partitions, and the fragments that end with this batch.
+        Before the rows of a partition the answers that were given there; and the fragments that end with this batch.
         """
-        size, count, most, enough = 0, 0, core.settings.supply_batch_bytes, core.work + 2 * ROWS_MAX
+        size, most, enough = 0, core.settings.supply_batch_bytes, core.work + BATCH_WORK
         preloads: list[r.Preload] = []
         results: list[r.Results] = []
         done: list[Fragment] = []
-        while self.full and size < most and count < ROWS_MAX and core.work < enough:
+        while self.full and size < most and core.work < enough:
             name = self.full[0]
-            page = core.replica.store.page(name, self.cursor or b"", min(ROWS_AT_ONCE, ROWS_MAX - count))
+            if name[1] not in self.results_sent:
+                results.append(self._next_answers(core, name[1], enough - core.work))
+                continue
+            page = core.replica.store.page(name, self.cursor or b"", enough - core.work)
             core.work += page.work + 1
             rows, following = page.rows, page.next
             for taken, (key, entry) in enumerate(rows, 1):
@@ -83,21 +87,32 @@ class Session:
                 if size >= most and taken < len(rows):
                     rows, following = rows[:taken], key + b"\0"
                     break
-            count += len(rows)
             if rows:
                 preloads.append(_preload(name, rows))
-            if name[1] not in self.results_sent:
-                self.results_sent[name[1]] = None
-                known = core.replica.partition(name[1]).results
-                items = known.items()
-                txs, outcomes = [tx for tx, _ in items], [outcome for _, outcome in items]
-                results.append(r.Results(name[1], txs, outcomes, known.floor, answers=known.answers()))
-                core.work += len(items)
             self.cursor = following
             if following is None:
                 self.full.popleft()
                 done.append(name)
         return preloads, results, done
+
+    def _next_answers(self, core: Node, number: int, most: int) -> r.Results:
+        """Some of the answers that a partition had when the first of them were asked for.
+
+        What is noted since travels with the writes that note it. What is forgotten since is not said any more: the copy
+        was told to forget it, and does so once.
+        """
+        known = core.replica.partition(number).results
+        if self.answers is None:
+            self.answers = deque(tx for tx, _ in known.items())
+        some = [self.answers.popleft() for _ in range(min(most, len(self.answers)))]
+        core.work += len(some) + 1
+        if self.answers:
+            probe("supply.answers_cut")
+        else:
+            self.results_sent[number], self.answers = None, None
+        said = {tx: outcome for tx in some if (outcome := known.get(tx)) is not None}
+        told = [(tx, answer) for tx in said if (answer := known.answer(tx)) is not None]
+        return r.Results(number, list(said), list(said.values()), known.floor, answers=told)
 
 
 def _preload(name: Fragment, rows: Sequence[tuple[bytes, Entry]]) -> r.Preload:

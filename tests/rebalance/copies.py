@@ -387,7 +387,7 @@ def _concerns(record: r.Record) -> list[tuple[int, int]]:
     match record:
         case r.Update(writes) | r.History(writes):
             return [(write.partition, write.epoch) for write in writes]
-        case r.Prepare() | r.Outcome() | r.NoOp() | r.EpochStart() | r.Stable() | r.Compare():
+        case r.Prepare() | r.Outcome() | r.NoOp() | r.EpochStart() | r.Stable() | r.Compare() | r.Forget():
             return [(record.partition, record.epoch)]
         case _:
             raise AssertionError(f"not what a primary sends: {record}")

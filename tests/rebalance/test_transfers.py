@@ -7,13 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from rebalance.choice import Kind
-from rebalance.messages import Supply
+from rebalance.messages import Credit, Supply
 from rebalance.ports import MS
+from rebalance.results import COMMITTED
 from rebalance.stability import LOOK_MS
 from rebalance.supplier import MANY_UPDATES
+from rebalance.supplying import BATCH_WORK
 from rebalance.table import Placement
 from tests.rebalance.copies import Batch, Copies, Said, Settings, Taken, name_of
 from wal import records as r
+from wal.ids import SESSION_BYTES, NodeId, tx_of
 
 READER = b"reader----000001"
 
@@ -315,6 +318,39 @@ def test_small_partitions_go_in_full_together() -> None:
     assert copies.said.count("Supply") == 3, "what is to come, all rows, and the end"
     end(copies)
     assert set(copies["n3"].demander.progress.kinds) == {name_of(n) for n in range(4)}
+
+
+def test_many_answers_go_in_pieces_and_what_is_forgotten_meanwhile_stays_forgotten() -> None:
+    copies = three()
+    full(copies)
+    copies.settings.supply_batch_bytes = 1 << 20
+    session, count = b"s" * SESSION_BYTES, 4 * BATCH_WORK
+    for node in ("n1", "n2"):
+        results = copies[node].replica.partition(0).results
+        for at in range(count):
+            results.note(tx_of(session, at), COMMITTED)
+            results.keep(tx_of(session, at), b"%d" % at)
+    move(copies)
+    mine, sizes, deaf = copies["n1"].replica.partition(0).results, list[int](), False
+
+    def noted(_sender: NodeId, _to: NodeId, said: Said) -> int:
+        if isinstance(said, Supply):
+            sizes.append(said.work)
+        return 0 if deaf and isinstance(said, Credit) else 1
+
+    copies.trouble = noted
+    while not (theirs := copies["n3"].replica.partition(0).results):
+        assert copies.step()
+    assert len(theirs) < count // 2, "the rest is still to come"
+    deaf, local = True, copies["n1"].local[0]
+    copies["n1"].decide(r.Forget(0, local.epoch, [(session, count - 9)]), local)
+    copies.run()
+    assert (len(mine), len(theirs)) == (8, 0)
+    deaf = False
+    end(copies)
+    theirs = copies["n3"].replica.partition(0).results
+    assert (theirs.items(), theirs.answers(), theirs.floor) == (mine.items(), mine.answers(), mine.floor)
+    assert max(sizes) == BATCH_WORK
 
 
 def test_large_partitions_go_in_full_a_few_at_a_time_and_all_of_them_go() -> None:

@@ -143,7 +143,9 @@ def _members(world: World) -> list[NodeId]:
 
 
 def test_a_return_to_many_fragments_is_cut_into_turns() -> None:
-    work = _returned(256, 16, wiped=False)
+    with heard() as reached:
+        work = _returned(256, 16, wiped=False)
+    assert "contents.summed_up_later" in reached, "one batch asks about more copies than a turn may sum up"
     assert work.most <= WORK_MAX + PIECE_MAX
     assert sum(work.choices.values()) <= 2 * 256 * 16, "each fragment's way is chosen about once"
 
