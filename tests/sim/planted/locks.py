@@ -51,8 +51,8 @@ def promoted_primary_forgets_what_was_read(machine: Machine) -> None:
     locks = machine.node.locks
     pin = locks.pin
 
-    def writes(owner: TxId, keys: Iterable[Key], reads: Iterable[Key] = (), *, in_doubt: bool = True) -> None:
-        pin(owner, keys, in_doubt=in_doubt)
+    def writes(owner: TxId, keys: Iterable[Key], reads: Iterable[Key] = (), *, found: bool) -> None:
+        pin(owner, keys, found=found)
 
     during(machine, machine.node.participant, "activated", locks, "pin", writes)
 

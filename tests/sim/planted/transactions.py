@@ -287,7 +287,11 @@ def single_writes_pass_locks(machine: Machine) -> None:
 def promoted_primary_forgets_prepared_locks(machine: Machine) -> None:
     """A new primary does not lock the keys of the transactions that it finds prepared."""
     assert machine.node is not None
-    during(machine, machine.node.participant, "activated", machine.node.locks, "pin", lambda owner, keys, reads: None)
+
+    def pin(owner: TxId, keys: Any, reads: Any, *, found: bool) -> None:
+        pass
+
+    during(machine, machine.node.participant, "activated", machine.node.locks, "pin", pin)
 
 
 @TRANSACTIONS.fault("5")
