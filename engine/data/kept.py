@@ -9,8 +9,8 @@ A row that is overwritten is kept once: for the newest cut that is older than th
 finds it by looking on from there. So a write costs what it overwrites, however many cuts there are, and nothing if there
 is none. The oldest cut goes with all that it keeps; of one in between, what an older one has not is handed to that.
 
-A primary applies its writes of a key mostly in the order of their counters, which is that of their eras. One that comes to
-count late, after another one that was issued later, is no row any more: but it is what a cut between the two has.
+What comes of a prepared transaction may be of an era before the newest cut. Its keys were locked meanwhile, so nothing is
+kept of them for a newer cut, which sees what is there.
 """
 
 from __future__ import annotations
@@ -87,25 +87,14 @@ class Kept:
     def keep(self, write: r.Write, era: Era) -> None:
         """A write of this era is about to be applied: keep what it overwrites, where somebody may want to read it."""
         at = bisect_right(self._eras, era)
-        name = write.fragment
-        newer = [of for cut in self._eras[at:] if (of := self._rows[cut].get(name)) is not None]
-        if not at and not newer:
+        if not at:
             return
-        mine = self._rows[self._eras[at - 1]].setdefault(name, {}) if at else None
-        counter = write.start
-        for key, value in zip(write.keys, write.values, strict=True):
-            counter += 1
-            late = next((of for of in newer if key in of), None)
-            held = late[key] if late is not None else None
-            if late is not None and held is not None and (held.epoch, held.counter) >= (write.epoch, counter):
-                continue
-            if mine is not None and key not in mine:
-                if late is None:
-                    held = self._get(name, key)
-                mine[key] = held
-                self._weigh(self._eras[at - 1], key, held)
-            if late is not None:
-                late[key] = Entry(write.epoch, counter, value)
+        cut, name = self._eras[at - 1], write.fragment
+        mine = self._rows[cut].setdefault(name, {})
+        for key in write.keys:
+            if key not in mine:
+                held = mine[key] = self._get(name, key)
+                self._weigh(cut, key, held)
 
     def _weigh(self, cut: Era, key: bytes, held: Entry | None) -> None:
         size = ROW_OVERHEAD_BYTES + len(key) + (len(held.value) if held is not None and held.value is not None else 0)

@@ -78,8 +78,7 @@ class Locking(Rule):
         has = self.locks.holds if request.shared else self.locks.may_write
         free = keys
         if request.skip:
-            take: list[tuple[list[Key], list[Key]]] = [([], [key]) if request.shared else ([key], []) for key in keys]
-            free = [key for key, some in zip(keys, take, strict=True) if self.locks.try_all(request.owner, *some) is None]
+            free = [key for key in keys if self.locks.try_all(request.owner, [key]) is None]
 
         def answer() -> None:
             values = values_of(core, request)

@@ -99,9 +99,9 @@ class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
     """Lock keys for a pessimistic transaction and read them; waits up to `timeout_ms` for other transactions.
 
     `shared`: to read them; else to write them. `held` of them it has locked to read, and that must be so still. `label` is
-    what those are told who wait for it. `skip`: keys that would have to be waited for are not locked, and are answered with
-    epoch `SKIPPED`. Of more than `KEYS_AT_ONCE` keys the first are locked and answered, and the rest is to be asked for
-    again.
+    what those are told who wait for it. `skip`: keys that would have to be waited for to write them are not locked, and are
+    answered with epoch `SKIPPED`. Of more than `KEYS_AT_ONCE` keys the first are locked and answered, and the rest is to be
+    asked for again.
     """
 
     id: int

@@ -23,16 +23,28 @@ class Copy:
         self.versions: dict[bytes, list[tuple[Era, Entry]]] = {key: [] for key in KEYS}
         self.era: Era = (0, 1)
         self.counter = 0
-        self.issued: list[tuple[r.Write, Era]] = []  # they do not count yet
+        self.issued: list[r.Write] = []  # they do not count yet
+        self.prepared: list[tuple[r.Write, Era]] = []  # nobody else writes their keys
         self.cuts: list[Era] = []
 
-    def issue(self, keys: tuple[bytes, ...], value: bytes | None) -> None:
+    def issue(self, keys: tuple[bytes, ...], value: bytes | None, *, prepared: bool = False) -> None:
+        taken = [*(write for write, _ in self.prepared), *(self.issued if prepared else [])]
+        if any(key in write.keys for write in taken for key in keys):
+            return
         write = r.Write("acc", 0, 1, self.counter, list(keys), values=[value] * len(keys), stable=0, tx=b"")
         self.counter += len(keys)
-        self.issued.append((write, self.era))
+        if prepared:
+            self.prepared.append((write, self.era))
+        else:
+            self.issued.append(write)
 
     def count(self, at: int) -> None:
-        write, era = self.issued.pop(at % len(self.issued))
+        self._apply(self.issued.pop(at % len(self.issued)), self.era)
+
+    def commit(self, at: int) -> None:
+        self._apply(*self.prepared.pop(at % len(self.prepared)))
+
+    def _apply(self, write: r.Write, era: Era) -> None:
         self.kept.keep(write, era)
         for number, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
             entry = Entry(1, number, value)
@@ -49,7 +61,7 @@ class Copy:
         self.kept.end(self.cuts.pop(at % len(self.cuts)))
 
     def check(self) -> None:
-        """What counts of before each cut is what is read at it."""
+        """What counts of before each cut is what is read at it; what is prepared has yet to end, and is waited for."""
         for cut in self.cuts:
             for key in KEYS:
                 older = [entry for era, entry in self.versions[key] if era < cut]
@@ -65,8 +77,12 @@ class Copy:
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("issue"), st.lists(st.sampled_from(KEYS), min_size=1, unique=True).map(tuple), st.booleans()),
-        st.tuples(st.just("count"), st.integers(0, 9)),
+        st.tuples(
+            st.sampled_from(["issue", "prepare"]),
+            st.lists(st.sampled_from(KEYS), min_size=1, unique=True).map(tuple),
+            st.booleans(),
+        ),
+        st.tuples(st.sampled_from(["count", "commit"]), st.integers(0, 9)),
         st.tuples(st.just("begin")),
         st.tuples(st.just("end"), st.integers(0, 9)),
     ),
@@ -79,17 +95,19 @@ def test_each_cut_reads_the_newest_of_what_came_before_it(steps: list[tuple[obje
     copy = Copy()
     for step in steps:
         match step:
-            case ("issue", tuple(keys), bool(deleted)):
-                copy.issue(keys, None if deleted else b"v%d" % copy.counter)
+            case ("issue" | "prepare" as how, tuple(keys), bool(deleted)):
+                copy.issue(keys, None if deleted else b"v%d" % copy.counter, prepared=how == "prepare")
             case ("count", int(at)) if copy.issued:
                 copy.count(at)
+            case ("commit", int(at)) if copy.prepared:
+                copy.commit(at)
             case ("begin",):
                 copy.begin()
             case ("end", int(at)) if copy.cuts:
                 copy.end(at)
         copy.check()
-    while copy.issued:
-        copy.count(0)
+    while copy.issued or copy.prepared:
+        copy.count(0) if copy.issued else copy.commit(0)
         copy.check()
 
 
