@@ -3,7 +3,8 @@
 ```
  refetch      the rows are written into the data directories of stopped nodes, all of one fragment at once, at the version
               that the log says; the row is read from the copy, or the record, that the plan names. A node that runs is
-              ordered to take the fragment in full from its peers
+              ordered to take the fragment in full from its peers. A whole fragment, a line without a key, is taken so
+              only: whatever the copy has by now
  put, delete  through the API, in a transaction that locks the key and looks whether the primary still has what was seen
 ```
 
@@ -192,7 +193,7 @@ def _places(action: Action) -> Sequence[NodeId]:
             return action.on
         case Act.PUT | Act.DELETE:
             return [""]
-        case Act.NONE:
+        case Act.WITH | Act.NONE:
             return []
 
 
@@ -206,7 +207,7 @@ def _anew(
     wanted: dict[NodeId, list[str]] = {}
     taken: list[tuple[NodeId, Sequence[Action]]] = []
     for (node, fragment), group in groups.items():
-        odd = next((a for a in group if not set(a.seen) - set(a.on)), None)
+        odd = next((a for a in group if a.key is not None and not set(a.seen) - set(a.on)), None)
         if odd is not None:
             why = "every copy is wrong, so no peer has the row: stop the nodes, and apply again"
             audit.note([(a.n, node, Outcome.FAILED, why) for a in group])
@@ -229,11 +230,12 @@ def _anew(
 
 def _changed(node: NodeId, fragment: Fragment, group: Sequence[Action], paths: Mapping[NodeId, Path]) -> list[Done]:
     """What is right already, or is not what was seen any more, where the directory of the node can be looked at."""
-    if node not in paths:
+    rows = [action for action in group if action.key is not None]
+    if node not in paths or not rows:
         return []
     held, damaged, _ = _held(paths[node], fragment)
     found: list[Done] = []
-    for action in group:
+    for action in rows:
         key = raw_key(action.key or "")
         facts: Facts = {"unreadable": True} if key in damaged else entry_facts(held.get(key), Values.HASH)
         if not _seen(facts, action.seen.get(node)):
@@ -248,6 +250,11 @@ Done = tuple[int, NodeId, Outcome, str]
 
 def _refetch(node: NodeId, fragment: Fragment, group: Sequence[Action], paths: Mapping[NodeId, Path]) -> list[Done]:
     """All refetches of one fragment on one node."""
+    wholes = [a for a in group if a.is_whole]
+    if wholes:
+        why = "a whole fragment is taken anew by a node that runs: start it, and apply again with --at HOST:PORT"
+        rest = [a for a in group if not a.is_whole]
+        return [(a.n, node, Outcome.FAILED, why) for a in wholes] + (_refetch(node, fragment, rest, paths) if rest else [])
     if node not in paths:
         return [(a.n, node, Outcome.FAILED, f"no directory of node {node} was given") for a in group]
     done: list[Done] = []

@@ -78,7 +78,8 @@ def _histories(name: Fragment, copies: Sequence[Copy], primary: NodeId | None, c
     """Where the copies' histories part, up to the cut."""
     forked = list(_forks(name, copies, primary, cut))
     whole = [c for c in copies if not any(c.node in f.on for f in forked)]
-    return [*forked, *_digests(name, whole, primary, cut)]
+    here = next((c.node for c in copies if c.node == primary), "")
+    return [msgspec.structs.replace(f, primary=here) for f in (*forked, *_digests(name, whole, primary, cut))]
 
 
 def _with_roles(finding: Finding, copies: Sequence[Copy]) -> Finding:

@@ -3,6 +3,8 @@
 ```
  proof of it: log, checksum ---> refetch: the copies that are wrong get the very version that the log says, from a copy
                                  that has it, or from the record; never a new version
+ a copy is wrong as a whole --->  refetch, without a key: its node takes it anew from its peers, and all lines about its
+                                 rows are done with that one
  majority, none -------------->  what the strategy says of the rows: put or delete, a new write that all copies get
  nothing that a row can mend -->  none, and why
 ```
@@ -12,6 +14,7 @@ A proof goes before every strategy. Who knows better edits the plan.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
@@ -20,19 +23,14 @@ import msgspec
 
 from engine.errors import UsageError
 from tools.reconcile.findings import Facts, Finding, Kind, Proof
-from wal.ids import Namespace, NodeId
+from wal.ids import Fragment, Namespace, NodeId
 
 FORMAT = 1
 L = TypeVar("L")
 
 BY_ITSELF: dict[Kind, str] = {
-    Kind.COUNTER_GAP: "the copy owes counters: its node fetches them when it joins again",
-    Kind.BEHIND: "the copy is behind: its node catches up when it runs",
     Kind.TX_UNRESOLVED: "the transaction has no outcome: its participants decide when they run",
     Kind.TX_PARTIAL: "no row says which half is right: whoever ran the transaction must write the other one",
-    Kind.EPOCH_FORK: "histories part: the copy that is not the primary's must be taken anew, by an empty directory",
-    Kind.DIGEST_MISMATCH: "histories part: the copy that is not the primary's must be taken anew, by an empty directory",
-    Kind.CONTENTS_MISMATCH: "the rows that differ have lines of their own; where none has, take the copy anew",
     Kind.MISPLACED: "no client reaches a key in a partition that it does not hash to",
 }
 
@@ -55,6 +53,7 @@ class Act(StrEnum):
     REFETCH = "refetch"
     PUT = "put"
     DELETE = "delete"
+    WITH = "with"  # nothing by itself: another line does it as well
     NONE = "none"
 
 
@@ -94,7 +93,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Action(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One line: what is done, where, why. `seen` is what each copy had, and must still have; `right` what the key will be.
 
-    `source` is the node whose copy has it, or, with `lsn`, whose log.
+    `source` is the node whose copy has it, or, with `lsn`, whose log. A refetch without a key is of a whole fragment, and
+    `by` is the line that does what this one says.
     """
 
     n: int
@@ -112,11 +112,22 @@ class Action(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     proof: Proof | None = None
     strategy: Strategy | None = None
     reason: str = ""
+    by: int = 0
+
+    @property
+    def fragment(self) -> Fragment:
+        """What it is about."""
+        return self.namespace, self.partition
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a node takes a fragment anew."""
+        return self.action is Act.REFETCH and self.key is None
 
     @property
     def removes(self) -> bool:
         """Whether a row goes."""
-        return self.action in (Act.REFETCH, Act.DELETE) and gone(self.right)
+        return self.action in (Act.REFETCH, Act.DELETE) and not self.is_whole and gone(self.right)
 
 
 def gone(facts: Facts) -> bool:
@@ -129,7 +140,41 @@ def make_plan(findings: Sequence[Finding], rules: Rules) -> list[Action]:
     for finding in findings:
         if any("size" in facts and "hash" not in facts for facts in finding.copies.values()):
             raise UsageError("the report has no hashes of values, which a plan compares: check with --values hash")
-    return [action_for(at, finding, rules.of(finding)) for at, finding in enumerate(findings, 1)]
+    rows = {(f.namespace, f.partition, node) for f in findings if f.key is not None for node in f.on}
+    unequal = Counter((f.namespace, f.partition) for f in findings if f.kind is Kind.CONTENTS_MISMATCH)
+    actions: list[Action] = []
+    for at, finding in enumerate(findings, 1):
+        action = action_for(at, finding, rules.of(finding))
+        if action.is_whole and finding.kind is Kind.CONTENTS_MISMATCH:
+            if any((*action.fragment, node) in rows for node in action.on):
+                action = _unplanned(action, "the rows that differ have lines of their own")
+            elif unequal[action.fragment] > 1:
+                action = _unplanned(action, "more than one copy is so: nothing says whose peers have what was written")
+        actions.append(action)
+    return _with_wholes(actions)
+
+
+def _unplanned(action: Action, why: str) -> Action:
+    return msgspec.structs.replace(action, action=Act.NONE, reason=why)
+
+
+def _with_wholes(actions: Sequence[Action]) -> list[Action]:
+    """A copy is taken anew once, and what is wrong with its rows is done with that."""
+    first: dict[tuple[Fragment, NodeId], int] = {}
+    for action in actions:
+        for node in action.on if action.is_whole else ():
+            first.setdefault((action.fragment, node), action.n)
+    return [_with_another(action, first) for action in actions]
+
+
+def _with_another(action: Action, first: Mapping[tuple[Fragment, NodeId], int]) -> Action:
+    """The action, or `with` a line that takes all its copies anew, if those that stay have the row alike."""
+    by = {first.get((action.fragment, node), 0) for node in action.on}
+    stay = [{"absent": True} if gone(facts) else facts for node, facts in action.seen.items() if node not in action.on]
+    right = action.is_whole or (action.key is not None and stay and all(facts == stay[0] for facts in stay))
+    if len(by) != 1 or not right or (n := by.pop()) in (0, action.n):
+        return action
+    return msgspec.structs.replace(action, action=Act.WITH, by=n, reason=f"line {n} takes the fragment anew")
 
 
 def action_for(n: int, finding: Finding, strategy: Strategy) -> Action:
@@ -150,7 +195,7 @@ def action_for(n: int, finding: Finding, strategy: Strategy) -> Action:
     if finding.kind in BY_ITSELF:
         return changed(told, reason=BY_ITSELF[finding.kind])
     if finding.key is None:
-        return changed(told, reason="a part of the store, or all of it, cannot be read: restore the directory, or empty it")
+        return _of_a_copy(finding, told, strategy)
     if finding.proof in (Proof.LOG, Proof.CHECKSUM) and finding.right:
         return _refetched(finding, told)
     if finding.kind is Kind.STORE_DIFFERS_FROM_LOG:
@@ -164,6 +209,44 @@ def action_for(n: int, finding: Finding, strategy: Strategy) -> Action:
         return changed(told, action=Act.DELETE, right={"absent": True}, reason=why)
     source = next(node for node, facts in readable.items() if facts == right)
     return changed(told, action=Act.PUT, right=right, source=source, reason=why)
+
+
+def _of_a_copy(finding: Finding, told: Action, strategy: Strategy) -> Action:
+    """What is done about copies that are wrong as a whole: those that are proven to be, or that a strategy says."""
+    anew, reason = list(finding.on), ""
+    match finding.kind:
+        case Kind.COUNTER_GAP | Kind.BEHIND:
+            if any(finding.copies[node].get("hwm") for node in anew):
+                return _unplanned(told, "the copy lacks some counters: its node fetches them when it runs")
+            reason = "nothing of the fragment is left here"
+        case Kind.CONTENTS_MISMATCH:
+            reason = "its rows are not what its own checkpoint wrote"
+        case Kind.UNREADABLE if finding.namespace:
+            reason = "a part of the fragment cannot be read"
+        case Kind.EPOCH_FORK | Kind.DIGEST_MISMATCH:
+            told = msgspec.structs.replace(told, strategy=strategy)
+            anew, reason = _parted(finding, strategy)
+        case _:
+            return _unplanned(told, "a part of the store, or all of it, cannot be read: restore the directory, or empty it")
+    return msgspec.structs.replace(told, action=Act.REFETCH if anew else Act.NONE, on=anew or finding.on, reason=reason)
+
+
+def _parted(finding: Finding, strategy: Strategy) -> tuple[list[NodeId], str]:
+    """Which copies, whose histories part, are taken anew; none where the strategy decides nothing."""
+    copies = finding.copies
+    match strategy:
+        case Strategy.PRIMARY if finding.primary in copies:
+            anew = [node for node, facts in copies.items() if facts != copies[finding.primary]]
+            return anew, "the primary has another history"
+        case Strategy.MAJORITY:
+            same = Counter(msgspec.json.encode(facts, order="sorted") for facts in copies.values()).most_common(1)
+            for facts, count in same:
+                if 2 * count > len(copies):
+                    odd = [n for n, f in copies.items() if msgspec.json.encode(f, order="sorted") != facts]
+                    return odd, f"{count} of {len(copies)} copies have another history"
+            return [], "no majority: a tie is never decided"
+        case _:
+            return [], "histories part, and no log proves which one counts: choose the strategy primary or majority"
 
 
 def _refetched(finding: Finding, told: Action) -> Action:

@@ -158,7 +158,7 @@ def _stands(actions: Sequence[Action], notes: Iterable[Note]) -> Iterator[str]:
 
 def _changes(actions: Sequence[Action]) -> int:
     """How many changes a plan has: a refetch is one on each copy."""
-    return sum(len(a.on) if a.action is Act.REFETCH else a.action is not Act.NONE for a in actions)
+    return sum(len(a.on) if a.action is Act.REFETCH else a.action in (Act.PUT, Act.DELETE) for a in actions)
 
 
 def _read(path: Path) -> bytes:

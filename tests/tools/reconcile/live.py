@@ -1,6 +1,9 @@
 """`python -m tests.tools.reconcile.live`: check after check of three nodes that are written to all the while.
 
-python -m tests.tools.reconcile.live --checks 200 --rate 2000      exit code 1: a false alarm, or a key left uncompared
+python -m tests.tools.reconcile.live --checks 200 --rate 2000 --record live.jsonl
+
+Exit code 1: a false alarm, or a key left uncompared. `--record` has a line for each check, written as it ends, and goes on
+where it ended: who stops after 40 checks and begins again needs 160 more, of a new cluster.
 
 Nothing is wrong with the copies, so each finding is a false alarm. Half of the checks read all rows, half go by digests.
 Hot keys are put, deleted, and written by transactions over two partitions; cold ones lie between them.
@@ -77,6 +80,18 @@ class Writers:
             raise error
 
 
+class Line(msgspec.Struct, frozen=True):
+    """One check, as it is recorded. `findings` are by kind; `seconds` it took, beside writers."""
+
+    level: str
+    verdict: str
+    keys: int
+    uncompared: int
+    findings: dict[str, int]
+    seconds: float
+    writes_per_second: float
+
+
 class Checked(msgspec.Struct):
     """What came of it. `rate` is of updates a second beside the checks, `alone` of the same writers before them."""
 
@@ -87,6 +102,13 @@ class Checked(msgspec.Struct):
     rate: float = 0.0
     alone: float = 0.0
 
+    def take(self, line: Line) -> None:
+        """One check more."""
+        self.checks += 1
+        self.false_alarms += line.verdict != "consistent"
+        self.uncompared += line.uncompared
+        self.keys_min = min(self.keys_min, line.keys) if line.level == "rows" else self.keys_min
+
     def __str__(self) -> str:
         return (
             f"checks={self.checks} false_alarms={self.false_alarms} uncompared={self.uncompared} keys>={self.keys_min} "
@@ -94,29 +116,41 @@ class Checked(msgspec.Struct):
         )
 
 
-def check_beside_writers(directory: Path, checks: int, rate: int) -> Checked:
-    """Form a cluster in an empty directory, write to it, and check so often."""
+def check_beside_writers(directory: Path, checks: int, rate: int, record: Path | None = None) -> Checked:
+    """Form a cluster in an empty directory, write to it, and check until there were so many checks, with those recorded."""
     found = Checked()
+    if record is not None and record.exists():
+        for one in record.read_bytes().splitlines():
+            found.take(msgspec.json.decode(one, type=Line))
     with cluster(3, directory=directory, partitions=64) as nodes, nodes.connect() as database:
         database.namespace("acc").put_many({b"k%04d" % n: b"%d" % n for n in range(KEYS)})
         writers = Writers(database, rate)
         with writers.writing():
             began, before = time.monotonic(), writers.done
-            time.sleep(ALONE_SECONDS if checks > 2 else 0)
+            time.sleep(ALONE_SECONDS if checks > 2 else 0)  # what a test asks for is no measurement
             found.alone = (writers.done - before) / max(time.monotonic() - began, TICK_SECONDS)
             began, before = time.monotonic(), writers.done
-            for at in range(checks):
-                level = ("rows", "digest")[at % 2]
+            while found.checks < checks:
+                level, start, so_far = ("rows", "digest")[found.checks % 2], time.monotonic(), writers.done
                 words = ["check", *(directory / name for name in nodes.names), "--json", "--level", level]
                 told = foreshore("reconcile", *words, "--recheck", "20", "--delay", "0.1")
-                summary = msgspec.json.decode(told.stdout.splitlines()[-1], type=Summary)
-                found.checks += 1
-                found.false_alarms += summary.verdict != "consistent"
-                found.uncompared += summary.unsettled.keys
-                found.keys_min = min(found.keys_min, summary.keys) if level == "rows" else found.keys_min
+                took, summary = time.monotonic() - start, msgspec.json.decode(told.stdout.splitlines()[-1], type=Summary)
+                line = Line(
+                    level,
+                    summary.verdict,
+                    summary.keys,
+                    summary.unsettled.keys,
+                    summary.findings,
+                    round(took, 1),
+                    round((writers.done - so_far) / took),
+                )
+                found.take(line)
+                if record is not None:
+                    with record.open("ab") as file:
+                        file.write(msgspec.json.encode(line) + b"\n")
                 what = told.stdout if summary.verdict != "consistent" else f"{level} keys={summary.keys} {found}"
                 print(f"{time.monotonic() - began:7.1f} {what}", file=sys.stderr, flush=True)
-            found.rate = (writers.done - before) / (time.monotonic() - began)
+            found.rate = (writers.done - before) / max(time.monotonic() - began, TICK_SECONDS)
     return found
 
 
@@ -125,9 +159,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.reconcile.live")
     parser.add_argument("--checks", type=int, default=200)
     parser.add_argument("--rate", type=int, default=2_000, help="updates a second; 0: as many as there can be")
+    parser.add_argument("--record", type=Path, help="a file with a line for each check, old ones included")
     args = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="foreshore-live-") as place:
-        found = check_beside_writers(Path(place) / "nodes", args.checks, args.rate)
+        found = check_beside_writers(Path(place) / "nodes", args.checks, args.rate, args.record)
     print(found)
     return int(bool(found.false_alarms or found.uncompared))
 

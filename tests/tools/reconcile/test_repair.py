@@ -428,10 +428,12 @@ def test_the_page_has_every_kind_with_every_strategy() -> None:
     shown = [line.split("|")[1:4] for line in table.partition("\n\n")[0].splitlines()[1:]]
     said = {kind.strip(" `"): (proven.strip(), rest.strip()) for kind, proven, rest in shown}
     assert list(said) == [str(kind) for kind in Kind]
+    of_copies = {Kind.EPOCH_FORK, Kind.DIGEST_MISMATCH, Kind.COUNTER_GAP, Kind.BEHIND, Kind.CONTENTS_MISMATCH}
     for kind in Kind:
         right: Facts = {"epoch": 1, "counter": 5}
-        proven = action_for(1, finding(kind, SEEN, proof=Proof.LOG, right=right, holders=["n1"]), Strategy.PRIMARY)
-        unproven = {s: action_for(1, finding(kind, SEEN), s).action for s in Strategy}
+        more: dict[str, object] = {"key": None if kind in of_copies else "k"}
+        proven = action_for(1, finding(kind, SEEN, proof=Proof.LOG, right=right, holders=["n1"], **more), Strategy.PROOF)
+        unproven = {s: action_for(1, finding(kind, SEEN, **more), s).action for s in Strategy}
         acts = ", ".join(dict.fromkeys(f"`{act}`" for act in unproven.values()))
         assert said[str(kind)] == (f"`{proven.action}`", acts), kind
 
