@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from engine.errors import Unavailable
-from tools import cluster_moves, cluster_orders
+from tools import cluster_locks, cluster_moves, cluster_orders
 from tools.asking import Refused, check_address, form, node_names, question, run, status_or_none, wait_for
 from tools.terminal import ExitCode, Row, emit, plain, program, show, to_json
 
@@ -270,6 +270,11 @@ def _some(things: list[Any]) -> str:
 
 app.command()(cluster_moves.plan)
 app.command()(cluster_moves.migrations)
+
+# Who holds what.
+
+app.command()(cluster_locks.locks)
+app.command()(cluster_locks.transactions)
 
 # Orders.
 

@@ -12,10 +12,20 @@ holds is kept by partition, and nothing here walks all keys to find those of one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import NamedTuple
 
 from wal.ids import Namespace, TxId
 
 Key = tuple[Namespace, bytes]
+
+
+class Who(NamedTuple):
+    """What is known of a transaction that holds something: its label, since when (ns), and by which client's connection."""
+
+    label: str
+    since: int
+    session: int = 0
 
 
 class Holdings:
@@ -32,7 +42,7 @@ class Holdings:
         self._owners: dict[int, dict[TxId, None]] = {}  # who holds something in a partition
         self._pinned: dict[Key, bool] = {}  # of owners; True: of a vote, so that nobody may be told the key's value
         self._doubtful: dict[int, dict[Key, None]] = {}  # the pinned ones of votes, by partition
-        self._who: dict[TxId, tuple[str, int]] = {}  # the labels of owners, and since when they hold something
+        self._who: dict[TxId, Who] = {}
         self._lease: dict[TxId, int] = {}
 
     def __len__(self) -> int:
@@ -66,14 +76,43 @@ class Holdings:
         """The transactions that hold keys of a partition."""
         return self._owners.get(partition, ())
 
-    def introduce(self, owner: TxId, label: str, now: int) -> None:
+    def introduce(self, owner: TxId, label: str, now: int, session: int = 0) -> None:
         """Whoever waits for what this transaction holds is told its label, and since when it holds something."""
         if owner in self._keys:
-            self._who.setdefault(owner, (label, now))
+            self._who.setdefault(owner, Who(label, now, session))
 
-    def who(self, owner: TxId) -> tuple[str, int] | None:
-        """The label of a transaction that holds something here, and since when it does; None if nobody said."""
+    def who(self, owner: TxId) -> Who | None:
+        """Who holds something here, and since when; None if nobody said."""
         return self._who.get(owner)
+
+    # What is shown to a person, in pages: what comes and goes between two pages may be missed, or seen twice.
+
+    def owners(self, skip: int, most: int) -> list[TxId]:
+        """Some transactions that hold something."""
+        return list(islice(self._keys, skip, skip + most))
+
+    def counted(self, owner: TxId) -> tuple[int, int]:
+        """How many keys a transaction holds, and in how many partitions."""
+        mine = self._keys.get(owner, {})
+        return sum(map(len, mine.values())), len(mine)
+
+    def held_in(self, partition: int, skip: int, most: int, only: TxId | None = None) -> list[tuple[TxId, Key]]:
+        """Some of the locks in a partition, or of one transaction's there. What is skipped is walked of one at most."""
+        found: list[tuple[TxId, Key]] = []
+        for owner in self._owners.get(partition, ()) if only is None else (only,):
+            keys = self._keys.get(owner, {}).get(partition, {})
+            if skip >= len(keys):
+                skip -= len(keys)
+                continue
+            found += [(owner, key) for key in islice(keys, skip, skip + most - len(found))]
+            skip = 0
+            if len(found) >= most:
+                break
+        return found
+
+    def is_pinned(self, owner: TxId, key: Key) -> bool:
+        """Whether only an outcome takes a key from a transaction that holds it."""
+        return key in self._pinned if self._owner.get(key) == owner else self._sharing.get(key, {}).get(owner, False)
 
     def in_doubt(self, key: Key) -> bool:
         """Whether a transaction that writes the key voted, and its outcome is open."""
@@ -114,9 +153,6 @@ class Holdings:
             return held != owner and key in self._pinned
         others = self._sharing.get(key, {}) if not read else {}
         return any(pinned for other, pinned in others.items() if other != owner)
-
-    def _is_pinned(self, owner: TxId, key: Key) -> bool:
-        return key in self._pinned if self._owner.get(key) == owner else self._sharing.get(key, {}).get(owner, False)
 
     def _take(self, owner: TxId, key: Key, *, shared: bool = False) -> None:
         held = self._owner.get(key)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from engine.data import ranges
 from engine.data.admission import Admission
-from engine.data.holdings import Key
+from engine.data.holdings import Key, Who
 from engine.data.locks import LockTable, Ring, refused_lock
 from engine.data.reads import Reads, values_of
 from engine.protocol.requests import KEYS_AT_ONCE, SKIPPED, Check, Code, Done, KeepLocks, Lock, Unlock
@@ -89,7 +89,7 @@ class Locking(Rule):
 
         def granted() -> None:
             self.locks.lend(request.owner, core.now + core.settings.lock_lease_ms * MS)
-            self.locks.introduce(request.owner, request.label, core.now)
+            self.locks.introduce(request.owner, request.label, core.now, session)
             self.reads.confirm(needed, session, request, answer)
 
         def expired(held: str, ring: Ring) -> None:
@@ -97,7 +97,9 @@ class Locking(Rule):
             self.desk.reply(session, refused_lock(request.id, core.node, timeout, held, ring))
 
         if free:
-            self.locks.wait_all(request.owner, free, core.now + timeout * MS, granted, expired, shared=request.shared)
+            who = Who(request.label, core.now, session)
+            until = core.now + timeout * MS
+            self.locks.wait_all(request.owner, free, until, granted, expired, shared=request.shared, who=who)
         else:
             self.reads.confirm(needed, session, request, answer)
 
@@ -182,7 +184,8 @@ class Locking(Rule):
         for holds, keys in ((self.locks.holds, locks), (self.locks.may_write, writes)):
             for namespace, key in keys:
                 if not holds(owner, (namespace, key)):
-                    return f"the lock on {namespace}:{key!r} was lost (its lease ran out, or the primary changed)"
+                    why = "its lease ran out, an operator gave it up, or the primary changed"
+                    return f"the lock on {namespace}:{key!r} was lost ({why})"
         for namespace, key, epoch, counter in reads:
             held = core.replica.store.get((namespace, partition_of(key, core.topology.partitions)), key)
             now = (held.epoch, held.counter) if held is not None and held.value is not None else (0, 0)

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import islice
 
-from engine.data.holdings import Holdings, Key
+from engine.data.holdings import Holdings, Key, Who
 from engine.protocol.requests import Code, Failed, Link
 from wal.ids import NodeId, TxId
 
@@ -32,9 +33,10 @@ class Waiter:
 
     `taken` are those that it has got so far: it gives them back if it does not get all, and reads on what it has `raised`
     from reading to writing. `expired` is told what stood in the way, and the circle in which it gives way, if it is in one.
+    `who` it is, and since when it waits, is for a person to see.
     """
 
-    __slots__ = ("deadline", "done", "expired", "granted", "keys", "missing", "owner", "raised", "shared", "taken")
+    __slots__ = ("deadline", "done", "expired", "granted", "keys", "missing", "owner", "raised", "shared", "taken", "who")
 
     def __init__(
         self,
@@ -45,8 +47,10 @@ class Waiter:
         expired: Callable[[str, Ring], None],
         *,
         shared: bool,
+        who: Who | None = None,
     ) -> None:
         self.owner = owner
+        self.who = who
         self.keys = keys
         self.shared = shared
         self.missing = 0
@@ -117,12 +121,13 @@ class LockTable(Holdings):
         expired: Callable[[str, Ring], None],
         *,
         shared: bool = False,
+        who: Who | None = None,
     ) -> None:
         """Take all keys, waiting in line for each; then `granted`. After `deadline` (ns), or told to give way: `expired`.
 
         Who gives up has none of them, but for reading what it read before: a timeout is no grant, not even of a part.
         """
-        waiter = Waiter(owner, keys, deadline, granted, expired, shared=shared)
+        waiter = Waiter(owner, keys, deadline, granted, expired, shared=shared, who=who)
         held, sharing = self._owner, self._sharing
         for key in dict.fromkeys(keys):
             if key not in held and key not in sharing and key not in self._waiting and key not in self._pending:
@@ -181,7 +186,7 @@ class LockTable(Holdings):
     def give_up(self, owner: TxId, keys: list[Key] | None = None) -> None:
         """The transaction is not wanted any more (or not these keys of it): release what does not wait for an outcome."""
         mine = self.keys_of(owner) if keys is None else keys
-        self.release(owner, [key for key in mine if not self._is_pinned(owner, key)])
+        self.release(owner, [key for key in mine if not self.is_pinned(owner, key)])
 
     def giving_up(self, owner: TxId) -> Iterator[int]:
         """As `give_up` of all, in pieces: yields how many keys the last one was."""
@@ -283,7 +288,7 @@ class LockTable(Holdings):
             owner, readers = self._owner.get(key), () if waiter.shared else self._sharing.get(key, ())
             others = [other for other in ((owner,) if owner is not None else readers) if other != waiter.owner]
             if others:
-                label, since = self._who.get(others[0], ("", now))
+                label, since, _ = self._who.get(others[0], Who("", now))
                 who = _named(others[0], label) + (f" for {(now - since) / 1e9:.1f} s" if now > since else "")
                 more = f", and {len(others) - 1} more" if len(others) > 1 else ""
                 return f"{key[0]}:{key[1]!r} {'held' if owner is not None else 'read'} by {who}{more}"
@@ -307,6 +312,20 @@ class LockTable(Holdings):
         for key in left:
             self._grant(key)  # it may have been all that stood before the next ones
         waiter.expired(held, ring)
+
+    def waiting(self, skip: int, most: int) -> list[tuple[TxId, Who | None]]:
+        """Some transactions that wait, and since when they have waited."""
+        waiters = islice(self._waiters_of.items(), skip, skip + most)
+        return [(owner, next(iter(mine)).who) for owner, mine in waiters]
+
+    def waits_at(self, owner: TxId) -> Who | None:
+        """Who waits here, and since when, if it does."""
+        return next((waiter.who for waiter in self._waiters_of.get(owner, ())), None)
+
+    @property
+    def waiters(self) -> int:
+        """How many wait for something."""
+        return len(self._waiters)
 
     @property
     def waited_for(self) -> bool:

@@ -32,6 +32,11 @@ class Origins:
         else:
             self._clients.pop(event.session, None)
 
+    def client(self, session: SessionId) -> str:
+        """What a client that is connected calls itself, or where it is; empty if it has gone."""
+        client = self._clients.get(session)
+        return client.name or client.address if client is not None else ""
+
     def begin_again(self) -> None:
         """A checkpoint is written: what was said before it may be trimmed."""
         self._said = {}

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from engine.cluster.orders import Cost
+from engine.node.inquiry import Inquiry
 from engine.node.machines import Machines
 from engine.protocol.requests import Admin, Code, Report
 from engine.turn.events import SessionId
@@ -26,7 +27,7 @@ class Administration:
 
     def __init__(self, node: Machines) -> None:
         self.node = node
-        self._cluster_id = ""
+        self._inquiry = Inquiry(node)
 
     def on_admin(self, session: SessionId, request: Admin) -> None:
         """Do a command, or say why not."""
@@ -65,6 +66,10 @@ class Administration:
                 problem, names = _fragments(arguments.get("fragments", []))
                 problem = problem or self.node.anew.order(names)
                 body = self.node.anew.as_object()
+            case "locks" | "transactions" | "give-up":
+                problem = self._inquiry.ask(session, request.id, request.command, arguments)
+                if not problem:
+                    return  # the answer follows
             case "checkpoint":
                 self.node.checkpoint_wanted = True
             case "stop":

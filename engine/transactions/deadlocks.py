@@ -18,7 +18,7 @@ from itertools import islice
 from typing import NamedTuple, assert_never, get_args
 
 from engine.cluster.detector import Detector
-from engine.data.holdings import Key
+from engine.data.holdings import Key, Who
 from engine.data.locks import LockTable
 from engine.messages import GiveWay, Waits
 from engine.messages.transactions import ToDeadlocks
@@ -93,7 +93,7 @@ class Deadlocks(Rule):
 
     def _who(self, holder: TxId) -> tuple[str, int]:
         """The label of a transaction and its age in ms, as far as they are known here."""
-        label, since = self._locks.who(holder) or ("", -1)
+        label, since, _ = self._locks.who(holder) or Who("", -1)
         return label, (self.core.now - since) // MS if since >= 0 else -1
 
     def flush(self) -> None:

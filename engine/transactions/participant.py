@@ -46,7 +46,7 @@ class Participant(Rule):
         self.locking = locking
         self.voting: dict[tuple[TxId, int], None] = {}
         self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
-        self._doubt_since: dict[tuple[TxId, int], int] = {}
+        self._doubt_since: dict[tuple[TxId, int], tuple[int, int]] = {}  # since when; when its outcome was asked for
         self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks
 
     # Prepare.
@@ -295,10 +295,21 @@ class Participant(Rule):
         """The same, each with the partition."""
         return list(self._doubt_since)
 
-    def _doubt(self, tx: TxId, number: int, since: int) -> None:
-        """From `since` on, the outcome of a prepared transaction is awaited."""
-        self._doubt_since[(tx, number)] = since
-        due = since + self.core.settings.in_doubt_ms * MS
+    def prepared(self, tx: TxId, number: int) -> tuple[r.Prepare, int] | None:
+        """What is prepared here of a transaction, or about to be, and since when (ns) as far as this node knows."""
+        prepare = self.core.replica.partition(number).prepared.get(tx)
+        since = self._doubt_since.get((tx, number))
+        return (prepare, since[0]) if prepare is not None and since is not None else None
+
+    def voted(self, owner: TxId) -> list[tuple[TxId, int]]:
+        """What has voted here, or is about to, and holds its locks as `owner`; each part with its partition."""
+        return [(tx, number) for tx, number in self._doubt_since if self.owner_of.get(tx, tx) == owner]
+
+    def _doubt(self, tx: TxId, number: int, asked: int) -> None:
+        """From `asked` on, the outcome of a prepared transaction is awaited."""
+        since, _ = self._doubt_since.get((tx, number), (self.core.now, 0))
+        self._doubt_since[(tx, number)] = since, asked
+        due = asked + self.core.settings.in_doubt_ms * MS
         self.alarm.by(due)
 
     def tick(self) -> None:
@@ -306,8 +317,8 @@ class Participant(Rule):
         core = self.core
         self.alarm.off()
         overdue = core.settings.in_doubt_ms * MS
-        for (tx, number), since in list(self._doubt_since.items()):
-            if self.alarm.is_due(since + overdue, core.now):
+        for (tx, number), (_, asked) in list(self._doubt_since.items()):
+            if self.alarm.is_due(asked + overdue, core.now):
                 prepare = core.replica.partition(number).prepared.get(tx)
                 if prepare is None:  # its end was in the log already when this node began to lead in another epoch
                     del self._doubt_since[tx, number]
