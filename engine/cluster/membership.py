@@ -156,8 +156,7 @@ class Membership(Rule):
         if _is_member(topology, candidate):
             return
         self._look_at = core.now
-        if message.node not in self._joins:
-            core.task(Connect(message.node, message.address))
+        core.task(Connect(message.node, message.address))  # each time: its last life may have asked from elsewhere
         self._joins[message.node] = core.now, message.version
 
     # Commands.
@@ -253,7 +252,7 @@ class Membership(Rule):
             core.send(hearers, beat)
             core.beat(hearers, beat)
             core.longest_sync = 0
-        if topology is None or not _is_member(topology, self.me):
+        if self.leaving.since is None and (topology is None or not _is_member(topology, self.me)):
             others = tuple(dict.fromkeys([*peers, *self.seen]))
             others = tuple(n for n in others if n != core.node)
             if others:

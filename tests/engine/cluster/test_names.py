@@ -10,7 +10,8 @@ import pytest
 from engine.client.admin import ask
 from engine.errors import UsageError
 from engine.host.server import Server, ServerConfig
-from engine.messages import Heartbeat, Life, Replicated
+from engine.messages import Heartbeat, Join, Life, Replicated
+from engine.turn.events import Connect
 from engine.turn.settings import Settings
 from tests.sim.planted.stage import Stage
 
@@ -102,3 +103,16 @@ def test_a_copy_of_a_members_directory_is_not_let_in_while_the_member_runs() -> 
         stage.wait(1_000)
         assert "copy of this directory" in node.names.taken("n3", listed.allocation, listed.incarnation + 1)
         assert node.names.taken("n3", listed.allocation, listed.incarnation) == ""
+
+
+def test_who_comes_back_at_once_is_called_where_it_listens_now() -> None:
+    with Stage(None) as stage:
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        node = stage["n1"].node
+        assert node is not None
+        core = node.core
+        for incarnation, address in ((8 << 20, "here:1"), (9 << 20, "there:2")):
+            join = Join("n3", "n3-disk1", incarnation, address=address, domain="", version=core.version, cluster="", silent=[])
+            node.membership.on_join("n3", join)
+            assert Connect("n3", address) in core.effects.tasks
