@@ -113,6 +113,8 @@ def test_who_comes_back_at_once_is_called_where_it_listens_now() -> None:
         assert node is not None
         core = node.core
         for incarnation, address in ((8 << 20, "here:1"), (9 << 20, "there:2")):
-            join = Join("n3", "n3-disk1", incarnation, address=address, domain="", version=core.version, cluster="", silent=[])
+            join = Join(
+                "n3", "n3-disk1", incarnation, address=address, domain="", version=core.version, cluster="", silent=[]
+            )
             node.membership.on_join("n3", join)
             assert Connect("n3", address) in core.effects.tasks
