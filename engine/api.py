@@ -71,10 +71,6 @@ class Namespace(OfThisProcess, SingleKeys[K, V]):
         if not self._run(self._native.delete(key)):
             raise KeyError(key)
 
-    def __bool__(self) -> bool:
-        """Whether there is a key: one is looked for, and none is counted."""
-        return next(self.scan(limit=1), None) is not None
-
     def __contains__(self, key: object) -> bool:
         return self._run(self._native.get(cast("K", key), _MISSING)) is not _MISSING
 
@@ -152,6 +148,11 @@ class Namespace(OfThisProcess, SingleKeys[K, V]):
         rows = self.scan()
         while page := [key for key, _ in itertools.islice(rows, PAGE_ROWS)]:
             self.delete_many(page)
+
+    def count(self, *, stale: bool = False, max_age: float | None = None, timeout: float | None = None) -> int:
+        """How many keys there are, as a scan would find them, and without one: copies know how many they have. `stale` and
+        `max_age` as with `get`."""
+        return self._run(self._native.count(stale=stale, max_age=max_age, timeout=timeout))
 
     def scan(
         self,

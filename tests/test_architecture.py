@@ -241,7 +241,8 @@ def made(root: Path) -> str:
     """What is said when a node is made; nothing if all is well."""
     code = (
         "from engine.node.node import Node; from engine.state.replica import Replica; "
-        "from engine.state.store import LayeredStore, MemoryStore; from engine.turn.settings import Settings; "
+        "from engine.state.store import LayeredStore; from engine.state.store_memory import MemoryStore; "
+        "from engine.turn.settings import Settings; "
         "Node(Settings(), Replica(LayeredStore(MemoryStore())), node='n1', allocation='d', address='a:1', durable_lsn=0)"
     )
     return subprocess.run(

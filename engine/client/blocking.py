@@ -32,9 +32,17 @@ class ReadRows(Mapping[K, V]):
         for key, _ in self.scan():
             yield key
 
+    @abstractmethod
+    def count(self) -> int:
+        """How many keys there are: `len`, for whoever has more to say."""
+
     def __len__(self) -> int:
-        """How many keys there are. O(n): they are counted."""
-        return sum(1 for _ in self.scan())
+        """How many keys there are. O(partitions): copies know how many they have."""
+        return self.count()
+
+    def __bool__(self) -> bool:
+        """Whether there is a key."""
+        return self.count() > 0
 
     def items(self) -> ItemsView[K, V]:
         """(key, value) pairs, ascending, read in pages."""

@@ -60,6 +60,10 @@ class SnapshotNamespace(OfThisProcess, ReadRows[K, V]):
         found: dict[K, V] = self._run(self._native.get_many(keys, timeout=timeout))
         return found
 
+    def count(self, *, timeout: float | None = None) -> int:
+        """How many keys there were."""
+        return int(self._run(self._native.count(timeout=timeout)))
+
     def scan(
         self,
         *,

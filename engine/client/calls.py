@@ -391,3 +391,40 @@ class ScanCall(Call):
         if self._complete_up_to is not None:
             rows = [row for row in rows if row[0] <= self._complete_up_to]
         return rows
+
+
+class CountCall(Call):
+    """How many rows a namespace has: `counted`. `stale`, `age_ms` and `cut` as with `GetCall`."""
+
+    def __init__(self, namespace: Namespace, *, stale: bool = False, age_ms: int = -1, cut: Era = NO_ERA) -> None:
+        self.cut = cut
+        self.namespace = namespace
+        self.anywhere = stale
+        self.age_ms = age_ms
+        self.counted = 0
+
+    def partitions(self, count: int) -> list[int]:
+        """All of them."""
+        return list(range(count))
+
+    def request(self, request_id: int, items: list[Item]) -> Request:
+        """Count the rows of one node's partitions."""
+        return Scan(
+            request_id,
+            self.namespace,
+            partitions=items,
+            start=b"",
+            end=None,
+            limit=1,
+            within_ms=self.within_ms,
+            stale=self.anywhere,
+            age_ms=self.age_ms,
+            cut=self.cut,
+            count=True,
+        )
+
+    def take(self, items: list[Item], reply: Reply) -> None:
+        """Add what one node has."""
+        if not isinstance(reply, Rows) or reply.count < 0:
+            raise unexpected(reply)
+        self.counted += reply.count

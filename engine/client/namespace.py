@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from engine import errors
 from engine.client.batches import batches_of
-from engine.client.calls import GetCall, PutCall, ScanCall, SwapCall
+from engine.client.calls import CountCall, GetCall, PutCall, ScanCall, SwapCall
 from engine.client.session import Session
 from engine.client.timing import milliseconds, time_left
 from engine.client.transaction import Transaction, entered
@@ -148,6 +148,13 @@ class Namespace:
                     f"{self.name}:{key!r} is locked by transaction {raw.name}, in whose `with` this is: a write "
                     "outside it would wait for its end, in vain; write with tx.namespace(...), or after it"
                 )
+
+    async def count(self, timeout: float | None = None, *, stale: bool = False, age_ms: int = -1, cut: Era = NO_ERA) -> int:
+        """How many rows there are; `stale`, `age_ms`, `cut` as with `GetCall`."""
+        if not self.known:
+            await self.look(timeout)
+        call = CountCall(self.name, stale=stale, age_ms=age_ms, cut=cut)
+        return (await self.session.call(call, timeout=timeout)).counted
 
     async def pages(
         self,

@@ -216,6 +216,12 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         when, _, at = condition(self.codec, MISSING, entry.version) if entry is not None else ABSENT
         return (await self._raw.swap(encoded, when, timeout, new=will, at=at)).applied
 
+    async def count(self, *, stale: bool = False, max_age: float | None = None, timeout: float | None = None) -> int:
+        """How many keys there are, as a scan would find them, and without one: copies know how many they have. `stale` and
+        `max_age` as with `get`."""
+        anywhere, age_ms = age_of(stale, max_age)
+        return await self._raw.count(timeout, stale=anywhere, age_ms=age_ms)
+
     async def scan(
         self,
         *,

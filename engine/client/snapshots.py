@@ -68,6 +68,10 @@ class SnapshotNamespace(OfThisProcess, Generic[K, V]):
         call = await self._namespace.session.call(GetCall(self.name, keys, cut=cut), timeout=timeout)
         return [value for _, _, value in call.values]
 
+    async def count(self, *, timeout: float | None = None) -> int:
+        """How many keys there were."""
+        return await self._namespace.count(timeout, cut=self._snapshot.cut)
+
     async def scan(
         self,
         *,

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from engine.data.counting import Counting, count_at
 from engine.data.cuts import Cuts, Lease
 from engine.data.scans import Scanning
-from engine.protocol.requests import KEYS_AT_ONCE, Get, Rows, Scan, Values
+from engine.protocol.requests import KEYS_AT_ONCE, Get, Scan, Values
 from engine.state.store import Page
 from engine.turn.core import Core
 from engine.turn.desk import Desk
@@ -64,7 +65,7 @@ class CutReads:
         if lease is None:
             return
         place = (request.namespace, tuple(request.partitions), request.end)
-        before = lease.scans.pop(place, None)
+        before = lease.scans.pop(place, None) if not request.count else None
         if before is not None and before.again(request):
             probe("cut.scan_gone_on_with")
             self._go_on(session, request, before)
@@ -74,17 +75,18 @@ class CutReads:
         def page(name: Fragment, start: bytes, limit: int) -> Page:
             return kept.page(cut, name, store.page(name, start, limit))
 
-        self._go_on(session, request, Scanning(request, page))
+        scan = Counting(request, count_at(cut, kept, store), page) if request.count else Scanning(request, page)
+        self._go_on(session, request, scan)
 
-    def _go_on(self, session: SessionId, request: Scan, scan: Scanning) -> None:
+    def _go_on(self, session: SessionId, request: Scan, scan: Scanning | Counting) -> None:
         core = self.core
         lease = self._readable(session, request, request.partitions)
         if lease is None:
             return
         core.work += scan.go_on(max(WORK_MAX - core.work, WORK_MAX // 10), _never)
         if scan.done:
-            self.desk.reply(session, Rows(request.id, scan.keys, scan.values, scan.more))
-            if scan.more and scan.is_small:
+            self.desk.reply(session, scan.reply())
+            if isinstance(scan, Scanning) and scan.more and scan.is_small:
                 lease.scans[(request.namespace, tuple(request.partitions), request.end)] = scan
                 while len(lease.scans) > SCANS_MAX:
                     del lease.scans[next(iter(lease.scans))]

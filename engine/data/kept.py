@@ -19,7 +19,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable
 from typing import TypeAlias
 
-from engine.state.store import ROW_OVERHEAD_BYTES, Entry, Page, Row
+from engine.state.store import ROW_OVERHEAD_BYTES, Entry, Page, Row, is_row
 from wal import records as r
 from wal.ids import Era, Fragment
 
@@ -112,6 +112,17 @@ class Kept:
             if key in of:
                 return of[key]
         return self._get(name, key)
+
+    def more(self, cut: Era, name: Fragment, most: int) -> tuple[int | None, int]:
+        """How many rows more a fragment had at a cut than it has now, and how many keys were looked at; None if there are
+        more than `most` to look at."""
+        kept = self._from(cut, name)
+        if sum(map(len, kept)) > most:
+            return None, 0
+        held: dict[bytes, Entry | None] = {}
+        for of in reversed(kept):
+            held |= of
+        return sum(is_row(entry) - is_row(self._get(name, key)) for key, entry in held.items()), len(held)
 
     def page(self, cut: Era, name: Fragment, page: Page) -> Page:
         """A page of what is there now, with the rows as they were at a cut. Each key of then has a row or a tombstone."""

@@ -15,18 +15,20 @@ cannot know whether it was acknowledged: the primary does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeAlias, assert_never, get_args
 
 from msgspec import structs
 
 from engine.data.admission import Admission
+from engine.data.counting import Counting, count_of
 from engine.data.cut_reads import CutReads
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
 from engine.data.scans import Scanning
 from engine.messages import AskMap, Confirm, Confirmed
 from engine.messages.data import ToReads
-from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Rows, Scan, Values
+from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Scan, Values
 from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.ports import MS, WORK_MAX, may_act
@@ -100,9 +102,10 @@ class Reads(Rule):
         self._turn: dict[_Asked, list[tuple[SessionId, Request, Callable[[], None]]]] = {}
         self._rounds: dict[int, _Round] = {}
         self._sequence = core.run << 40
-        self._scans: dict[int, tuple[SessionId, Scanning, int]] = {}  # confirmed, and being read, since
+        self._scans: dict[int, tuple[SessionId, Scanning | Counting, int]] = {}  # confirmed, and being read, since
         self._number = 0
-        self._behind: dict[Key, list[tuple[SessionId, Get | Scan, int]]] = {}  # waits for a prepared key's outcome, since
+        self._behind: dict[Key, list[tuple[SessionId, Get, int]]] = {}  # waits for a prepared key's outcome, since
+        self._scans_behind: dict[Key, list[int]] = {}
         self._current: dict[tuple[NodeId, ...], int] = {}  # copies -> when they were known to be at this version
         self._wondering: dict[tuple[NodeId, ...], int] = {}  # copies that were asked about it, when
 
@@ -263,13 +266,14 @@ class Reads(Rule):
             for session, request in self.desk.still_wanted(self._behind.pop(key, [])):
                 if isinstance(request, Get):
                     self.on_get(session, request)
-                elif isinstance(request, Scan):
-                    self.on_scan(session, request)
+            for number in self._scans_behind.pop(key, []):
+                self.core.resume(partial(self._scan_on, number))
 
     def _answer_scan(self, session: SessionId, request: Scan) -> None:
         self._number += 1
         core, namespace = self.core, request.namespace
-        scan = Scanning(request, core.replica.store.page)
+        store = core.replica.store
+        scan = Counting(request, count_of(store), store.page) if request.count else Scanning(request, store.page)
         if request.marks:
             core.work += len(request.partitions) // 4
             fragments = ((core.local[n].epoch, core.replica.fragments.get((namespace, n))) for n in request.partitions)
@@ -301,15 +305,14 @@ class Reads(Rule):
             return False
 
         core.work += scan.go_on(max(WORK_MAX - core.work, WORK_MAX // 10), doubtful)
-        if not scan.done and not awaited:
-            core.resume(lambda: self._scan_on(number))
-            return
-        del self._scans[number]
-        if awaited:
+        if scan.done:
+            del self._scans[number]
+            self.desk.reply(session, scan.reply())
+        elif scan.waits:
             probe("scan.waited_for_outcome")
-            self._behind.setdefault(awaited[0], []).append((session, request, since))
+            self._scans_behind.setdefault(awaited[-1], []).append(number)
         else:
-            self.desk.reply(session, Rows(request.id, scan.keys, scan.values, scan.more, scan.marks))
+            core.resume(partial(self._scan_on, number))
 
     # Copies, and time.
 
@@ -341,7 +344,8 @@ class Reads(Rule):
         again.extend((session, request, now) for then in self._turn.values() for session, request, _ in then)
         again.extend(waiting for queue in self._behind.values() for waiting in queue)
         again.extend((session, scan.request, since) for session, scan, since in self._scans.values())
-        self._rounds, self._turn, self._behind, self._scans = {}, {}, {}, {}
+        self._rounds, self._turn, self._behind = {}, {}, {}
+        self._scans, self._scans_behind = {}, {}
         self._current, self._wondering = {}, {}
         self.desk.ask_again(self.desk.still_wanted(asked for asked in again if asked[1] is not _WONDER))
 

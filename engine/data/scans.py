@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 
-from engine.protocol.requests import Scan
+from engine.protocol.requests import Rows, Scan
 from engine.state.store import Page
 from wal.ids import Fragment
 
@@ -43,6 +43,7 @@ class Scanning:
         "more",
         "request",
         "values",
+        "waits",
     )
 
     def __init__(self, request: Scan, page: Callable[[Fragment, bytes, int], Page]) -> None:
@@ -57,17 +58,19 @@ class Scanning:
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
         self.marks: list[tuple[int, int]] = []  # where the fragments stood before, if that is to be told
-        self.more = self.done = False
+        self.more = self.done = self.waits = False
 
     def go_on(self, most: int, doubtful: Callable[[int, bytes, bytes | None], bool]) -> int:
-        """Do a piece of about `most`, and tell how much it was; it ends early where a partition's range is `doubtful`."""
-        work = 0
+        """Do a piece of about `most`, and tell how much it was; it ends early (`waits`) where a partition's range is
+        `doubtful`."""
+        work, self.waits = 0, False
         while work < most and not self.done:
             if self._opening:
                 number, start = self._opening[-1]
                 page = self._page((self.request.namespace, number), start, self._chunk)
                 work += page.work + OPENING_WORK
                 if doubtful(number, start, page.next):
+                    self.waits = True
                     break
                 self._opening.pop()
                 self._look_into(number, page)
@@ -77,6 +80,10 @@ class Scanning:
             else:
                 self.done = True
         return work
+
+    def reply(self) -> Rows:
+        """The answer."""
+        return Rows(self.request.id, self.keys, self.values, self.more, self.marks)
 
     def again(self, request: Scan) -> bool:
         """Go on with what was `done`, from a later key on, as the next page; False if it cannot be.

@@ -237,6 +237,10 @@ class Window:
         """As the store has it."""
         return self._store.contents(fragment)
 
+    def live(self, fragment: Fragment) -> int | None:
+        """As the store has it."""
+        return self._store.live(fragment)
+
     def write(self, image: CheckpointImage) -> None:
         """Never."""
         raise AssertionError(f"a tool does not write: {image.lsn}")

@@ -90,7 +90,8 @@ def problem_with(request: Request, partitions: int) -> str:
             return _tx(tx) or _partitions([partition], partitions)
         case Scan(_, namespace, numbers, start, end, limit):
             problem = _namespace(namespace) or _partitions(numbers, partitions) or _range(start, end, limit)
-            return problem or _age(request.age_ms)
+            bounded = "a count has bounds: expected one of all rows" if request.count and (start or end is not None) else ""
+            return problem or _age(request.age_ms) or bounded
         case TakeCut(_, holder) | KeepCut(_, _, holder):
             return _tx(holder)
         case Admin(_, command, arguments):

@@ -193,6 +193,7 @@ class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
     """Rows of these partitions with start <= key < end (None: no bound), ascending, up to `limit` of them.
 
     `stale`, `age_ms` and `cut` as with Get. `marks`: say where each of the fragments stood before it was looked into.
+    `count`: not the rows, but how many there are in all of the partitions, without bounds.
     """
 
     id: int
@@ -206,6 +207,7 @@ class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
     age_ms: int = -1
     marks: bool = False
     cut: Era = NO_ERA
+    count: bool = False
 
 
 class TakeCut(msgspec.Struct, frozen=True, array_like=True, tag="take-cut", gc=False):
@@ -291,6 +293,7 @@ class Rows(msgspec.Struct, frozen=True, array_like=True, tag="rows", gc=False):
     """Rows of a scan; `more`: the limit was reached and there may be others.
 
     `marks`, if they were asked for: the epoch of each partition, as they were asked for, and the LWM of its fragment.
+    `count`, if it was asked for: how many rows there are; -1: it was not counted.
     """
 
     id: int
@@ -298,6 +301,7 @@ class Rows(msgspec.Struct, frozen=True, array_like=True, tag="rows", gc=False):
     values: list[bytes]
     more: bool
     marks: list[tuple[int, int]] = []
+    count: int = -1
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True, tag="status", gc=False):

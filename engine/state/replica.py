@@ -192,7 +192,7 @@ class Replica:
         if write.closed:
             return True
         store = self.store
-        rows = store.layer_of(name)
+        rows, dead = store.layer_of(name)
         epoch, at = write.epoch, write.start
         weight = 0
         loading = fragment.loading
@@ -206,8 +206,11 @@ class Replica:
             rows[key] = Entry(epoch, at, value)
             if value is None:
                 fragment.tombstones[key] = at
+                dead[key] = None
                 weight += ROW_OVERHEAD_BYTES + len(key)
             else:
+                if dead:
+                    dead.pop(key, None)
                 weight += ROW_OVERHEAD_BYTES + len(key) + len(value)
             if loading:
                 fragment.suspects[key] = None  # until the transfer tells of the key

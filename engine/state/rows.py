@@ -14,7 +14,7 @@ from wal.probe import probe
 def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> None:
     """Rows of a full transfer; what is newer here stays."""
     name = fragment.name
-    rows = store.layer_of(name)
+    rows, dead = store.layer_of(name)
     weight = 0
     for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
         suspect = fragment.suspects.pop(key, 0) is None
@@ -23,6 +23,10 @@ def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> 
             if held is not None and (held.epoch, held.counter) >= (epoch, counter):
                 continue
         rows[key] = Entry(epoch, counter, value) if counter else GONE
+        if value is None or not counter:
+            dead[key] = None
+        else:
+            dead.pop(key, None)
         if value is None and counter:
             fragment.tombstones[key] = counter
         weight += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
@@ -36,12 +40,11 @@ def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, lwm: int) -> 
     """
     if not fragment.suspects:
         return
-    rows = store.layer_of(fragment.name)
     for key in fragment.suspects:
         held = store.get(fragment.name, key)
         if held is not None and held.counter <= lwm:
             probe("replica.unconfirmed_row_dropped")
-            rows[key] = GONE
+            store.set(fragment.name, key, GONE)
             fragment.tombstones.pop(key, None)
     fragment.suspects = {}
 
@@ -49,11 +52,10 @@ def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, lwm: int) -> 
 def drop_tombstones(store: LayeredStore, fragment: FragmentState, most: int) -> int:
     """A delete that every in-sync copy has needs no tombstone: nothing older can arrive any more. How many went."""
     droppable = fragment.droppable(most)
-    rows = store.layer_of(fragment.name) if droppable else {}
     for key in droppable:
         counter = fragment.tombstones.pop(key)
         fragment.dropped = max(fragment.dropped, counter)
         held = store.get(fragment.name, key)
         if held is not None and held.counter == counter and held.value is None:
-            rows[key] = GONE
+            store.set(fragment.name, key, GONE)
     return len(droppable)

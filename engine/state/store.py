@@ -15,14 +15,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
-from sortedcontainers import SortedDict, SortedList
 
-from rebalance.contents import MASK, Walk, row_digest
+from engine.state.layer import Layer
+from rebalance.contents import Walk
 from wal.ids import Fragment
 
 
@@ -50,6 +49,21 @@ ROWS_LEAST = 64
 """Of which a page looks at so many at a time, or more: what comes first may have been deleted."""
 SORTED_MAX = 4_000
 """New keys of a layer that one page puts in order."""
+
+
+class Sums(NamedTuple):
+    """What a checkpoint keeps of all rows of a fragment: the digest of their contents, and how many are no tombstones."""
+
+    contents: int
+    live: int
+
+
+NOTHING = Sums(0, 0)
+
+
+def is_row(entry: Entry | None) -> bool:
+    """Whether a key has a value."""
+    return entry is not None and entry.value is not None
 
 
 class Page(NamedTuple):
@@ -108,8 +122,12 @@ class BaseStore(Protocol):
         """The digest of all rows of a fragment; None if it is not known (no state of it, or one of an older version)."""
         ...
 
+    def live(self, fragment: Fragment) -> int | None:
+        """How many of a fragment's rows are no tombstones; None if it is not known (an older version wrote its state)."""
+        ...
+
     def write(self, image: CheckpointImage) -> None:
-        """Apply a checkpoint: all of it durably, or nothing."""
+        """Apply a checkpoint: all of it durably, or nothing. Reads do not see it before `renew`."""
         ...
 
     def renew(self) -> None:
@@ -121,152 +139,15 @@ class BaseStore(Protocol):
         ...
 
 
-class MemoryStore:
-    """A store of checkpoints in memory, for simulations and throwaway nodes: same meaning, nothing on disk.
-
-    A copy shares the rows of every fragment with its original, until one of the two writes to it.
-    """
-
-    def __init__(self) -> None:
-        self._lsn = 0
-        self._node: dict[str, bytes] = {}
-        self._fragments: dict[Fragment, bytes] = {}
-        self._partitions: dict[int, bytes] = {}
-        self._rows: dict[Fragment, SortedDict[bytes, Entry]] = {}
-        self._copied: dict[Fragment, None] = {}  # of these the rows are a copy's, too, and not to be changed
-        self._contents: dict[Fragment, int] = {}
-
-    def load(self) -> Loaded:
-        """What the last checkpoint holds."""
-        return Loaded(self._lsn, dict(self._node), dict(self._fragments), dict(self._partitions))
-
-    def get(self, fragment: Fragment, key: bytes) -> Entry | None:
-        """One key's entry."""
-        rows = self._rows.get(fragment)
-        return rows.get(key) if rows else None
-
-    def scan(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
-        """Up to `limit` rows with keys >= `start`, ascending."""
-        rows = self._rows.get(fragment)
-        if not rows:
-            return []
-        found: list[Row] = []
-        for key in rows.irange(start):
-            if len(found) >= limit:
-                break
-            found.append((key, rows[key]))
-        return found
-
-    def contents(self, fragment: Fragment) -> int | None:
-        """The digest of all rows of a fragment."""
-        return self._contents.get(fragment, 0) if fragment in self._fragments else None
-
-    def write(self, image: CheckpointImage) -> None:
-        """Apply a checkpoint."""
-        self._lsn = image.lsn
-        self._node.update(image.node)
-        self._partitions.update(image.partitions)
-        for fragment, data in image.fragments.items():
-            if data is None:
-                self._fragments.pop(fragment, None)
-            else:
-                self._fragments[fragment] = data
-        for fragment in image.cleared:
-            self._rows.pop(fragment, None)
-            self._copied.pop(fragment, None)
-            self._contents.pop(fragment, None)
-        for fragment, changes in image.rows.items():
-            rows = self._rows.setdefault(fragment, SortedDict())
-            if fragment in self._copied:
-                del self._copied[fragment]
-                rows = self._rows[fragment] = rows.copy()
-            contents = self._contents.get(fragment, 0)
-            for key, entry in changes.items():
-                contents += row_digest(key, entry) - row_digest(key, rows.get(key))
-                if entry is None or entry is GONE:
-                    rows.pop(key, None)
-                else:
-                    rows[key] = entry
-            self._contents[fragment] = contents & MASK
-
-    def renew(self) -> None:
-        """Reads see a checkpoint as soon as it is written."""
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-    def copy(self) -> MemoryStore:
-        """An independent store with the same contents: an old disk image."""
-        twin = MemoryStore()
-        twin._lsn, twin._node = self._lsn, dict(self._node)
-        twin._fragments, twin._partitions = dict(self._fragments), dict(self._partitions)
-        twin._rows, twin._copied, self._copied = dict(self._rows), dict.fromkeys(self._rows), dict.fromkeys(self._rows)
-        twin._contents = dict(self._contents)
-        return twin
-
-
-class _Layer:
-    """Entries applied since a point in time, over a store that lacks them."""
-
-    __slots__ = ("_fresh", "_order", "bytes", "cleared", "rows")
-
-    def __init__(self) -> None:
-        self.rows: dict[Fragment, dict[bytes, Entry]] = {}
-        self.cleared: dict[Fragment, None] = {}
-        self.bytes = 0
-        self._order: dict[Fragment, SortedList[bytes]] = {}
-        self._fresh: dict[Fragment, list[bytes]] = {}  # known to be new, and not in order yet
-
-    def clear(self, fragment: Fragment) -> None:
-        """Forget all rows of a fragment, here and below."""
-        self.cleared[fragment] = None
-        self.rows.pop(fragment, None)
-        self._order.pop(fragment, None)
-        self._fresh.pop(fragment, None)
-
-    def put_in_order(self, fragment: Fragment, most: int) -> int:
-        """Sort up to `most` of the keys that came since the last scan; how many there were, above `most` if more are left.
-
-        Keys are never taken out of a layer, and a dict keeps them as they came: so the new ones are the last ones.
-        """
-        rows = self.rows.get(fragment)
-        if not rows:
-            return 0
-        order = self._order.get(fragment)
-        if order is None:
-            order = self._order[fragment] = SortedList()
-        fresh = self._fresh.get(fragment, [])
-        new = len(rows) - len(order) - len(fresh)
-        if new:
-            fresh.extend(islice(reversed(rows), new))
-        if not fresh:
-            return 0
-        order.update(fresh[-most:])
-        count = len(fresh)
-        del fresh[-most:]
-        if fresh:
-            self._fresh[fragment] = fresh
-        else:
-            self._fresh.pop(fragment, None)
-        return count
-
-    def some_from(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
-        """Up to `limit` of the layer's rows of one fragment with keys >= start, ascending; they were put in order."""
-        rows = self.rows.get(fragment)
-        if not rows:
-            return []
-        order = self._order[fragment]
-        assert len(order) == len(rows), "a layer is put in order before it is walked"
-        return [(key, rows[key]) for key in islice(order.irange(start), limit)]
-
-
 class LayeredStore:
     """The node's view: base, frozen, active, newest wins."""
 
     def __init__(self, base: BaseStore) -> None:
+        base.renew()
         self.base = base
-        self._active = _Layer()
-        self._frozen: _Layer | None = None
+        self._active: Layer[Entry] = Layer()
+        self._frozen: Layer[Entry] | None = None
+        self._live: dict[Fragment, int | None] = {}  # rows of the base, as far as they were asked for
 
     @property
     def active_bytes(self) -> int:
@@ -301,15 +182,31 @@ class LayeredStore:
         if rows is None:
             rows = active.rows[fragment] = {}
         rows[key] = entry
+        if active.dead and fragment in active.dead:
+            active.dead[fragment].pop(key, None)
         value = entry.value
         active.bytes += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
 
-    def layer_of(self, fragment: Fragment) -> dict[bytes, Entry]:
-        """The fragment's active rows, to be changed by whoever applies; account for them with `weigh`."""
-        rows = self._active.rows.get(fragment)
+    def layer_of(self, fragment: Fragment) -> tuple[dict[bytes, Entry], dict[bytes, None]]:
+        """The fragment's active rows, and which of them are dead, to be changed together by whoever applies; account for
+        them with `weigh`."""
+        active = self._active
+        rows = active.rows.get(fragment)
         if rows is None:
-            rows = self._active.rows[fragment] = {}
-        return rows
+            rows = active.rows[fragment] = {}
+        dead = active.dead.get(fragment)
+        if dead is None:
+            dead = active.dead[fragment] = {}
+        return rows, dead
+
+    def set(self, fragment: Fragment, key: bytes, entry: Entry) -> None:
+        """Give a key any entry, also one that is no row: a tombstone, or `GONE`."""
+        rows, dead = self.layer_of(fragment)
+        rows[key] = entry
+        if entry.value is None:
+            dead[key] = None
+        else:
+            dead.pop(key, None)
 
     def weigh(self, size: int) -> None:
         """`size` more bytes lie in the active layer."""
@@ -357,6 +254,55 @@ class LayeredStore:
             del found[limit:]
         return Page(found, at, work + looked)
 
+    def look_below(self, fragment: Fragment, most: int) -> int:
+        """Prepare a `count`: how much work it was, above `most` if it is to be asked again first.
+
+        What came since the last one is looked up, once for each key between two checkpoints.
+        """
+        active, frozen = self._active, self._frozen
+        work = 0
+        if frozen is not None and fragment not in active.cleared:
+            work = frozen.look_below(fragment, self._below_frozen(fragment), most)
+        if work <= most:
+            work += active.look_below(fragment, self._below_active(fragment), max(1, most - work))
+        return work
+
+    def _below_active(self, fragment: Fragment) -> Callable[[bytes], Entry | None]:
+        frozen = self._frozen
+        if fragment in self._active.cleared:
+            return _nothing
+        below = self._below_frozen(fragment)
+        if frozen is None or fragment not in frozen.rows:
+            return below
+        return partial(_either, frozen.rows[fragment], below)
+
+    def _below_frozen(self, fragment: Fragment) -> Callable[[bytes], Entry | None]:
+        if self._frozen is not None and fragment in self._frozen.cleared:
+            return _nothing
+        return partial(self.base.get, fragment) if self._stored(fragment) != 0 else _nothing
+
+    def _stored(self, fragment: Fragment) -> int | None:
+        """How many rows the store below has, tombstones aside; None if it does not know."""
+        if fragment not in self._live:
+            found = self.base.live(fragment)
+            self._live[fragment] = found if found is not None or self.base.scan(fragment, b"", 1) else 0
+        return self._live[fragment]
+
+    def count(self, fragment: Fragment) -> int | None:
+        """How many rows a fragment has, tombstones aside; None if the store below does not know how many are its own.
+
+        O(1): everything was looked up by `look_below`.
+        """
+        total = self._active.more(fragment)
+        if fragment in self._active.cleared:
+            return total
+        if self._frozen is not None:
+            total += self._frozen.more(fragment)
+            if fragment in self._frozen.cleared:
+                return total
+        stored = self._stored(fragment)
+        return total + stored if stored is not None else None
+
     def walk(self, fragment: Fragment) -> Walk | None:
         """Begin to sum up the contents of a fragment as they are now; None if the store below does not know its own.
 
@@ -385,18 +331,24 @@ class LayeredStore:
     def freeze(self) -> tuple[list[Fragment], dict[Fragment, dict[bytes, Entry]]]:
         """Begin a checkpoint: what to clear and what to write. The layer stays readable until `thaw`."""
         assert self._frozen is None, "a checkpoint is under way"
-        self._frozen, self._active = self._active, _Layer()
+        self._frozen, self._active = self._active, Layer()
         return list(self._frozen.cleared), self._frozen.rows
 
     def thaw(self) -> None:
         """The checkpoint is in the base: forget the frozen layer."""
         assert self._frozen is not None, "no checkpoint is under way"
         self._frozen = None
+        self._live = {}
         self.base.renew()
 
 
 def _nothing(_: bytes) -> Entry | None:
     return None
+
+
+def _either(first: Mapping[bytes, Entry], then: Callable[[bytes], Entry | None], key: bytes) -> Entry | None:
+    entry = first.get(key)
+    return entry if entry is not None else then(key)
 
 
 def _merged(sources: list[list[Row]], limit: int) -> tuple[list[Row], bytes | None]:

@@ -1,4 +1,4 @@
-"""What a checkpoint changes, put into LMDB within one transaction: rows as they come, then states with their digests."""
+"""What a checkpoint changes, put into LMDB within one transaction: rows as they come, then states with their sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, assert_never
 
 import lmdb
 
-from engine.state.store import Entry
+from engine.state.store import Entry, Sums
 from engine.state.store_envelope import (
     FORMAT_KEY,
     LSN_KEY,
@@ -45,7 +45,7 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
     removed: list[bytes] = []
     cleared: dict[Fragment, None] = {}
     states: dict[Fragment, bytes | None] = {}
-    sums: dict[Fragment, int | None] = {}
+    sums: dict[Fragment, Sums | None] = {}
 
     def sum_up(fragment: Fragment, changes: Mapping[bytes, Entry | None]) -> None:
         try:
@@ -101,13 +101,13 @@ def _put_states(
     txn: lmdb.Transaction[bytes],
     dbs: Databases,
     states: Mapping[Fragment, bytes | None],
-    sums: Mapping[Fragment, int | None],
+    sums: Mapping[Fragment, Sums | None],
 ) -> None:
     for fragment, known in sums.items():
         key = fragment_key(fragment)
         state = states.get(fragment)
         if state is None and fragment not in states and (raw := txn.get(key, db=dbs.fragments)) is not None:
-            state = open_fragment(key, raw)[0]  # it was read a moment ago, for its digest
+            state = open_fragment(key, raw)[0]  # it was read a moment ago, for its sums
         if state is None:
             txn.delete(key, db=dbs.fragments)
             continue

@@ -3,14 +3,15 @@
 ```
 database     key                                         value
 rows         namespace | 00 | partition u16 | key        01 | flags u8 | crc u32 | epoch u64 | counter u64 | value
-fragments    namespace | 00 | partition u16              01 | 02       | crc u32 | contents u64 | state
+fragments    namespace | 00 | partition u16              01 | 06       | crc u32 | contents u64 | live u64 | state
 partitions   partition u16                               01 | 00       | crc u32 | state
 node         00 "format"                                 01 | 00       | crc u32 | format of the store u64
              00 "lsn"                                    01 | 00       | crc u32 | applied LSN u64
              name                                        01 | 00       | crc u32 | value
 
 first byte: the envelope's format.   flags: 1 = tombstone (the value is empty), 2 = begins with the digest of contents
-(`rebalance.contents`), which older versions did not keep.
+(`rebalance.contents`), 4 = and with the number of rows that are no tombstones; older versions kept neither, or only the
+first.
 crc: CRC-32C of the database's name, the LMDB key, and the value without the crc itself.
 ```
 
@@ -26,7 +27,7 @@ from heapq import merge
 
 from xxhash import xxh3_64_intdigest
 
-from engine.state.store import GONE, Entry
+from engine.state.store import GONE, NOTHING, Entry, Sums
 from rebalance.contents import packed_row_digest
 from wal.checksum import crc32c
 from wal.ids import KEY_BYTES_MAX, PARTITIONS_MAX, Fragment
@@ -36,16 +37,17 @@ DATABASES = (ROWS, FRAGMENTS, PARTITIONS, NODE)
 FORMAT_KEY, LSN_KEY = b"\0format", b"\0lsn"
 
 _FORMAT = 1
-_LIVE, _TOMBSTONE, _SUMMED = 0, 1, 2
+_LIVE, _TOMBSTONE, _SUMMED, _COUNTED = 0, 1, 2, 4
 _HEAD_BYTES, _ROW_HEAD_BYTES = 6, 22
 _ROW = struct.Struct(">BBIQQ")  # format, flags, crc, epoch, counter
 _VERSION = struct.Struct(">QQ")  # epoch, counter
 _U16 = struct.Struct(">H")
 _U64 = struct.Struct(">Q")
+_SUMS = struct.Struct(">QQ")  # contents, live
 _ROW_AT_ONCE = struct.Struct(">HIQQ")  # format and flags as one number, crc, epoch, counter
 _LIVE_AT_ONCE, _TOMBSTONE_AT_ONCE = _FORMAT << 8 | _LIVE, _FORMAT << 8 | _TOMBSTONE
 _HEAD_LIVE, _HEAD_TOMBSTONE = bytes((_FORMAT, _LIVE)), bytes((_FORMAT, _TOMBSTONE))
-_HEAD_SUMMED = bytes((_FORMAT, _SUMMED))
+_HEAD_SUMMED, _HEAD_COUNTED = bytes((_FORMAT, _SUMMED)), bytes((_FORMAT, _SUMMED | _COUNTED))
 
 _NAMESPACE_BYTES_MAX = 64
 _LMDB_KEY_BYTES_MAX = 511
@@ -174,11 +176,13 @@ def open_rows(seed: int, skip: int, rows: Sequence[tuple[bytes, bytes]]) -> tupl
     return keys[: len(counters)], counters, digests
 
 
-def stored_row_digest(seed: int, key: bytes, raw: bytes) -> int:
-    """What the row sealed in `raw` contributes to its fragment's digest of contents. Raises BadEnvelope."""
+def stored_row_sums(seed: int, key: bytes, raw: bytes) -> Sums:
+    """What the row sealed in `raw` contributes to what is kept of its fragment. Raises BadEnvelope."""
     if len(raw) < _ROW_HEAD_BYTES or crc32c(key + raw[:2] + raw[6:], seed) != int.from_bytes(raw[2:6], "big"):
         raise BadEnvelope("expected a row whose checksum matches")
-    return packed_row_digest(key, raw[6:_ROW_HEAD_BYTES], raw[_ROW_HEAD_BYTES:]) if raw[1] == _LIVE else 0
+    if raw[1] != _LIVE:
+        return NOTHING
+    return Sums(packed_row_digest(key, raw[6:_ROW_HEAD_BYTES], raw[_ROW_HEAD_BYTES:]), 1)
 
 
 def row_is_whole(full: bytes, raw: bytes) -> bool:
@@ -207,19 +211,21 @@ def open_state(database: bytes, key: bytes, raw: bytes) -> bytes:
     return _open(database, key, raw, _HEAD_LIVE)
 
 
-def seal_fragment(key: bytes, data: bytes, contents: int) -> bytes:
-    """A fragment's state, with the digest of its contents."""
-    return seal_state(FRAGMENTS, key, _U64.pack(contents) + data, _HEAD_SUMMED)
+def seal_fragment(key: bytes, data: bytes, sums: Sums) -> bytes:
+    """A fragment's state, with what its rows add up to."""
+    return seal_state(FRAGMENTS, key, _SUMS.pack(*sums) + data, _HEAD_COUNTED)
 
 
-def open_fragment(key: bytes, raw: bytes) -> tuple[bytes, int | None]:
-    """The inverse of `seal_fragment`; without a digest where an older version wrote it. Raises BadEnvelope."""
+def open_fragment(key: bytes, raw: bytes) -> tuple[bytes, int | None, int | None]:
+    """The inverse of `seal_fragment`: the state, the digest of contents and the number of rows; without the one or the
+    other where an older version wrote it. Raises BadEnvelope."""
     if raw[:2] == _HEAD_LIVE:
-        return _open(FRAGMENTS, key, raw, _HEAD_LIVE), None
-    data = _open(FRAGMENTS, key, raw, _HEAD_SUMMED)
-    if len(data) < 8:
-        raise BadEnvelope(f"expected a digest of 8 bytes, found {len(data)}")
-    return data[8:], int.from_bytes(data[:8], "big")
+        return _open(FRAGMENTS, key, raw, _HEAD_LIVE), None, None
+    counted = raw[:2] == _HEAD_COUNTED
+    data, size = _open(FRAGMENTS, key, raw, _HEAD_COUNTED if counted else _HEAD_SUMMED), 16 if counted else 8
+    if len(data) < size:
+        raise BadEnvelope(f"expected sums of {size} bytes, found {len(data)}")
+    return data[size:], int.from_bytes(data[:8], "big"), int.from_bytes(data[8:16], "big") if counted else None
 
 
 def _open(database: bytes, key: bytes, raw: bytes, head: bytes) -> bytes:

@@ -20,7 +20,7 @@ from lmdb.verify import VerifyError, verify
 from engine.state.store_envelope import DATABASES, FORMAT_KEY, NODE, seal_state, u64
 from engine.state.store_errors import StoreError, StoreFailed, StoreForeign, StoreFull, StoreInUse, StoreTooNew, damaged
 
-FORMAT = 2
+FORMAT = 3
 MAP_STEP_BYTES = 1 << 16
 """The largest page that LMDB runs on."""
 

@@ -119,6 +119,13 @@ class StoreReads:
 
     def contents(self, fragment: Fragment) -> int | None:
         """The digest of all rows of a fragment; None if there is no state of it, or one that an older version wrote."""
+        return self._sums(fragment)[0]
+
+    def live(self, fragment: Fragment) -> int | None:
+        """How many rows of a fragment are no tombstones; None as for `contents`."""
+        return self._sums(fragment)[1]
+
+    def _sums(self, fragment: Fragment) -> tuple[int | None, int | None]:
         prefix = self._prefix(fragment)[0]
         try:
             with self._lock:

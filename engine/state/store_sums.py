@@ -1,7 +1,8 @@
-"""The digests of contents that a checkpoint leaves in LMDB: each row that it replaces is read, in the same transaction.
+"""What a checkpoint leaves in LMDB of all rows of a fragment, the digest of their contents and how many there are: each row
+that it replaces is read, in the same transaction.
 
-Where the digest of before is not known (an older version wrote the state), or a row that goes cannot be believed, all
-rows of the fragment are summed up anew, once they are written.
+Where either is not known of before (an older version wrote the state), or a row that goes cannot be believed, all rows of
+the fragment are summed up anew, once they are written.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 import lmdb
 
-from engine.state.store import Entry
-from engine.state.store_envelope import BadEnvelope, fragment_key, open_fragment, row_seed, stored_row_digest
+from engine.state.store import NOTHING, Entry, Sums, is_row
+from engine.state.store_envelope import BadEnvelope, fragment_key, open_fragment, row_seed, stored_row_sums
 from rebalance.contents import MASK, row_digest
 from wal.ids import Fragment
 from wal.probe import probe
@@ -25,38 +26,40 @@ def sum_of(
     changes: Mapping[bytes, Entry | None],
     *,
     cleared: bool,
-) -> int | None:
-    """The digest of a fragment as it will be after its changes; None where its rows must be summed up anew."""
+) -> Sums | None:
+    """What a fragment's rows add up to after its changes; None where they must be summed up anew."""
     if cleared:
-        return sum(row_digest(key, entry) for key, entry in changes.items()) & MASK
+        return Sums(
+            sum(row_digest(key, entry) for key, entry in changes.items()) & MASK, sum(map(is_row, changes.values()))
+        )
     prefix = fragment_key(fragment)
-    total = stored_in(txn.get(prefix, db=fragments), prefix)
-    if total is None:
+    contents, live = stored_in(txn.get(prefix, db=fragments), prefix)
+    if contents is None or live is None:
         return None
     seed, get = row_seed(prefix), txn.get
     try:
         for key, entry in changes.items():
             raw = get(prefix + key, db=rows)
-            if raw is not None:
-                total -= stored_row_digest(seed, key, raw)
-            total += row_digest(key, entry)
+            held = stored_row_sums(seed, key, raw) if raw is not None else NOTHING
+            contents += row_digest(key, entry) - held.contents
+            live += is_row(entry) - held.live
     except BadEnvelope:
         probe("store.summed_up_anew")
         return None
-    return total & MASK
+    return Sums(contents & MASK, live)
 
 
-def stored_in(raw: bytes | None, key: bytes) -> int | None:
-    """The digest that lies with a fragment's state; None if there is none. Raises BadEnvelope."""
-    return open_fragment(key, raw)[1] if raw is not None else None
+def stored_in(raw: bytes | None, key: bytes) -> tuple[int | None, int | None]:
+    """The digest and the count that lie with a fragment's state; None for what does not. Raises BadEnvelope."""
+    return open_fragment(key, raw)[1:] if raw is not None else (None, None)
 
 
 def summed_up(
     txn: lmdb.Transaction[bytes], rows: lmdb._Database, fragment: Fragment, tell: Callable[[bytes, str], None]
-) -> int:
-    """The digest of all rows of a fragment, read one by one; one that cannot be believed is told, and left out."""
+) -> Sums:
+    """What all rows of a fragment add up to, read one by one; one that cannot be believed is told, and left out."""
     prefix = fragment_key(fragment)
-    seed, total = row_seed(prefix), 0
+    seed, contents, live = row_seed(prefix), 0, 0
     with txn.cursor(rows) as cursor:
         more = cursor.set_range(prefix)
         while more:
@@ -65,8 +68,10 @@ def summed_up(
                 break
             key = full[len(prefix) :]
             try:
-                total += stored_row_digest(seed, key, raw)
+                sums = stored_row_sums(seed, key, raw)
             except BadEnvelope as error:
                 tell(key, str(error))
+            else:
+                contents, live = contents + sums.contents, live + sums.live
             more = cursor.next()
-    return total & MASK
+    return Sums(contents & MASK, live)

@@ -34,7 +34,8 @@ from engine.messages import (
 from engine.node.node import Node
 from engine.protocol.requests import Reply, Request
 from engine.state.recover import recover
-from engine.state.store import LayeredStore, MemoryStore
+from engine.state.store import LayeredStore
+from engine.state.store_memory import MemoryStore
 from engine.turn.events import (
     Asked,
     CheckpointWritten,

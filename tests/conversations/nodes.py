@@ -22,6 +22,7 @@ get acc/0 a [stale] | swap acc/0 a absent 1 | swap acc/0 a equals 1 2
 lock t1 acc/0 a b [for=5s] | unlock t1 acc/0
 prepare t1 acc/0 a=1 acc/1 b=2 [reading acc/0 c@1.3]  two-phase commit, up to the votes
 commit t1 [acc/0 a=1 ...]                             what was prepared, or all of it
+count acc/0                                           how many rows there are
 scan acc/0 a c                                        the rows a <= key < c, and where the fragment stood before
 check t1 acc/0 a c@1.3                                did anything come into that range since?
 status t1 acc/0 | again t1                            how did it end? | the same request once more
@@ -246,6 +247,10 @@ class NodesStory(Interpreter):
         namespace, partition = fragment(command)
         start, end = (self._key(partition, word) for word in command.rest())
         self._ask(partition, Scan(self._id(), namespace, [partition], start, end, 10, marks=True), "scan", None)
+
+    def on_count(self, command: Command) -> None:
+        namespace, partition = fragment(command)
+        self._ask(partition, Scan(self._id(), namespace, [partition], b"", None, 1, count=True), "count", None)
 
     def on_check(self, command: Command) -> None:
         name = command.word("a transaction")

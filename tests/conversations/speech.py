@@ -231,6 +231,8 @@ class Speech:
                 return f"remap, at {version}, begun"
             case q.Remap(_, version):
                 return f"remap, at {version}"
+            case q.Rows(count=count) if count >= 0:
+                return f"{count} rows"
             case q.Rows(_, keys, _, more, marks):
                 at = f" at {' '.join(f'{epoch}.{counter}' for epoch, counter in marks)}" if marks else ""
                 return f"{len(keys)} rows{' and more' if more else ''}{at}"

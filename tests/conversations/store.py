@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from engine.state.recover import recover
 from engine.state.replica import Replica
-from engine.state.store import CheckpointImage, Entry, LayeredStore, MemoryStore
+from engine.state.store import CheckpointImage, Entry, LayeredStore
+from engine.state.store_memory import MemoryStore
 from rebalance.results import COMMITTED
 from tests.conversations.fragment import standing_of
 from tests.conversations.names import Names

@@ -13,7 +13,8 @@ from typing import TypeAlias
 import msgspec
 
 from engine.state.replica import Replica
-from engine.state.store import Entry, LayeredStore, MemoryStore
+from engine.state.store import Entry, LayeredStore
+from engine.state.store_memory import MemoryStore
 from rebalance.anew import Anew
 from rebalance.demander import Demander
 from rebalance.lives import INCARNATION_BITS

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.state.replica import Replica
-from engine.state.store import CheckpointImage, Entry, LayeredStore, MemoryStore
+from engine.state.store import CheckpointImage, Entry, LayeredStore
+from engine.state.store_memory import MemoryStore
 from rebalance.contents import row_digest
 from tests.engine.state.test_replica import MOVES, NAMESPACES, NEAR_A_DIGEST, PARTITIONS, Move, fold, record_of
 from wal import records as r

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from engine.state.replica import Replica
-from engine.state.store import LayeredStore, MemoryStore
+from engine.state.store import LayeredStore
+from engine.state.store_memory import MemoryStore
 from rebalance.image import LARGE_BYTES, FragmentImage
 from tests.sim.planted.stage import NAMESPACE, Stage, key
 from wal import records as r

@@ -109,6 +109,12 @@ class CountingStore(LayeredStore):
         self.read += 1
         return super().get(fragment, key)
 
+    def look_below(self, fragment: Fragment, most: int) -> int:
+        """As many as were looked up, to count them."""
+        work = super().look_below(fragment, most)
+        self.read += min(work, most)
+        return work
+
     def page(self, fragment: Fragment, start: bytes, limit: int) -> Page:
         """As many as were looked at."""
         found = super().page(fragment, start, limit)

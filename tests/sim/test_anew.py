@@ -34,7 +34,7 @@ def forge(world: World, name: NodeId) -> None:
     store = node.core.replica.store
     held = store.get(FIRST, key(0))
     assert held is not None
-    store.layer_of(FIRST)[key(0)] = Entry(held.epoch, held.counter, b"forged")
+    store.set(FIRST, key(0), Entry(held.epoch, held.counter, b"forged"))
     with pytest.raises(Violation):
         compare_copies(world)
 

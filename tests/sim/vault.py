@@ -10,8 +10,9 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-from engine.state.store import BaseStore, MemoryStore
+from engine.state.store import BaseStore
 from engine.state.store_lmdb import LmdbStore
+from engine.state.store_memory import MemoryStore
 
 LMDB_MAP_BYTES = 8 << 20
 

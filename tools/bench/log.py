@@ -19,7 +19,8 @@ import msgspec
 from engine.errors import UsageError
 from engine.host.data_directory import open_data_directory
 from engine.state.recover import recover
-from engine.state.store import LayeredStore, MemoryStore
+from engine.state.store import LayeredStore
+from engine.state.store_memory import MemoryStore
 from engine.turn.settings import Settings
 from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is, per_second
 from wal import DirectoryDisk, Log, LogSettings, PartitionCounter, Want, crc32c, read, reference_crc32c

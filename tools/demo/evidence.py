@@ -201,7 +201,7 @@ def damage(directory: Path, *, cluster: str, settings: Settings, namespace: str,
         entry = opened.replica.store.get(name, key)
         assert entry is not None, f"{key.decode()} is in {fragment_name(name)}"
         assert entry.value is not None, f"{key.decode()} was not deleted"
-        opened.replica.store.layer_of(name)[key] = Entry(entry.epoch, entry.counter, entry.value[:-1] + b" }")
+        opened.replica.store.set(name, key, Entry(entry.epoch, entry.counter, entry.value[:-1] + b" }"))
         opened.store.write(opened.replica.begin_checkpoint(opened.log.durable_lsn, []))
     finally:
         opened.close()

@@ -6,7 +6,8 @@ import msgspec
 
 from engine.cluster.pace import FORGIVEN_AFTER, Pace
 from engine.state.replica import Replica
-from engine.state.store import LayeredStore, MemoryStore
+from engine.state.store import LayeredStore
+from engine.state.store_memory import MemoryStore
 from engine.turn.core import Core
 from engine.turn.settings import Settings
 from rebalance.plan import first_topology

@@ -9,7 +9,8 @@ from engine.data.replication import PATIENCE_MAX, Replication
 from engine.data.sizes import BATCH_BYTES_MAX
 from engine.messages import Message, Replicate, Replicated
 from engine.state.replica import Replica
-from engine.state.store import LayeredStore, MemoryStore
+from engine.state.store import LayeredStore
+from engine.state.store_memory import MemoryStore
 from engine.turn.core import Core
 from engine.turn.effects import Effects
 from engine.turn.settings import Settings

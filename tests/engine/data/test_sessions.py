@@ -18,7 +18,8 @@ from engine.protocol.requests import (
     Values,
 )
 from engine.state.replica import Replica
-from engine.state.store import LayeredStore, MemoryStore
+from engine.state.store import LayeredStore
+from engine.state.store_memory import MemoryStore
 from engine.turn.events import Asked, Event
 from engine.turn.settings import Settings
 from rebalance.ports import MS

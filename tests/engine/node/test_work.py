@@ -9,7 +9,8 @@ from engine.data.holdings import Key
 from engine.data.locks import RELEASED_MAX, LockTable
 from engine.data.scans import Scanning
 from engine.protocol.requests import Scan
-from engine.state.store import LOOKED_MAX, SORTED_MAX, Entry, LayeredStore, MemoryStore
+from engine.state.store import LOOKED_MAX, SORTED_MAX, Entry, LayeredStore
+from engine.state.store_memory import MemoryStore
 
 
 class Counted:
@@ -70,7 +71,7 @@ def _deleted(keys: int, partitions: int) -> LayeredStore:
     store = LayeredStore(MemoryStore())
     for at in range(keys):
         number = at % partitions
-        store.put(("n", number), b"%07d" % at, Entry(1, at + 1, None))
+        store.set(("n", number), b"%07d" % at, Entry(1, at + 1, None))
     store.put(("n", partitions - 1), b"left", Entry(1, keys + 1, b"v"))
     return store
 
@@ -102,7 +103,7 @@ def test_pages_show_what_one_scan_shows() -> None:
     store, wanted = LayeredStore(MemoryStore()), []
     for at in range(3 * SORTED_MAX):
         key, deleted = b"%07d" % (at * 7919 % (3 * SORTED_MAX)), at % 3 == 0
-        store.put(("n", 0), key, Entry(1, at + 1, None if deleted else b"v"))
+        store.set(("n", 0), key, Entry(1, at + 1, None if deleted else b"v"))
         wanted.append((key, Entry(1, at + 1, None if deleted else b"v")))
     wanted.sort(key=lambda row: row[0])
     assert store.scan(("n", 0), b"", 1 << 30) == wanted

@@ -36,7 +36,8 @@ from engine.protocol.requests import (
     Values,
 )
 from engine.state.recover import recover
-from engine.state.store import LayeredStore, MemoryStore
+from engine.state.store import LayeredStore
+from engine.state.store_memory import MemoryStore
 from engine.turn.events import Asked, CheckpointWritten, WriteCheckpoint
 from engine.turn.settings import Settings
 from tests.support.any_request import ANY, KINDS

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from engine.state.replica import Replica
-from engine.state.store import LayeredStore, MemoryStore
+from engine.state.store import LayeredStore
+from engine.state.store_memory import MemoryStore
 from wal import records as r
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine.state.replica import Replica
-from engine.state.store import LayeredStore, MemoryStore
+from engine.state.store import LayeredStore
+from engine.state.store_memory import MemoryStore
 from wal import records as r
 
 PREPARE = r.Prepare(b"t" * 16, 7, 1, [r.Write("acc", 7, 1, 3, [b"k"], [b"v"])], [], [7], 7)

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.state.replica import Replica
-from engine.state.store import CheckpointImage, LayeredStore, MemoryStore
+from engine.state.store import CheckpointImage, LayeredStore
+from engine.state.store_memory import MemoryStore
 from rebalance.fragment import DIGEST_EVERY, CannotUndo, FragmentState
 from rebalance.image import image_of
 from rebalance.partition import PartitionState

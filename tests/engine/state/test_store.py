@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.state.store import GONE, BaseStore, CheckpointImage, Entry, LayeredStore, Loaded, MemoryStore, Row
+from engine.state.store import GONE, BaseStore, CheckpointImage, Entry, LayeredStore, Loaded, Row
 from engine.state.store_lmdb import LmdbStore
+from engine.state.store_memory import MemoryStore
 from rebalance.contents import row_digest
 from wal.ids import DECISIONS, KEY_BYTES_MAX, Fragment
 
@@ -133,11 +134,11 @@ def test_many_rows_of_one_fragment_arrive_in_order(store: BaseStore) -> None:
 
 def test_a_copy_in_memory_and_its_original_go_their_own_ways() -> None:
     store = MemoryStore()
-    store.write(image(1, {ACC: {b"a": entry(1, b"1")}, BANK: {b"b": entry(1, b"1")}}))
+    checkpoint(store, image(1, {ACC: {b"a": entry(1, b"1")}, BANK: {b"b": entry(1, b"1")}}))
     twin = store.copy()
     again = twin.copy()
-    store.write(image(2, {ACC: {b"a": entry(2, b"2")}}))
-    twin.write(image(2, {ACC: {b"c": entry(3, b"3")}}, [BANK]))
+    checkpoint(store, image(2, {ACC: {b"a": entry(2, b"2")}}))
+    checkpoint(twin, image(2, {ACC: {b"c": entry(3, b"3")}}, [BANK]))
     assert store.scan(ACC, b"", 9) == [(b"a", entry(2, b"2"))]
     assert twin.scan(ACC, b"", 9) == [(b"a", entry(1, b"1")), (b"c", entry(3, b"3"))]
     assert again.scan(ACC, b"", 9) == [(b"a", entry(1, b"1"))]
@@ -146,14 +147,14 @@ def test_a_copy_in_memory_and_its_original_go_their_own_ways() -> None:
 
 def test_a_layered_scan_of_nothing_asks_for_nothing(store: BaseStore) -> None:
     layered = LayeredStore(store)
-    layered.layer_of(ACC)[b"k"] = entry(1, b"v")
+    layered.set(ACC, b"k", entry(1, b"v"))
     assert layered.scan(ACC, b"", 0) == []
 
 
 def test_reads_are_the_same_before_while_and_after_a_checkpoint_is_written(store: BaseStore) -> None:
     layered = LayeredStore(store)
-    layered.layer_of(ACC)[b"a"] = entry(1, b"a")
-    layered.layer_of(ACC)[b"b"] = entry(2, b"b")
+    layered.set(ACC, b"a", entry(1, b"a"))
+    layered.set(ACC, b"b", entry(2, b"b"))
     wanted = [(b"a", entry(1, b"a")), (b"b", entry(2, b"b"))]
     assert layered.scan(ACC, b"", 10) == wanted
     cleared, rows = layered.freeze()
@@ -197,13 +198,13 @@ class LayeredModel(RuleBasedStateMachine):
     @rule(fragment=fragments, key=keys, value=values)
     def apply(self, fragment: Fragment, key: bytes, value: bytes | None) -> None:
         self.counter += 1
-        self.layered.layer_of(fragment)[key] = entry(self.counter, value)
+        self.layered.set(fragment, key, entry(self.counter, value))
         self.layered.weigh(len(key) + len(value or b""))
         self.now.setdefault(fragment, {})[key] = entry(self.counter, value)
 
     @rule(fragment=fragments, key=keys)
     def remove(self, fragment: Fragment, key: bytes) -> None:
-        self.layered.layer_of(fragment)[key] = GONE
+        self.layered.set(fragment, key, GONE)
         self.now.get(fragment, {}).pop(key, None)
 
     @rule(fragment=fragments)
@@ -274,6 +275,22 @@ class LayeredModel(RuleBasedStateMachine):
             while not walk.done:
                 assert walk.step(2) > 0
             assert walk.digest == sum(row_digest(*row) for row in self.now.get(fragment, {}).items()) % (1 << 64)
+
+    @rule(fragment=fragments, most=st.integers(1, 3))
+    def look_below(self, fragment: Fragment, most: int) -> None:
+        self.layered.look_below(fragment, most)
+
+    @rule(fragment=fragments)
+    def the_count_is_that_of_the_rows(self, fragment: Fragment) -> None:
+        looked = 0
+        while (work := self.layered.look_below(fragment, 2)) > 2:
+            looked += 1
+        count = self.layered.count(fragment)
+        if count is None:
+            assert fragment not in self.base.load().fragments, "where there is a state, there is a count"
+        else:
+            assert count == sum(entry.value is not None for entry in self.now.get(fragment, {}).values())
+        assert self.layered.look_below(fragment, 2) == 0, f"looked up twice, after {looked} pieces and {work}"
 
     @precondition(lambda self: self.frozen is None)
     @invariant()

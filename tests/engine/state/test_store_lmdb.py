@@ -44,7 +44,7 @@ from wal.ids import DECISIONS, Fragment
 from wal.probe import listen
 
 ROOT = Path(__file__).parents[3]
-GOLDEN, OLDER = (Path(__file__).parents[2] / "testdata" / f"store_v{number}.txt" for number in (FORMAT, 1))
+GOLDEN, SUMMED, OLDER = (Path(__file__).parents[2] / "testdata" / f"store_v{number}.txt" for number in (FORMAT, 2, 1))
 ACC: Fragment = ("acc", 7)
 
 GOLDEN_IMAGE = CheckpointImage(
@@ -136,7 +136,7 @@ def test_what_is_written_is_the_format_that_was_promised(path: Path) -> None:
     assert lines == GOLDEN.read_text().splitlines()
 
 
-@pytest.mark.parametrize("golden", [OLDER, GOLDEN], ids=lambda golden: golden.stem)
+@pytest.mark.parametrize("golden", [OLDER, SUMMED, GOLDEN], ids=lambda golden: golden.stem)
 def test_the_formats_that_were_promised_are_read(path: Path, golden: Path) -> None:
     written(path)
     with behind_its_back(path) as (txn, databases):
@@ -151,12 +151,19 @@ def test_the_formats_that_were_promised_are_read(path: Path, golden: Path) -> No
         assert store.scan(fragment, b"", 10) == sorted(rows.items())
         assert all(store.get(fragment, key) == entry for key, entry in rows.items())
         assert store.contents(fragment) == (None if golden is OLDER else digest_of(rows))
-    # What an older version wrote gets its digest when a checkpoint changes it.
+        assert store.live(fragment) == (live_of(rows) if golden is GOLDEN else None)
+    # What an older version wrote gets its digest and its count when a checkpoint changes it.
     store.write(image._replace(rows={ACC: {b"key": Entry(3, 43, b"other"), b"new": Entry(3, 44, b"")}}))
     store.renew()
     assert store.contents(ACC) == digest_of(dict(store.scan(ACC, b"", 10)))
+    assert store.live(ACC) == live_of(dict(store.scan(ACC, b"", 10))) == 3
     assert [key for key, _ in store.scan(ACC, b"", 10)] == [b"", b"dead", b"key", b"new"]
     store.close()
+
+
+def live_of(rows: Mapping[bytes, Entry | None]) -> int:
+    """How many of these rows are no tombstones."""
+    return sum(entry is not None and entry.value is not None for entry in rows.values())
 
 
 def digest_of(rows: Mapping[bytes, Entry | None]) -> int:

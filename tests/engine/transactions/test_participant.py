@@ -6,7 +6,8 @@ from engine.messages import Finish, Message, Part, PrepareParts
 from engine.node.node import Node
 from engine.protocol.requests import CommitTx, Done, Get, KeepSessions, Put, Values
 from engine.state.replica import Replica
-from engine.state.store import LayeredStore, MemoryStore
+from engine.state.store import LayeredStore
+from engine.state.store_memory import MemoryStore
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Received
 from engine.turn.settings import Settings

@@ -61,6 +61,12 @@ class EqualCounters(Oracle):
                 About(fragments=(name,)),
             )
         rows = [(key, entry.counter, entry.value) for key, entry in found if entry.value is not None]
+        if (counted := count_of(machine.node.core.replica, name)) not in (None, len(rows)):
+            raise Violation(
+                "equal-counters",
+                f"at lwm={state[1]} {machine.name} says that it has {counted} rows, and it has {len(rows)}",
+                About(fragments=(name,)),
+            )
         first, by = self._contents.setdefault(state, (rows, machine.name))
         if first != rows:
             differing = [row for row in (*first, *rows) if (row in first) != (row in rows)]
@@ -83,6 +89,14 @@ def contents_digest(replica: Replica, name: Fragment) -> int | None:
     while not walk.done:
         walk.step(ROWS_AT_ONCE)
     return replica.store.walked(name, walk)
+
+
+def count_of(replica: Replica, name: Fragment) -> int | None:
+    """How many rows a copy says that it has; None if its store knows nothing of that."""
+    store = replica.store
+    while store.look_below(name, ROWS_AT_ONCE) > ROWS_AT_ONCE:
+        pass
+    return store.count(name)
 
 
 def _whole(machine: Machine, name: Fragment) -> bool:
@@ -125,7 +139,7 @@ def contents_of(replica: Replica, name: Fragment) -> dict[str, object]:
     """All that two copies of a fragment must agree on."""
     copy = replica.fragments.get(name)
     if copy is None:
-        return {"counter": "lwm=0 hwm=0", "digest": 0, "epochs": [], "suspects": [], "rows": [], "contents": 0}
+        return {"counter": "lwm=0 hwm=0", "digest": 0, "epochs": [], "suspects": [], "rows": [], "contents": 0, "count": 0}
     rows = replica.store.scan(name, b"", ROWS_AT_ONCE)
     return {
         "counter": str(copy.counter),
@@ -134,4 +148,5 @@ def contents_of(replica: Replica, name: Fragment) -> dict[str, object]:
         "suspects": list(copy.suspects),
         "rows": [(key, entry) for key, entry in rows if entry.value is not None],
         "contents": contents_digest(replica, name),
+        "count": count_of(replica, name),
     }

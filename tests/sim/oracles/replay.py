@@ -10,7 +10,8 @@ from typing import Any
 
 from engine.state.recover import recover
 from engine.state.replica import Replica
-from engine.state.store import BaseStore, CheckpointImage, LayeredStore, MemoryStore
+from engine.state.store import BaseStore, CheckpointImage, LayeredStore
+from engine.state.store_memory import MemoryStore
 from tests.sim.machine import Machine
 from tests.sim.oracles.equality import ROWS_AT_ONCE
 from tests.sim.oracles.oracle import Oracle

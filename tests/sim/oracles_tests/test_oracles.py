@@ -44,7 +44,7 @@ def _decide(small: Small, machine: Machine, records: Sequence[r.Record]) -> None
 
 def _row(machine: Machine, key: bytes, entry: Entry) -> None:
     assert machine.node is not None
-    machine.node.core.replica.store.layer_of(NAME)[key] = entry
+    machine.node.core.replica.store.set(NAME, key, entry)
 
 
 def _acknowledge(small: Small, tx: bytes) -> None:
@@ -203,7 +203,7 @@ def bring_a_deleted_key_back(small: Small) -> None:
     name = ("acc", partition_of(KEYS[1], PARTITIONS))
     for machine in small.world.running:
         assert machine.node is not None
-        machine.node.core.replica.store.layer_of(name)[KEYS[1]] = Entry(1, 1, b"first")
+        machine.node.core.replica.store.set(name, KEYS[1], Entry(1, 1, b"first"))
     small.judge()
 
 

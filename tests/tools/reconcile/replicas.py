@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from engine.offline.directory import PartitionView, Prepared, view_of
 from engine.state.replica import Replica
-from engine.state.store import Entry, LayeredStore, MemoryStore
+from engine.state.store import Entry, LayeredStore
+from engine.state.store_memory import MemoryStore
 from tools.reconcile.copies import Copy
 from wal import records as r
 from wal.ids import Fragment, NodeId, TxId, Version

@@ -1,0 +1,114 @@
+"""How many rows there are, at the primary of them: no row is read where a copy knows how many it has.
+
+Each partition is counted at one moment, and waits for whatever is in doubt there: so a count is what a scan would find
+that came to each partition just then. It goes on with the others meanwhile; of those that it had counted it keeps the
+number. Where an older version wrote what a copy has, nobody knows how many rows there are, and they are walked, as a scan
+does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from engine.data.kept import Kept
+from engine.protocol.requests import Rows, Scan
+from engine.state.store import LayeredStore, Page
+from wal.ids import Era, Fragment
+from wal.probe import probe
+
+CHANGED_MAX = 1_000
+"""With more that was overwritten in a fragment since a cut it is walked instead of being reckoned back."""
+WALKED_ROWS = 500
+PARTITIONS_OF_WORK = 4
+"""So many partitions are counted at the cost of one row."""
+
+Count: TypeAlias = Callable[[Fragment, int], tuple[int | None, int]]
+"""How many rows a fragment has (None: nobody knows, or not yet), and the work: more than was allowed if it is not yet."""
+
+
+class Counting:
+    """A count that is being answered; `waits`: what is left is in doubt."""
+
+    __slots__ = ("_aside", "_count", "_counted", "_page", "_partitions", "_walking", "done", "marks", "request", "waits")
+
+    def __init__(self, request: Scan, count: Count, page: Callable[[Fragment, bytes, int], Page]) -> None:
+        self.request = request
+        self._count = count
+        self._page = page
+        self._partitions = list(reversed(request.partitions))
+        self._aside: list[int] = []  # which were in doubt
+        self._walking: dict[int, bytes] = {}  # where to go on, in what nobody knows the number of
+        self._counted = 0
+        self.marks: list[tuple[int, int]] = []
+        self.done = self.waits = False
+
+    def go_on(self, most: int, doubtful: Callable[[int, bytes, bytes | None], bool]) -> int:
+        """Do a piece of about `most`, and tell how much it was; what is `doubtful` is set aside."""
+        work = 0
+        if not self._partitions:
+            self._partitions, self._aside = self._aside, []
+        while work < most and self._partitions:
+            number = self._partitions[-1]
+            if number in self._walking:
+                work += self._walk(number, doubtful)
+                continue
+            if doubtful(number, b"", None):
+                self._set_aside(number)
+                continue
+            left = most - work
+            rows, did = self._count((self.request.namespace, number), left)
+            work += did + (len(self._partitions) % PARTITIONS_OF_WORK == 0)
+            if rows is not None:
+                self._counted += rows
+                self._partitions.pop()
+            elif did <= left:
+                probe("count.walked")
+                self._walking[number] = b""
+        self.waits = not self._partitions and bool(self._aside)
+        self.done = not self._partitions and not self._aside
+        return work
+
+    def reply(self) -> Rows:
+        """The answer."""
+        return Rows(self.request.id, [], [], False, self.marks, count=self._counted)
+
+    def _set_aside(self, number: int) -> None:
+        self._partitions.pop()
+        self._aside.append(number)
+
+    def _walk(self, number: int, doubtful: Callable[[int, bytes, bytes | None], bool]) -> int:
+        start = self._walking[number]
+        page = self._page((self.request.namespace, number), start, WALKED_ROWS)
+        if doubtful(number, start, page.next):
+            self._set_aside(number)
+        else:
+            self._counted += sum(entry.value is not None for _, entry in page.rows)
+            if page.next is not None:
+                self._walking[number] = page.next
+            else:
+                del self._walking[number]
+                self._partitions.pop()
+        return page.work + 1
+
+
+def count_of(store: LayeredStore) -> Count:
+    """How many rows there are now."""
+
+    def count(name: Fragment, most: int) -> tuple[int | None, int]:
+        work = store.look_below(name, most)
+        return (store.count(name) if work <= most else None), work
+
+    return count
+
+
+def count_at(cut: Era, kept: Kept, store: LayeredStore) -> Count:
+    """How many rows there were at a cut."""
+    now = count_of(store)
+
+    def count(name: Fragment, most: int) -> tuple[int | None, int]:
+        rows, work = now(name, most)
+        more, looked = kept.more(cut, name, CHANGED_MAX) if rows is not None else (None, 0)
+        return (rows + more if rows is not None and more is not None else None), work + looked
+
+    return count

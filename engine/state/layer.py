@@ -1,0 +1,117 @@
+"""What was applied since a point in time, over a store that lacks it: rows by key, put in order and counted when asked for.
+
+A write costs neither. What is new since a layer was last walked is sorted then, and what is new since it was last counted
+is looked up below then, once: so both cost what has changed, and a count of an unchanged layer costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Generic, TypeVar
+
+from sortedcontainers import SortedList
+
+from rebalance.contents import Entry
+from wal.ids import Fragment
+
+E = TypeVar("E", bound=Entry)
+
+
+class Layer(Generic[E]):
+    """Entries applied since a point in time.
+
+    Invariant: `dead` has those keys of `rows` whose entry is no row: a tombstone, or gone. Keys are never taken out of a
+    layer, and a dict keeps them as they came: so the new ones are the last ones.
+    """
+
+    __slots__ = ("_fresh", "_order", "_replaced", "_unseen", "bytes", "cleared", "dead", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[Fragment, dict[bytes, E]] = {}
+        self.dead: dict[Fragment, dict[bytes, None]] = {}
+        self.cleared: dict[Fragment, None] = {}
+        self.bytes = 0
+        self._order: dict[Fragment, SortedList[bytes]] = {}
+        self._fresh: dict[Fragment, list[bytes]] = {}  # known to be new, and not in order yet
+        self._replaced: dict[Fragment, tuple[int, int]] = {}  # of so many keys, how many have a row below
+        self._unseen: dict[Fragment, list[bytes]] = {}  # known to be new, and not looked up below yet
+
+    def clear(self, fragment: Fragment) -> None:
+        """Forget all rows of a fragment, here and below."""
+        self.cleared[fragment] = None
+        self.rows.pop(fragment, None)
+        self.dead.pop(fragment, None)
+        self._order.pop(fragment, None)
+        self._fresh.pop(fragment, None)
+        self._replaced.pop(fragment, None)
+        self._unseen.pop(fragment, None)
+
+    # In order.
+
+    def put_in_order(self, fragment: Fragment, most: int) -> int:
+        """Sort up to `most` of the keys that came since the last scan; how many there were: more if more are left."""
+        rows = self.rows.get(fragment)
+        if not rows:
+            return 0
+        order = self._order.get(fragment)
+        if order is None:
+            order = self._order[fragment] = SortedList()
+        fresh = self._fresh.get(fragment, [])
+        new = len(rows) - len(order) - len(fresh)
+        if new:
+            fresh.extend(islice(reversed(rows), new))
+        if not fresh:
+            return 0
+        order.update(fresh[-most:])
+        count = len(fresh)
+        del fresh[-most:]
+        if fresh:
+            self._fresh[fragment] = fresh
+        else:
+            self._fresh.pop(fragment, None)
+        return count
+
+    def some_from(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, E]]:
+        """Up to `limit` of the layer's rows of one fragment with keys >= start, ascending; they were put in order."""
+        rows = self.rows.get(fragment)
+        if not rows:
+            return []
+        order = self._order[fragment]
+        assert len(order) == len(rows), "a layer is put in order before it is walked"
+        return [(key, rows[key]) for key in islice(order.irange(start), limit)]
+
+    # Counted.
+
+    def look_below(self, fragment: Fragment, below: Callable[[bytes], E | None], most: int) -> int:
+        """Look up to `most` of the keys up that came since the last count; how many there were, above `most` if more are
+        left. What lies below a layer stays what it is for as long as there is the layer."""
+        rows = self.rows.get(fragment)
+        if not rows:
+            return 0
+        seen, replaced = self._replaced.get(fragment, (0, 0))
+        unseen = self._unseen.get(fragment, [])
+        new = len(rows) - seen - len(unseen)
+        if new:
+            unseen.extend(islice(reversed(rows), new))
+        if not unseen:
+            return 0
+        some = unseen[-most:]
+        replaced += sum((held := below(key)) is not None and held.value is not None for key in some)
+        self._replaced[fragment] = seen + len(some), replaced
+        count = len(unseen)
+        del unseen[-most:]
+        if unseen:
+            self._unseen[fragment] = unseen
+        else:
+            self._unseen.pop(fragment, None)
+        return count
+
+    def more(self, fragment: Fragment) -> int:
+        """How many rows more there are with this layer than without; all of its keys were looked up below."""
+        rows = self.rows.get(fragment)
+        if not rows:
+            return 0
+        seen, replaced = self._replaced[fragment]
+        assert seen == len(rows), "a layer is looked up before it is counted"
+        return len(rows) - len(self.dead.get(fragment, ())) - replaced
