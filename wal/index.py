@@ -14,7 +14,7 @@ one, three times as much was read as was missing.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from wal.ids import Fragment
@@ -56,6 +56,14 @@ class FragmentIndex:
     def after(self, counter: int) -> array[int]:
         """The ordinals of all blocks that can hold a counter above `counter`: a suffix of `blocks`."""
         return self.blocks[bisect_right(self.marks, counter) * self.every :]
+
+    def reaching(self, counter: int) -> array[int]:
+        """The ordinals of the few blocks that came to a counter first: it is in one of them, unless a later block brought
+        it out of order, or speaks of it again."""
+        if not self.low <= counter <= self.high:
+            return self.blocks[:0]
+        at = bisect_left(self.marks, counter) * self.every
+        return self.blocks[at : at + self.every]
 
 
 class SegmentIndex:
@@ -114,13 +122,20 @@ class SegmentIndex:
             self.bytes_max += 64 + len(fragment[0].encode())
         known.append(ordinal)
 
-    def speaking_of(self, wanted: Iterable[Fragment]) -> list[int] | None:
-        """The ordinals, in order, of the blocks that speak of these fragments in any way; None if it does not tell."""
+    def speaking_of(self, wanted: Iterable[Fragment] | Mapping[Fragment, Sequence[int]]) -> list[int] | None:
+        """The ordinals, in order, of the blocks that speak of these fragments in any way; None if it does not tell.
+
+        Of a fragment that has counters in `wanted`, those of the blocks that came to one of them first.
+        """
         if self.mentions is None:
             return None
         found: set[int] = set()
+        counters: Mapping[Fragment, Sequence[int]] = wanted if isinstance(wanted, Mapping) else {}
         for fragment in wanted:
             entry = self.fragments.get(fragment)
+            if counters.get(fragment):
+                found.update(o for c in counters[fragment] for o in (entry.reaching(c) if entry is not None else ()))
+                continue
             found.update(entry.blocks if entry is not None else ())
             found.update(self.mentions.get(fragment, ()))
         return sorted(found)

@@ -6,7 +6,7 @@ block is the objects for keys and values; here they stay bytes (`Packed`), and e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias, Union
 
 import msgspec
@@ -21,8 +21,19 @@ from wal.segment import segment_name
 from wal.segment_file import newer
 from wal.walk import Owner, Walk
 
+ARRAY_16 = 0xDC
+"""MessagePack's array with a length of 16 bits; shorter ones begin below it, 32 bits follow it."""
+
 _keys = msgspec.msgpack.Decoder(list[bytes]).decode
 _values = msgspec.msgpack.Decoder(list[bytes | None]).decode
+
+
+def _length(packed: msgspec.Raw) -> int:
+    """How many elements an array has."""
+    data = memoryview(packed)
+    if data[0] < ARRAY_16:
+        return data[0] & 0x0F
+    return int.from_bytes(data[1 : 3 if data[0] == ARRAY_16 else 5], "big")
 
 
 class Packed(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -44,6 +55,11 @@ class Packed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def fragment(self) -> Fragment:
         """The fragment it belongs to."""
         return (self.namespace, self.partition)
+
+    @property
+    def end(self) -> int:
+        """The counter of its last update, as `Write.end`; how many keys there are stands before them."""
+        return self.start + (self.closed or _length(self.keys))
 
     def opened(self) -> r.Write:
         """The write. Raises NewerFormat."""
@@ -105,10 +121,13 @@ def skim(
     to_lsn: int | None = None,
     *,
     owner: Owner | None = None,
-    fragments: Collection[Fragment] | None = None,
+    fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int]] | None = None,
     segment: int | None = None,
 ) -> list[Finding]:
     """`wal.reader.inspect`, packed: each block that verifies is taken, in order; returns what is wrong with the others.
+
+    Of fragments that have counters in `fragments` only the blocks are sought that came to one of them first: who does not
+    find a counter there has to look again, without.
 
     A write that cannot be opened ends the taking of its block, and is a finding as well.
     """

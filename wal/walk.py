@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 from typing import Protocol, TypeAlias
@@ -47,10 +47,10 @@ class Walk:
     `everything` also compares footers with blocks and looks for bytes where zeros should be; `indexes`, which needs all
     blocks decoded, compares what footers say of fragments as well. `owner` is whose log this should be: that it is
     another's is told once, and then it is read all the same. Segments of yet other logs are not.
-    With `fragments` a segment whose footer tells which blocks speak of these is read there only, and what was not read is
-    not verified. With `segment` only the one that begins at this LSN is walked, or with `until` those from there on that
-    begin before that, and how it follows the one before it: so many walks, each of a part, find together what one of all
-    finds.
+    With `fragments` a segment whose footer tells which blocks speak of these, or of counters of these, is read there
+    only, and what was not read is not verified. With `segment` only the one that begins at this LSN is walked, or with
+    `until` those from there on that begin before that, and how it follows the one before it: so many walks, each of a
+    part, find together what one of all finds.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Walk:
         indexes: bool = False,
         owner: Owner | None = None,
         choose: Choose | None = None,
-        fragments: Collection[Fragment] | None = None,
+        fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int]] | None = None,
         segment: int | None = None,
         until: int = 0,
     ) -> None:

@@ -143,6 +143,17 @@ def test_blocks_that_only_mention_a_fragment_are_found_and_never_supplied_from()
     assert index.holding({("acc", 0): (0, 99)}) == [0, 3]
 
 
+def test_the_blocks_that_came_to_a_counter_first_are_few() -> None:
+    index, name = SegmentIndex(), ("acc", 0)
+    for at in range(1, 41):
+        index.add(256 + 64 * at, touched_by([update(at)]))
+    index.add(256 + 64 * 41, touched_by([update(7)]))
+    assert index.speaking_of({name: [7, 38]}) == [4, 5, 6, 7, 36, 37, 38, 39], "and not the one that brought 7 again"
+    assert index.speaking_of({name: [41]}) == []
+    assert index.speaking_of({name: []}) == list(range(41))
+    assert index.speaking_of({name: [1], ("acc", 3): [1]}) == [0, 1, 2, 3]
+
+
 def test_a_footer_leaves_mentions_out_where_an_older_version_left_no_room() -> None:
     cleared: list[Record] = [FragmentClear("acc", 1, "behind"), update(1)]
     builder = SegmentBuilder(decode_header(encode_header(SegmentHeader("c", "n1", 1, 1024))))

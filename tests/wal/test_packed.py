@@ -44,6 +44,15 @@ def opened(block: PackedBlock) -> list[r.Record]:
     return found
 
 
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 70_000])
+def test_a_packed_write_knows_where_it_ends(count: int) -> None:
+    write = r.Write("acc", 3, 2, 7, [b"k"] * count, [None] * count, stable=5)
+    packed = msgspec.msgpack.decode(msgspec.msgpack.encode(write), type=Packed)
+    assert packed.end == write.end == 7 + count
+    closed = msgspec.structs.replace(write, keys=[], values=[], closed=3)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(closed), type=Packed).end == closed.end == 10
+
+
 @pytest.mark.parametrize(("first", "last"), [(1, None), (5, None), (2, 31), (17, 17), (61, None)])
 def test_what_is_skimmed_is_what_is_read(disk: MemoryDisk, first: int, last: int | None) -> None:
     read = [block for block in inspect(disk, first, last) if isinstance(block, Block)]

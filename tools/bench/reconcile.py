@@ -125,7 +125,7 @@ def _measured(figure: str, directories: Sequence[str], keys: int) -> list[Measur
     _consistent(by_digest, 0)
     cut, _ = _timed(lambda: check(directories, engine=in_this_process, shares=SHARES))
     damages = min(DAMAGES_MAX, keys // 10)
-    _damage(Path(directories[-1]), damages, report.summary.partitions)
+    _damage(Path(directories[-1]), range(0, damages * (keys // damages), keys // damages), report.summary.partitions)
     found, damaged = _timed(lambda: check(directories, engine=in_this_process))
     count_is(figure, damages, damaged.summary.kept)
 
@@ -170,10 +170,10 @@ def _consistent(report: Report, keys: int) -> None:
         raise Miscounted(f"the check says {report.summary.verdict} of {found:,} keys: expected consistent of {keys:,}")
 
 
-def _damage(path: Path, count: int, partitions: int) -> None:
-    """Forge values on one node."""
+def _damage(path: Path, keys: Sequence[int], partitions: int) -> None:
+    """Forge values on one node, of keys that were written at any time."""
     forged: dict[Fragment, dict[bytes, Entry | None]] = {}
-    for n in range(count):
+    for n in keys:
         key = b"key-%08d" % n
         forged.setdefault((NAMESPACE, partition_of(key, partitions)), {})[key] = Entry(1, 1, b"forged")
     for fragment, rows in forged.items():

@@ -18,7 +18,6 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -32,6 +31,7 @@ from engine.state.identity import read_identity
 from engine.state.store import Entry
 from rebalance.contents import row_digest
 from tools.cluster_orders import taken_anew
+from tools.reconcile.changes import Change, Outcome, perform
 from tools.reconcile.findings import HASH_BYTES, Facts, Values, entry_facts, facts_text, raw_key
 from tools.reconcile.plans import Act, Action, Header, gone
 from wal import Block, inspect
@@ -40,16 +40,6 @@ from wal.ids import Fragment, NodeId, fragment_name
 
 ANEW_SECONDS = 600.0
 """So long an application waits for nodes to take fragments in full."""
-
-
-class Outcome(StrEnum):
-    """What became of an action on one node, or in the cluster."""
-
-    APPLIED = "applied"
-    ALREADY = "already"  # it is what it shall be
-    CHANGED = "changed"  # it is not what was seen: nothing was done
-    FAILED = "failed"
-    SKIPPED = "skipped"  # by --no-deletes
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -338,28 +328,13 @@ def _in_record(path: Path, action: Action, key: bytes) -> Entry | None:
 
 def _written(database: engine.Database, action: Action, paths: Mapping[NodeId, Path]) -> tuple[Outcome, str]:
     """A put or a delete, if the primary still has what was seen."""
-    key = raw_key(action.key or "")
     right = Sources(paths).right(action)
-    value = right.value if right is not None else None
     seen = action.seen.get(action.primary)
-    with database.transaction() as tx:
-        namespace = tx.namespace(action.namespace)
-        found = namespace.get_for_update(key)
-        if found == value:
-            return Outcome.ALREADY, ""
-        if seen is None or not _like(found, seen):
-            return Outcome.CHANGED, "the primary does not have what was seen"
-        if value is None:
-            namespace.delete(key)
-        else:
-            namespace.put(key, value)
-    return Outcome.APPLIED, ""
-
-
-def _like(value: bytes | None, seen: Facts) -> bool:
-    if value is None:
-        return gone(seen)
-    return seen.get("hash") == hashlib.blake2b(value, digest_size=HASH_BYTES).hexdigest()
+    if seen is None:
+        return Outcome.CHANGED, "the plan does not say what the primary had"
+    value = right.value if right is not None else None
+    (done,) = perform(database, [Change(action.namespace, raw_key(action.key or ""), value, seen)])
+    return done.outcome, done.why
 
 
 # Facts against facts.

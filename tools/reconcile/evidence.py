@@ -10,11 +10,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 
 import msgspec
 
 from engine.offline.directory import FragmentView, State
-from tools.reconcile.findings import Facts, Finding, Kind, printable, raw_key
+from tools.reconcile.findings import AGREED, Facts, Finding, Kind, printable, raw_key
 from tools.reconcile.task import S
 from wal import records as r
 from wal.ids import SESSION_BYTES, Fragment, NodeId, TxId, tx_name
@@ -54,24 +55,52 @@ class Trace(msgspec.Struct, frozen=True, gc=False):
 
 
 class Asked:
-    """What is asked of one copy of one fragment: the newest update of some keys, all updates of some counters."""
+    """What is asked of one copy of one fragment: the newest update of some keys, all updates of some counters.
 
-    def __init__(self, view: FragmentView, keys: Iterable[bytes], runs: Iterable[tuple[int, int]]) -> None:
+    `known`: the counters of the newest updates of keys of which another log, of the same history, has told already. They
+    are looked for nowhere else, which spares the opening of nearly all writes.
+    """
+
+    def __init__(
+        self,
+        view: FragmentView,
+        keys: Iterable[bytes],
+        runs: Iterable[tuple[int, int]],
+        known: Mapping[bytes, int] = MappingProxyType({}),
+    ) -> None:
         self.keys = dict.fromkeys(keys)
         self.runs = sorted(runs)
         self.newest: dict[bytes, Trace] = {}
         self.counters: dict[int, Trace] = {}
+        self._searched = [key for key in self.keys if key not in known]
+        self._of_known = {key: known[key] for key in self.keys if key in known}
+        self._known = sorted(set(self._of_known.values()))
         self._epochs, self._firsts = [e for e, _ in view.epochs], [first for _, first in view.epochs]
 
     def may_be_in(self, write: Packed) -> bool:
-        """Whether a write has to be opened: where none of the keys is among its bytes, it is about none of them."""
+        """Whether a write has to be opened: it has one of the counters, or one of the other keys is among its bytes."""
         if self.runs:
             return True
+        at = bisect_right(self._known, write.start)
+        if at < len(self._known) and self._known[at] <= write.end:
+            return True
+        if not self._searched:
+            return False
         packed = bytes(write.keys)
-        for key in self.keys:  # noqa: SIM110  # asked of every write: `any` costs as much again
+        for key in self._searched:  # noqa: SIM110  # asked of every write: `any` costs as much again
             if key in packed:
                 return True
         return False
+
+    @property
+    def sought(self) -> list[int]:
+        """The counters that are enough to know; none if more has to be looked for."""
+        return [] if self.runs or self._searched else self._known
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether all of these were found."""
+        return all(key in self.newest and self.newest[key].counter >= c for key, c in self._of_known.items())
 
     def take(self, trace: Trace) -> None:
         """An update that the log has."""
@@ -87,7 +116,15 @@ class Asked:
 
 
 def ask(state: State, asked: Mapping[Fragment, Asked]) -> None:
-    """Read what is asked of one node's log. What does not verify is left out: it was told before."""
+    """Read what is asked of one node's log: counters where they should stand, and once more where one is not there. What
+    does not verify is left out: it was told before."""
+    _ask(state, asked, {name: one.sought for name, one in asked.items()})
+    again = {name: one for name, one in asked.items() if one.sought and not one.is_answered}
+    if again:
+        _ask(state, again, dict.fromkeys(again, ()))
+
+
+def _ask(state: State, asked: Mapping[Fragment, Asked], fragments: Mapping[Fragment, Sequence[int]]) -> None:
     prepared: dict[tuple[TxId, int], list[tuple[PackedBlock, int, r.Prepare]]] = {}
 
     def take(block: PackedBlock) -> None:
@@ -113,7 +150,7 @@ def ask(state: State, asked: Mapping[Fragment, Asked]) -> None:
                 case _:
                     pass
 
-    skim(state.path / "wal", take, to_lsn=state.lsn or None, fragments=asked.keys())
+    skim(state.path / "wal", take, to_lsn=state.lsn or None, fragments=fragments)
 
 
 def _written(asked: Mapping[Fragment, Asked], write: r.Write, lsn: int, time_ms: int, record: str) -> None:
@@ -164,12 +201,24 @@ def attributed(
             if view is not None:
                 found = list(group)
                 runs = [(f.counters[0], f.counters[-1]) for f in found if f.kind in PARTED]
-                mine[name] = Asked(view, [raw_key(f.key) for f in found if f.key is not None], runs)
+                mine[name] = Asked(view, [raw_key(f.key) for f in found if f.key is not None], runs, _known(found, view))
         if mine:
             ask(state, mine)
             heard[state.identity.node] = mine
     views = {s.identity.node: s.fragments for s in states}
     return [_told(f, heard, views, maps) for f in findings]
+
+
+def _known(found: Iterable[Finding], view: FragmentView) -> dict[bytes, int]:
+    """The counters of the newest updates of keys, where histories agree, a log says what is right, and this copy has it."""
+    return {
+        raw_key(f.key): counter
+        for f in found
+        if f.key is not None
+        and f.history == AGREED
+        and isinstance(counter := f.right.get("counter"), int)
+        and view.counter.covers(counter - 1, 1)
+    }
 
 
 def _told(

@@ -19,6 +19,9 @@ from wal.ids import NodeId, fragment_name
 
 HASH_BYTES = 16
 
+AGREED, PARTED = "agreed", "parted"
+"""What a finding says of the history of copies, up to what it is about."""
+
 Fact: TypeAlias = int | str | bool | list[list[int]]
 Facts: TypeAlias = dict[str, Fact]
 """What one copy has: `epoch=2 counter=57 size=5 value=...`, or `absent`, or `lwm=5 hwm=9`."""

@@ -12,7 +12,8 @@ import msgspec
 import typer
 
 from engine.errors import UsageError
-from tools.reconcile.apply import Audit, Limits, Note, Outcome, apply_plan, paths_of
+from tools.reconcile.apply import Audit, Limits, Note, apply_plan, paths_of
+from tools.reconcile.changes import Outcome
 from tools.reconcile.export import export_command
 from tools.reconcile.findings import Finding, facts_text
 from tools.reconcile.plans import Act, Action, Header, Rules, Strategy, make_plan, plan_bytes, read_plan

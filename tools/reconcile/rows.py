@@ -14,7 +14,7 @@ from engine.offline.rows import Alike
 from engine.state.store import Entry, Row
 from rebalance.contents import row_digest
 from tools.reconcile.copies import Compared, Copy, Rules
-from tools.reconcile.findings import KINDS, Facts, Finding, Kind, Proof, entry_facts, printable
+from tools.reconcile.findings import AGREED, KINDS, PARTED, Facts, Finding, Kind, Proof, entry_facts, printable
 from tools.reconcile.votes import proof_of, right_one
 from tools.wal.rows import DELETED, NOTHING, Said
 from wal.ids import Fragment, NodeId, partition_of, strays_of
@@ -266,8 +266,8 @@ class _Rows:
         witness, agreed = self._witness, self._agreed_to
         said = witness.said.said.get(key, NOTHING) if witness is not None and witness.said is not None else NOTHING
         top = max(said.counter, *(entry.counter for entry in held if entry is not None), 0)
-        history = "parted" if agreed < 0 else "agreed" if top <= agreed else ""
-        if witness is None or witness.said is None or history != "agreed":
+        history = PARTED if agreed < 0 else AGREED if top <= agreed else ""
+        if witness is None or witness.said is None or history != AGREED:
             return _Judgement(Proof.NONE, None, history)
         sure = [witness.said.sure(key, entry, witness.view.history_from) for entry in held]
         return _Judgement(Proof.NONE if None in sure else Proof.LOG, None if None in sure else said, history)

@@ -27,7 +27,8 @@ from tests.support.commands import FORESHORE
 from tests.support.directories import NODES, SEGMENT_BYTES, Nodes, append, copies, replace
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, fragment_of
-from tools.reconcile.apply import Audit, Limits, Outcome, apply_plan
+from tools.reconcile.apply import Audit, Limits, apply_plan
+from tools.reconcile.changes import Outcome
 from tools.reconcile.cli import app
 from tools.reconcile.findings import Facts, Finding, Kind, Proof, Values, entry_facts
 from tools.reconcile.plans import Act, Action, Rules, Strategy, action_for, read_plan

@@ -11,18 +11,20 @@ import msgspec
 import pytest
 
 from engine import aio
+from engine.offline.directory import read_directory
 from engine.state.store import Entry
 from engine.turn.settings import Settings
 from tests.support.directories import append, build, copies, flip, lose, replace
 from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, story
 from tools.reconcile import Report, check, in_this_process
 from tools.reconcile.copies import Level
+from tools.reconcile.findings import raw_key
 from tools.reconcile.logs import Stretch, read_stretch
 from tools.reconcile.plan import Share
 from tools.reconcile.share import check_share
-from wal import parts
+from wal import Block, inspect, parts
 from wal import records as r
-from wal.ids import partition_of
+from wal.ids import Fragment, partition_of
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -133,6 +135,44 @@ def test_damages_that_logs_tell_of_are_told_alike_by_one_and_by_many(
     noting = Noting()
     assert in_bytes(check(directories, engine=noting, shares=4)) == in_bytes(check(directories, engine=in_this_process))
     assert len(noting.stretches) > len(directories), "each log is read by several tasks"
+
+
+def test_each_finding_is_attributed_wherever_its_record_stands(segmented: list[Path], tmp_path: Path) -> None:
+    """Written by one update or by a transaction, which is prepared in one block and committed in another."""
+    directories = copies(segmented, tmp_path)
+    forged: dict[Fragment, dict[bytes, Entry | None]] = {}
+    with read_directory(directories[1]) as state:
+        for name in sorted(state.fragments):
+            if name[0] in ("acc", "bank"):
+                rows = list(state.rows(name, lambda _key, _what: None))
+                forged[name] = {k: msgspec.structs.replace(e, value=b"forged") for k, e in rows[::3] if e.value is not None}
+    for name, changed in forged.items():
+        replace(directories[1], name, changed)
+    written: dict[tuple[str, bytes, int], int] = {}  # the record that has a counter, in the log of n1
+    prepared: dict[tuple[bytes, int], tuple[int, list[r.Write]]] = {}
+    for block in inspect(directories[0] / "wal"):
+        for lsn, record in enumerate(block.records, block.first_lsn) if isinstance(block, Block) else ():
+            match record:
+                case r.Update(writes) | r.History(writes):
+                    pass
+                case r.Prepare(tx, partition, writes=writes):
+                    prepared[tx, partition] = (lsn, writes)
+                    continue
+                case r.Outcome(tx, partition, commit=True):
+                    lsn, writes = prepared.pop((tx, partition))  # noqa: PLW2901  # it is written in the prepare
+                case _:
+                    continue
+            for write in writes:
+                for counter, key in enumerate(write.keys, write.start + 1):
+                    written[write.namespace, key, counter] = lsn
+    found = list(check([str(path) for path in directories], engine=in_this_process).decoded())
+    assert len(found) == sum(map(len, forged.values())) > 150
+    for finding in found:
+        of = finding.right["counter"]
+        assert isinstance(of, int)
+        assert {facts["counter"] for facts in finding.evidence.values()} == {of}
+        assert finding.evidence["n1"]["lsn"] == written[finding.namespace, raw_key(finding.key or ""), of]
+    assert {str(facts["record"]) for f in found for facts in f.evidence.values()} == {"update", "prepare"}
 
 
 def test_partitions_that_say_the_same_of_themselves_cost_no_task(stopped: list[Path], tmp_path: Path) -> None:
