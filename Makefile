@@ -56,6 +56,7 @@ spark-archive: $(READY) ## this project for Spark's executors, in build/foreshor
 bench: $(READY) ## every figure that README or ARCHITECTURE claims, measured here
 	@$(BIN)/foreshore bench $(ARGS)
 	@$(BIN)/python -m tests.sim cost
+	@$(BIN)/python -m tests.sim bytecodes
 
 lock: $(READY) ## resolve the dependencies anew (needs pip-tools)
 	@tools/lock.sh $(VENV)

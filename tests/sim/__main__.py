@@ -9,6 +9,7 @@ python -m tests.sim long --seeds 1-10000        the same, and a line in docs/tra
 python -m tests.sim long --seeds 1-10000 --minutes 60 --resume seeds.jsonl      an hour of it; again, and it goes on
 python -m tests.sim scenario FILE...            stories in the language of docs/scenarios.md
 python -m tests.sim cost                        what turns take of this processor, beside what they ought to
+python -m tests.sim bytecodes --functions 20    what a put, a get and a transaction execute: the same figure in each run
 python -m tests.sim planted --renew             which seed or story catches each deliberate fault
 python -m tests.sim explore WORLD               every order of what can happen in a small world: docs/explore.md
 """
@@ -24,6 +25,7 @@ from functools import partial
 from os import cpu_count
 from pathlib import Path
 
+from tests.sim import bytecodes
 from tests.sim.calibrate import calibrate
 from tests.sim.costs import COSTS
 from tests.sim.explore import command as exploring
@@ -72,6 +74,8 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
     cost.add_argument("--partitions", type=int, default=1_024)
     cost.add_argument("--namespaces", type=int, default=4)
     cost.add_argument("--nodes", type=int, default=3)
+    executed = commands.add_parser("bytecodes", help="what nodes execute for a put, a get and a transaction")
+    executed.add_argument("--functions", type=int, default=0, help="show so many that execute most of it")
     planted.add_arguments(commands.add_parser("planted", help="which seed or story catches a deliberate fault"))
     exploring.add_arguments(commands.add_parser("explore", help="walk every order of what can happen in a small world"))
     args = parser.parse_args(argv)
@@ -83,6 +87,8 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
         return exploring.main(args)
     if args.command == "cost":
         return calibrate(args.partitions, args.namespaces, args.nodes)
+    if args.command == "bytecodes":
+        return bytecodes.show(functions=args.functions)
     rates = dict(args.rate) if args.command == "run" and args.rate else None
     knobs = Knobs(args.nodes, args.backups, args.density, args.storm)
     if knobs.check():
