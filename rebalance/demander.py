@@ -18,7 +18,7 @@ from rebalance.choice import Kind
 from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Transfer
 from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
-from rebalance.rule import NewMap, Rule
+from rebalance.rule import NEVER, NewMap, Rule
 from rebalance.settling import STUCK_AFTER, Settling
 from rebalance.table import back_off_ms
 from rebalance.telling import have_of
@@ -414,7 +414,7 @@ class Demander(Rule):
         times.extend(self._pauses.values())
         if self._held_until:
             times.append(self._held_until)
-        self.alarm.at = min(times, default=None)
+        self.alarm.at = min(times, default=NEVER)
 
     def tick(self) -> None:
         """Ask again what was not answered."""

@@ -25,7 +25,7 @@ from rebalance.fragment import FragmentState
 from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
 from rebalance.partition import LocalPartition, PartitionState
 from rebalance.ports import MS, Node, Operation, Shipping, may_act
-from rebalance.rule import NewMap, Rule
+from rebalance.rule import NEVER, NewMap, Rule
 from rebalance.telling import tail_of
 from wal import records as r
 from wal.counters import PartitionCounter
@@ -75,7 +75,7 @@ class Promotion(Rule):
         """Ask all who have not answered."""
         self._unasked = deque(self._waiting)
         self._ask_at = self.core.now + self.core.settings.retransmit_ms * MS
-        self.alarm.at = self._ask_at if self._waiting else None
+        self.alarm.at = self._ask_at if self._waiting else NEVER
         if not self._going_on:
             self._go_on()
 

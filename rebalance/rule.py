@@ -25,22 +25,26 @@ class NewMap(msgspec.Struct, frozen=True):
     """Partitions that this node is named primary of, and does not serve yet."""
 
 
+NEVER = 1 << 63
+"""A time (ns) that does not come: nothing happens by itself."""
+
+
 class Alarm:
-    """When a rule wants to be woken next (ns); `at` is None if nothing happens by itself."""
+    """When a rule wants to be woken next (ns), or `NEVER`."""
 
     __slots__ = ("at",)
 
     def __init__(self) -> None:
-        self.at: int | None = None
+        self.at = NEVER
 
     def by(self, at: int) -> None:
         """Not later than that."""
-        if self.at is None or at < self.at:
+        if at < self.at:
             self.at = at
 
     def off(self) -> None:
         """Not at all."""
-        self.at = None
+        self.at = NEVER
 
     def is_due(self, at: int, now: int) -> bool:
         """Whether this time has come; if not, it rings then.
@@ -63,8 +67,8 @@ class Rule:
         self.alarm = Alarm()
 
     @property
-    def wake_at(self) -> int | None:
-        """When `tick` has something to do."""
+    def wake_at(self) -> int:
+        """When `tick` has something to do, or `NEVER`. A rule with whom that follows from what others have looks there."""
         return self.alarm.at
 
     def on(self, sender: NodeId, message: Any, /) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, Node, Operation, Shipping, leads, may_act
-from rebalance.rule import Rule
+from rebalance.rule import NEVER, Rule
 from wal import records as r
 from wal.ids import Fragment, Namespace
 
@@ -33,9 +33,9 @@ class Stability(Rule):
         self._stands: dict[Fragment, int] = {}  # and at this one
 
     @property
-    def wake_at(self) -> int | None:
+    def wake_at(self) -> int:
         """When to look next; never while there is no tail."""
-        return self._look_at if self.core.replica.tails and self.core.serving and not self._looking else None
+        return self._look_at if self.core.replica.tails and self.core.serving and not self._looking else NEVER
 
     def tick(self) -> None:
         """Look at all that have a tail, a piece at a time."""

@@ -39,7 +39,7 @@ class Locking(Rule):
         self.reads = reads
 
     @property
-    def wake_at(self) -> int | None:
+    def wake_at(self) -> int:
         """When somebody has waited for long enough, or a lease runs out."""
         return self.locks.next_expiry()
 

@@ -17,6 +17,7 @@ from itertools import islice
 
 from engine.data.holdings import Holdings, Key, Who
 from engine.protocol.requests import Code, Failed, Link
+from rebalance.rule import NEVER
 from wal.ids import NodeId, TxId
 
 Ring = Sequence[Link]
@@ -376,11 +377,11 @@ class LockTable(Holdings):
             waiter.done = True
             self._give_up(waiter, "", ring)
 
-    def next_expiry(self) -> int | None:
-        """When to `expire`; a lease that was renewed is looked at too early, and put off."""
+    def next_expiry(self) -> int:
+        """When to `expire`, or `NEVER`; a lease that was renewed is looked at too early, and put off."""
         while self._ends and self._is_over(self._ends[0][2]):
             heappop(self._ends)
-        return self._ends[0][0] if self._ends else None
+        return self._ends[0][0] if self._ends else NEVER
 
     def drop(self, gone: Container[int]) -> None:
         """This node is no longer primary of these partitions: nobody holds or awaits their keys here."""

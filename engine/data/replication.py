@@ -337,6 +337,8 @@ class Replication(Rule):
                 known = started.get(partition)
                 if known is None:
                     known = core.replica.partition(partition).epoch
+                if local.role is Role.BACKUP and epoch == known == local.epoch:
+                    continue  # how it nearly always is
                 if local.role is Role.MOVING:
                     if self._demanded(partition):
                         return None  # it may begin with a clearing, which would wipe what comes now

@@ -34,7 +34,7 @@ from engine.turn.desk import Desk
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, leads, may_act
-from rebalance.rule import NewMap, Rule
+from rebalance.rule import NEVER, NewMap, Rule
 from wal import records as r
 from wal.ids import SESSION_BYTES, TxId, sequence_of, tx_of
 from wal.probe import probe
@@ -134,7 +134,7 @@ class Sessions(Rule):
             if local is not None and may_act(core, core.fence) and number not in self.under_way:
                 self._look(local)
         self._crowded = {}
-        self.alarm.at = min(self._again.values(), default=None)
+        self.alarm.at = min(self._again.values(), default=NEVER)
 
     def _look(self, local: LocalPartition) -> None:
         """Forget what is acknowledged, and what is of sessions that have been silent for too long."""

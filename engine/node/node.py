@@ -65,7 +65,7 @@ from rebalance.affinity import Affinity, assign
 from rebalance.lives import in_brief, lives_before
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX, HistoryRead
-from rebalance.rule import Rule
+from rebalance.rule import NEVER, Rule
 from wal import records as r
 from wal.ids import PARTITIONS_MAX, NodeId
 
@@ -101,8 +101,9 @@ class Node(Machines):
         self._checkpoint_at = 0
         self._pruned = False  # a checkpoint may be frozen
         self._on_message = self._message_handlers()
-        self._alarms = [(rule, rule.alarm if type(rule).wake_at is Rule.wake_at else None) for rule in self.rules]
-        self._woken = [(rule, alarm) for rule, alarm in self._alarms if rule is not self.membership]
+        woken = [rule for rule in self.rules if type(rule).tick is not Rule.tick]
+        self._alarms = [rule.alarm for rule in woken if type(rule).wake_at is Rule.wake_at]
+        self._asked = [rule for rule in woken if type(rule).wake_at is not Rule.wake_at]
         self._on_request = self._request_handlers()
         version, encoded = replica.committed
         if encoded:
@@ -235,22 +236,30 @@ class Node(Machines):
     def _tick(self) -> None:
         now = self.core.now
         self.membership.tick()  # in each turn: what came in it may have ended a silence
-        for rule, alarm in self._woken:
-            wake_at = rule.wake_at if alarm is None else alarm.at
-            if wake_at is not None and now >= wake_at:
-                rule.tick()
+        if now >= self._first_alarm():
+            for rule in self.rules:
+                if now >= rule.wake_at and rule is not self.membership:
+                    rule.tick()
         if self.exchange.draining is not None:
             self.exchange.try_report()
         if reason := self.membership.leaving.over():
             self.core.task(Stop(reason))
 
+    def _first_alarm(self) -> int:
+        """When the first of the rules is to be woken; each turn asks, so nearly all of them are not asked themselves."""
+        first = NEVER
+        for alarm in self._alarms:
+            if alarm.at < first:
+                first = alarm.at
+        for rule in self._asked:
+            first = min(first, rule.wake_at)
+        return first
+
     def _next_wake(self) -> int | None:
-        first = None if self.checkpointing else self._checkpoint_at
-        for rule, alarm in self._alarms:
-            at = rule.wake_at if alarm is None else alarm.at
-            if at is not None and (first is None or at < first):
-                first = at
-        return max(self.core.now + 1, first) if first is not None else None
+        first = self._first_alarm()
+        if not self.checkpointing:
+            first = min(first, self._checkpoint_at)
+        return max(self.core.now + 1, first) if first < NEVER else None
 
     # Checkpoints.
 

@@ -51,6 +51,8 @@ class Changes:
 
     def touch(self, fragment: FragmentState) -> None:
         """A fragment is about to change: the next checkpoint stores it, and one under way stores it as it is."""
+        if fragment.dirty:
+            return
         self.keep(fragment.name)
         fragment.dirty = True
         self.fragments[fragment.name] = None

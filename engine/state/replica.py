@@ -234,7 +234,7 @@ class Replica:
             results.keep(write.tx, write.answer)
 
     def _prepare(self, record: r.Prepare) -> bool:
-        state = self._ensure_partition(record.partition)
+        state = self.partition(record.partition)
         held = state.prepared.get(record.tx)
         if held is not None and held.epoch >= record.epoch:
             return False
@@ -242,8 +242,7 @@ class Replica:
             return False  # its outcome came first
         if not record.writes and state.results.get(record.tx) is not None:
             return False
-        self.changes.touch_partition(record.partition, state)
-        state.prepared[record.tx] = record
+        self._change_partition(record.partition).prepared[record.tx] = record
         for write in record.writes:
             fragment = self.ensure_fragment(write.fragment)
             self.changes.touch(fragment)
@@ -381,8 +380,10 @@ class Replica:
 
     def _change_partition(self, number: int) -> PartitionState:
         """The partition's state, to be changed now."""
-        state = self._ensure_partition(number)
-        self.changes.touch_partition(number, state)
+        state = self.changes.partitions.get(number)
+        if state is None:
+            state = self._ensure_partition(number)
+            self.changes.touch_partition(number, state)
         return state
 
     # Checkpoints.

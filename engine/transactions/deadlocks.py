@@ -25,7 +25,7 @@ from engine.messages.transactions import ToDeadlocks
 from engine.protocol.requests import Link
 from engine.turn.core import Core
 from rebalance.ports import MS
-from rebalance.rule import NewMap, Rule
+from rebalance.rule import NEVER, NewMap, Rule
 from wal.ids import Namespace, NodeId, TxId
 from wal.probe import probe
 
@@ -69,9 +69,9 @@ class Deadlocks(Rule):
         self._told: dict[NodeId, tuple[int, list[Wait]]] = {}  # when, and what
 
     @property
-    def wake_at(self) -> int | None:
+    def wake_at(self) -> int:
         """When to look next; never while nobody waits, and that was told."""
-        return self._look_at if (self._locks.waited_for or self._telling) and self.core.serving else None
+        return self._look_at if (self._locks.waited_for or self._telling) and self.core.serving else NEVER
 
     def tick(self) -> None:
         """Tell of the waits that were there at the last look, too."""

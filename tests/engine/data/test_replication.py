@@ -16,7 +16,7 @@ from engine.turn.effects import Effects
 from engine.turn.settings import Settings
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, Operation
-from rebalance.rule import NewMap
+from rebalance.rule import NEVER, NewMap
 from rebalance.table import Member, Placement, Topology
 from wal import records as r
 from wal.ids import NodeId, Version
@@ -86,7 +86,7 @@ class Primary:
         began, times = self.core.now, []
         while self.core.now < began + ms * MS:
             self.core.now += 10 * MS
-            if self.replication.wake_at is not None and self.core.now >= self.replication.wake_at:
+            if self.core.now >= self.replication.wake_at:
                 self.replication.tick()
             times += [(self.core.now - began) // MS for _ in self.sent()]
         return times
@@ -112,7 +112,7 @@ def test_a_batch_that_both_copies_answered_is_not_sent_again() -> None:
     assert operation.counts
     primary.answer("n3", batch)
     assert primary.sendings(1_000) == []
-    assert primary.replication.wake_at is None
+    assert primary.replication.wake_at == NEVER
 
 
 def test_what_a_joiner_answered_before_its_demand_does_not_count_for_what_it_gets_after() -> None:

@@ -7,7 +7,7 @@ import inspect
 import textwrap
 
 from engine.messages import KINDS
-from rebalance.rule import Alarm, Rule
+from rebalance.rule import NEVER, Alarm, Rule
 from tests.engine.transactions.test_participant import lone_node
 
 
@@ -44,4 +44,4 @@ def test_an_alarm_rings_for_the_first_of_those_who_asked_and_for_what_is_not_due
     assert not alarm.is_due(280, now=250)
     assert alarm.at == 280
     alarm.off()
-    assert alarm.at is None
+    assert alarm.at == NEVER
