@@ -22,6 +22,7 @@ from __future__ import annotations
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
 from engine.protocol.requests import Link
+from rebalance.rule import NEVER
 from tests.conversations.names import Names, duration
 from tests.conversations.story import Command, Interpreter
 from wal.ids import TxId
@@ -140,7 +141,7 @@ class LockStory(Interpreter):
     def on_next(self, _: Command) -> str:
         """When something happens by itself."""
         at = self.table.next_expiry()
-        return "nothing happens by itself" if at is None else f"in {(at - self.now) // 1_000_000} ms"
+        return "nothing happens by itself" if at == NEVER else f"in {(at - self.now) // 1_000_000} ms"
 
     def on_drop(self, command: Command) -> None:
         prefix = command.word("a prefix").encode()
