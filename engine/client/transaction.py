@@ -290,6 +290,8 @@ class Transaction:
 
     async def _ask(self, call: GetCall) -> None:
         left = self._ends_at - time.monotonic()
+        if left <= 0:
+            raise self._too_late()
         try:
             await self.session.call(call, timeout=min(left, self.session.timeout + self._lock_timeout))
         except errors.Unavailable as error:

@@ -114,6 +114,10 @@ class Holdings:
         """Whether only an outcome takes a key from a transaction that holds it."""
         return key in self._pinned if self._owner.get(key) == owner else self._sharing.get(key, {}).get(owner, False)
 
+    def ends_by_itself(self, key: Key) -> bool:
+        """Whether an outcome that is yet to come releases a key, whatever any client does."""
+        return key in self._pinned or any(self._sharing.get(key, {}).values())
+
     def in_doubt(self, key: Key) -> bool:
         """Whether a transaction that writes the key voted, and its outcome is open."""
         return self._pinned.get(key, False)

@@ -127,8 +127,7 @@ class Coordinator(Deciding):
             self._turn_away(transaction, begun=False)
             return
         if len(parts) == 1 and not transaction.prepare_only:
-            del active[transaction.tx]
-            self._commit_alone(transaction, parts[transaction.decision], core.local[transaction.decision])
+            self._commit_alone(transaction, parts[transaction.decision])
             return
         transaction.phase = Phase.PREPARING
         transaction.participants = sorted(parts)

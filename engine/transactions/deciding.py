@@ -46,24 +46,38 @@ class Deciding(Rule):
 
     # In one partition.
 
-    def _commit_alone(self, transaction: Transaction, part: Part, local: LocalPartition) -> None:
+    def _commit_alone(self, transaction: Transaction, part: Part) -> None:
+        if transaction.optimistic:
+            self.participant.hold(transaction.owner, transaction.tx, part, partial(self._alone_held, transaction, part))
+        else:
+            self._alone(transaction, part)
+
+    def _alone_held(self, transaction: Transaction, part: Part, refusal: str) -> None:
+        """What an optimistic one touches is held for it, or not; it may have waited, and much may have come since."""
+        core, local = self.core, self.core.local[part.partition]
+        if self.active.get(transaction.tx) is not transaction or not (local.mine and may_act(core, core.fence)):
+            self.participant.give_up_part(transaction.owner, local.number)
+            if self.active.get(transaction.tx) is transaction:
+                self._turn_away(transaction, begun=False)
+        elif refusal:
+            self._alone_refused(transaction, local, refusal)
+        else:
+            self._alone(transaction, part)
+
+    def _alone_refused(self, transaction: Transaction, local: LocalPartition, reason: str) -> None:
+        del self.active[transaction.tx]
+        self._decide_unknown(transaction.tx, local, [], reason).asked = transaction.asked
+
+    def _alone(self, transaction: Transaction, part: Part) -> None:
         core, participant, owner, tx = self.core, self.participant, transaction.owner, transaction.tx
+        local = core.local[part.partition]
+        stale = participant.outdated(owner, part, optimistic=transaction.optimistic)
+        if stale:
+            self._alone_refused(transaction, local, stale)
+            return
+        del self.active[tx]
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
         read = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
-        stale = ""
-        if transaction.optimistic:
-            blocked = participant.locks.try_all(owner, keys, read)
-            if blocked is not None:
-                stale = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
-            else:
-                stale = self.locking.conflict(owner, [], part.reads)
-        else:
-            stale = self.locking.conflict(owner, part.locks, part.reads, keys)
-        if stale:
-            probe("tx.conflict")
-            participant.give_up_part(owner, local.number)
-            self._decide_unknown(tx, local, [], stale).asked = transaction.asked
-            return
         participant.locks.pin(owner, keys, read, in_doubt=False)
         writes = reserved(core, part, local, tx)
         alone = self.one_phase[tx] = OnePhase(tx, owner, writes, transaction.asked)

@@ -8,13 +8,14 @@ closed, on every copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import assert_never, get_args
 
 from msgspec import structs
 
 from engine.data.locking import Locking
+from engine.data.locks import Ring
 from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
@@ -45,6 +46,7 @@ class Participant(Rule):
         self.writes = writes
         self.locking = locking
         self.voting: dict[tuple[TxId, int], None] = {}
+        self._in_line: dict[tuple[TxId, int], TxId] = {}  # whose keys, of this owner, wait for the outcomes of others
         self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
         self._doubt_since: dict[tuple[TxId, int], tuple[int, int]] = {}  # since when; when its outcome was asked for
         self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks
@@ -60,37 +62,60 @@ class Participant(Rule):
             local = leads(core, part.partition)
             if local is None:
                 continue
-            reason = self._vote(sender, message, part, local)
-            if reason:
-                core.send(
-                    sender,
-                    Vote(core.fence, message.tx, partition=part.partition, epoch=local.epoch, yes=False, reason=reason),
-                )
+            self._consider(sender, message, part, local)
 
-    def _vote(self, sender: NodeId, message: PrepareParts, part: Part, local: LocalPartition) -> str:
+    def _consider(self, sender: NodeId, message: PrepareParts, part: Part, local: LocalPartition) -> None:
+        """Vote, unless it voted or is about to; and refuse what has ended."""
         core, tx, number = self.core, message.tx, part.partition
         state = core.replica.partition(number)
         held = state.prepared.get(tx)
-        if (tx, number) in self.voting:
-            return ""
+        if (tx, number) in self.voting or (tx, number) in self._in_line:
+            return
         if held is not None:
             core.send(sender, Vote(core.fence, tx, number, epoch=held.epoch, yes=True, reason="", era=core.era))
-            return ""
-        known = state.results.get(tx)
-        if known is not None:
-            return "it ended here already"
-        if (tx, number) in self.writes.under_way:
-            return "a single write of the same id is under way"
-        if not self.writes.admission.sessions.hear(tx, message.acked):
+            return
+        refusal = ""
+        if state.results.get(tx) is not None:
+            refusal = "it ended here already"
+        elif (tx, number) in self.writes.under_way:
+            refusal = "a single write of the same id is under way"
+        elif not self.writes.admission.sessions.hear(tx, message.acked):
             # It ended here and was forgotten: this message is a late repetition, and nobody would end what it begins.
             probe("tx.prepared_too_late")
-            return "its client has the answer already"
+            refusal = "its client has the answer already"
+        if refusal:
+            self._refuse(sender, tx, local, refusal)
+            return
         if state.results.many:
             self.writes.admission.sessions.crowd(number)
-        owner = message.owner
-        stale = self._seen_otherwise(message, part)
+        core.work += 3 + len(message.participants) // NAMED_PER_WORK
+        core.work += sum(len(keys) for _, keys, _ in part.writes) + len(part.locks) + len(part.reads)
+        if message.optimistic:
+            self.hold(message.owner, tx, part, partial(self._held, sender, message, part))
+        else:
+            self._vote(sender, message, part, local)
+
+    def _refuse(self, to: NodeId, tx: TxId, local: LocalPartition, reason: str) -> None:
+        vote = Vote(self.core.fence, tx, partition=local.number, epoch=local.epoch, yes=False, reason=reason)
+        self.core.send(to, vote)
+
+    def _held(self, sender: NodeId, message: PrepareParts, part: Part, refusal: str) -> None:
+        """What an optimistic transaction touches is held for it, or not: it may have been waited for."""
+        local = leads(self.core, part.partition)
+        if local is None or not may_act(self.core, message.version):
+            self.give_up_part(message.owner, part.partition)  # the coordinator asks again, under the version that will be
+        elif refusal:
+            self._refuse(sender, message.tx, local, refusal)
+        else:
+            self._vote(sender, message, part, local)
+
+    def _vote(self, sender: NodeId, message: PrepareParts, part: Part, local: LocalPartition) -> None:
+        """Prepare a part whose keys are held, unless somebody has changed what it rests on: then that is the vote."""
+        core, tx, number, owner = self.core, message.tx, part.partition, message.owner
+        stale = self.outdated(owner, part, optimistic=message.optimistic)
         if stale:
-            return stale
+            self._refuse(sender, tx, local, stale)
+            return
         writes = reserved(core, part, local, tx)
         locked = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
         prepare = r.Prepare(
@@ -114,26 +139,55 @@ class Participant(Rule):
             records.append(self.writes.origins.log(origin, local))
         voted, stopped = partial(self._voted, prepare, sender), partial(self._not_voted, prepare)
         self.replication.ship(Operation(local, records, counted=voted, abandoned=stopped), local)
-        return ""
 
-    def _seen_otherwise(self, message: PrepareParts, part: Part) -> str:
-        """Why a part cannot be voted for: somebody has changed what it rests on, or is about to. Else its keys are held."""
-        owner = message.owner
-        keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
-        self.core.work += 3 + len(message.participants) // NAMED_PER_WORK + len(keys) + len(part.locks) + len(part.reads)
-        if message.optimistic:
-            reads = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
-            blocked = self.locks.try_all(owner, keys, reads)
-            if blocked is not None:
-                probe("tx.optimistic_lock_conflict")
-                return f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
-            stale = self.locking.conflict(owner, [], part.reads)
-        else:
-            stale = self.locking.conflict(owner, part.locks, part.reads, keys)
+    def outdated(self, owner: TxId, part: Part, *, optimistic: bool) -> str:
+        """Why a part cannot be voted for, and then it holds nothing any more: what it rests on has changed; or nothing."""
+        keys = () if optimistic else [(ns, key) for ns, keys, _ in part.writes for key in keys]
+        stale = self.locking.conflict(owner, [] if optimistic else part.locks, part.reads, keys)
         if stale:
             probe("tx.conflict")
             self.give_up_part(owner, part.partition)
         return stale
+
+    def hold(self, owner: TxId, tx: TxId, part: Part, then: Callable[[str], None]) -> None:
+        """Have what an optimistic transaction touches in a partition; `then` is told why it cannot, or nothing.
+
+        It does not wait for others, but for what ends by itself: who was told that a transaction is done meets the keys of
+        that one where its outcome does not count yet. What it has read and they change is changed.
+        """
+        locks, number = self.locks, part.partition
+        keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
+        reads = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
+        blocked = locks.try_all(owner, keys, reads)
+        if blocked is None:
+            then("")
+            return
+        seen = dict.fromkeys(reads)
+        late = [key for key in keys if locks.ends_by_itself(key) and not (key in seen and locks.owned(key) is not None)]
+        refusal = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
+
+        def refuse() -> None:
+            probe("tx.optimistic_lock_conflict")
+            self.give_up_part(owner, number)
+            then(refusal)
+
+        def granted() -> None:
+            self._in_line.pop((tx, number), None)
+            if locks.try_all(owner, keys, reads) is None:
+                then("")
+            else:
+                refuse()
+
+        def expired(_held: str, _ring: Ring) -> None:
+            self._in_line.pop((tx, number), None)
+            refuse()
+
+        if blocked not in late:
+            refuse()
+            return
+        probe("tx.waits_for_an_outcome")
+        self._in_line[(tx, number)] = owner
+        locks.wait_all(owner, late, self.core.now + self.core.settings.in_doubt_ms * MS, granted, expired)
 
     def _voted(self, prepare: r.Prepare, to: NodeId) -> None:
         """A prepare record is durable on every in-sync copy: the vote may be given."""
@@ -203,6 +257,8 @@ class Participant(Rule):
         prepare = core.replica.partition(number).prepared.get(tx)
         if prepare is None:
             if not commit:
+                if (waits := self._in_line.get((tx, number))) is not None:
+                    self.locks.give_way(waits, ())
                 self.give_up_part(self.owner_of.get(tx, tx), number)
             return True
         listeners = self.ending.get((tx, number))

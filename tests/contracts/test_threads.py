@@ -173,6 +173,8 @@ def test_every_await_may_be_cancelled(addresses: str, tmp_path: Path) -> None:
                 task.cancel()
                 (end,) = await asyncio.gather(task, return_exceptions=True)
                 cancelled += isinstance(end, asyncio.CancelledError)
+                if name == "optimistic" and isinstance(end, engine.Conflict):
+                    continue  # the one before may have been cancelled while it was being committed, and commit meanwhile
                 assert end is None or not isinstance(end, Exception), f"{name} after {steps}: {end!r}"
             await ns.put_many({"a": 0, "b": 0}, timeout=PATIENCE_SECONDS)  # nobody holds a lock, nothing hangs
         assert cancelled > STEPS, "most of them were cancelled in the middle"

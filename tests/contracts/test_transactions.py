@@ -333,6 +333,46 @@ def test_a_transaction_that_takes_too_long_is_rolled_back(
     assert list(ns.scan()) == [(b"a", b"1")]
 
 
+class _Passing:
+    """A clock on which a minute passes between any two looks at it."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return self.looks * 60.0
+
+
+@both_modes
+def test_its_time_may_be_over_at_any_moment(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], mode: aio.Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = []
+    for looks in range(1, 16):
+        with monkeypatch.context() as patch:
+            patch.setattr("engine.client.transaction.time", _Passing())
+            try:
+                with db.transaction(concurrency=mode, isolation="REPEATABLE_READ", timeout=(looks + 0.5) * 60) as tx:
+                    tx.namespace(ns).get(b"a")
+                    tx.namespace(ns).put(b"b", b"1")
+            except engine.TransactionTimeout:
+                ended.append(looks)
+    assert ended, "some of them were over in the middle"
+
+
+@both_modes
+def test_who_is_told_of_a_commit_does_not_meet_it_again(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], mode: aio.Mode
+) -> None:
+    for at in range(40):
+        with db.transaction(concurrency=mode) as tx:
+            inside = tx.namespace(ns)
+            seen = inside.get(b"a")
+            assert seen == (b"%d" % (at - 1) if at else None)
+            inside.put_many(dict.fromkeys((b"a", b"b", b"c", b"d"), b"%d" % at))
+
+
 def test_a_transaction_that_is_never_ended_gives_its_locks_back_at_its_time(
     db: engine.Database, ns: engine.Namespace[bytes, bytes]
 ) -> None:

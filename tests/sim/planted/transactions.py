@@ -243,11 +243,11 @@ def locks_released_at_prepare(machine: Machine) -> None:
     assert machine.node is not None
     participant = machine.node.participant
 
-    def vote(original: Callable[..., str], sender: NodeId, message: PrepareParts, part: Any, local: LocalPartition) -> str:
-        reason = original(sender, message, part, local)
-        if not reason:
-            participant.locks.release(message.owner, participant.locks.keys_in(message.owner, part.partition))
-        return reason
+    def vote(
+        original: Callable[..., None], sender: NodeId, message: PrepareParts, part: Any, local: LocalPartition
+    ) -> None:
+        original(sender, message, part, local)
+        participant.locks.release(message.owner, participant.locks.keys_in(message.owner, part.partition))
 
     around(participant, "_vote", vote)
 

@@ -175,11 +175,10 @@ def vote_before_the_prepare_is_on_the_copies(machine: Machine) -> None:
     assert machine.node is not None
     core, participant = machine.node.core, machine.node.participant
 
-    def vote(original: Callable[..., str], sender: NodeId, message: PrepareParts, part: Any, local: Any) -> str:
-        reason = original(sender, message, part, local)
+    def vote(original: Callable[..., None], sender: NodeId, message: PrepareParts, part: Any, local: Any) -> None:
+        original(sender, message, part, local)
         if (message.tx, part.partition) in participant.voting:
             core.send(sender, Vote(core.version, message.tx, part.partition, local.epoch, True, ""))
-        return reason
 
     around(participant, "_vote", vote)
 
