@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -161,16 +161,15 @@ class Namespace(OfThisProcess, SingleKeys[K, V]):
         start: K | None = None,
         end: K | None = None,
         limit: int | None = None,
+        reverse: bool = False,
         stale: bool = False,
         max_age: float | None = None,
         timeout: float | None = None,
     ) -> Iterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending. Not a snapshot; each page comes within `timeout`, and may
-        be as old as `stale` and `max_age` say, as with `get`."""
-        rows = self._native.scan(
-            prefix=prefix, start=start, end=end, limit=limit, stale=stale, max_age=max_age, timeout=timeout
-        )
-        return iterate(self._run, rows)
+        """(key, value) pairs with start <= key < end, ascending, or in `reverse`, the last ones first. Not a snapshot; each
+        page comes within `timeout`, and may be as old as `stale` and `max_age` say, as with `get`."""
+        scan = partial(self._native.scan, prefix=prefix, start=start, end=end, limit=limit, reverse=reverse)
+        return iterate(self._run, scan(stale=stale, max_age=max_age, timeout=timeout))
 
     def __repr__(self) -> str:
         return repr(self._native)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
 from engine.client import inside
@@ -24,12 +25,17 @@ class ReadRows(Mapping[K, V]):
     """A mapping that is walked by a scan, and not by a question for each key."""
 
     @abstractmethod
-    def scan(self) -> Iterator[tuple[K, V]]:
-        """(key, value) pairs, ascending."""
+    def scan(self, *, reverse: bool = False) -> Iterator[tuple[K, V]]:
+        """(key, value) pairs, ascending, or in `reverse`."""
 
     def __iter__(self) -> Iterator[K]:
         """The keys, ascending."""
         for key, _ in self.scan():
+            yield key
+
+    def __reversed__(self) -> Iterator[K]:
+        """The keys, descending."""
+        for key, _ in self.scan(reverse=True):
             yield key
 
     @abstractmethod
@@ -65,6 +71,9 @@ class _Items(ItemsView[K, V]):
     def __iter__(self) -> Iterator[tuple[K, V]]:
         return self._mapping.scan()
 
+    def __reversed__(self) -> Iterator[tuple[K, V]]:
+        return self._mapping.scan(reverse=True)
+
 
 class _Values(ValuesView[V]):
     """`dict.values` of a namespace."""
@@ -73,6 +82,9 @@ class _Values(ValuesView[V]):
 
     def __iter__(self) -> Iterator[V]:
         return (value for _, value in self._mapping.scan())
+
+    def __reversed__(self) -> Iterator[V]:
+        return (value for _, value in self._mapping.scan(reverse=True))
 
     def __contains__(self, value: object) -> bool:
         return any(value == found for found in self)
@@ -91,14 +103,15 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         return repr(self._native)
 
     @overload
-    def get(self, key: K, default: None = None) -> V | None: ...
+    def get(self, key: K, default: None = None, *, nowait: bool = False) -> V | None: ...
 
     @overload
-    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: D, *, nowait: bool = False) -> V | D: ...
 
-    def get(self, key: K, default: object = None) -> object:
-        """The value of a key, or `default`; unless READ_COMMITTED, it stays so until the transaction ends."""
-        return self._run(self._native.get(key, default))
+    def get(self, key: K, default: object = None, *, nowait: bool = False) -> object:
+        """The value of a key, or `default`; unless READ_COMMITTED, it stays so until the transaction ends. `nowait`: who
+        finds it locked by one that writes it is told LockTimeout at once."""
+        return self._run(self._native.get(key, default, nowait=nowait))
 
     @overload
     def get_for_update(self, key: K, default: None = None, *, nowait: bool = False) -> V | None: ...
@@ -216,12 +229,15 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         start: K | None = None,
         end: K | None = None,
         limit: int | None = None,
+        reverse: bool = False,
+        for_update: bool = False,
+        nowait: bool = False,
         skip_locked: bool = False,
     ) -> Iterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes.
+        """(key, value) pairs with start <= key < end, ascending or in `reverse`, with this transaction's own writes.
 
+        `for_update`: they will be written, as with `get_for_update`; `nowait`: if one is locked, LockTimeout at once;
         `skip_locked`: rows that nobody else has locked, the first ones if they are free; nobody else gets them now.
         """
-        return iterate(
-            self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit, skip_locked=skip_locked)
-        )
+        scan = partial(self._native.scan, prefix=prefix, start=start, end=end, limit=limit, reverse=reverse)
+        return iterate(self._run, scan(for_update=for_update, nowait=nowait, skip_locked=skip_locked))

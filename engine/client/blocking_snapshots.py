@@ -71,10 +71,13 @@ class SnapshotNamespace(OfThisProcess, ReadRows[K, V]):
         start: K | None = None,
         end: K | None = None,
         limit: int | None = None,
+        reverse: bool = False,
         timeout: float | None = None,
     ) -> Iterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending, all of the one moment; each page within `timeout`."""
-        return iterate(self._run, self._native.scan(prefix=prefix, start=start, end=end, limit=limit, timeout=timeout))
+        """(key, value) pairs with start <= key < end, ascending, or in `reverse`, all of the one moment; each page within
+        `timeout`."""
+        rows = self._native.scan(prefix=prefix, start=start, end=end, limit=limit, reverse=reverse, timeout=timeout)
+        return iterate(self._run, rows)
 
 
 class Snapshot(OfThisProcess):

@@ -307,8 +307,9 @@ class KeepLocksCall(UnlockCall):
 class ScanCall(Call):
     """One page of a scan over all partitions, in key order.
 
-    When it is finished, `rows` is complete up to `next_start`, or to the end if that is None. `marks`, if they were asked
-    for: where each partition's fragment stood before it was looked into, as (epoch, counter). `cut` as with `GetCall`.
+    When it is finished, `rows` has all that is in `covered`, and `following` is what is left of the range. `marks`, if they
+    were asked for: where each partition's fragment stood before it was looked into, as (epoch, counter). `cut` as with
+    `GetCall`. `reverse`: the last rows of the range, descending.
     """
 
     def __init__(
@@ -322,8 +323,10 @@ class ScanCall(Call):
         age_ms: int = -1,
         marked: bool = False,
         cut: Era = NO_ERA,
+        reverse: bool = False,
     ) -> None:
         self.cut = cut
+        self.reverse = reverse
         self.namespace = namespace
         self.anywhere = stale
         self.marked = marked
@@ -334,7 +337,7 @@ class ScanCall(Call):
         self.limit = limit
         self._count = 1
         self._rows: list[tuple[bytes, bytes]] = []
-        self._complete_up_to: bytes | None = None  # some node has more rows above this key
+        self._complete_up_to: bytes | None = None  # some node has more rows beyond this key
 
     def partitions(self, count: int) -> list[int]:
         """All of them."""
@@ -357,6 +360,7 @@ class ScanCall(Call):
             age_ms=self.age_ms,
             marks=self.marked,
             cut=self.cut,
+            reverse=self.reverse,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:
@@ -370,12 +374,36 @@ class ScanCall(Call):
         self._rows.extend(zip(reply.keys, reply.values, strict=True))
         if reply.more:
             last = reply.keys[-1]
-            if self._complete_up_to is None or last < self._complete_up_to:
-                self._complete_up_to = last
+            if self._complete_up_to is not None:
+                last = max(last, self._complete_up_to) if self.reverse else min(last, self._complete_up_to)
+            self._complete_up_to = last
+
+    @property
+    def covered(self) -> tuple[bytes, bytes | None]:
+        """The range, low <= key < high, of which the page has all rows."""
+        at = self._ends_at()
+        if self.reverse:
+            return at if at is not None else self.start, self.end
+        return self.start, at if at is not None else self.end
+
+    @property
+    def following(self) -> tuple[bytes, bytes | None] | None:
+        """The range of which the next pages are; None when there is none."""
+        at = self._ends_at()
+        if at is None:
+            return None
+        low, high = (self.start, at) if self.reverse else (at, self.end)
+        return (low, high) if high is None or low < high else None
+
+    def _ends_at(self) -> bytes | None:
+        if not self.reverse:
+            return self.next_start
+        rows = self._sorted()
+        return rows[self.limit - 1][0] if len(rows) > self.limit else self._complete_up_to
 
     @property
     def next_start(self) -> bytes | None:
-        """Where the next page begins; None when there is none."""
+        """Where the next page of an ascending scan begins; None when there is none."""
         rows = self._sorted()
         if len(rows) > self.limit:
             return rows[self.limit][0]
@@ -387,9 +415,9 @@ class ScanCall(Call):
         return self._sorted()[: self.limit]
 
     def _sorted(self) -> list[tuple[bytes, bytes]]:
-        rows = sorted(self._rows)
-        if self._complete_up_to is not None:
-            rows = [row for row in rows if row[0] <= self._complete_up_to]
+        rows = sorted(self._rows, reverse=self.reverse)
+        if (last := self._complete_up_to) is not None:
+            rows = [row for row in rows if (row[0] >= last if self.reverse else row[0] <= last)]
         return rows
 
 

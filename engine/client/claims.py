@@ -10,7 +10,6 @@ import random
 from collections.abc import AsyncIterator
 
 from engine.client.calls import ScanCall
-from engine.client.modes import check_patience
 from engine.client.transaction import Transaction
 
 CANDIDATES = 100
@@ -18,26 +17,24 @@ CANDIDATES = 100
 
 
 async def claimed(
-    tx: Transaction, pages: AsyncIterator[ScanCall], low: bytes, high: bytes | None, limit: int | None
+    tx: Transaction, pages: AsyncIterator[ScanCall], limit: int | None, *, reverse: bool = False
 ) -> list[tuple[bytes, bytes]]:
-    """Some `limit` rows with low <= key < high that are locked for nobody else: they are this transaction's from now on."""
-    check_patience(False, True, tx.concurrency, tx.name)
+    """Some `limit` rows of `pages` that are locked for nobody else: they are this transaction's from now on. `reverse`: the
+    pages come in descending order, and so do the rows."""
     rows: dict[bytes, bytes] = {}
-    at = low
     if limit == 0:
         return []
     async for page in pages:
-        end = page.next_start if page.next_start is not None else high
-        own = tx.own(page.namespace, at, end)
-        keys = sorted(key for key in own.keys() | {key for key, _ in page.rows} if own.get(key, b"") is not None)
+        own = tx.own(page.namespace, *page.covered)
+        there = own.keys() | {key for key, _ in page.rows}
+        keys = sorted((key for key in there if own.get(key, b"") is not None), reverse=reverse)
         refused = False
         while keys and (limit is None or len(rows) < limit):
             wanted = len(keys) if limit is None else min(limit - len(rows), len(keys))
             some = random.sample(keys, wanted) if refused else keys[:wanted]  # spreads claims, hides no secret
             rows |= await tx.get_many(page.namespace, some, update=True, skip_locked=True)
-            keys = sorted(set(keys) - set(some))
+            keys = sorted(set(keys) - set(some), reverse=reverse)
             refused = True
-        if end is None or (limit is not None and len(rows) >= limit):
+        if limit is not None and len(rows) >= limit:
             break
-        at = end
-    return sorted(rows.items())
+    return sorted(rows.items(), reverse=reverse)

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar, overload
 from engine.client.claims import CANDIDATES, claimed
 from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.client.here import OfThisProcess
+from engine.client.modes import check_flags, check_patience
 from engine.client.namespace import Namespace
 from engine.client.operations import (
     ABSENT,
@@ -48,14 +49,15 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         return f"<Namespace {self.name} codec={self.codec.name} in {self._raw.description}>"
 
     @overload
-    async def get(self, key: K, default: None = None) -> V | None: ...
+    async def get(self, key: K, default: None = None, *, nowait: bool = False) -> V | None: ...
 
     @overload
-    async def get(self, key: K, default: D) -> V | D: ...
+    async def get(self, key: K, default: D, *, nowait: bool = False) -> V | D: ...
 
-    async def get(self, key: K, default: object = None) -> object:
-        """The value of a key, or `default`; unless READ_COMMITTED, it stays so until the transaction ends."""
-        return await self._get(key, default, update=False, nowait=False)
+    async def get(self, key: K, default: object = None, *, nowait: bool = False) -> object:
+        """The value of a key, or `default`; unless READ_COMMITTED, it stays so until the transaction ends. `nowait`: who
+        finds it locked by one that writes it is told LockTimeout at once."""
+        return await self._get(key, default, update=False, nowait=nowait)
 
     @overload
     async def get_for_update(self, key: K, default: None = None, *, nowait: bool = False) -> V | None: ...
@@ -240,20 +242,27 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         start: K | None = None,
         end: K | None = None,
         limit: int | None = None,
+        reverse: bool = False,
+        for_update: bool = False,
+        nowait: bool = False,
         skip_locked: bool = False,
     ) -> AsyncIterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending, with this transaction's own writes.
+        """(key, value) pairs with start <= key < end, ascending or in `reverse`, with this transaction's own writes.
 
+        `for_update`: they will be written, as with `get_for_update`; `nowait`: if one is locked, LockTimeout at once;
         `skip_locked`: rows that nobody else has locked, the first ones if they are free; nobody else gets them now.
         """
         low, high = range_of(self.codec, prefix, start, end)
         most = limit_of(limit)
         gone = sum(value is None for value in self._raw.own(self.name, low, high).values()) if most is not None else 0
+        check_flags(reverse=reverse, for_update=for_update)
+        if nowait or skip_locked:
+            check_patience(nowait, skip_locked, self._raw.concurrency, self._raw.name)
         if skip_locked:
-            pages = self._namespace.pages(low, high, most and most + gone + CANDIDATES)
-            rows = await claimed(self._raw, pages, low, high, most)
+            pages = self._namespace.pages(low, high, most and most + gone + CANDIDATES, reverse=reverse)
+            rows = await claimed(self._raw, pages, most, reverse=reverse)
         else:
-            pages = self._namespace.pages(low, high, most and most + gone, marked=self._raw.serializable)
-            rows = await self._raw.scan(pages, low, high, most)
+            pages = self._namespace.pages(low, high, most and most + gone, marked=self._raw.serializable, reverse=reverse)
+            rows = await self._raw.scan(pages, (low, high), most, reverse=reverse, update=for_update, nowait=nowait)
         for key, value in rows:
             yield self.codec.decode_key(key), self.codec.decode(value)

@@ -47,6 +47,13 @@ def check_patience(nowait: bool, skip_locked: bool, concurrency: Concurrency, na
         raise errors.UsageError(f"transaction {name} is OPTIMISTIC: it locks nothing before its end, and claims nothing")
 
 
+def check_flags(**flags: object) -> None:
+    """Raise UsageError for a flag that is neither True nor False."""
+    for name, given in flags.items():
+        if not isinstance(given, bool):
+            raise errors.UsageError(f"{name} is {given!r}: expected True or False")
+
+
 def check_label(label: str) -> None:
     """Raise UsageError for what cannot be the label of a transaction."""
     if not isinstance(label, str):

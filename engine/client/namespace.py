@@ -167,20 +167,21 @@ class Namespace:
         age_ms: int = -1,
         marked: bool = False,
         cut: Era = NO_ERA,
+        reverse: bool = False,
     ) -> AsyncIterator[ScanCall]:
         """The rows with low <= key < high, a page at a time; `stale`, `age_ms`, `cut` as with `GetCall`. `marked`: the
-        first page says where the fragments stood before it."""
+        first page says where the fragments stood before it. `reverse`: descending, the last page first."""
         if not self.known:
             await self.look(timeout)
-        at: bytes | None = low
+        at: tuple[bytes, bytes | None] | None = (low, high) if high is None or low < high else None
         rows, left = PAGE_ROWS if cut == NO_ERA else CUT_PAGE_ROWS, limit
-        while at is not None and (high is None or at < high):
+        while at is not None:
             page = rows if left is None else max(1, min(rows, left))
             rows = min(4 * rows, PAGE_ROWS_MAX if cut == NO_ERA else CUT_PAGE_ROWS)
-            asked = ScanCall(self.name, at, high, page, stale=stale, age_ms=age_ms, marked=marked and at == low, cut=cut)
+            asked = ScanCall(self.name, *at, page, stale=stale, age_ms=age_ms, marked=marked, cut=cut, reverse=reverse)
             call = await self.session.call(asked, timeout=timeout)
             yield call
-            at = call.next_start
+            at, marked = call.following, False
             left = left - len(call.rows) if left is not None else None
 
 

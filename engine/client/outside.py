@@ -8,6 +8,7 @@ from typing import Generic, TypeVar, overload
 from engine.client.calls import PutCall
 from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.client.here import OfThisProcess
+from engine.client.modes import check_flags
 from engine.client.namespace import Access, age_of, get_call
 from engine.client.namespace import Namespace as RawNamespace
 from engine.client.operations import ABSENT, MISSING, Change, Entry, Version, appended, condition, number, optional
@@ -229,17 +230,20 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         start: K | None = None,
         end: K | None = None,
         limit: int | None = None,
+        reverse: bool = False,
         stale: bool = False,
         max_age: float | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending. Not a snapshot: pages are read one after another, each
-        within `timeout`; `stale` and `max_age` as with `get`, the age counted from when a page is asked for."""
+        """(key, value) pairs with start <= key < end, ascending, or in `reverse`, the last ones first. Not a snapshot:
+        pages are read one after another, each within `timeout`; `stale` and `max_age` as with `get`, the age counted from
+        when a page is asked for."""
+        check_flags(reverse=reverse)
         low, high = range_of(self.codec, prefix, start, end)
         left = limit_of(limit)
         anywhere, age_ms = age_of(stale, max_age)
         decode_key, decode = self.codec.decode_key, self.codec.decode
-        async for page in self._raw.pages(low, high, limit, timeout, stale=anywhere, age_ms=age_ms):
+        async for page in self._raw.pages(low, high, limit, timeout, stale=anywhere, age_ms=age_ms, reverse=reverse):
             for key, value in page.rows:
                 if left is not None:
                     if left <= 0:

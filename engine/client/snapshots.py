@@ -15,6 +15,7 @@ from engine.client.calls import GetCall
 from engine.client.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, range_of
 from engine.client.cuts import KeepCutCall, TakeCutCall
 from engine.client.here import OfThisProcess
+from engine.client.modes import check_flags
 from engine.client.namespace import Access
 from engine.client.namespace import Namespace as RawNamespace
 from engine.client.outside import CodedNamespace
@@ -79,13 +80,16 @@ class SnapshotNamespace(OfThisProcess, Generic[K, V]):
         start: K | None = None,
         end: K | None = None,
         limit: int | None = None,
+        reverse: bool = False,
         timeout: float | None = None,
     ) -> AsyncIterator[tuple[K, V]]:
-        """(key, value) pairs with start <= key < end, ascending, all of the one moment; each page within `timeout`."""
+        """(key, value) pairs with start <= key < end, ascending, or in `reverse`, all of the one moment; each page within
+        `timeout`."""
+        check_flags(reverse=reverse)
         low, high = range_of(self.codec, prefix, start, end)
         left = limit_of(limit)
         decode_key, decode = self.codec.decode_key, self.codec.decode
-        async for page in self._namespace.pages(low, high, limit, timeout, cut=self._snapshot.cut):
+        async for page in self._namespace.pages(low, high, limit, timeout, cut=self._snapshot.cut, reverse=reverse):
             for key, value in page.rows:
                 if left is not None:
                     if left <= 0:

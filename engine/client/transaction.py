@@ -209,32 +209,42 @@ class Transaction:
         return {key: value for key, value in written.items() if low <= key and (high is None or key < high)}
 
     async def scan(
-        self, pages: AsyncIterator[ScanCall], low: bytes, high: bytes | None, limit: int | None
+        self,
+        pages: AsyncIterator[ScanCall],
+        between: tuple[bytes, bytes | None],
+        limit: int | None,
+        *,
+        reverse: bool = False,
+        update: bool = False,
+        nowait: bool = False,
     ) -> list[tuple[bytes, bytes]]:
         """The first `limit` rows with low <= key < high, as this transaction reads, with its own writes: what lies behind
-        them is not touched. `pages` are of this range, the first with its marks if this is `serializable`."""
+        them is not touched. `pages` are of this range, the first with its marks if this is `serializable`; `reverse`: they
+        come in descending order, and so do the rows. `update` and `nowait` as with `get_many`."""
+        low, high = between
         self._check_open()
         if limit == 0:
             return []
         rows: list[tuple[bytes, bytes]] = []
         touched: list[bytes] = []
         marks: dict[int, tuple[int, int]] = {}
-        namespace, at = "", low
+        namespace = ""
         async for page in pages:
             namespace, marks = page.namespace, marks or page.marks
-            end = page.next_start if page.next_start is not None else high
-            own = self.own(namespace, at, end)
-            keys = sorted(key for key in own.keys() | {key for key, _ in page.rows} if own.get(key, b"") is not None)
+            own = self.own(namespace, *page.covered)
+            there = own.keys() | {key for key, _ in page.rows}
+            keys = sorted((key for key in there if own.get(key, b"") is not None), reverse=reverse)
             while keys and (limit is None or len(rows) < limit):
                 some = keys if limit is None else keys[: limit - len(rows)]
                 keys = keys[len(some) :]
                 touched += some
-                rows += sorted((await self.get_many(namespace, some)).items())
-            if end is None or (limit is not None and len(rows) >= limit):
+                rows += sorted(
+                    (await self.get_many(namespace, some, update=update, nowait=nowait)).items(), reverse=reverse
+                )
+            if limit is not None and len(rows) >= limit:
                 break
-            at = end
         if limit is not None and len(rows) >= limit:
-            high = rows[-1][0] + b"\0"
+            low, high = (rows[-1][0], high) if reverse else (low, rows[-1][0] + b"\0")
         if marks:
             self._scanned.append(scanned_of(namespace, (low, high), marks, touched, self._read.get(namespace, {})))
         return rows

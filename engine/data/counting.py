@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from engine.data.kept import Kept
+from engine.data.scans import ReadPage
 from engine.protocol.requests import Rows, Scan
-from engine.state.store import LayeredStore, Page
+from engine.state.store import LayeredStore
 from wal.ids import Era, Fragment
 from wal.probe import probe
 
@@ -32,7 +33,7 @@ class Counting:
 
     __slots__ = ("_aside", "_count", "_counted", "_page", "_partitions", "_walking", "done", "marks", "request", "waits")
 
-    def __init__(self, request: Scan, count: Count, page: Callable[[Fragment, bytes, int], Page]) -> None:
+    def __init__(self, request: Scan, count: Count, page: ReadPage) -> None:
         self.request = request
         self._count = count
         self._page = page

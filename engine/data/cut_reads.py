@@ -64,7 +64,7 @@ class CutReads:
         lease = self._readable(session, request, request.partitions)
         if lease is None:
             return
-        place = (request.namespace, tuple(request.partitions), request.end)
+        place = _place(request)
         before = lease.scans.pop(place, None) if not request.count else None
         if before is not None and before.again(request):
             probe("cut.scan_gone_on_with")
@@ -72,8 +72,8 @@ class CutReads:
             return
         cut, kept, store = lease.cut, self.cuts.kept, self.core.replica.store
 
-        def page(name: Fragment, start: bytes, limit: int) -> Page:
-            return kept.page(cut, name, store.page(name, start, limit))
+        def page(fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
+            return kept.page(cut, fragment, store.page(fragment, start, limit, down=down))
 
         scan = Counting(request, count_at(cut, kept, store), page) if request.count else Scanning(request, page)
         self._go_on(session, request, scan)
@@ -87,7 +87,7 @@ class CutReads:
         if scan.done:
             self.desk.reply(session, scan.reply())
             if isinstance(scan, Scanning) and scan.more and scan.is_small:
-                lease.scans[(request.namespace, tuple(request.partitions), request.end)] = scan
+                lease.scans[_place(request)] = scan
                 while len(lease.scans) > SCANS_MAX:
                     del lease.scans[next(iter(lease.scans))]
         else:
@@ -124,6 +124,11 @@ class CutReads:
                 self.on_get(still, wanted)
             elif isinstance(wanted, Scan):
                 self.on_scan(still, wanted)
+
+
+def _place(request: Scan) -> object:
+    """The end of a scan at which it does not move."""
+    return request.namespace, tuple(request.partitions), request.start if request.reverse else request.end, request.reverse
 
 
 def _never(_: int, __: bytes, ___: bytes | None) -> bool:

@@ -298,6 +298,7 @@ class Reads(Rule):
                     namespace == request.namespace
                     and key >= start
                     and (following is None or key < following)
+                    and request.start <= key
                     and (request.end is None or key < request.end)
                 ):
                     awaited.append((namespace, key))

@@ -1,4 +1,4 @@
-"""One page of a scan at its primary: the rows of some partitions, merged in key order, read piece by piece.
+"""One page of a scan at its primary: the rows of some partitions, merged in key order or in reverse, read piece by piece.
 
 There may be thousands of partitions to look into for a single row, and tombstones by the ten thousand before it. So a
 scan is a value that is gone on with until it is done; each key was what it is told to be when it was read, which is all
@@ -11,10 +11,11 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
+from typing import Protocol
 
 from engine.protocol.requests import Rows, Scan
 from engine.state.store import Page
-from wal.ids import Fragment
+from wal.ids import KEY_BYTES_MAX, Fragment
 
 SCAN_ROWS_MAX = 16_000
 SCAN_BYTES_MAX = 4 << 20
@@ -26,12 +27,34 @@ OPENING_WORK = 8
 """What it costs to look into a partition, beside the rows."""
 
 
+_TOP = b"\xff" * (KEY_BYTES_MAX + 1)
+"""Above every key."""
+
+
+class ReadPage(Protocol):
+    """Reads a page of one fragment, up or down from a key."""
+
+    def __call__(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
+        """See `engine.state.store.LayeredStore.page`."""
+        ...
+
+
+class _Falling(bytes):
+    """A key of a scan in reverse: the greatest comes first."""
+
+    __slots__ = ()
+
+    def __lt__(self, other: bytes) -> bool:
+        return bytes.__gt__(self, other)
+
+
 class Scanning:
     """A scan that is being answered. When `done`, `keys` and `values` are the page, and `more` says if rows are left."""
 
     __slots__ = (
         "_bytes",
         "_chunk",
+        "_down",
         "_heads",
         "_limit",
         "_opening",
@@ -46,12 +69,14 @@ class Scanning:
         "waits",
     )
 
-    def __init__(self, request: Scan, page: Callable[[Fragment, bytes, int], Page]) -> None:
+    def __init__(self, request: Scan, page: ReadPage) -> None:
         self.request = request
+        self._down = request.reverse
         self._page = page
         self._limit = max(1, min(request.limit, SCAN_ROWS_MAX))
         self._chunk = max(SCAN_CHUNK_ROWS, 2 * self._limit // max(1, len(request.partitions)))
-        self._opening = [(number, request.start) for number in reversed(request.partitions)]  # whose next row is not known
+        start = request.start if not self._down else request.end if request.end is not None else _TOP
+        self._opening = [(number, start) for number in reversed(request.partitions)]  # whose next row is not known
         self._heads: list[tuple[bytes, int, bytes]] = []  # a heap: the next row of each partition that has one
         self._rest: dict[int, tuple[deque[tuple[bytes, bytes]], bytes | None]] = {}  # what follows it, and where to go on
         self._bytes = 0
@@ -67,9 +92,9 @@ class Scanning:
         while work < most and not self.done:
             if self._opening:
                 number, start = self._opening[-1]
-                page = self._page((self.request.namespace, number), start, self._chunk)
+                page = self._page((self.request.namespace, number), start, self._chunk, down=self._down)
                 work += page.work + OPENING_WORK
-                if doubtful(number, start, page.next):
+                if doubtful(number, page.next or b"", start) if self._down else doubtful(number, start, page.next):
                     self.waits = True
                     break
                 self._opening.pop()
@@ -91,10 +116,15 @@ class Scanning:
         Only what does not change may be gone on with: the rows at a cut. Its next rows are at hand already, where a new
         scan would look into each partition for them.
         """
-        beyond = self.more and request.start > self.keys[-1] + b"\0"
-        if request.start < self.request.start or beyond or not self.is_small:
+        if self._down:
+            high, last = request.end if request.end is not None else _TOP, self.keys[-1:] or [b""]
+            beyond = (self.more and high < last[0]) or high > (self.request.end if self.request.end is not None else _TOP)
+            at = len(self.keys) - bisect_left(self.keys[::-1], high)
+        else:
+            beyond = (self.more and request.start > self.keys[-1] + b"\0") or request.start < self.request.start
+            at = bisect_left(self.keys, request.start)
+        if beyond or not self.is_small:
             return False
-        at = bisect_left(self.keys, request.start)
         limit = max(1, min(request.limit, SCAN_ROWS_MAX))
         if len(self.keys) - at > limit:
             return False
@@ -110,20 +140,26 @@ class Scanning:
         return self._bytes <= AGAIN_ROW_BYTES * len(self.keys)
 
     def _look_into(self, number: int, page: Page) -> None:
-        end, following = self.request.end, page.next
+        following = page.next
         rows: deque[tuple[bytes, bytes]] = deque()
         for key, entry in page.rows:
-            if end is not None and key >= end:
+            if self._is_past(key):
                 following = None
                 break
             if entry.value is not None:
-                rows.append((key, entry.value))
+                rows.append((_Falling(key) if self._down else key, entry.value))
         if rows:
             key, value = rows.popleft()
             heappush(self._heads, (key, number, value))
             self._rest[number] = (rows, following)
-        elif following is not None and (end is None or following < end):
+        elif following is not None and not self._is_past(following):
             self._opening.append((number, following))
+
+    def _is_past(self, key: bytes) -> bool:
+        """Whether neither this key nor one that follows is asked for."""
+        if self._down:
+            return key < self.request.start
+        return self.request.end is not None and key >= self.request.end
 
     def _take(self) -> None:
         """The first of the heads is the next row."""
@@ -132,7 +168,7 @@ class Scanning:
         if len(self.keys) >= self._limit or (self.keys and self._bytes + size > SCAN_BYTES_MAX):
             self.more = self.done = True
             return
-        self.keys.append(key)
+        self.keys.append(bytes(key) if self._down else key)
         self.values.append(value)
         self._bytes += size
         rows, following = self._rest[number]
@@ -141,5 +177,5 @@ class Scanning:
             heapreplace(self._heads, (key, number, value))
             return
         heappop(self._heads)
-        if following is not None and (self.request.end is None or following < self.request.end):
+        if following is not None and not self._is_past(following):
             self._opening.append((number, following))

@@ -229,9 +229,9 @@ class Window:
         except StoreDamaged:
             return None
 
-    def scan(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
+    def scan(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[Row]:
         """As the store does it."""
-        return self._store.scan(fragment, start, limit)
+        return self._store.scan(fragment, start, limit, down=down)
 
     def contents(self, fragment: Fragment) -> int | None:
         """As the store has it."""

@@ -193,7 +193,8 @@ class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
     """Rows of these partitions with start <= key < end (None: no bound), ascending, up to `limit` of them.
 
     `stale`, `age_ms` and `cut` as with Get. `marks`: say where each of the fragments stood before it was looked into.
-    `count`: not the rows, but how many there are in all of the partitions, without bounds.
+    `count`: not the rows, but how many there are in all of the partitions, without bounds. `reverse`: descending, the last
+    rows of the range.
     """
 
     id: int
@@ -208,6 +209,7 @@ class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
     marks: bool = False
     cut: Era = NO_ERA
     count: bool = False
+    reverse: bool = False
 
 
 class TakeCut(msgspec.Struct, frozen=True, array_like=True, tag="take-cut", gc=False):

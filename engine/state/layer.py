@@ -72,14 +72,16 @@ class Layer(Generic[E]):
             self._fresh.pop(fragment, None)
         return count
 
-    def some_from(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, E]]:
-        """Up to `limit` of the layer's rows of one fragment with keys >= start, ascending; they were put in order."""
+    def some_from(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[tuple[bytes, E]]:
+        """Up to `limit` of the layer's rows of one fragment with keys >= start, ascending, or `down`: < start, descending;
+        they were put in order."""
         rows = self.rows.get(fragment)
         if not rows:
             return []
         order = self._order[fragment]
         assert len(order) == len(rows), "a layer is put in order before it is walked"
-        return [(key, rows[key]) for key in islice(order.irange(start), limit)]
+        keys = order.irange(None, start, (True, False), reverse=True) if down else order.irange(start)
+        return [(key, rows[key]) for key in islice(keys, limit)]
 
     # Counted.
 

@@ -12,7 +12,7 @@ values that no longer change. So the store lags behind the log by as much as one
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import itemgetter
@@ -69,7 +69,8 @@ def is_row(entry: Entry | None) -> bool:
 class Page(NamedTuple):
     """Some rows of a fragment, in order. `next`: where to go on, None if no row is left; `work`: entries looked at.
 
-    A page may be empty and have a next one: what lies in between was deleted, or was not in order yet.
+    A page may be empty and have a next one: what lies in between was deleted, or was not in order yet. Of a descending one
+    `next` is the key above what is left, which is not itself.
     """
 
     rows: list[Row]
@@ -114,8 +115,8 @@ class BaseStore(Protocol):
         """One key's entry. Raises CorruptionError if its checksum does not match."""
         ...
 
-    def scan(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
-        """Up to `limit` rows with keys >= `start`, ascending."""
+    def scan(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[Row]:
+        """Up to `limit` rows with keys >= `start`, ascending; or `down`: < `start`, descending."""
         ...
 
     def contents(self, fragment: Fragment) -> int | None:
@@ -226,8 +227,9 @@ class LayeredStore:
             at = page.next
         return found
 
-    def page(self, fragment: Fragment, start: bytes, limit: int) -> Page:
-        """The same as far as one turn may go: it looks at no more than `LOOKED_MAX` entries, and `limit`."""
+    def page(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
+        """The same as far as one turn may go: it looks at no more than `LOOKED_MAX` entries, and `limit`. `down`: the keys
+        below `start`, descending."""
         active, frozen = self._active, self._frozen
         layers = [active]
         if frozen is not None and fragment not in active.cleared:
@@ -238,19 +240,19 @@ class LayeredStore:
             if new > SORTED_MAX:
                 return Page([], start, SORTED_MAX)
             work += new
-        sources = [layer.some_from for layer in layers]
+        sources = [partial(layer.some_from, down=down) for layer in layers]
         if not any(fragment in layer.cleared for layer in layers):
-            sources.append(self.base.scan)
+            sources.append(partial(self.base.scan, down=down))
         found: list[Row] = []
         looked = 0
         at: bytes | None = start
         while at is not None and len(found) < limit and looked < LOOKED_MAX + limit:
             some = min(max(limit - len(found), ROWS_LEAST), LOOKED_MAX + limit - looked)
-            rows, at = _merged([source(fragment, at, some) for source in sources], some)
+            rows, at = _merged([source(fragment, at, some) for source in sources], some, down=down)
             looked += len(rows)
             found += [row for row in rows if row[1] is not GONE and row[1].counter]
         if len(found) > limit:
-            at = found[limit - 1][0] + b"\0"
+            at = found[limit - 1][0] + (b"" if down else b"\0")
             del found[limit:]
         return Page(found, at, work + looked)
 
@@ -351,13 +353,13 @@ def _either(first: Mapping[bytes, Entry], then: Callable[[bytes], Entry | None],
     return entry if entry is not None else then(key)
 
 
-def _merged(sources: list[list[Row]], limit: int) -> tuple[list[Row], bytes | None]:
-    """The newest entry of each key, ascending, and where to go on; the newest source comes first.
+def _merged(sources: list[list[Row]], limit: int, *, down: bool) -> tuple[list[Row], bytes | None]:
+    """The newest entry of each key, in order, and where to go on; the newest source comes first.
 
-    Each source was asked for `limit` rows: the others may have more only below the last one of those who gave as many.
+    Each source was asked for `limit` rows: the others may have more only before the last one of those who gave as many.
     """
     full = [rows[-1][0] for rows in sources if len(rows) == limit]
-    last = min(full) if full else None
+    last = (max(full) if down else min(full)) if full else None
     there = [rows for rows in sources if rows]
     if len(there) == 1:
         found = there[0]
@@ -366,6 +368,10 @@ def _merged(sources: list[list[Row]], limit: int) -> tuple[list[Row], bytes | No
         for rows in reversed(there):
             newest.update(rows)
         found = sorted(newest.items(), key=_KEY)
-        if last is not None:
+        if last is not None and down:
+            del found[: bisect_left(found, last, key=_KEY)]
+        elif last is not None:
             del found[bisect_right(found, last, key=_KEY) :]
-    return found, last + b"\0" if last is not None else None
+        if down:
+            found.reverse()
+    return found, last + (b"" if down else b"\0") if last is not None else None

@@ -34,13 +34,13 @@ class MemoryStore:
         rows = self._rows.get(fragment)
         return rows.get(key) if rows else None
 
-    def scan(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
-        """Up to `limit` rows with keys >= `start`, ascending."""
+    def scan(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[Row]:
+        """Up to `limit` rows with keys >= `start`, ascending; or `down`: < `start`, descending."""
         rows = self._rows.get(fragment)
         if not rows:
             return []
         found: list[Row] = []
-        for key in rows.irange(start):
+        for key in rows.irange(None, start, (True, False), reverse=True) if down else rows.irange(start):
             if len(found) >= limit:
                 break
             found.append((key, rows[key]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import islice, takewhile
-from operator import itemgetter, lt
+from operator import gt, itemgetter, lt
 from pathlib import Path
 from threading import Lock
 from typing import NoReturn, TypeAlias
@@ -96,12 +96,13 @@ class StoreReads:
             raise damaged(self.path, f"not found, but {doubt}", fragment, key)
         return None
 
-    def scan(self, fragment: Fragment, start: bytes, limit: int) -> list[Row]:
-        """Up to `limit` rows with keys >= `start`, ascending. Raises StoreDamaged rather than leave one out."""
+    def scan(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[Row]:
+        """Up to `limit` rows with keys >= `start`, ascending; or `down`: < `start`, descending. Raises StoreDamaged rather
+        than leave one out."""
         if limit <= 0:
             return []
         prefix, _, seed = self._prefix(fragment)
-        found, damages = self.raw_rows(fragment, start, limit)
+        found, damages = self._raw_down(fragment, start, limit) if down else self.raw_rows(fragment, start, limit)
         if damages:
             raise damages[0]
         size = len(prefix)
@@ -238,6 +239,27 @@ class StoreReads:
         except lmdb.Error as error:
             damages.append(self._unreadable("LMDB cannot read on", error, fragment, last[len(prefix) :] or start))
         return found, damages
+
+    def _raw_down(
+        self, fragment: Fragment, start: bytes, limit: int
+    ) -> tuple[list[tuple[bytes, bytes]], list[StoreDamaged]]:
+        """The rows below a key, descending, as they are stored, or what was in the way."""
+        prefix = self._prefix(fragment)[0]
+        seek = prefix + start
+        try:
+            with self._lock, self._txn.cursor(self._rows) as cursor:
+                if not (cursor.prev() if cursor.set_range(seek) else cursor.last()):
+                    return [], []
+                found = list(islice(takewhile((prefix,).__le__, cursor.iterprev()), limit))
+                before = cursor.item()
+        except lmdb.Error as error:
+            return [], [self._unreadable("LMDB cannot read on", error, fragment, start)]
+        keys = list(map(_KEY, found))
+        descend = not keys or (keys[0] < seek and all(map(gt, keys, islice(keys, 1, None))))
+        if not descend or (len(found) < limit and before[0] and not row_is_whole(*before)):
+            at = keys[-1][len(prefix) :] if keys else start
+            return [], [damaged(self.path, "expected descending rows, found another, or a damaged one", fragment, at)]
+        return found, []
 
     def _ascending_rows(self, seek: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]] | None:
         """The same rows where nothing is in the way, which is nearly always, at half the cost; None where something is."""

@@ -78,6 +78,7 @@ FINE = (engine.Error, KeyError)
 def public(of: type) -> list[str]:
     """The names of what an application may call."""
     special = ["__getitem__", "__setitem__", "__delitem__", "__contains__", "__iter__", "__len__", "__repr__", "__eq__"]
+    special += ["__bool__", "__reversed__"]
     return [
         name
         for name, member in inspect.getmembers(of)

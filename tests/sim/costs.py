@@ -115,9 +115,9 @@ class CountingStore(LayeredStore):
         self.read += min(work, most)
         return work
 
-    def page(self, fragment: Fragment, start: bytes, limit: int) -> Page:
+    def page(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
         """As many as were looked at."""
-        found = super().page(fragment, start, limit)
+        found = super().page(fragment, start, limit, down=down)
         self.read += found.work
         return found
 

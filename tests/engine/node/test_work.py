@@ -5,12 +5,14 @@ Nothing here looks at a clock. Each test does a thing at one size and at twice t
 
 from __future__ import annotations
 
+from engine.data.counting import Counting, count_of
 from engine.data.holdings import Key
 from engine.data.locks import RELEASED_MAX, LockTable
 from engine.data.scans import Scanning
 from engine.protocol.requests import Scan
-from engine.state.store import LOOKED_MAX, SORTED_MAX, Entry, LayeredStore
+from engine.state.store import LOOKED_MAX, SORTED_MAX, CheckpointImage, Entry, LayeredStore
 from engine.state.store_memory import MemoryStore
+from wal.ids import Fragment
 
 
 class Counted:
@@ -97,6 +99,78 @@ def test_a_scan_that_looks_into_many_partitions_is_cut_into_pieces() -> None:
     once, twice = _scanned(0, 4_096), _scanned(0, 8_192)
     assert max(twice) <= 1_000 + LOOKED_MAX
     assert sum(twice) <= 2.2 * sum(once)
+
+
+def _last_rows(keys: int) -> int:
+    """What the last three of so many rows cost."""
+    store = LayeredStore(MemoryStore())
+    for at in range(keys):
+        store.put(("n", at % 4), b"%07d" % at, Entry(1, at + 1, b"v"))
+    for number in range(4):
+        store.page(("n", number), b"", 1)  # a layer is put in order once
+    scan = Scanning(Scan(1, "n", [0, 1, 2, 3], b"", None, 3, reverse=True), store.page)
+    work = scan.go_on(1_000, lambda *_: False)
+    assert (scan.done, scan.more, scan.keys) == (True, True, [b"%07d" % at for at in range(keys - 1, keys - 4, -1)])
+    return work
+
+
+def test_the_last_rows_cost_what_they_are() -> None:
+    assert _last_rows(4_000) == _last_rows(400)
+
+
+def _counted(store: LayeredStore, partitions: int) -> tuple[int, int]:
+    """How many rows there are, and what it cost to say so."""
+    counting = Counting(Scan(1, "n", list(range(partitions)), b"", None, 1, count=True), count_of(store), store.page)
+    work = 0
+    while not counting.done:
+        work += counting.go_on(500, lambda *_: False)
+    return counting.reply().count, work
+
+
+def test_a_count_costs_partitions_and_what_is_new_since_the_last_one() -> None:
+    store = LayeredStore(MemoryStore())
+    for at in range(4_000):
+        store.put(("n", at % 16), b"%07d" % at, Entry(1, at + 1, b"v"))
+    assert _counted(store, 16)[0] == 4_000
+    assert _counted(store, 16) == (4_000, 4)
+    for at in range(10):
+        store.set(("n", at % 16), b"%07d" % at, Entry(1, 4_000 + at, None))
+        store.put(("n", at % 16), b"new%d" % at, Entry(1, 5_000 + at, b"v"))
+    assert _counted(store, 16) == (4_000, 14)
+    cleared, rows = store.freeze()
+    states: dict[Fragment, bytes | None] = {("n", number): b"" for number in range(16)}
+    store.base.write(CheckpointImage(1, {}, states, {}, cleared, rows))
+    assert _counted(store, 16) == (4_000, 4)
+    store.thaw()
+    store.put(("n", 0), b"%07d" % 16, Entry(1, 6_000, b"overwritten"))
+    assert _counted(store, 16) == (4_000, 5), "what is below was counted by the checkpoint"
+
+
+def test_a_count_of_what_nobody_counted_walks_it_in_pieces() -> None:
+    store = LayeredStore(MemoryStore())
+    for at in range(3_000):
+        store.put(("n", 0), b"%07d" % at, Entry(1, at + 1, b"v"))
+    counting = Counting(Scan(1, "n", [0], b"", None, 1, count=True), lambda *_: (None, 0), store.page)
+    pieces = []
+    while not counting.done:
+        pieces.append(counting.go_on(100, lambda *_: False))
+    assert counting.reply().count == 3_000
+    assert len(pieces) >= 6
+
+
+def test_a_count_goes_on_beside_what_is_in_doubt() -> None:
+    store = LayeredStore(MemoryStore())
+    for at in range(80):
+        store.put(("n", at % 8), b"%d" % at, Entry(1, at + 1, b"v"))
+    counting = Counting(Scan(1, "n", list(range(8)), b"", None, 1, count=True), count_of(store), store.page)
+    doubtful = {3, 5}
+    counting.go_on(1_000, lambda number, *_: number in doubtful)
+    assert (counting.waits, counting.done) == (True, False)
+    doubtful.remove(3)
+    counting.go_on(1_000, lambda number, *_: number in doubtful)
+    assert (counting.waits, counting.done) == (True, False)
+    counting.go_on(1_000, lambda *_: False)
+    assert (counting.waits, counting.done, counting.reply().count) == (False, True, 80)
 
 
 def test_pages_show_what_one_scan_shows() -> None:

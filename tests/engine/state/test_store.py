@@ -116,6 +116,16 @@ def test_a_scan_is_ascending_begins_at_its_start_and_ends_at_its_limit(store: Ba
     assert store.scan(ACC, b"", 0) == []
 
 
+def test_a_scan_down_begins_below_its_start(store: BaseStore) -> None:
+    rows: dict[bytes, Entry | None] = {b"k%02d" % number: entry(number + 1, b"v") for number in range(20)}
+    checkpoint(store, image(1, {ACC: rows, BANK: {b"z": entry(1, b"v")}}))
+    assert [key for key, _ in store.scan(ACC, b"k05", 3, down=True)] == [b"k04", b"k03", b"k02"]
+    assert [key for key, _ in store.scan(ACC, b"\xff", 2, down=True)] == [b"k19", b"k18"]
+    assert [key for key, _ in store.scan(ACC, b"k02", 9, down=True)] == [b"k01", b"k00"]
+    assert not store.scan(ACC, b"k00", 9, down=True)
+    assert not store.scan(("nobody", 3), b"\xff", 9, down=True)
+
+
 def test_large_values_and_large_numbers_come_back(store: BaseStore) -> None:
     value = bytes(range(256)) * 4096
     checkpoint(store, image((1 << 64) - 1, {ACC: {b"k": Entry((1 << 64) - 1, (1 << 64) - 1, value)}}))
@@ -256,6 +266,17 @@ class LayeredModel(RuleBasedStateMachine):
     def scan(self, fragment: Fragment, start: bytes, limit: int) -> None:
         wanted = sorted(row for row in self.now.get(fragment, {}).items() if row[0] >= start)
         assert self.layered.scan(fragment, start, limit) == wanted[:limit]
+
+    @rule(fragment=fragments, below=keys, limit=st.integers(1, 12))
+    def scan_down(self, fragment: Fragment, below: bytes, limit: int) -> None:
+        wanted = sorted((row for row in self.now.get(fragment, {}).items() if row[0] < below), reverse=True)
+        found: list[Row] = []
+        at: bytes | None = below
+        while at is not None:
+            page = self.layered.page(fragment, at, limit, down=True)
+            found += page.rows
+            at = page.next
+        assert found == wanted
 
     @invariant()
     def every_key_is_what_was_applied_last(self) -> None:
