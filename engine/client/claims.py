@@ -1,4 +1,5 @@
-"""Claims from a range: the first rows of it that nobody else has locked, so that many can take from one list.
+"""Ranges in a transaction: their rows as the transaction reads, and claims from them, the first rows that nobody else has
+locked, so that many can take from one list.
 
 Who looks at the first rows only would meet everybody else there, one refused lock after the other. So whoever has been
 refused goes on with rows further on in the page, drawn at random, and mostly has one after a try or two.
@@ -9,11 +10,57 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 
-from engine.client.calls import ScanCall
+from engine.client.scans import ScanCall
 from engine.client.transaction import Transaction
 
 CANDIDATES = 100
 """So many rows are looked at beside those that are wanted."""
+
+
+async def scanned(
+    tx: Transaction,
+    pages: AsyncIterator[ScanCall],
+    between: tuple[bytes, bytes | None],
+    limit: int | None,
+    *,
+    reverse: bool = False,
+    update: bool = False,
+    nowait: bool = False,
+) -> list[tuple[bytes, bytes]]:
+    """The first `limit` rows with low <= key < high, as the transaction reads, with its own writes: what lies behind
+    them is not touched. `pages` are of this range, the first with its marks if the transaction is `serializable`;
+    `reverse`: they come in descending order, and so do the rows. `update` and `nowait` as with `Transaction.get_many`."""
+    tx.check_open()
+    if limit == 0:
+        return []
+    rows: list[tuple[bytes, bytes]] = []
+    touched: list[bytes] = []
+    marks: dict[int, tuple[int, int]] = {}
+    namespace = ""
+    async for page in pages:
+        namespace, marks = page.namespace, marks or page.marks
+        keys = _keys(tx, page, reverse=reverse)
+        while keys and (limit is None or len(rows) < limit):
+            some = keys if limit is None else keys[: limit - len(rows)]
+            keys = keys[len(some) :]
+            touched += some
+            found = await tx.get_many(namespace, some, update=update, nowait=nowait)
+            rows += sorted(found.items(), reverse=reverse)
+        if limit is not None and len(rows) >= limit:
+            break
+    low, high = between
+    if limit is not None and len(rows) >= limit:
+        low, high = (rows[-1][0], high) if reverse else (low, rows[-1][0] + b"\0")
+    if marks:
+        tx.saw(namespace, (low, high), marks, touched)
+    return rows
+
+
+def _keys(tx: Transaction, page: ScanCall, *, reverse: bool) -> list[bytes]:
+    """The keys of what a page covers, with the transaction's own writes, in order."""
+    own = tx.own(page.namespace, *page.covered)
+    there = own.keys() | {key for key, _ in page.rows}
+    return sorted((key for key in there if own.get(key, b"") is not None), reverse=reverse)
 
 
 async def claimed(
@@ -25,9 +72,7 @@ async def claimed(
     if limit == 0:
         return []
     async for page in pages:
-        own = tx.own(page.namespace, *page.covered)
-        there = own.keys() | {key for key, _ in page.rows}
-        keys = sorted((key for key in there if own.get(key, b"") is not None), reverse=reverse)
+        keys = _keys(tx, page, reverse=reverse)
         refused = False
         while keys and (limit is None or len(rows) < limit):
             wanted = len(keys) if limit is None else min(limit - len(rows), len(keys))

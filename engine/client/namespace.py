@@ -12,7 +12,8 @@ from typing import Literal, TypeVar
 
 from engine import errors
 from engine.client.batches import batches_of
-from engine.client.calls import CountCall, GetCall, PutCall, ScanCall, SwapCall
+from engine.client.calls import GetCall, PutCall, SwapCall
+from engine.client.scans import CountCall, ScanCall
 from engine.client.session import Session
 from engine.client.timing import milliseconds, time_left
 from engine.client.transaction import Transaction, entered

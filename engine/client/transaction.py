@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Self, TypeVar
 
 from engine import errors
 from engine.client.batches import grown
-from engine.client.calls import GetCall, KeepLocksCall, LockCall, ScanCall, UnlockCall
+from engine.client.calls import GetCall, KeepLocksCall, LockCall, UnlockCall
 from engine.client.ends import CheckCall, CommitCall
 from engine.client.modes import Concurrency, Isolation, check_patience
 from engine.client.ranges import Seen, in_pieces, scanned_of, seen_of
@@ -161,7 +161,7 @@ class Transaction:
     async def _get_committed(self, namespace: NamespaceName, keys: list[bytes]) -> dict[bytes, bytes]:
         """What is committed now of keys that it has neither written nor locked; of the others, what it knows."""
         async with self._in_turn:
-            self._check_open()
+            self.check_open()
             read, written = self._read.get(namespace, {}), self._written.get(namespace, {})
             found = {key: written[key] if key in written else read[key][2] for key in keys if key in written or key in read}
             call = GetCall(namespace, [key for key in keys if key not in found])
@@ -176,7 +176,7 @@ class Transaction:
         if self.concurrency is Concurrency.PESSIMISTIC:
             await self._touch(namespace, list(values))
         else:
-            self._check_open()
+            self.check_open()
         self._write(namespace, values)
 
     async def change(self, namespace: NamespaceName, key: bytes, make: Callable[[Seen], tuple[bool, bytes | None, T]]) -> T:
@@ -208,46 +208,15 @@ class Transaction:
         written = self._written.get(namespace, {})
         return {key: value for key, value in written.items() if low <= key and (high is None or key < high)}
 
-    async def scan(
+    def saw(
         self,
-        pages: AsyncIterator[ScanCall],
+        namespace: NamespaceName,
         between: tuple[bytes, bytes | None],
-        limit: int | None,
-        *,
-        reverse: bool = False,
-        update: bool = False,
-        nowait: bool = False,
-    ) -> list[tuple[bytes, bytes]]:
-        """The first `limit` rows with low <= key < high, as this transaction reads, with its own writes: what lies behind
-        them is not touched. `pages` are of this range, the first with its marks if this is `serializable`; `reverse`: they
-        come in descending order, and so do the rows. `update` and `nowait` as with `get_many`."""
-        low, high = between
-        self._check_open()
-        if limit == 0:
-            return []
-        rows: list[tuple[bytes, bytes]] = []
-        touched: list[bytes] = []
-        marks: dict[int, tuple[int, int]] = {}
-        namespace = ""
-        async for page in pages:
-            namespace, marks = page.namespace, marks or page.marks
-            own = self.own(namespace, *page.covered)
-            there = own.keys() | {key for key, _ in page.rows}
-            keys = sorted((key for key in there if own.get(key, b"") is not None), reverse=reverse)
-            while keys and (limit is None or len(rows) < limit):
-                some = keys if limit is None else keys[: limit - len(rows)]
-                keys = keys[len(some) :]
-                touched += some
-                rows += sorted(
-                    (await self.get_many(namespace, some, update=update, nowait=nowait)).items(), reverse=reverse
-                )
-            if limit is not None and len(rows) >= limit:
-                break
-        if limit is not None and len(rows) >= limit:
-            low, high = (rows[-1][0], high) if reverse else (low, rows[-1][0] + b"\0")
-        if marks:
-            self._scanned.append(scanned_of(namespace, (low, high), marks, touched, self._read.get(namespace, {})))
-        return rows
+        marks: dict[int, tuple[int, int]],
+        touched: list[bytes],
+    ) -> None:
+        """It has scanned a range, when its fragments stood at `marks`: nothing but what it `touched` may come into it."""
+        self._scanned.append(scanned_of(namespace, between, marks, touched, self._read.get(namespace, {})))
 
     async def _touch(
         self, namespace: NamespaceName, keys: list[bytes], *, shared: bool = False, now: bool = False, skip: bool = False
@@ -261,7 +230,7 @@ class Transaction:
             await self._touch_new(namespace, keys, shared=shared, now=now, skip=skip)
 
     async def _touch_new(self, namespace: NamespaceName, keys: list[bytes], *, shared: bool, now: bool, skip: bool) -> None:
-        self._check_open()
+        self.check_open()
         read, reads = self._read.setdefault(namespace, {}), self._shared.setdefault(namespace, {})
         held = {} if shared or not reads else dict.fromkeys(key for key in keys if key in reads)
         new = [key for key in keys if key not in read or key in held]
@@ -319,7 +288,8 @@ class Transaction:
                     "it would wait for its end, in vain; join that one (pass it on), or begin this one after it"
                 )
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise UsageError if it is over, TransactionTimeout if its time is."""
         if self._state in {"committed", "rolled back"}:
             raise errors.UsageError(f"the transaction {self.name} is over: it was {self._state}")
         if time.monotonic() >= self._ends_at:
@@ -346,7 +316,7 @@ class Transaction:
             await self._commit()
 
     async def _commit(self) -> None:
-        self._check_open()
+        self.check_open()
         self._stop_keeping()
         optimistic = self.concurrency is Concurrency.OPTIMISTIC
         locks, reads, absent = seen_of(self._read, self._written, optimistic=optimistic)

@@ -13,7 +13,8 @@ from random import Random
 from typing import TypeAlias
 
 from engine import aio, errors
-from engine.client.calls import GetCall, ScanCall
+from engine.client.calls import GetCall
+from engine.client.scans import ScanCall
 from tests.crash.journal import Journal
 from tests.sim.checkers import bank, list_append, monotonic, register, sets
 from tests.sim.checkers.history import (

@@ -13,8 +13,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.client.calls import PutCall, ScanCall
+from engine.client.calls import PutCall
 from engine.client.ends import CommitCall
+from engine.client.scans import ScanCall
 from engine.node.node import Node
 from engine.turn.effects import Effects
 from engine.turn.events import Event

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from engine import errors
-from engine.client.calls import GetCall, LockCall, ScanCall, UnlockCall
+from engine.client.calls import GetCall, LockCall, UnlockCall
 from engine.client.ends import CheckCall, CommitCall, StatusCall
+from engine.client.scans import ScanCall
 from engine.protocol.requests import Scanned
 from tests.sim.clients import Client
 from tests.sim.network import MS

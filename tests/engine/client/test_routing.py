@@ -7,10 +7,11 @@ from typing import TypeVar
 import pytest
 
 from engine import errors
-from engine.client.calls import GetCall, PutCall, ScanCall
+from engine.client.calls import GetCall, PutCall
 from engine.client.ends import StatusCall
 from engine.client.places import SILENCE_MS
 from engine.client.routing import Router
+from engine.client.scans import ScanCall
 from engine.protocol.requests import (
     Code,
     Done,

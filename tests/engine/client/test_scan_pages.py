@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.client.calls import PART_ROWS, ScanCall
+from engine.client.scans import PART_ROWS, ScanCall
 from engine.protocol.requests import Rows, Scan
 
 COUNT = 8

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.client.calls import GetCall, ScanCall
+from engine.client.calls import GetCall
 from engine.client.cuts import TakeCutCall
+from engine.client.scans import ScanCall
 from engine.errors import SnapshotLost
 from engine.messages import EnterEra, Finish, Replicate
 from tests.sim.clients import Task

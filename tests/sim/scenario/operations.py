@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from engine import errors
-from engine.client.calls import Call, GetCall, PutCall, ScanCall, SwapCall
+from engine.client.calls import Call, GetCall, PutCall, SwapCall
 from engine.client.ends import StatusCall
+from engine.client.scans import ScanCall
 from tests.sim.clients import Client, Task
 from tests.sim.network import MS
 from tests.sim.transactions import Key, SimTransaction

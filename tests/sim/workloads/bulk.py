@@ -9,7 +9,8 @@ from __future__ import annotations
 from random import Random
 
 from engine import errors
-from engine.client.calls import PutCall, ScanCall
+from engine.client.calls import PutCall
+from engine.client.scans import ScanCall
 from tests.sim.network import MS
 from tests.sim.violation import About, Violation
 from tests.sim.workloads.load import TIMEOUT_NS, Load

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from random import Random
 
 from engine import errors
-from engine.client.calls import GetCall, ScanCall
+from engine.client.calls import GetCall
 from engine.client.cuts import KeepCutCall, TakeCutCall
+from engine.client.scans import ScanCall
 from rebalance.table import Topology
 from tests.sim.checkers.history import Get, Read, ReadBalances, Transaction
 from tests.sim.clients import Client

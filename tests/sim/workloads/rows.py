@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from engine import errors
-from engine.client.calls import ScanCall
+from engine.client.scans import ScanCall
 from tests.sim.checkers.history import Scan
 from tests.sim.clients import Client
 from tests.sim.transactions import SimTransaction

@@ -8,7 +8,8 @@ from __future__ import annotations
 from random import Random
 
 from engine import errors
-from engine.client.calls import GetCall, PutCall, ScanCall, SwapCall
+from engine.client.calls import GetCall, PutCall, SwapCall
+from engine.client.scans import ScanCall
 from tests.sim.checkers.history import Add, CompareAndSet, Get, Observe, Put, ReadSet, Stamp
 from tests.sim.clients import Client
 from tests.sim.workloads.load import TIMEOUT_NS, Load, Step

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from engine.client.calls import GetCall, ScanCall
+from engine.client.calls import GetCall
+from engine.client.scans import ScanCall
 from tests.sim.checkers import bank, idempotent, list_append, monotonic, register, ring, scan, sets
 from tests.sim.checkers.history import Anomaly, Get, Read, ReadSet, Scan, Transaction
 from tests.sim.clients import Client
