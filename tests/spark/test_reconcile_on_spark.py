@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.errors import UsageError
+from engine.testing import cluster
 from engine.turn.settings import Settings
 from tests.support.directories import SEGMENT_BYTES, append, archive, build, copies
 from tests.support.patience import PATIENCE_SECONDS
@@ -96,6 +97,8 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
 
         _a_stream_of_the_log(spark, damaged("nothing", stopped, tmp_path / "followed"), tmp_path / "stream")
 
+        _a_table_is_written(spark, several, tmp_path / "written")
+
         local = CliRunner().invoke(app, ["check", *several, "--json"])
         remote = CliRunner().invoke(app, ["check", *several, "--json", "--engine", "spark"])
         assert (remote.exit_code, remote.stdout) == (1, local.stdout), remote.stderr
@@ -141,6 +144,20 @@ def _a_stream_of_the_log(spark: SparkSession, directories: list[str], to: Path) 
     here = [row for piece in found for b in batches(piece) for row in b.to_pylist()]
     assert sorted(told) == sorted((row["lsn"], row["counter"]) for row in here)
     assert max(told)[1] == 901
+
+
+def _a_table_is_written(spark: SparkSession, directories: list[str], to: Path) -> None:
+    """The rows of a copy into a cluster that has none; and again, now that it has them."""
+    state = spark.read.format("foreshore").option("values", "full").load(directories[1])
+    rows = state.where("namespace = 'acc' AND NOT tombstone").select("namespace", "key", "value")
+    with cluster(1, directory=to, partitions=PARTITIONS) as nodes:
+        at = nodes.addresses
+        for mode, found in (("dry-run", 0), ("apply", rows.count()), ("apply", rows.count())):
+            writer = rows.write.format("foreshore").mode("append").option("at", at).option("mode", mode)
+            writer.option("audit", f"{to}.audit").save()
+            with nodes.connect() as database:
+                assert len(database.namespace("acc")) == found
+        assert f'"already":{rows.count()}' in Path(f"{to}.audit").read_text()
 
 
 def _the_tables_of_the_data_source(spark: SparkSession, directories: list[str], to: Path) -> None:

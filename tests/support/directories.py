@@ -112,7 +112,7 @@ def copies(directories: Sequence[Path], to: Path) -> list[Path]:
     return [Path(shutil.copytree(path, to / path.name)) for path in directories]
 
 
-def append(directory: Path, records: Sequence[Record], *, now_ms: int) -> None:
+def append(directory: Path, records: Sequence[Record], *, now_ms: int, segment_bytes: int = SEGMENT_BYTES) -> None:
     """Log records of a stopped node behind its back, in one block."""
     identity = read_identity(directory)
     assert identity is not None, f"{directory} is not a data directory"
@@ -123,7 +123,7 @@ def append(directory: Path, records: Sequence[Record], *, now_ms: int) -> None:
         DirectoryDisk(directory / "wal"),
         cluster=identity.cluster,
         node=identity.node,
-        settings=LogSettings(segment_bytes=SEGMENT_BYTES, total_bytes=64 << 20),
+        settings=LogSettings(segment_bytes=segment_bytes, total_bytes=64 << 20),
         from_lsn=from_lsn,
     )
     log.append(records, now_ms=now_ms, durable=True)

@@ -30,7 +30,8 @@ from tools.bench.embedded import embedded_batches, embedded_puts, scans
 from tools.bench.figures import Measured, Setting, machine
 from tools.bench.log import archives, history, log_parts, replay
 from tools.bench.memory import at_rest
-from tools.bench.reconcile import reconciled, skewed
+from tools.bench.reconcile import linear, reconciled, skewed
+from tools.bench.reconcile_spark import on_spark
 from tools.bench.snapshots import snapshot_scan
 from tools.bench.store import store_parts
 from tools.bench.sustained import sustained
@@ -71,6 +72,8 @@ FIGURES: dict[str, Measure] = {
     "store": store_parts,
     "reconcile": reconciled,
     "reconcile-skew": skewed,
+    "reconcile-linear": linear,
+    "reconcile-spark": on_spark,
     "turns": turns_at_limits,
     "return-partitions": partial(node_returns, partitions=16_384, namespaces=1),
     "return-namespaces": partial(node_returns, partitions=1_024, namespaces=100),

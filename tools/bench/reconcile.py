@@ -7,6 +7,7 @@ of stores, so three for each key.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
+
+import msgspec
 
 from engine.errors import Error
 from engine.offline.repair import set_right
@@ -44,27 +47,27 @@ DAMAGES_MAX = 1_000
 
 async def reconciled(setting: Setting, figure: str) -> list[Measured]:
     """Check whole stores, by digests, in shares, and with findings."""
-    async with _stopped(setting, figure, lambda n: b"key-%08d" % n) as directories:
+    async with stopped(setting, figure, lambda n: b"key-%08d" % n) as directories:
         return _measured(figure, directories, setting.updates)
 
 
 async def skewed(setting: Setting, figure: str) -> list[Measured]:
     """One fragment has half of all keys: how much longer does the longest task take?"""
-    async with _stopped(setting, figure, lambda n: b"{hot}-%08d" % n if n % 2 else b"key-%08d" % n) as directories:
+    async with stopped(setting, figure, lambda n: b"{hot}-%08d" % n if n % 2 else b"key-%08d" % n) as directories:
         times: list[float] = []
 
         def engine(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
             found: list[B] = []
             for item in items:
-                took, result = _timed(partial(function, item))
+                took, result = timed(partial(function, item))
                 found.append(result)
                 if function is check_share:
                     times.append(took)
             return found
 
-        whole, report = _timed(lambda: check(directories, engine=in_this_process))
-        _consistent(report, setting.updates)
-        _consistent(check(directories, engine=engine, shares=TASKS), setting.updates)
+        whole, report = timed(lambda: check(directories, engine=in_this_process))
+        is_consistent(report, setting.updates)
+        is_consistent(check(directories, engine=engine, shares=TASKS), setting.updates)
         return [
             Measured(
                 figure=figure,
@@ -84,8 +87,39 @@ async def skewed(setting: Setting, figure: str) -> list[Measured]:
         ]
 
 
+async def linear(setting: Setting, figure: str) -> list[Measured]:
+    """What a row costs among so many keys, twice and four times as many."""
+    costs: list[float] = []
+    for times in (1, 2, 4):
+        keys = setting.updates * times
+        place = setting.directory / str(times)
+        async with stopped(_with(setting, keys, place), figure, lambda n: b"key-%08d" % n) as directories:
+            took, report = timed(partial(check, directories, engine=in_this_process))
+            is_consistent(report, keys)
+            costs.append(took / (keys * len(directories)))
+        shutil.rmtree(place)
+    return [
+        Measured(
+            figure=figure,
+            what=f"a row among {4 * setting.updates:,} keys, of one among {setting.updates:,}",
+            value=round(costs[2] / costs[0], 3),
+            unit="x",
+            goal=1.1,
+            at_most=True,
+            counted=7 * setting.updates * len(NODES),
+            seconds=round(costs[2] * 4 * setting.updates * len(NODES), 3),
+            parts={f"us at {n}x": round(cost * 1e6, 3) for n, cost in zip((1, 2, 4), costs, strict=True)},
+        )
+    ]
+
+
+def _with(setting: Setting, keys: int, place: Path) -> Setting:
+    place.mkdir()
+    return msgspec.structs.replace(setting, updates=keys, directory=place)
+
+
 @asynccontextmanager
-async def _stopped(setting: Setting, figure: str, key: Callable[[int], bytes]) -> AsyncIterator[list[str]]:
+async def stopped(setting: Setting, figure: str, key: Callable[[int], bytes]) -> AsyncIterator[list[str]]:
     """The directories of three nodes that have these keys, and have stopped."""
     keys = setting.updates
     async with three_nodes(setting, figure) as (cluster, database):
@@ -117,16 +151,16 @@ def _at_rest(path: Path) -> None:
 
 def _measured(figure: str, directories: Sequence[str], keys: int) -> list[Measured]:
     rows = keys * len(directories)
-    raw, walked = _timed(lambda: sum(_walked(Path(path)) for path in directories))
+    raw, walked = timed(lambda: sum(_walked(Path(path)) for path in directories))
     count_is(figure, rows, walked)
-    whole, report = _timed(lambda: check(directories, engine=in_this_process))
-    _consistent(report, keys)
-    brief, by_digest = _timed(lambda: check(directories, engine=in_this_process, level=Level.DIGEST))
-    _consistent(by_digest, 0)
-    cut, _ = _timed(lambda: check(directories, engine=in_this_process, shares=SHARES))
+    whole, report = timed(lambda: check(directories, engine=in_this_process))
+    is_consistent(report, keys)
+    brief, by_digest = timed(lambda: check(directories, engine=in_this_process, level=Level.DIGEST))
+    is_consistent(by_digest, 0)
+    cut, _ = timed(lambda: check(directories, engine=in_this_process, shares=SHARES))
     damages = min(DAMAGES_MAX, keys // 10)
     _damage(Path(directories[-1]), range(0, damages * (keys // damages), keys // damages), report.summary.partitions)
-    found, damaged = _timed(lambda: check(directories, engine=in_this_process))
+    found, damaged = timed(lambda: check(directories, engine=in_this_process))
     count_is(figure, damages, damaged.summary.kept)
 
     def row(
@@ -153,7 +187,7 @@ def _measured(figure: str, directories: Sequence[str], keys: int) -> list[Measur
     ]
 
 
-def _timed(work: Callable[[], T]) -> tuple[float, T]:
+def timed(work: Callable[[], T]) -> tuple[float, T]:
     began = time.process_time()
     result = work()
     return time.process_time() - began, result
@@ -164,7 +198,7 @@ def _walked(path: Path) -> int:
         return sum(1 for (namespace, _), _, _ in store.rows() if namespace == NAMESPACE)
 
 
-def _consistent(report: Report, keys: int) -> None:
+def is_consistent(report: Report, keys: int) -> None:
     found = report.summary.namespaces[NAMESPACE].keys
     if report.exit_code or found != keys:
         raise Miscounted(f"the check says {report.summary.verdict} of {found:,} keys: expected consistent of {keys:,}")

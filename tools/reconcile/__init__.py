@@ -11,8 +11,8 @@ findings leave a task, and the report is the same to the byte. The modules, from
 `summed`, `survey`, `quiet`, `plan`, `share` (which read), `report`, `run`, `session`, `on_spark`, `on_hosts`, `cli`,
 `spark_job`; `again` and `watch`, for directories that are written to; `sketch`, `sketched` and `sketch_cli`, for
 directories that nobody has in one place; `evidence`, which asks the logs about what was found; `plans` (pure),
-`apply` and `repair_cli`, which say what to do about it, and do it; `tables`, `source` and `export`, which show
-directories as tables.
+`changes`, `apply` and `repair_cli`, which say what to do about it, and do it; `tables`, `source` and `export`, which
+show directories as tables, and `writer`, which writes tables to a cluster.
 """
 
 import importlib

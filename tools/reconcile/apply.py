@@ -105,20 +105,21 @@ def read_audit(path: Path) -> list[Note]:
         raise UsageError(f"{path}: {error}: expected an audit log of `foreshore reconcile apply`") from None
 
 
-def paths_of(header: Header, directories: Sequence[str]) -> dict[NodeId, Path]:
-    """The directories by node. Raises UsageError if one is of another cluster."""
+def paths_of(header: Header | None, directories: Sequence[str]) -> dict[NodeId, Path]:
+    """The directories by node. Raises UsageError if one is of another cluster than the plan, where that is known."""
     paths: dict[NodeId, Path] = {}
     for given in directories:
         path = Path(given.removeprefix("file://"))
         identity = read_identity(path)
         if identity is None:
             raise UsageError(f"{path} is not a data directory")
-        with read_directory(path, partitions=(), tolerant=True) as state:
-            cluster_id = state.topology.cluster if state.topology is not None else ""
-        if (identity.cluster, cluster_id or header.cluster_id) != (header.cluster, header.cluster_id):
-            raise UsageError(
-                f"{path} belongs to cluster {identity.cluster!r}: the plan is of another one, {header.cluster!r}"
-            )
+        if header is not None:
+            with read_directory(path, partitions=(), tolerant=True) as state:
+                cluster_id = state.topology.cluster if state.topology is not None else ""
+            if (identity.cluster, cluster_id or header.cluster_id) != (header.cluster, header.cluster_id):
+                raise UsageError(
+                    f"{path} belongs to cluster {identity.cluster!r}: the plan is of another one, {header.cluster!r}"
+                )
         if identity.node in paths:
             raise UsageError(f"{paths[identity.node]} and {path} both belong to node {identity.node!r}")
         paths[identity.node] = path

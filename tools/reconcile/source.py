@@ -1,8 +1,9 @@
 """The Spark data source `foreshore`: `spark.read.format("foreshore").option("kind", "diff").load("data/n1,data/n2")`.
 
-Options: `kind` (`wal`, `state` or `diff`), `values` (`none`, `hash` or `full`; Spark prunes no column of such a source) and
-`shares`, into how many tasks a comparison is cut. The directories are those of `load`, with commas between them; every
-executor must see them at these paths. `pyspark_foreshore` registers it with every session by itself.
+Options: `kind` (`wal`, `state` or `diff`), `values` (`none`, `hash` or `full`; Spark prunes no column of such a source)
+and `shares`, into how many tasks a comparison is cut. The directories are those of `load`, with commas between them;
+every executor must see them at these paths. What can be written is told by `tools.reconcile.writer`. `pyspark_foreshore`
+registers it with every session by itself.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from engine.errors import UsageError
 from tools.reconcile.findings import Values
 from tools.reconcile.survey import local_path
 from tools.reconcile.tables import SCHEMAS, SHARES, Piece, Table, batches, ends_of_logs, pieces, pieces_between
+from tools.reconcile.writer import Writer
 
 
 class Foreshore(DataSource):
@@ -43,6 +45,12 @@ class Foreshore(DataSource):
         if self._table() is not Table.WAL:
             raise UsageError(f"kind is {self._table()}: expected wal, which is the only table that goes on and on")
         return LogReader(self._directories(), _one_of(Values, self.options.get("values", Values.HASH), "values"))
+
+    def writer(self, schema: StructType, overwrite: bool) -> Writer:  # Spark calls it so
+        """Writes rows, or what a plan says."""
+        if overwrite:
+            raise UsageError("nothing is overwritten as a whole: expected mode append")
+        return Writer(schema, self.options, self._directories())
 
     def _directories(self) -> list[str]:
         return [path.strip() for path in self.options.get("path", "").split(",") if path.strip()]

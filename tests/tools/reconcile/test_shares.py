@@ -18,6 +18,7 @@ from tests.support.directories import append, build, copies, flip, lose, replace
 from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, story
 from tools.reconcile import Report, check, in_this_process
 from tools.reconcile.copies import Level
+from tools.reconcile.evidence import Asked, ask
 from tools.reconcile.findings import raw_key
 from tools.reconcile.logs import Stretch, read_stretch
 from tools.reconcile.plan import Share
@@ -173,6 +174,21 @@ def test_each_finding_is_attributed_wherever_its_record_stands(segmented: list[P
         assert {facts["counter"] for facts in finding.evidence.values()} == {of}
         assert finding.evidence["n1"]["lsn"] == written[finding.namespace, raw_key(finding.key or ""), of]
     assert {str(facts["record"]) for f in found for facts in f.evidence.values()} == {"update", "prepare"}
+
+
+def test_a_record_that_came_out_of_order_is_found_by_a_second_look(segmented: list[Path], tmp_path: Path) -> None:
+    (path,) = copies(segmented[:1], tmp_path)
+    namespace, number = HOT
+    with read_directory(path) as state:
+        lwm, epoch = state.fragments[HOT].counter.lwm, state.partitions[number].epoch
+    later = [r.Write(namespace, number, epoch, lwm + at, [b"later"], [bytes(99)]) for at in range(1, 13)]
+    for write in (*later, r.Write(namespace, number, epoch, lwm, [b"late"], [b"v"]), *later[-1:] * 40):
+        append(path, [r.Update([write])], now_ms=NOW_MS, segment_bytes=8 << 10)
+    with read_directory(path) as state:
+        sought = Asked(state.fragments[HOT], [b"late"], (), {b"late": lwm + 1})
+        assert sought.sought == [lwm + 1]
+        ask(state, {HOT: sought})
+    assert (sought.is_answered, sought.newest[b"late"].value) == (True, b"v")
 
 
 def test_partitions_that_say_the_same_of_themselves_cost_no_task(stopped: list[Path], tmp_path: Path) -> None:
