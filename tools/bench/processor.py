@@ -10,6 +10,7 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from engine.errors import Error
@@ -34,7 +35,7 @@ def main() -> None:
     print(f"{used.children_user + used.children_system:.3f} {code}", file=sys.stderr)
 
 
-def processor_seconds(*command: str) -> float:
+def processor_seconds(command: Sequence[str]) -> float:
     """What a command took that ends with exit code 0. Raises Failed."""
     told = subprocess.run(  # noqa: S603  # a command of this project
         [sys.executable, "-m", "tools.bench.processor", *command], capture_output=True, text=True, check=False

@@ -66,9 +66,9 @@ async def on_spark(setting: Setting, figure: str) -> list[Measured]:
     """Check whole stores in one process, by Spark with as many processors, and by workers."""
     async with stopped(setting, figure, lambda n: b"key-%08d" % n) as directories:
         check_command = [sys.executable, "-m", "tools.cli", "reconcile", "check", *directories]
-        alone = processor_seconds(*check_command) - processor_seconds(*check_command[:5], "--help")
-        spark = processor_seconds(*check_command, "--engine", "spark", "--master", "local[1]", "--parallelism", "1")
-        start = processor_seconds(sys.executable, "-m", START, "local[1]")
+        alone = processor_seconds(check_command) - processor_seconds([*check_command[:5], "--help"])
+        spark = processor_seconds([*check_command, "--engine", "spark", "--master", "local[1]", "--parallelism", "1"])
+        start = processor_seconds([sys.executable, "-m", START, "local[1]"])
         ways = {workers: _ways(directories, setting.updates, workers) for workers in (1, WORKERS)}
     (one, serial, seconds), (many, serial_many, seconds_many) = ways[1], ways[WORKERS]
     rows = setting.updates * len(directories)
