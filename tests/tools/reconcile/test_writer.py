@@ -36,9 +36,7 @@ def schema(names: list[str]) -> StructType:
     return made
 
 
-def written(
-    rows: Sequence[Mapping[str, object]], directories: list[str] | None = None, **options: str
-) -> dict[Outcome, int]:
+def written(rows: Sequence[Mapping[str, object]], directories: Sequence[str] = (), **options: str) -> dict[Outcome, int]:
     """Write a table in one task, and commit it."""
     names = list(rows[0])
     writer = Writer(schema(names), options, directories)
