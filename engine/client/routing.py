@@ -11,7 +11,7 @@ from __future__ import annotations
 from engine import errors
 from engine.client.calls import Call, Item
 from engine.client.ends import StatusCall
-from engine.client.flights import MS, Errand, Flight
+from engine.client.flights import MS, NEVER, Elsewhere, Errand, Flight, withdraw_repeated
 from engine.client.identity import Identity
 from engine.client.places import SILENCE_MS, Places
 from engine.client.refusals import late, refused
@@ -21,19 +21,14 @@ from rebalance.table import Topology, version_of
 from wal.ids import MINOR_BITS, NO_VERSION
 from wal.probe import probe
 
-BACKOFF_MS = (5, 10, 20, 50, 100, 200)
 TABLE_MS = 300
 """A table that was asked for and did not come is asked for again, of another node."""
 
 ASKED_AGAIN_MS = 300_000
 """A write that had no answer for so long is not asked again: nodes keep answers for longer, but not for ever."""
 
-WITHIN_MS_MAX = 3_600_000
-"""Who waits for longer than that is said to wait for ever."""
-
 _ONLY = [0]
 """The items of a call that has one."""
-_NEVER = 1 << 63
 
 
 class Router:
@@ -44,14 +39,13 @@ class Router:
         self.places = Places(seeds, domain)
         self._flights: dict[int, Flight] = {}
         self._calls: dict[int, Errand] = {}
-        self._due = _NEVER  # no call has anything to do before
+        self._due = NEVER  # no call has anything to do before
         self._next_id = 1
         self.identity = Identity(draw)
         self._table_asked_at: int | None = None
         self._table_turn = 0
         self._table_id = 0
-        self._elsewhere: dict[int, Flight] = {}  # of those, what another copy may answer as well
-        self._elsewhere_at = _NEVER  # when to look at them
+        self._elsewhere = Elsewhere()
         self._listen_at: int | None = None  # when to look whether the oldest flight was answered
         self.sends: list[tuple[Address, Request]] = []
         self.done: list[Call] = []
@@ -106,10 +100,8 @@ class Router:
         errand.flights += 1
         call = errand.call
         if call.anywhere:
-            self._elsewhere[request_id] = self._flights[request_id]
-            self._elsewhere_at = min(self._elsewhere_at, self._flights[request_id].patience_ends)
-        within = (errand.deadline - self.now) // MS + 1
-        call.within_ms = within if within <= WITHIN_MS_MAX else 0
+            self._elsewhere.add(request_id, self._flights[request_id])
+        call.within_ms = errand.within_ms(self.now)
         if call.writes:
             call.acked = self.identity.acked(call.tx)
             call.version = self.places.number
@@ -156,17 +148,9 @@ class Router:
 
     def _ask_elsewhere(self) -> None:
         """What any copy may answer, and the one that was asked does not, is asked of another."""
-        flights, self._elsewhere, self._elsewhere_at = self._elsewhere, {}, _NEVER
-        for request_id, flight in flights.items():
-            if request_id not in self._flights or flight.errand.over:
-                continue
-            ends = flight.patience_ends
-            if self.now < ends:
-                self._elsewhere[request_id] = flight
-                self._elsewhere_at = min(self._elsewhere_at, ends)
-                continue
+        for request_id in self._elsewhere.overdue(self.now, self._flights):
             probe("client.asked_another_copy")
-            del self._flights[request_id]
+            flight = self._flights.pop(request_id)
             self.places.has_not_answered(flight.address, self.now)
             errand = flight.errand
             errand.flights -= 1
@@ -190,9 +174,7 @@ class Router:
 
     def _again(self, errand: Errand, *, stale: bool) -> None:
         """Try what is left a little later, and look at the table if it may be old."""
-        backoff = BACKOFF_MS[min(errand.attempts, len(BACKOFF_MS) - 1)]
-        errand.attempts += 1
-        errand.retry_at = self.now + backoff * MS
+        errand.back_off(self.now)
         self._due = min(self._due, errand.retry_at)
         if stale:
             self._want_table()
@@ -237,12 +219,14 @@ class Router:
             self._take_table(reply)
             return
         flight = self._flights.pop(reply.id, None)
+        if self.places.mute:
+            self.places.has_answered(address)
+        if flight is None:
+            self._take_late(reply)
         if flight is None or flight.errand.over:
             return
         errand = flight.errand
         errand.flights -= 1
-        if self.places.mute:
-            self.places.has_answered(address)
         if isinstance(reply, Remap):
             errand.hindered(f"{address} is not primary at version {reply.version}")
             if reply.begun:
@@ -254,10 +238,7 @@ class Router:
         else:
             if isinstance(reply, Done | Values) and reply.version >> MINOR_BITS > self.places.number >> MINOR_BITS:
                 self._want_table()  # somebody joined, left or failed
-            try:
-                errand.call.take(flight.items, reply)
-            except errors.ProtocolError as error:
-                self._fail(errand, error)
+            if not self._takes(errand, flight.items, reply):
                 return
             if errand.call.rest:
                 assert errand.todo is not None
@@ -268,6 +249,32 @@ class Router:
                 self._finish(errand)
             else:
                 errand.call.begun = True
+
+    def _takes(self, errand: Errand, items: list[Item], reply: Reply) -> bool:
+        try:
+            errand.call.take(items, reply)
+        except errors.ProtocolError as error:
+            self._fail(errand, error)
+            return False
+        if errand.call.anywhere:
+            errand.was_answered(items)
+        return True
+
+    def _take_late(self, reply: Reply) -> None:
+        """Another copy was asked meanwhile: what this one says is as good, if it says nothing twice."""
+        flight = self._elsewhere.late(reply.id)
+        if flight is None or flight.is_answered or isinstance(reply, Remap | Failed):
+            return
+        probe("client.heard_late")
+        errand = flight.errand
+        if not self._takes(errand, flight.items, reply):
+            return
+        errand.call.rest = ()
+        withdraw_repeated(self._flights, errand)
+        if errand.todo:
+            self._again(errand, stale=False)
+        elif not errand.flights:
+            self._finish(errand)
 
     def _redo(self, errand: Errand, items: list[Item], *, stale: bool) -> None:
         assert errand.todo is not None
@@ -403,11 +410,11 @@ class Router:
                 self._want_table()
         if self._listen_at is not None and self.now >= self._listen_at:
             self._listen()
-        if self.now >= self._elsewhere_at:
+        if self.now >= self._elsewhere.look_at:
             self._ask_elsewhere()
         if self.now < self._due:
             return
-        self._due = _NEVER
+        self._due = NEVER
         for errand in list(self._calls.values()):
             if errand.over:
                 continue
@@ -430,8 +437,8 @@ class Router:
             times.append(self._table_asked_at + TABLE_MS * MS)
         if self._listen_at is not None and times:
             times.append(self._listen_at)
-        if self._elsewhere_at < _NEVER:
-            times.append(self._elsewhere_at)
+        if self._elsewhere.look_at < NEVER:
+            times.append(self._elsewhere.look_at)
         return min(times, default=None)
 
     @property

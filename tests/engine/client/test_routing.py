@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
@@ -11,7 +12,7 @@ from engine.client.calls import GetCall, PutCall
 from engine.client.ends import StatusCall
 from engine.client.places import SILENCE_MS
 from engine.client.routing import Router
-from engine.client.scans import ScanCall
+from engine.client.scans import CountCall, ScanCall
 from engine.protocol.requests import (
     Code,
     Done,
@@ -22,8 +23,10 @@ from engine.protocol.requests import (
     KeepSessions,
     Put,
     Remap,
+    Reply,
     Request,
     Rows,
+    Scan,
     Status,
     Table,
     Values,
@@ -342,7 +345,8 @@ def test_a_page_ends_where_the_first_node_has_more() -> None:
     assert scan.next_start == b"c\0"
 
 
-def test_a_stale_read_asks_the_nearest_copy_and_another_one_when_that_is_silent() -> None:
+def _two_copies() -> Router:
+    """A router that knows both nodes, and that both have every partition; it is near the second one."""
     router, now = Router([A, B], draw=1, domain="here"), SECOND
     router.places.to_connect.clear()
     for address in (A, B):
@@ -362,6 +366,11 @@ def test_a_stale_read_asks_the_nearest_copy_and_another_one_when_that_is_silent(
     )
     router.on_reply(A, Table(0, Version(1, 0), topology.encode(everywhere)), now)
     router.sends.clear()
+    return router
+
+
+def test_a_stale_read_asks_the_nearest_copy_and_another_one_when_that_is_silent() -> None:
+    router, now = _two_copies(), SECOND
     for partition in range(PARTITIONS):
         router.begin(GetCall("acc", [KEYS[partition]], stale=True), now, now + 10 * SECOND)
     assert [to for to, request in router.sends if isinstance(request, Get)] == [B] * PARTITIONS
@@ -374,3 +383,56 @@ def test_a_stale_read_asks_the_nearest_copy_and_another_one_when_that_is_silent(
         router.tick(now)
     asked = [to for to, request in router.sends if isinstance(request, Get) and request.stale]
     assert asked.count(A) >= PARTITIONS, "who is near and does not answer is not waited for"
+
+
+def _answered_after(delay_ms: int, call: CountCall | ScanCall | GetCall, make: Callable[[Request], Reply]) -> tuple[int, int]:
+    """Every node answers all that it is asked, so long after it was asked; how long the call took, and what it asked."""
+    router, now, asked = _two_copies(), SECOND, 0
+    router.begin(call, now, now + 20 * SECOND)
+    under_way: list[tuple[int, str, Request]] = []
+    while not call.finished:
+        under_way += [(now + delay_ms * MS, to, request) for to, request in router.sends if isinstance(request, Scan | Get)]
+        asked += len(router.sends)
+        router.sends.clear()
+        while under_way and under_way[0][0] <= now:
+            _, to, request = under_way.pop(0)
+            router.on_reply(to, make(request), now)
+        router.tick(now)
+        now += MS
+    return (now - SECOND) // MS, asked
+
+
+@pytest.mark.parametrize("delay_ms", [10, 60, 500, 3_000, 10_000])
+def test_a_stale_scan_of_busy_copies_takes_what_comes_late(delay_ms: int) -> None:
+    scan = ScanCall("acc", b"", None, 1000, stale=True)
+
+    def rows(request: Request) -> Rows:
+        assert isinstance(request, Scan)
+        return Rows(request.id, [KEYS[n] for n in request.partitions], [b"v"] * len(request.partitions), False)
+
+    took_ms, asked = _answered_after(delay_ms, scan, rows)
+    assert (scan.error, [key for key, _ in scan.rows]) == (None, sorted(KEYS.values()))
+    assert took_ms <= delay_ms + 2
+    assert asked <= 2 + delay_ms // 100, "whoever is busy is not asked more and more"
+
+
+def test_a_stale_read_of_busy_copies_takes_what_comes_late() -> None:
+    read = GetCall("acc", list(KEYS.values()), stale=True)
+
+    def values(request: Request) -> Values:
+        assert isinstance(request, Get)
+        return Values(request.id, [(1, 1, b"v" + key) for key in request.keys], Version(1, 0).number, 0)
+
+    took_ms, _ = _answered_after(3_000, read, values)
+    assert ([value for _, _, value in read.values], took_ms <= 3_002) == ([b"v" + key for key in KEYS.values()], True)
+
+
+def test_a_stale_count_of_busy_copies_counts_nothing_twice() -> None:
+    count = CountCall("acc", stale=True)
+
+    def rows(request: Request) -> Rows:
+        assert isinstance(request, Scan)
+        return Rows(request.id, [], [], False, count=len(request.partitions))
+
+    took_ms, _ = _answered_after(3_000, count, rows)
+    assert (count.counted, took_ms <= 3_002) == (PARTITIONS, True)
