@@ -25,7 +25,7 @@ from engine.data.counting import Counting, count_of
 from engine.data.cut_reads import CutReads
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
-from engine.data.scans import Scanning
+from engine.data.scans import Alike, Scanning, alike
 from engine.messages import AskMap, Confirm, Confirmed
 from engine.messages.data import ToReads
 from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Scan, Values
@@ -44,6 +44,8 @@ AGE_MS = 100
 """A copy that answers stale reads asks about its age so often, if nobody wants to know better."""
 
 
+_AskedScan: TypeAlias = tuple[SessionId, Scan, int]
+"""By whom, and since when."""
 _Asked: TypeAlias = tuple[tuple[NodeId, ...], bool]
 """Which copies are asked; and whether by one that answers stale reads, for which a light step counts too."""
 
@@ -102,7 +104,8 @@ class Reads(Rule):
         self._turn: dict[_Asked, list[tuple[SessionId, Request, Callable[[], None]]]] = {}
         self._rounds: dict[int, _Round] = {}
         self._sequence = core.run << 40
-        self._scans: dict[int, tuple[SessionId, Scanning | Counting, int]] = {}  # confirmed, and being read, since
+        self._scans: dict[int, tuple[Scanning | Counting, list[_AskedScan]]] = {}  # being read, and for whom
+        self._alike: dict[Alike, list[_AskedScan]] = {}  # confirmed, and yet to be read
         self._number = 0
         self._behind: dict[Key, list[tuple[SessionId, Get, int]]] = {}  # waits for a prepared key's outcome, since
         self._scans_behind: dict[Key, list[int]] = {}
@@ -270,15 +273,34 @@ class Reads(Rule):
                 self.core.resume(partial(self._scan_on, number))
 
     def _answer_scan(self, session: SessionId, request: Scan) -> None:
+        """Have it read, once for all that ask for the same before that begins: a look into thousands of partitions costs
+        as much for one as for many. Whoever asks while it is read has it read again, after that."""
+        asked = self._alike.get(what := alike(request))
+        if asked is not None:
+            asked.append((session, request, self.core.now))
+            return
+        self._alike[what] = [(session, request, self.core.now)]
+        self.core.resume(lambda: self._begin_scan(what))
+
+    def _begin_scan(self, what: Alike) -> None:
+        asked = self._alike.get(what)
+        if not asked:
+            self._alike.pop(what, None)
+            return
+        self._alike[what] = []
         self._number += 1
-        core, namespace = self.core, request.namespace
+        core, request = self.core, asked[0][1]
+        if len(asked) > 1:
+            probe("scan.shared")
         store = core.replica.store
         scan = Counting(request, count_of(store), store.page) if request.count else Scanning(request, store.page)
         if request.marks:
             core.work += len(request.partitions) // 4
-            fragments = ((core.local[n].epoch, core.replica.fragments.get((namespace, n))) for n in request.partitions)
+            fragments = (
+                (core.local[n].epoch, core.replica.fragments.get((request.namespace, n))) for n in request.partitions
+            )
             scan.marks = [(epoch, known.counter.lwm if known is not None else 0) for epoch, known in fragments]
-        self._scans[self._number] = (session, scan, core.now)
+        self._scans[self._number] = (scan, asked)
         self._scan_on(self._number)
 
     def _scan_on(self, number: int) -> None:
@@ -286,10 +308,11 @@ class Reads(Rule):
         if number not in self._scans:
             return
         core = self.core
-        session, scan, since = self._scans[number]
+        scan, asked = self._scans[number]
         request, awaited = scan.request, []
-        if not self.desk.still_wanted([(session, request, since)]):
-            del self._scans[number]
+        wanted = self.desk.still_wanted(asked)
+        if not wanted:
+            self._scan_over(number)
             return
 
         def doubtful(partition: int, start: bytes, following: bytes | None) -> bool:
@@ -307,13 +330,20 @@ class Reads(Rule):
 
         core.work += scan.go_on(max(WORK_MAX - core.work, WORK_MAX // 10), doubtful)
         if scan.done:
-            del self._scans[number]
-            self.desk.reply(session, scan.reply())
+            reply = scan.reply()
+            for session, each in wanted:
+                self.desk.reply(session, structs.replace(reply, id=each.id))
+            self._scan_over(number)
         elif scan.waits:
             probe("scan.waited_for_outcome")
             self._scans_behind.setdefault(awaited[-1], []).append(number)
         else:
             core.resume(partial(self._scan_on, number))
+
+    def _scan_over(self, number: int) -> None:
+        """Whoever asked for the same meanwhile is next."""
+        scan, _ = self._scans.pop(number)
+        self._begin_scan(alike(scan.request))
 
     # Copies, and time.
 
@@ -344,9 +374,10 @@ class Reads(Rule):
         again = [(session, request, asked.since) for asked in self._rounds.values() for session, request, _ in asked.then]
         again.extend((session, request, now) for then in self._turn.values() for session, request, _ in then)
         again.extend(waiting for queue in self._behind.values() for waiting in queue)
-        again.extend((session, scan.request, since) for session, scan, since in self._scans.values())
+        again.extend(waiting for _, asked in self._scans.values() for waiting in asked)
+        again.extend(waiting for asked in self._alike.values() for waiting in asked)
         self._rounds, self._turn, self._behind = {}, {}, {}
-        self._scans, self._scans_behind = {}, {}
+        self._scans, self._scans_behind, self._alike = {}, {}, {}
         self._current, self._wondering = {}, {}
         self.desk.ask_again(self.desk.still_wanted(asked for asked in again if asked[1] is not _WONDER))
 

@@ -48,6 +48,16 @@ class _Falling(bytes):
         return bytes.__gt__(self, other)
 
 
+Alike = tuple[object, ...]
+"""What a scan asks for, whoever asks."""
+
+
+def alike(request: Scan) -> Alike:
+    """What those scans have in common that one look answers."""
+    r = request
+    return r.namespace, tuple(r.partitions), r.start, r.end, r.limit, r.stale, r.marks, r.count, r.reverse
+
+
 class Scanning:
     """A scan that is being answered. When `done`, `keys` and `values` are the page, and `more` says if rows are left."""
 

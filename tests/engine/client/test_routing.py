@@ -385,7 +385,9 @@ def test_a_stale_read_asks_the_nearest_copy_and_another_one_when_that_is_silent(
     assert asked.count(A) >= PARTITIONS, "who is near and does not answer is not waited for"
 
 
-def _answered_after(delay_ms: int, call: CountCall | ScanCall | GetCall, make: Callable[[Request], Reply]) -> tuple[int, int]:
+def _answered_after(
+    delay_ms: int, call: CountCall | ScanCall | GetCall, make: Callable[[Request], Reply]
+) -> tuple[int, int]:
     """Every node answers all that it is asked, so long after it was asked; how long the call took, and what it asked."""
     router, now, asked = _two_copies(), SECOND, 0
     router.begin(call, now, now + 20 * SECOND)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from engine.messages import Inquired, PrepareParts, Vote, Waits
-from engine.protocol.requests import Check, Rows, Scan
+from engine.protocol.requests import Check, Rows
 from engine.transactions.commits import Phase, Transaction
 from rebalance.partition import LocalPartition
 from rebalance.results import Results
@@ -460,8 +460,11 @@ def a_range_is_marked_where_it_is_promised(machine: Machine) -> None:
     assert machine.node is not None
     core, reads = machine.node.core, machine.node.reads
 
-    def answer(original: Callable[..., None], session: Any, request: Scan) -> None:
-        original(session, request)
+    def go_on(original: Callable[..., None], run: int) -> None:
+        request = reads._scans[run][0].request if run in reads._scans else None
+        original(run)
+        if request is None:
+            return
         for reply in core.effects.reply:
             if isinstance(reply[1], Rows) and reply[1].marks:
                 for at, number in enumerate(request.partitions):
@@ -469,7 +472,7 @@ def a_range_is_marked_where_it_is_promised(machine: Machine) -> None:
                     if state is not None:
                         reply[1].marks[at] = (core.local[number].epoch, state.counter.hwm)
 
-    around(reads, "_answer_scan", answer)
+    around(reads, "_scan_on", go_on)
 
 
 # Circles.

@@ -252,11 +252,15 @@ def read_under_a_prepared_lock(machine: Machine) -> None:
     locks, reads = machine.node.locks, machine.node.reads
 
     def answer(original: Callable[..., None], session: SessionId, request: Request) -> None:
-        with swapped(locks, "in_doubt", lambda key: False), swapped(locks, "keys_in_doubt", lambda number: ()):
+        with swapped(locks, "in_doubt", lambda key: False):
             original(session, request)
 
+    def go_on(original: Callable[..., None], number: int) -> None:
+        with swapped(locks, "keys_in_doubt", lambda number: ()):
+            original(number)
+
     around(reads, "_answer_get", answer)
-    around(reads, "_answer_scan", answer)
+    around(reads, "_scan_on", go_on)
 
 
 @WORDS.fault(
