@@ -12,7 +12,7 @@ findings leave a task, and the report is the same to the byte. The modules, from
 `spark_job`; `again` and `watch`, for directories that are written to; `sketch`, `sketched` and `sketch_cli`, for
 directories that nobody has in one place; `evidence`, which asks the logs about what was found; `plans` (pure),
 `changes`, `apply` and `repair_cli`, which say what to do about it, and do it; `tables`, `source` and `export`, which
-show directories as tables, and `writer`, which writes tables to a cluster.
+show directories as tables, `exported`, which compares these, and `writer`, which writes tables to a cluster.
 """
 
 import importlib

@@ -20,6 +20,7 @@ from rich.console import Console
 from engine.errors import Error, UsageError
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Level, Rules
+from tools.reconcile.exported import check_tables, is_table
 from tools.reconcile.findings import Values
 from tools.reconcile.on_hosts import SCHEME, check_hosts
 from tools.reconcile.on_spark import OnSpark
@@ -65,12 +66,14 @@ def check_command(
     level: Annotated[Level, typer.Option(help="Read all rows, or those of fragments whose digests differ.")] = Level.ROWS,
     recheck: Annotated[int, typer.Option(min=0, help="Look again, so often, at keys that nobody could compare.")] = 0,
     delay: Annotated[float, typer.Option(min=0, help="Seconds before each look.")] = 1.0,
-    sketches: Annotated[bool, typer.Option("--sketches", help="Not directories: files of `sketch` and `rows`.")] = False,
+    sketches: Annotated[
+        bool, typer.Option("--sketches", help="Not directories: files of `sketch` and `rows`, or tables of `export`.")
+    ] = False,
     ask: Annotated[Path | None, typer.Option(help="With --sketches: write here what has to be seen yet.")] = None,
 ) -> None:
     """Compare the copies in these directories, of live or stopped nodes or copied from them; nothing is changed.
 
-    With --sketches they are files that the hosts made of their own directories.
+    With --sketches they are files that the hosts made of their own directories, or tables that they exported.
 
     Exit codes: 0 every fragment has two copies here or more, and they agree; 1 they differ; 2 usage; 3 nothing differs as
     far as could be compared, and something could not be; 130 interrupted.
@@ -167,6 +170,8 @@ def _rules(values: Values, grace: float | None) -> Rules:
 
 
 def _of_sketches(files: Sequence[str], values: Values, grace: float | None, limit: int, ask: Path | None) -> Report:
+    if any(is_table(path) for path in files):
+        return check_tables(files, rules=_rules(values, grace), limit=limit)
     report, asking = check_sketches(files, rules=_rules(values, grace), limit=limit)
     if asking is not None and ask is not None:
         write_asking(ask, asking)

@@ -1,21 +1,27 @@
-"""`foreshore reconcile export DIR... -o OUT`: what nodes have, or what their logs say, as Parquet, a folder for each node.
+"""`foreshore reconcile export DIR... -o OUT`: what nodes have, or what their logs say, as Parquet, a folder for each
+node.
 
-To a path it is written here, by pyarrow. To a URL (`hdfs://`, `s3a://`, `file://`) it is written by Spark, whose executors
-read the directories; what those URLs need beyond Spark itself is for its configuration to give.
+To a path it is written here, by pyarrow. To a URL (`hdfs://`, `s3a://`, `file://`) it is written by Spark, whose
+executors read the directories; what those URLs need beyond Spark itself is for its configuration to give. A table `state`
+at a path has a sketch of each directory beside its rows, of the same moment, so that it can be compared with others
+(`exported`).
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engine.errors import UsageError
+from engine.errors import CorruptionError, UsageError
 from engine.state.identity import read_identity
+from tools.reconcile.exported import SKETCHES
 from tools.reconcile.findings import Values
 from tools.reconcile.session import borrowed
+from tools.reconcile.sketch import encoded, sketching
 from tools.reconcile.survey import local_path
 from tools.terminal import emit
 
@@ -60,7 +66,7 @@ def export_here(directories: Sequence[str], out: Path, kind: str, values: Values
     try:
         import pyarrow.parquet as pq  # noqa: PLC0415  # not every user has it
 
-        from tools.reconcile.tables import SCHEMAS, Table, batches, pieces  # noqa: PLC0415  # it needs pyarrow
+        from tools.reconcile.tables import SCHEMAS, Table, batches, cells_of, in_batches, pieces  # noqa: PLC0415  # it needs pyarrow
     except ImportError:
         raise UsageError("pyarrow is not installed: run `pip install 'foreshore[spark]'`") from None
     table, rows = Table(kind), 0
@@ -71,10 +77,20 @@ def export_here(directories: Sequence[str], out: Path, kind: str, values: Values
             folder = out if table is Table.DIFF else out / f"node={names[piece.path]}"
             folder.mkdir(exist_ok=True)
             file = folder / f"part-{at:05}.parquet"
-            with pq.ParquetWriter(f"{file}.tmp", SCHEMAS[table]) as writer:
-                for batch in batches(piece):
-                    writer.write_batch(batch)
-                    rows += batch.num_rows
+            with ExitStack() as stack:
+                if table is Table.STATE:
+                    sketch, state = stack.enter_context(sketching(piece.path))
+                    if state is None:
+                        raise CorruptionError(sketch.survey.problem or f"nothing of {piece.path} can be read")
+                    found = in_batches(cells_of(state, values), SCHEMAS[table])
+                    (out / SKETCHES).mkdir(exist_ok=True)
+                    (out / SKETCHES / names[piece.path]).write_bytes(encoded(sketch))
+                else:
+                    found = batches(piece)
+                with pq.ParquetWriter(f"{file}.tmp", SCHEMAS[table]) as writer:
+                    for batch in found:
+                        writer.write_batch(batch)
+                        rows += batch.num_rows
             os.replace(f"{file}.tmp", file)
     except FileExistsError:
         raise UsageError(f"{out} is there already: name a new directory") from None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -149,14 +150,17 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class SlicedFragment(msgspec.Struct, frozen=True):
-    """The asked buckets of one copy of one fragment, and what its log says of them. `of` is what was asked."""
+    """The asked buckets of one copy of one fragment, and what its log says of them, None where there is none to ask.
+
+    `of` is what was asked.
+    """
 
     of: Bucket
     view: FragmentView
     partition: PartitionView
     rows: list[tuple[bytes, int, int, bytes | None]]
     damaged: list[tuple[bytes | None, str]]
-    heard: Heard
+    heard: Heard | None
     newest: list[Trace]
     counters: list[Trace]
 
@@ -183,23 +187,35 @@ def bucket_of(key: bytes, depth: int) -> int:
 @uncollected
 def sketch_of(path: str) -> Sketch:
     """Look at one directory, all rows and all of its log."""
+    with sketching(path) as (sketch, _):
+        return sketch
+
+
+@contextmanager
+def sketching(path: str) -> Iterator[tuple[Sketch, State | None]]:
+    """The sketch of a directory, and the very state that it is of; None where nothing of it can be read."""
     told = survey(Look(path))
     if told.usage:
         raise UsageError(told.usage)
     if told.problem or told.topology is None:
-        return Sketch(survey=told)
+        yield Sketch(survey=told), None
+        return
     every = range(told.topology.partitions)
     state, unread = open_share(path, every)
     if state is None:
-        return Sketch(survey=told, unread=unread)
+        yield Sketch(survey=told, unread=unread), None
+        return
     with state:
         log = log_rows(state, _Every(), {}) if told.told.ended_ms and not told.told.damage else None
         if log is not None and log.unopened:
             unread |= dict.fromkeys(every, log.unopened)
             log = None
         fragments = [_sketched(state, name, log, told.topology.partitions) for name in sorted(state.fragments)]
-        return Sketch(
-            survey=told, version=state.version, partitions=dict(state.partitions), fragments=fragments, unread=unread
+        yield (
+            Sketch(
+                survey=told, version=state.version, partitions=dict(state.partitions), fragments=fragments, unread=unread
+            ),
+            state,
         )
 
 

@@ -20,7 +20,7 @@ from tools.reconcile.compare import core_of, cut_of
 from tools.reconcile.copies import Copy, Rules
 from tools.reconcile.counts import Tally
 from tools.reconcile.evidence import PARTED, Asked, attributed
-from tools.reconcile.plan import Share, plan
+from tools.reconcile.plan import Plan, Share, plan
 from tools.reconcile.report import Report, make_report
 from tools.reconcile.run import FINDINGS_KEPT
 from tools.reconcile.sketch import SUM_BYTES, Asking, Bucket, Leaves, Sketch, Slice, SlicedFragment, entry_of, read_file
@@ -70,18 +70,24 @@ def compare_sketches(
     """The same, of what is there already."""
     if not sketches:
         raise UsageError("no sketch was given: expected files of `foreshore reconcile sketch`, one per node")
-    planned = plan([s.survey for s in sketches], shares=1, rules=rules, limit=limit)
+    planned = planned_of(sketches, 1, rules, limit)
     cluster = planned.topology.cluster if planned.topology is not None else ""
     stray = next((node for node, part in slices.items() if part.cluster != cluster), None)
     if stray is not None:
         raise UsageError(f"the rows of {stray} are of another cluster than the sketches: make them again")
-    results = [_judged(share, sketches, slices) for share in planned.shares]
+    results = [judged(share, sketches, slices) for share in planned.shares]
     asked = [one for _, found in results for one in found]
     report = make_report(planned, [result for result, _ in results], limit=limit)
     return report, Asking(cluster, asked) if asked else None
 
 
-def _judged(share: Share, sketches: Sequence[Sketch], slices: Mapping[NodeId, Slice]) -> tuple[ShareResult, list[Bucket]]:
+def planned_of(sketches: Sequence[Sketch], shares: int, rules: Rules, limit: int) -> Plan:
+    """Who compares what: whole partitions, since no fragment is cut by keys whose rows nobody has."""
+    return plan([msgspec.structs.replace(s.survey, splits={}) for s in sketches], shares=shares, rules=rules, limit=limit)
+
+
+def judged(share: Share, sketches: Sequence[Sketch], slices: Mapping[NodeId, Slice]) -> tuple[ShareResult, list[Bucket]]:
+    """What is found in a share, and what has to be seen of it yet."""
     result = ShareResult()
     usable = sorted((s for s in sketches if not s.survey.problem), key=lambda s: s.survey.node)
     states = [Sketched(s, slices.get(s.survey.node)) for s in usable]
@@ -129,8 +135,9 @@ class _OfSketches(Task[Sketched]):
                 if heard:
                     witness = min(heard, key=lambda c: c.view.history_from).node
                     state = next(s for s in self.states if s.identity.node == witness)
-                    if name in state.sliced:
-                        self.said[name] = (witness, state.sliced[name].heard.rows())
+                    heard_of = state.sliced[name].heard if name in state.sliced else None
+                    if heard_of is not None:
+                        self.said[name] = (witness, heard_of.rows())
 
     def read(self, name: Fragment, states: Sequence[Sketched], copies: Sequence[Copy], placement: Placement) -> Read:
         """The rows that were sliced; what else has to be seen is asked for."""
@@ -151,10 +158,13 @@ class _OfSketches(Task[Sketched]):
         self.result.counts.namespaces.setdefault(name[0], Tally()).keys += live
         if not have:
             return Read((), [])
+        if any(one.heard is None for one in have):  # what a log has against its own store, no row tells
+            self.result.counts.unseen += len({bucket for leaf in leaves for bucket in leaf.odd})
         runs = [[entry_of(row) for row in one.rows] if one is not None else [] for one in sliced]
         for one, copy in zip(sliced, copies, strict=True):
             copy.damaged.update(one.damaged if one is not None else ())
-        keys = {key for run in runs for key, _ in run} | {key for one in have for key in one.heard.said}
+        told = [one.heard.said for one in have if one.heard is not None]
+        keys = {key for run in runs for key, _ in run}.union(*told)
         return Read([runs], sorted(keys))
 
 

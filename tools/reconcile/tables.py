@@ -4,14 +4,14 @@
 | --- | --- | --- |
 | `wal` | one update in one node's log: a put, a delete, or a counter that was closed | a segment |
 | `state` | the newest entry of a key on one node, tombstones included: checkpoint folded with log | a directory |
-| `diff` | one finding of a check | a share of the partitions, of all directories |
+| `diff` | one finding of a check | a share of the partitions, of all directories or exported tables |
 
 Values stay where they are unless they are asked for: `values` is `none`, `hash` or `full`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -20,13 +20,15 @@ import msgspec
 import pyarrow as pa
 
 from engine.errors import UsageError
-from engine.offline.directory import read_directory
+from engine.offline.directory import State, read_directory
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Rules
 from tools.reconcile.entries import Cells, entries, value_cells
+from tools.reconcile.exported import TableShare, is_table, judge_tables, sketches_in
 from tools.reconcile.findings import Finding, Values
 from tools.reconcile.plan import Share, plan
 from tools.reconcile.share import check_share
+from tools.reconcile.sketched import planned_of
 from tools.reconcile.survey import Look, local_path, surveys_of
 from wal import Block, inspect, list_segments
 from wal.ids import fragment_name
@@ -98,7 +100,8 @@ SCHEMAS: dict[Table, Any] = {
 
 
 class Piece(NamedTuple):
-    """What one task reads. `above` and `to`: of a segment, the records above an LSN, and up to one; 0: to its end."""
+    """What one task reads. `above` and `to`: of a segment, the records above an LSN, and up to one; 0: to its end. `tables`
+    are compared, if there are any, and not directories."""
 
     table: Table
     path: str = ""
@@ -107,6 +110,7 @@ class Piece(NamedTuple):
     values: Values = Values.HASH
     above: int = 0
     to: int = 0
+    tables: tuple[str, ...] = ()
 
 
 def pieces(table: Table, directories: Sequence[str], values: Values, shares: int = SHARES) -> list[Piece]:
@@ -121,6 +125,10 @@ def pieces(table: Table, directories: Sequence[str], values: Values, shares: int
             return [
                 Piece(table, path, info.name, values=values) for path in paths for info in list_segments(Path(path) / "wal")
             ]
+        case Table.DIFF if any(map(is_table, paths)):
+            sketches = [sketch for sketch, _ in sketches_in(paths)]
+            planned = planned_of(sketches, shares, Rules(grace_ms=-1, values=values), 0)
+            return [Piece(table, share=share, values=values, tables=tuple(paths)) for share in planned.shares]
         case Table.DIFF:
             surveys = surveys_of(InChildren(), [Look(path, shares=shares) for path in paths])
             planned = plan(surveys, shares=shares, rules=Rules(grace_ms=-1, values=values), limit=0)
@@ -162,8 +170,13 @@ def pieces_between(start: Reached, end: Reached, values: Values) -> list[Piece]:
 
 def batches(piece: Piece) -> Iterator[Any]:
     """What one task reads, as Arrow batches."""
-    schema, held = SCHEMAS[piece.table], list[Cells]()
-    for cells in _rows(piece):
+    return in_batches(_rows(piece), SCHEMAS[piece.table])
+
+
+def in_batches(rows: Iterable[Cells], schema: Any) -> Iterator[Any]:
+    """Rows as Arrow batches."""
+    held = list[Cells]()
+    for cells in rows:
         held.append(cells)
         if len(held) == ROWS_AT_ONCE:
             yield batch_of(held, schema)
@@ -187,16 +200,23 @@ def _rows(piece: Piece) -> Iterator[Cells]:
             return _wal(piece)
         case Table.DIFF:
             assert piece.share is not None, "a piece of a comparison has a share"
+            if piece.tables:
+                return (_found(line) for line in judge_tables(TableShare(piece.share, list(piece.tables))).findings)
             return (_found(line) for line in check_share(piece.share).findings)
 
 
 def _state(piece: Piece) -> Iterator[Cells]:
     with read_directory(piece.path, tolerant=True) as state:
-        node = state.identity.node
-        for name in sorted(state.fragments):
-            for key, entry in state.rows(name, lambda _key, _what: None):
-                head = (node, *name, key, entry.epoch, entry.counter, entry.value is None)
-                yield (*head, *value_cells(entry.value, piece.values))
+        yield from cells_of(state, piece.values)
+
+
+def cells_of(state: State, values: Values) -> Iterator[Cells]:
+    """All rows of a state."""
+    node = state.identity.node
+    for name in sorted(state.fragments):
+        for key, entry in state.rows(name, lambda _key, _what: None):
+            head = (node, *name, key, entry.epoch, entry.counter, entry.value is None)
+            yield (*head, *value_cells(entry.value, values))
 
 
 def _wal(piece: Piece) -> Iterator[Cells]:
