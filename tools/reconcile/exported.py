@@ -54,9 +54,7 @@ def sketches_in(paths: Sequence[str]) -> list[tuple[Sketch, Path]]:
     for given in paths:
         table = Path(local_path(given))
         if not is_table(str(table)):
-            raise UsageError(
-                f"{given} is no table of `foreshore reconcile export --kind state`: name tables only"
-            )
+            raise UsageError(f"{given} is no table of `foreshore reconcile export --kind state`: name tables only")
         for file in sorted((table / SKETCHES).iterdir()):
             sketch = read_file(str(file))
             if not isinstance(sketch, Sketch):
