@@ -14,6 +14,7 @@ from tests.sim.clients import Client
 from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
+from tests.sim.workloads.rivals import Rivals
 from tests.sim.world import SECOND, Plant
 from wal import records as r
 from wal.ids import DECISIONS
@@ -535,3 +536,29 @@ def _arrive(stage: Stage, late: Request, node: str) -> None:
     """The copy arrives."""
     stage.client.connections[stage[node].address].ask([late])
     stage.wait(100)
+
+
+@story
+def who_was_told_that_it_is_over_goes_on(plant: Plant | None) -> None:
+    """Two transactions, one after the other: the second writes what the first has read, before the first one's outcome."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        stage.put(y, b"0")
+        rivals, late = Rivals(stage.world), stage.lose("finish", "n1", "n2")
+        first, second = stage.transaction(), stage.transaction(optimistic=True)
+        was = rivals.begin(first.tx, ["x", "y"])
+        stage.do(first.get(NAMESPACE, [y]))
+        stage.do(first.put(NAMESPACE, {x: b"1", key(1, 1): b"1"}))
+        stage.do(first.commit())
+        rivals.committed(was)
+        stage.wait(1)
+        now = rivals.begin(second.tx, ["y"])
+        stage.do(second.get(NAMESPACE, [y]))
+        stage.do(second.put(NAMESPACE, {y: b"2"}))
+        committing = stage.begin(second.commit())
+        stage.wait(50)
+        if isinstance(committing.failure, Conflict):
+            rivals.refused(now)
+        stage.end(late)
+        stage.until(lambda: told(committing), "the second one is committed")
+        stage.curtain()

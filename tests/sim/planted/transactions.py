@@ -252,6 +252,13 @@ def locks_released_at_prepare(machine: Machine) -> None:
     around(participant, "_vote", vote)
 
 
+@TRANSACTIONS.fault("10")
+def what_is_over_is_in_the_way(machine: Machine) -> None:
+    """An optimistic transaction is refused over keys of one that its client was told is committed."""
+    assert machine.node is not None
+    replace(machine.node.locks, "ends_by_itself", lambda _key: False)
+
+
 @TRANSACTIONS.fault("5")
 def lease_of_a_prepared_transaction_runs_out(machine: Machine) -> None:
     """A prepared transaction's locks go when its client's lease runs out."""

@@ -10,6 +10,7 @@ from tests.sim.clients import Client
 from tests.sim.network import MS
 from tests.sim.recorder import Recorder
 from tests.sim.transactions import SimTransaction
+from tests.sim.workloads.rivals import Rivals
 
 ACCOUNTS = tuple(f"a{i}" for i in range(6))
 BALANCE = 100
@@ -32,6 +33,7 @@ class Load:
         self.given_up: Mapping[int, None] = {}
         self.pace = 1
         self.done = 0
+        self.rivals = Rivals(recorder.world)
         self._element = 0
 
     def element(self) -> int:

@@ -96,6 +96,7 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
         keys = [f"l{_generation(load)}-{i}" for i in rng.sample(range(LISTS), rng.randrange(1, 4))]
         ops: list[Append | Read] = [Append(k, load.element()) if rng.random() < 0.6 else Read(k) for k in keys]
         recorder.begin("lists", process, Transaction(tuple(ops)))
+        attempt = load.rivals.begin(tx.tx, keys)
         reads: list[tuple[int, int, Read]] = []
         try:
             found: dict[bytes, bytes | None] = {}
@@ -113,8 +114,13 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
                 else:
                     told.append(Read(op.key, _elements(held)))
             await tx.commit()
+            load.rivals.committed(attempt)
             recorder.end(process, "ok", Transaction(tuple(told)))
         except errors.Error as error:
+            if isinstance(error, errors.Conflict) and tx.optimistic:
+                load.rivals.refused(attempt)
+            elif not error.maybe_committed:
+                load.rivals.failed(attempt)
             for since, until, read in reads:
                 recorder.read("lists", since, until, Transaction((read,)))
             process = await failed(tx, load, process, rng, error)
