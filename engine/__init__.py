@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from engine.api import open as open  # noqa: A004  # as `dbm.open`; not in `__all__`: `import *` keeps the builtin
     from engine.client.codecs import Codec, by_tuple
     from engine.client.modes import Concurrency, Isolation
+    from engine.client.oneshot import Check, Delete, Put
     from engine.client.operations import Entry, Version
     from engine.client.timing import Aged
     from engine.errors import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "engine.api": ("Database", "Namespace", "Snapshot", "Transaction", "connect", "open", "transactional"),
     "engine.client.codecs": ("Codec", "by_tuple"),
+    "engine.client.oneshot": ("Check", "Delete", "Put"),
     "engine.client.operations": ("Entry", "Version"),
     "engine.client.timing": ("Aged",),
     "engine.client.transaction": ("Concurrency", "Isolation"),
@@ -52,6 +54,7 @@ _MODULES = ("aio", "api", "errors")
 __all__ = [
     "Aged",
     "AlreadyAnswered",
+    "Check",
     "ClusterReadOnly",
     "Codec",
     "CommitUnknown",
@@ -60,6 +63,7 @@ __all__ = [
     "CorruptionError",
     "Database",
     "Deadlock",
+    "Delete",
     "DiskFull",
     "Entry",
     "Error",
@@ -69,6 +73,7 @@ __all__ = [
     "NoQuorum",
     "PartitionLost",
     "ProtocolError",
+    "Put",
     "Snapshot",
     "SnapshotLost",
     "SnapshotTooOld",

@@ -19,6 +19,7 @@ from engine.client.here import OfThisProcess
 from engine.client.inside import TransactionNamespace
 from engine.client.modes import Concurrency, Isolation, check_label, check_mode
 from engine.client.namespace import Access
+from engine.client.oneshot import Operation, transact
 from engine.client.outside import CodedNamespace
 from engine.client.running import Level, Mode, TransactionOptions, check_run, pause, to_await
 from engine.client.session import Session, reached
@@ -226,6 +227,15 @@ class Database(OfThisProcess, Access):
                     continue
             return result
         raise AssertionError("the last attempt returns or raises")
+
+    async def transact(self, operations: Iterable[Operation], *, attempts: int = 10, timeout: float | None = None) -> bool:
+        """Do all of `operations`, or nothing, in one request: `engine.Put`, `engine.Delete` and `engine.Check`, in any
+        namespaces. False: a condition did not hold, and nothing was done.
+
+        Where another transaction came in between it is tried again, `attempts` times at most. It is done once, however
+        often it has to be sent; an answer that was lost is asked for.
+        """
+        return await transact(self, operations, attempts, timeout)
 
     def snapshot(self) -> Snapshot:
         """The whole database as it is when `async with` is entered."""

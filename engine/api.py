@@ -31,6 +31,7 @@ from engine.client.here import OfThisProcess
 from engine.client.loop import Loop, immortal, iterate
 from engine.client.modes import Concurrency
 from engine.client.namespace import PAGE_ROWS
+from engine.client.oneshot import Operation
 from engine.client.running import Level, Mode, TransactionOptions, at_once, check_function, check_run, joined, pause
 from engine.client.single import SingleKeys
 from engine.client.timing import Aged
@@ -337,6 +338,15 @@ class Database(OfThisProcess):
                     continue
             return result
         raise AssertionError("the last attempt returns or raises")
+
+    def transact(self, operations: Iterable[Operation], *, attempts: int = 10, timeout: float | None = None) -> bool:
+        """Do all of `operations`, or nothing, in one request: `engine.Put`, `engine.Delete` and `engine.Check`, in any
+        namespaces. False: a condition did not hold, and nothing was done.
+
+        Where another transaction came in between it is tried again, `attempts` times at most. It is done once, however
+        often it has to be sent; an answer that was lost is asked for.
+        """
+        return self._loop.run(self._native.transact(operations, attempts=attempts, timeout=timeout))
 
     def snapshot(self) -> Snapshot:
         """The whole database as it is when `with` is entered."""

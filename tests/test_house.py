@@ -49,6 +49,7 @@ DOING = {
         "inside",
         "loop",
         "namespace",
+        "oneshot",
         "operations",
         "outside",
         "running",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 from msgspec import structs
 
 from engine import errors
@@ -9,9 +12,12 @@ from engine.client.calls import Call, Item, unexpected
 from engine.protocol.requests import Check, CommitTx, Done, GetStatus, Reply, Request, Scanned, Status
 from wal.ids import Namespace, TxId, partition_of
 
+Tested: TypeAlias = tuple[Namespace, bytes, str, bytes | None, int, int]
+"""A condition: (namespace, key, when, old, epoch, counter), as of a Swap."""
+
 
 class CommitCall(Call):
-    """Commit a transaction, at the primary of its first written key."""
+    """Commit a transaction, at the primary of its first written key; `applied`: all its conditions held, and it was."""
 
     writes = True
 
@@ -26,7 +32,10 @@ class CommitCall(Call):
         reads: list[tuple[Namespace, bytes, int, int]],
         prepare_only: bool = False,
         label: str = "",
+        conditions: Sequence[Tested] = (),
     ) -> None:
+        self.conditions = list(conditions)
+        self.applied = False
         self.tx = tx
         self.label = label
         self.owner = owner
@@ -60,12 +69,14 @@ class CommitCall(Call):
             version=self.version,
             within_ms=self.within_ms,
             label=self.label,
+            conditions=self.conditions,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:
-        """Nothing to note."""
+        """Note whether its conditions held."""
         if not isinstance(reply, Done):
             raise unexpected(reply)
+        self.applied = reply.applied
 
 
 class CheckCall(Call):

@@ -16,7 +16,7 @@ from engine.client.calls import GetCall, PutCall, SwapCall
 from engine.client.scans import CountCall, ScanCall
 from engine.client.session import Session
 from engine.client.timing import milliseconds, time_left
-from engine.client.transaction import Transaction, entered
+from engine.client.transaction import entered
 from wal.ids import CODECS, NO_ERA, Era, partition_of
 from wal.ids import Namespace as NamespaceName
 
@@ -128,8 +128,7 @@ class Namespace:
         """Do a write. If its answer is lost, the error names whom to ask, as far as that is one partition."""
         if self.known != "agreed":
             await self.agree(timeout)
-        if inside := entered.get():
-            self._check_own_locks(call.keys, inside)
+        self.check_own_locks(call.keys)
         try:
             return await self.session.call(call, timeout=timeout)
         except errors.CommitUnknown as error:
@@ -140,9 +139,9 @@ class Namespace:
                 error.tx_id = f"{call.tx.hex()}@{numbers.pop()}"
             raise
 
-    def _check_own_locks(self, keys: Iterable[bytes], inside: tuple[tuple[Transaction, object], ...]) -> None:
+    def check_own_locks(self, keys: Iterable[bytes]) -> None:
         """Refuse a write that would wait for a transaction which waits for it."""
-        for raw, task in inside:
+        for raw, task in entered.get():
             mine = raw.session is self.session and (task is None or task is asyncio.current_task())
             if mine and (key := raw.holds(self.name, keys, shared=False)) is not None:
                 raise errors.UsageError(

@@ -52,6 +52,11 @@ def check_update(function: object) -> None:
 def check_run(function: object, attempts: int) -> None:
     """Raise UsageError for what cannot be run."""
     check_function(function)
+    check_attempts(attempts)
+
+
+def check_attempts(attempts: int) -> None:
+    """Raise UsageError for what is no number of attempts."""
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
         raise errors.UsageError(f"attempts is {attempts!r}: expected a whole number, at least 1")
 

@@ -14,13 +14,21 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one participant has to do with a transaction.
 
     `keys` and `values` are written, per namespace; `locks` were read under a lock; `reads` are (namespace, key, epoch,
-    counter) that an optimistic transaction read and that must not have changed.
+    counter) that an optimistic transaction read and that must not have changed. `conditions`: (namespace, key, when, old,
+    epoch, counter) that must hold when it votes.
     """
 
     partition: int
     writes: list[tuple[Namespace, list[bytes], list[bytes | None]]]
     locks: list[tuple[Namespace, bytes]]
     reads: list[tuple[Namespace, bytes, int, int]]
+    conditions: list[tuple[Namespace, bytes, str, bytes | None, int, int]] = []
+
+    @property
+    def seen(self) -> list[tuple[Namespace, bytes]]:
+        """The keys that it rests on, whether it writes them or not."""
+        keys = [*self.locks, *((namespace, key) for namespace, key, _, _ in self.reads)]
+        return keys + [(one[0], one[1]) for one in self.conditions] if self.conditions else keys
 
 
 class PrepareParts(msgspec.Struct, frozen=True, array_like=True, tag="prepare-parts", gc=False):
@@ -45,7 +53,7 @@ class PrepareParts(msgspec.Struct, frozen=True, array_like=True, tag="prepare-pa
 class Vote(msgspec.Struct, frozen=True, array_like=True, tag="vote", gc=False):
     """A participant's answer for one partition: prepared durably in this epoch, or the reason why not.
 
-    `era`: the transaction is of none before this one.
+    `era`: the transaction is of none before this one. `unmet`: a condition does not hold.
     """
 
     version: Version
@@ -55,6 +63,7 @@ class Vote(msgspec.Struct, frozen=True, array_like=True, tag="vote", gc=False):
     yes: bool
     reason: str
     era: Era = NO_ERA
+    unmet: bool = False
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish", gc=False):

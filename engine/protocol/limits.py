@@ -118,7 +118,8 @@ def weight_of(request: Request) -> int:
             return _bytes([key, old, new])
         case CommitTx(_, _, _, _, writes, locks, reads):
             written = sum(_bytes(keys) + _bytes(values) for _, keys, values in writes)
-            return written + _bytes([key for _, key in locks]) + _bytes([key for _, key, _, _ in reads])
+            tested = sum(_bytes(one[1:4:2]) for one in request.conditions) if request.conditions else 0
+            return written + tested + _bytes([key for _, key in locks]) + _bytes([key for _, key, _, _ in reads])
         case Get():
             return _bytes(request.keys)
         case Lock():
@@ -138,7 +139,7 @@ def _commit(request: CommitTx) -> str:
     if not request.writes:
         return "the transaction writes nothing: end it with a check"
     problem = _tx(request.tx) or _tx(request.owner) or _count(request.writes) or _touched(request.locks, request.reads)
-    problem = problem or label_problem(request.label)
+    problem = problem or label_problem(request.label) or _conditions(request)
     if problem:
         return problem
     seen: dict[Namespace, None] = {}
@@ -156,6 +157,18 @@ def _commit(request: CommitTx) -> str:
     if weight_of(request) > REQUEST_BYTES_MAX:
         return f"the transaction has {weight_of(request)} bytes: expected at most {REQUEST_BYTES_MAX}"
     return ""
+
+
+def _conditions(request: CommitTx) -> str:
+    if not request.conditions:
+        return ""
+    if not request.optimistic or request.prepare_only:
+        return "conditions came with locks, or with a decision that is held back: expected a commit at once"
+    problem = _count(request.conditions)
+    for namespace, key, when, old, epoch, counter in () if problem else request.conditions:
+        problem = problem or _namespace(namespace) or _sizes([key]) or problem_of("set", when, old, None)
+        problem = problem or _values([old]) or _position(epoch, counter)
+    return problem
 
 
 def _touched(locks: list[tuple[Namespace, bytes]], reads: list[tuple[Namespace, bytes, int, int]]) -> str:

@@ -136,6 +136,8 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
     `owner` holds its locks. `writes`: (namespace, keys, values). `locks`: keys read under a lock and not written.
     `reads`: (namespace, key, epoch, counter) that an optimistic transaction read. `prepare_only` stops before the
     decision; a later CommitTx of the same id, without it, goes on. `label` is what its client calls it, for the log.
+    `conditions`: (namespace, key, when, old, epoch, counter) as of a Swap, of one that is optimistic; where one does not
+    hold nothing is done, and it is `Done` and not `applied`.
     """
 
     id: int
@@ -150,6 +152,7 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
     version: int = 0
     within_ms: int = 0
     label: str = ""
+    conditions: list[tuple[Namespace, bytes, str, bytes | None, int, int]] = []
 
 
 class KeepSessions(msgspec.Struct, frozen=True, array_like=True, tag="keep-sessions", gc=False):
@@ -281,7 +284,7 @@ class Values(msgspec.Struct, frozen=True, array_like=True, tag="values", gc=Fals
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):
-    """It is durable on every in-sync copy. `applied` is False when a Swap's condition did not hold, or what it was to tell
+    """It is durable on every in-sync copy. `applied` is False when a condition did not hold, or what a Swap was to tell
     is too large to be told again; `found` is what stood there. Of one that was made `found` is the answer of its operation,
     whenever it is asked for. `version`: of the map that the node has; an idle client learns from it of a newer one."""
 

@@ -46,6 +46,7 @@ class Transaction:
         self.era = NO_ERA  # the greatest of the votes'; not known of one that was recovered
         self.held_back = False  # decided during an exchange: the record is written when it is over
         self.reason = ""
+        self.unmet = False  # a condition did not hold: so it was aborted
         self.prepare_only = False
         self.held = False  # it was asked for as `prepare_only`: its prepares say so, and recovery does not commit it
         self.acked = -1  # what its client had acknowledged when it asked
@@ -86,7 +87,7 @@ def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterato
         number = partition_of(key, partitions)
         found = parts.get(number)
         if found is None:
-            found = parts[number] = Part(number, [], [], [])
+            found = parts[number] = Part(number, [], [], [], [])
         return found
 
     done = 0
@@ -110,6 +111,11 @@ def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterato
             yield SPLIT_AT_ONCE
     for read in request.reads:
         part_of(read[1]).reads.append(read)
+        done += 1
+        if not done % SPLIT_AT_ONCE:
+            yield SPLIT_AT_ONCE
+    for condition in request.conditions:
+        part_of(condition[1]).conditions.append(condition)
         done += 1
         if not done % SPLIT_AT_ONCE:
             yield SPLIT_AT_ONCE

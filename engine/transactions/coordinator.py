@@ -241,6 +241,7 @@ class Coordinator(Deciding):
             return
         if not message.yes:
             if message.version == self.core.fence:
+                transaction.unmet = message.unmet
                 self._no(transaction, message.reason)
             return
         transaction.awaited.pop(message.partition, None)

@@ -48,7 +48,7 @@ class Deciding(Rule):
 
     def _commit_alone(self, transaction: Transaction, part: Part) -> None:
         if transaction.optimistic:
-            self.participant.hold(transaction.owner, transaction.tx, part, partial(self._alone_held, transaction, part))
+            self.participant.take_all(transaction.owner, transaction.tx, part, partial(self._alone_held, transaction, part))
         else:
             self._alone(transaction, part)
 
@@ -64,9 +64,10 @@ class Deciding(Rule):
         else:
             self._alone(transaction, part)
 
-    def _alone_refused(self, transaction: Transaction, local: LocalPartition, reason: str) -> None:
+    def _alone_refused(self, transaction: Transaction, local: LocalPartition, reason: str, *, unmet: bool = False) -> None:
         del self.active[transaction.tx]
-        self._decide_unknown(transaction.tx, local, [], reason).asked = transaction.asked
+        refused = self._decide_unknown(transaction.tx, local, [], reason)
+        refused.asked, refused.unmet = transaction.asked, unmet
 
     def _alone(self, transaction: Transaction, part: Part) -> None:
         core, participant, owner, tx = self.core, self.participant, transaction.owner, transaction.tx
@@ -75,10 +76,12 @@ class Deciding(Rule):
         if stale:
             self._alone_refused(transaction, local, stale)
             return
+        if unmet := participant.unmet(owner, part):
+            self._alone_refused(transaction, local, unmet, unmet=True)
+            return
         del self.active[tx]
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
-        read = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
-        participant.locks.pin(owner, keys, read, in_doubt=False)
+        participant.locks.pin(owner, keys, part.seen, in_doubt=False)
         writes = reserved(core, part, local, tx)
         alone = self.one_phase[tx] = OnePhase(tx, owner, writes, transaction.asked)
         update = r.Update(writes)
@@ -185,6 +188,8 @@ class Deciding(Rule):
                 self.desk.reply(session, Status(request_id, "committed" if transaction.commit else "aborted"))
             elif transaction.commit:
                 self.desk.reply(session, Done(request_id))
+            elif transaction.unmet:
+                self.desk.reply(session, Done(request_id, applied=False))
             else:
                 reason = transaction.reason or "the transaction was aborted by recovery"
                 self.desk.refuse(session, request_id, Code.CONFLICT, reason, retryable=True)

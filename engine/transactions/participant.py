@@ -20,6 +20,8 @@ from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.messages.transactions import ToParticipant
+from engine.protocol.operations import holds
+from engine.state.store import GONE as NOTHING
 from engine.transactions.commits import reserved
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
@@ -90,13 +92,14 @@ class Participant(Rule):
             self.writes.admission.sessions.crowd(number)
         core.work += 3 + len(message.participants) // NAMED_PER_WORK
         core.work += sum(len(keys) for _, keys, _ in part.writes) + len(part.locks) + len(part.reads)
+        core.work += len(part.conditions)
         if message.optimistic:
-            self.hold(message.owner, tx, part, partial(self._held, sender, message, part))
+            self.take_all(message.owner, tx, part, partial(self._held, sender, message, part))
         else:
             self._vote(sender, message, part, local)
 
-    def _refuse(self, to: NodeId, tx: TxId, local: LocalPartition, reason: str) -> None:
-        vote = Vote(self.core.fence, tx, partition=local.number, epoch=local.epoch, yes=False, reason=reason)
+    def _refuse(self, to: NodeId, tx: TxId, local: LocalPartition, reason: str, *, unmet: bool = False) -> None:
+        vote = Vote(self.core.fence, tx, partition=local.number, epoch=local.epoch, yes=False, reason=reason, unmet=unmet)
         self.core.send(to, vote)
 
     def _held(self, sender: NodeId, message: PrepareParts, part: Part, refusal: str) -> None:
@@ -116,14 +119,16 @@ class Participant(Rule):
         if stale:
             self._refuse(sender, tx, local, stale)
             return
+        if unmet := self.unmet(owner, part):
+            self._refuse(sender, tx, local, unmet, unmet=True)
+            return
         writes = reserved(core, part, local, tx)
-        locked = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
         prepare = r.Prepare(
             tx,
             number,
             epoch=local.epoch,
             writes=writes,
-            locks=locked,
+            locks=part.seen,
             participants=message.participants,
             decision=message.decision,
             held=message.held,
@@ -149,7 +154,19 @@ class Participant(Rule):
             self.give_up_part(owner, part.partition)
         return stale
 
-    def hold(self, owner: TxId, tx: TxId, part: Part, then: Callable[[str], None]) -> None:
+    def unmet(self, owner: TxId, part: Part) -> str:
+        """Which condition of a part, whose keys are held, does not hold, and then they are not any more; or nothing."""
+        core = self.core
+        for namespace, key, when, old, *at in part.conditions:
+            held = core.replica.store.get((namespace, part.partition), key)
+            there = held if held is not None and held.value is not None else NOTHING
+            if not holds(when, old, (at[0], at[1]), there.value, (there.epoch, there.counter)):
+                probe("tx.condition_unmet")
+                self.give_up_part(owner, part.partition)
+                return f"{namespace}:{key!r} does not meet the condition {when}"
+        return ""
+
+    def take_all(self, owner: TxId, tx: TxId, part: Part, then: Callable[[str], None]) -> None:
         """Have what an optimistic transaction touches in a partition; `then` is told why it cannot, or nothing.
 
         It does not wait for others, but for what ends by itself: who was told that a transaction is done meets the keys of
@@ -157,12 +174,12 @@ class Participant(Rule):
         """
         locks, number = self.locks, part.partition
         keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
-        reads = [*part.locks, *((ns, key) for ns, key, _, _ in part.reads)]
+        reads = part.seen
         blocked = locks.try_all(owner, keys, reads)
         if blocked is None:
             then("")
             return
-        seen = dict.fromkeys(reads)
+        seen = dict.fromkeys((ns, key) for ns, key, _, _ in part.reads)
         late = [key for key in keys if locks.ends_by_itself(key) and not (key in seen and locks.owned(key) is not None)]
         refusal = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
 

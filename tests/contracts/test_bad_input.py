@@ -151,6 +151,24 @@ def test_a_database_refuses_what_it_cannot_do(db: engine.Database, method: str, 
     attempt(data, method, getattr(db, method))
 
 
+@pytest.mark.parametrize("kind", [engine.Put, engine.Delete, engine.Check])
+@given(data=st.data())
+@PROFILE
+def test_what_is_said_at_once_is_looked_at(db: engine.Database, kind: Any, data: st.DataObject) -> None:
+    good = db.namespace("at-once", codec="json")
+
+    def said(namespace: Any, key: Any, value: Any, **tests: Any) -> bool:
+        return db.transact(
+            [engine.Put(good, "k", 1), kind(namespace, key, *([value] if kind is engine.Put else []), **tests)]
+        )
+
+    tests = ["if_value", "if_version", *(["if_absent"] if kind is not engine.Delete else [])]
+    drawn = data.draw(st.dictionaries(st.sampled_from(tests), VALUES, max_size=2))
+    namespace = data.draw(st.just(good) | VALUES)
+    key = data.draw(st.sampled_from(["k", "other"]) | VALUES)
+    attempt(data, kind.__name__, functools.partial(said, namespace, key, data.draw(VALUES), **drawn))
+
+
 @pytest.mark.parametrize("codec", ["bytes", "json"])
 @pytest.mark.parametrize("method", public(engine.api.TransactionNamespace))
 @given(data=st.data())
@@ -338,9 +356,12 @@ def test_every_public_name_is_tried() -> None:
         "Codec",
         "Concurrency",
         "Database",
+        "Check",
+        "Delete",
         "Entry",
         "Isolation",
         "Namespace",
+        "Put",
         "Snapshot",
         "Transaction",
         "Version",

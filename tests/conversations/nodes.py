@@ -21,7 +21,7 @@ put acc/0 a=1 b= [at=n2] [as=t1]                      a client's requests; to th
 get acc/0 a [stale] | swap acc/0 a absent 1 | swap acc/0 a equals 1 2
 lock t1 acc/0 a b [for=5s] | unlock t1 acc/0
 prepare t1 acc/0 a=1 acc/1 b=2 [reading acc/0 c@1.3]  two-phase commit, up to the votes
-commit t1 [acc/0 a=1 ...]                             what was prepared, or all of it
+commit t1 [acc/0 a=1 ... [if acc/1 b=2 c=]]           what was prepared, or all of it; if keys have these values, or none
 count acc/0                                           how many rows there are
 scan acc/0 a c                                        the rows a <= key < c, and where the fragment stood before
 check t1 acc/0 a c@1.3                                did anything come into that range since?
@@ -288,10 +288,17 @@ class NodesStory(Interpreter):
         tx = self.names.tx(name)
         words = command.rest()
         if words:
+            tested = words.index("if") if "if" in words else len(words)
+            conditions = [
+                (ns, key, "equals" if value is not None else "absent", value, 0, 0)
+                for ns, keys, values in self._shares(words[tested + 1 :])[0]
+                for key, value in zip(keys, values, strict=True)
+            ]
+            words = words[:tested]
             reading = words.index("reading") if "reading" in words else len(words)
             writes, _ = self._shares(words[:reading])
             _, reads = self._shares(words[reading + 1 :])
-            self.commits[tx] = CommitTx(0, tx, tx, tx not in self.pessimistic, writes, [], reads)
+            self.commits[tx] = CommitTx(0, tx, tx, tx not in self.pessimistic, writes, [], reads, conditions=conditions)
         elif tx not in self.commits:
             raise StoryError(f"what does {name} write?")
         request = msgspec.structs.replace(self.commits[tx], id=self._id(), prepare_only=prepare_only)

@@ -52,6 +52,8 @@ NUMBER, COUNT = odd(SMALL, INTS), odd(st.integers(0, 40), INTS)
 KEY_LISTS = odd(st.lists(KEY, min_size=1, max_size=5, unique=True), st.lists(KEY, max_size=6))
 LOCKED = st.lists(st.tuples(NAME, KEY), max_size=4)
 READ = st.lists(st.tuples(NAME, KEY, NUMBER, NUMBER), max_size=4)
+WHEN = odd(st.sampled_from(CONDITIONS), st.sampled_from(["", "perhaps"]))
+TESTED = st.lists(st.tuples(NAME, KEY, WHEN, VALUES, NUMBER, NUMBER), max_size=4)
 MARKS = st.lists(st.tuples(NUMBER, NUMBER, NUMBER), max_size=4)
 SCANNED = st.builds(Scanned, NAME, KEY, st.none() | KEY, MARKS, st.lists(KEY, max_size=3))
 BATCH = KEY_LISTS.flatmap(
@@ -108,6 +110,7 @@ KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
         LOCKED,
         READ,
         odd(st.just(value=False), st.booleans()),
+        conditions=st.just([]) | TESTED,
     ),
     Check: st.builds(Check, ID, TX, LOCKED, READ, NUMBER, READ, st.lists(SCANNED, max_size=2), odd(st.just(b""), TX)),
     GetStatus: st.builds(GetStatus, ID, TX, NUMBER),
@@ -123,6 +126,8 @@ KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
         st.booleans(),
         st.integers(-1, 9),
         st.booleans(),
+        count=st.booleans(),
+        reverse=st.booleans(),
     ),
     TakeCut: st.builds(TakeCut, ID, TX),
     KeepCut: st.builds(KeepCut, ID, st.tuples(NUMBER, NUMBER), TX, st.booleans()),

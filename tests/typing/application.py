@@ -64,6 +64,9 @@ def transactions(db: engine.Database) -> None:
     db.transaction(isolation="SERIALISABLE")  # error: arg-type
     assert_type(db.run(lambda tx: 3, attempts=2, timeout=1.0), int)
     db.run(lambda tx: 3, attmpts=2)  # error: call-arg
+    assert_type(db.transact([engine.Put(accounts, "ann", Account("ann", 3)), engine.Delete(accounts, "bob")]), bool)
+    engine.Put(accounts, b"ann", Account("ann", 3))  # error: misc
+    db.transact([("ann", 3)])  # error: list-item
     if db.transaction_status("id") == "comitted":  # error: comparison-overlap
         return
 

@@ -6,7 +6,7 @@ a live server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import pytest
@@ -111,6 +111,11 @@ class Alone:
         return list(self.replies)
 
 
+def _tested(conditions: Sequence[tuple[str, bytes, str, bytes | None, int, int]], *, optimistic: bool = True) -> CommitTx:
+    """A transaction with these conditions."""
+    return CommitTx(1, bytes(16), bytes(16), optimistic, [("a", [b"k"], [None])], [], [], conditions=list(conditions))
+
+
 # Any request.
 
 
@@ -169,6 +174,13 @@ def test_no_requests_at_once_end_a_node_that_is_in_no_cluster(asked: list[Reques
             "namespace 'a' was given twice in one transaction",
         ),
         (CommitTx(1, bytes(16), b"", False, [("a", [b"k"], [None])], [], []), "a transaction id has 0 bytes"),
+        (_tested((("a", b"k", "perhaps", None, 0, 0),)), "condition 'perhaps' is not known"),
+        (_tested((("~tx", b"k", "absent", None, 0, 0),)), "namespace '~tx' is not a legal name"),
+        (_tested((("a", b"", "absent", None, 0, 0),)), "a key has 0 bytes"),
+        (_tested((("a", b"k", "version", None, -1, 0),)), "something was read at -1.0"),
+        (_tested((("a", b"k", "equals", bytes((16 << 20) + 1), 0, 0),)), "a value has 16777217 bytes"),
+        (_tested((("a", b"k", "absent", None, 0, 0),), optimistic=False), "conditions came with locks"),
+        (_tested((("a", b"k", "absent", None, 0, 0),) * 100_001), "100001 things were given in one list"),
         (Check(1, bytes(16), [], [("a", b"k", -1, 0)]), "something was read at -1.0"),
         (GetStatus(1, bytes(16), 8), "partition 8 does not exist: expected 0 to 7"),
         (Scan(1, "acc", [-1], b"", None, 10), "partition -1 does not exist"),
