@@ -31,7 +31,7 @@ def _about(told: dict[str, Any]) -> str:
             rows = [_row(entry) for entry in told["entries"]]
             words = [f"{_fragment(told)} rows={len(rows)}", *rows]
         case "results":
-            ended = [f"{result['tx']}={result['outcome']}" for result in told["results"]]
+            ended = [f"{result['tx']}={result['outcome']}{_answer(result)}" for result in told["results"]]
             words = [f"p{told['partition']} results={len(ended)}", *ended]
         case "forget":
             answered = [f"{one['session']}<={one['up_to']}" for one in told["sessions"]]
@@ -89,7 +89,16 @@ def _write(told: dict[str, Any]) -> str:
         words.append(f"tx={told['tx']}")
     if told.get("closed"):
         words.append("closed")
-    return " ".join([*words, *map(_entry, told["entries"])])
+    return " ".join([*words, *map(_entry, told["entries"])]) + _answer(told)
+
+
+def _answer(told: dict[str, Any]) -> str:
+    return f" answer={_shown(told['answer'])}" if "answer" in told else ""
+
+
+def _shown(told: dict[str, Any]) -> str:
+    shown = f":{told['value']}" if "value" in told else f"#{told['hash']}" if "hash" in told else ""
+    return f"{told['size']}B{shown}"
 
 
 def _row(told: dict[str, Any]) -> str:
@@ -107,7 +116,6 @@ def _entry(told: dict[str, Any]) -> str:
         case "delete":
             return f"{told['key']}=deleted"
         case "put":
-            shown = f":{told['value']}" if "value" in told else f"#{told['hash']}" if "hash" in told else ""
-            return f"{told['key']}={told['size']}B{shown}"
+            return f"{told['key']}={_shown(told)}"
         case other:
             raise AssertionError(f"no words are known for {other}")

@@ -91,8 +91,12 @@ class Told:
                 return s.History(**head, writes=[self._write(write) for write in writes])
             case r.Preload(namespace, partition):
                 return s.Preload(**head, namespace=_name(namespace), partition=partition, entries=self._rows(record))
-            case r.Results(partition, txs, outcomes, floor):
-                ended_ = [s.Result(tx.hex(), _decision(outcome)) for tx, outcome in zip(txs, outcomes, strict=True)]
+            case r.Results(partition, txs, outcomes, floor, answers):
+                said_ = dict(answers)
+                ended_ = [
+                    s.Result(tx.hex(), _decision(outcome), self._answer(said_.get(tx)))
+                    for tx, outcome in zip(txs, outcomes, strict=True)
+                ]
                 return s.Results(**head, partition=partition, results=ended_, floor=floor.hex())
             case r.Forget(partition, epoch, answered):
                 sessions = [s.Answered(session.hex(), sequence) for session, sequence in answered]
@@ -168,6 +172,7 @@ class Told:
             tx=write.tx.hex(),
             issued_in=write.origin,
             closed=write.closed > 0,
+            answer=self._answer(write.answer) if write.answer is not None else None,
         )
 
     def _rows(self, record: r.Preload) -> list[s.Entry]:
@@ -197,6 +202,12 @@ class Told:
                 return s.Entry(name, "put", counter, epoch, size=len(value), hash="", value=self._bytes(value))
             case _:
                 assert_never(self._values)
+
+    def _answer(self, answer: bytes | None) -> s.Answer | None:
+        if answer is None:
+            return None
+        shown = self._bytes(answer) if self._values is Values.FULL else None
+        return s.Answer(len(answer), value_hash(answer) if self._values is Values.HASH else "", shown)
 
     def _key(self, namespace: Namespace, key: bytes) -> str:
         return key.hex() if namespace == DECISIONS else self._bytes(key)

@@ -39,7 +39,7 @@ def _said(record: r.Record, values: Values) -> str:
     if type(record) is r.Update and len(record.writes) == 1 and values is Values.NONE:  # nearly every record is one
         (write,) = record.writes
         keys, namespace = write.keys, write.namespace
-        if len(keys) == 1 and write.tx and not write.origin and namespace != DECISIONS:
+        if len(keys) == 1 and write.tx and not write.origin and write.answer is None and namespace != DECISIONS:
             value = write.values[0]
             said = "deleted" if value is None else f"{len(value)}B"
             at = f"{_name(namespace)}/{write.partition}({write.start},1)e{write.epoch}"
@@ -69,8 +69,11 @@ def about(record: r.Record, values: Values) -> str:  # noqa: C901  # one case fo
             rows = zip(keys, found, epochs, counters, strict=True)
             said = [f"{_entry(namespace, key, value, values)}@{epoch}.{counter}" for key, value, epoch, counter in rows]
             return " ".join([f"{_name(namespace)}/{partition} rows={len(keys)}", *said])
-        case r.Results(partition, txs, outcomes):
-            said = [f"{tx_name(tx)}={_outcome(outcome)}" for tx, outcome in zip(txs, outcomes, strict=True)]
+        case r.Results(partition, txs, outcomes, _, answers):
+            told = {tx: f" {_answer(answer, values)}" for tx, answer in answers}
+            said = [
+                f"{tx_name(tx)}={_outcome(outcome)}{told.get(tx, '')}" for tx, outcome in zip(txs, outcomes, strict=True)
+            ]
             return " ".join([f"p{partition} results={len(txs)}", *said])
         case r.Forget(partition, epoch, answered):
             said = [f"{session.hex()}<={sequence}" for session, sequence in answered]
@@ -121,7 +124,14 @@ def _write(write: r.Write, tx: TxId, values: Values) -> str:
     if write.closed:
         said.append("closed")
     said += [_entry(write.namespace, key, value, values) for key, value in zip(write.keys, write.values, strict=False)]
+    if write.answer is not None:
+        said.append(_answer(write.answer, values))
     return " ".join(said)
+
+
+def _answer(answer: bytes, values: Values) -> str:
+    """What a client was told: it may be somebody's data, as values are."""
+    return f"answer={_shown(answer, values)}"
 
 
 def _issued(origin: int) -> str:
@@ -133,13 +143,17 @@ def _entry(namespace: Namespace, key: bytes, value: bytes | None, values: Values
         return f"{tx_name(key)}={'forgotten' if value is None else _outcome(value[0] if value else 0)}"
     if value is None:
         return f"{word(key)}=deleted"
+    return f"{word(key)}={_shown(value, values)}"
+
+
+def _shown(value: bytes, values: Values) -> str:
     match values:
         case Values.NONE:
-            return f"{word(key)}={len(value)}B"
+            return f"{len(value)}B"
         case Values.HASH:
-            return f"{word(key)}={len(value)}B#{value_hash(value)}"
+            return f"{len(value)}B#{value_hash(value)}"
         case Values.FULL:
-            return f"{word(key)}={len(value)}B:{word(value)}"
+            return f"{len(value)}B:{word(value)}"
         case _:
             assert_never(values)
 

@@ -49,6 +49,14 @@ class Point(msgspec.Struct, frozen=True):
     counter: int
 
 
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a client was told of its request, beside that it was done: shown as values are."""
+
+    size: int
+    hash: str = ""
+    value: str | None = None
+
+
 class Write(msgspec.Struct, frozen=True, omit_defaults=True):
     """Counters of one fragment, and what was written under them; nothing if they are a `closed` gap."""
 
@@ -62,6 +70,7 @@ class Write(msgspec.Struct, frozen=True, omit_defaults=True):
     tx: str = ""
     issued_in: int = 0
     closed: bool = False
+    answer: Answer | None = None
 
 
 class LockedKey(msgspec.Struct, frozen=True):
@@ -71,11 +80,12 @@ class LockedKey(msgspec.Struct, frozen=True):
     key: str
 
 
-class Result(msgspec.Struct, frozen=True):
-    """How a transaction ended."""
+class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a transaction ended, and what its client was told of it."""
 
     tx: str
     outcome: Literal["commit", "abort"]
+    answer: Answer | None = None
 
 
 class Answered(msgspec.Struct, frozen=True):

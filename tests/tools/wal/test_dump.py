@@ -78,6 +78,17 @@ def test_a_decision_is_told_in_words(left: list[Path]) -> None:
     assert len(bytes.fromhex(entries[0]["key"])) == 16
 
 
+@pytest.mark.parametrize(("values", "said"), [("none", "answer=2B"), ("full", "answer=2B:42")])
+def test_what_a_client_was_told_is_in_a_dump_as_values_are(values: str, said: str) -> None:
+    shown = {"size": 2, "value": "42"} if values == "full" else {"size": 2}
+    (update,) = [item for item in told(DIRECTORY, "--key", "n", "--values", values) if item["type"] == "update"]
+    assert update["writes"][0]["answer"] == shown
+    *_, last = told(DIRECTORY, "--type", "results", "--values", values)
+    assert last["results"][0]["answer"] == shown
+    for kind in ("update", "results"):
+        assert wal("dump", DIRECTORY, "--type", kind, "--values", values).stdout.splitlines()[-1].endswith(said)
+
+
 @pytest.mark.parametrize(("keys", "said"), [("hex", HOSTILE.hex()), ("utf8", None), ("text", word(HOSTILE))])
 def test_keys_are_written_as_asked(keys: str, said: str | None, left: list[Path]) -> None:
     (item,) = told(left[0], "--key", word(HOSTILE), "--keys", keys, "--values", "full")
