@@ -1,10 +1,10 @@
 """Foreshore's write-ahead log: everything that survives a process is named here.
 
 This is the public face; the modules behind it, from the bottom up: `ids`, `counters`, `records` (what is said),
-`checksum`, `disk`, `codec` (bytes), `index`, `segment`, `scan` (one segment), `recovery`, `repair`, `retention`,
-`archive_codec`, `archive`, `archiver` (sealed segments in another order), `segments`, `log` (a node's log), `want` and
-`history` (what a supplier reads), `outline`, `segment_walk`, `walk`, `reader` (what tools read), `packed` (where they want
-little of it).
+`checksum`, `disk`, `codec` (bytes), `index`, `tally`, `summary`, `footer` (where what is in a segment), `segment`, `scan`
+(one segment), `recovery`, `repair`, `retention`, `archive_codec`, `archive`, `archiver` (sealed segments in another order),
+`segments`, `log` (a node's log), `want` and `history` (what a supplier reads), `outline`, `segment_walk`, `walk`, `reader`
+(what tools read), `packed` (where they want little of it).
 """
 
 from wal.checksum import crc32c, reference_crc32c, reference_xmodem
@@ -17,6 +17,7 @@ from wal.reader import (
     Report,
     Source,
     appended,
+    asked,
     backwards,
     begins,
     follow,
@@ -67,6 +68,7 @@ __all__ = [
     "Torn",
     "Want",
     "appended",
+    "asked",
     "backwards",
     "begins",
     "crc32c",

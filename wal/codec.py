@@ -168,7 +168,7 @@ class _Index(msgspec.Struct, frozen=True, array_like=True):
 _encoder = msgspec.msgpack.Encoder()
 _records = msgspec.msgpack.Decoder(list[Record])
 _index = msgspec.msgpack.Decoder(_Index)
-_UNDECODABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError, OverflowError)
+UNDECODABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError, OverflowError)
 
 
 def encode_header(header: SegmentHeader) -> bytes:
@@ -271,7 +271,7 @@ def decode_body_as(decode: Callable[[memoryview], list[R]], header: BlockHeader,
     """The same, by a decoder that opens less of them."""
     try:
         records = decode(memoryview(block)[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + header.length])
-    except _UNDECODABLE as error:
+    except UNDECODABLE as error:
         raise NewerFormat(
             f"the checksum is right and the records cannot be decoded ({error}): expected records of this version"
         ) from error
@@ -280,13 +280,18 @@ def decode_body_as(decode: Callable[[memoryview], list[R]], header: BlockHeader,
     return records
 
 
-INDEX_FORMS = 3
-"""0: all of it; 1: without the marks that the second version did not write; 2: without what only mentions a fragment,
-as the first version wrote it."""
+SUMMARY_AT = 4
+"""Where the summary stands in what a footer says: behind blocks, fragments, mentions and marks."""
+INDEX_FORMS = 4
+"""0: all of it; 1: without a summary; 2: without the marks that the second version did not write; 3: without what only
+mentions a fragment, as the first version wrote it."""
 
 
-def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0) -> tuple[Trailer, bytes]:
-    """What a sealed segment's file ends with: `trailer`, with the index's size and crc filled in, and the bytes."""
+def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0, summary: object = None) -> tuple[Trailer, bytes]:
+    """What a sealed segment's file ends with: `trailer`, with the index's size and crc filled in, and the bytes.
+
+    `summary` is what `wal.footer` makes of a segment's summary, if it has one.
+    """
     entries = index.fragments
     assert all(entry.every == MARK_EVERY for entry in entries.values()), "an index of an older version is not written again"
     told: list[object] = [
@@ -303,10 +308,13 @@ def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0) -> tuple
             for (name, partition), entry in entries.items()
         ],
     ]
-    if form < 2 and index.mentions is not None:
+    if form < 3 and index.mentions is not None:
         told.append([_Mentions(name, at, big_endian(blocks)) for (name, at), blocks in index.mentions.items()])
-        if form < 1 and any(entry.marks for entry in entries.values()):
+        if form < 2 and any(entry.marks for entry in entries.values()):
             told.append([big_endian(entry.marks) for entry in entries.values()])
+        if form < 1 and summary is not None:
+            told += [None] * (SUMMARY_AT - len(told))
+            told.append(summary)
     body = _encoder.encode(told)
     trailer = trailer._replace(index_bytes=len(body), index_crc=crc32c(body, 0))
     packed = _TRAILER.pack(*trailer, FORMAT, 0, 0, END_MAGIC)
@@ -340,9 +348,7 @@ def decode_index(
     data: bytes, trailer: Trailer, checksum: Checksum = crc32c, only: Collection[Fragment] | None = None
 ) -> SegmentIndex:
     """The index that `trailer` describes, or the part of it that is about `only` these."""
-    found = checksum(data, 0)
-    if len(data) != trailer.index_bytes or found != trailer.index_crc:
-        raise FormatError(f"the index has the checksum {found:08x}, expected {trailer.index_crc:08x}")
+    check_index(data, trailer, checksum)
     try:
         body = _index.decode(data)
         index = SegmentIndex()
@@ -358,12 +364,19 @@ def decode_index(
                 for one in body.mentions
                 if only is None or (one.namespace, one.partition) in only
             }
-    except _UNDECODABLE as error:
+    except UNDECODABLE as error:
         raise NewerFormat(f"the checksum is right and the index cannot be decoded: {error}") from error
     ordinals = [*(entry.blocks for entry in index.fragments.values()), *(index.mentions or {}).values()]
     if len(index.starts) != trailer.blocks or any(some and max(some) >= trailer.blocks for some in ordinals):
         raise FormatError(f"the index speaks of other blocks than the {trailer.blocks} of its segment")
     return index
+
+
+def check_index(data: bytes, trailer: Trailer, checksum: Checksum = crc32c) -> None:
+    """Raise FormatError unless these are the bytes of which the trailer has the checksum."""
+    found = checksum(data, 0)
+    if len(data) != trailer.index_bytes or found != trailer.index_crc:
+        raise FormatError(f"the index has the checksum {found:08x}, expected {trailer.index_crc:08x}")
 
 
 def _entry(entry: _IndexEntry, marks: bytes | None) -> FragmentIndex:

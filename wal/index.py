@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from wal.ids import Fragment
+from wal.ids import NAME_MAX, Fragment
 from wal.records import Record, Update, mentions, spans
 
 MARK_EVERY = 4
@@ -80,6 +80,10 @@ class SegmentIndex:
         self.fragments: dict[Fragment, FragmentIndex] = {}
         self.mentions: dict[Fragment, array[int]] | None = {}
         self.bytes_max = 32
+
+    def growth_max(self, touched: Touched) -> int:
+        """More than `growth` is, unless a namespace has a longer name than any may have."""
+        return 4 + (12 + 64 + NAME_MAX) * len(touched)
 
     def growth(self, touched: Touched) -> int:
         """By how much `bytes_max` grows with a block that touches these. O(touched)."""

@@ -27,7 +27,6 @@ from wal.disk import Disk, DiskError, DiskFull, File
 from wal.errors import LogClosed
 from wal.history import HistoryCursor, SegmentView
 from wal.ids import Fragment, Namespace, check_name
-from wal.index import Touched, touched_by
 from wal.kept import KEPT, Kept, Reservation, write_kept
 from wal.probe import probe
 from wal.records import Record, Trimmed
@@ -36,6 +35,7 @@ from wal.repair import Torn, accept, repair
 from wal.segment import PREPARED, Block, SegmentBuilder, SegmentInfo, capacity_for, next_header, segment_name
 from wal.segments import Segments
 from wal.settings import LogSettings
+from wal.summary import NOTHING, Noted, note
 from wal.want import Want
 
 
@@ -143,12 +143,12 @@ class Log:
                 self.sync()
             return self.next_lsn - 1
         body = encode_body(records)
-        touched = touched_by(records)
+        noted = note(records, body)
         segments = self._segments
-        if not segments.live.fits(len(body), touched):
-            self._rotate(len(body), touched)
+        if not segments.live.fits(len(body), noted):
+            self._rotate(len(body), noted)
         try:
-            segments.write(body, len(records), now_ms, touched)
+            segments.write(body, len(records), now_ms, noted)
             if durable:
                 segments.sync()
         except BaseException as error:
@@ -336,9 +336,9 @@ class Log:
         settings = self._settings
         return min(settings.segment_bytes, max(settings.first_bytes, 2 * self._segments.live.header.capacity))
 
-    def _rotate(self, length: int, touched: Touched) -> None:
+    def _rotate(self, length: int, noted: Noted) -> None:
         """Seal the live segment and begin another, in which a block with a body of `length` fits."""
-        capacity = capacity_for(length, touched, self._next_bytes)
+        capacity = capacity_for(length, noted, self._next_bytes)
         with self._preparing:
             self._take_prepared(capacity)
             with self._stopping():
@@ -378,8 +378,8 @@ class Log:
     def _mark(self) -> None:
         """End a group of blocks with the proof that they were synced, if there is room for it."""
         live = self._segments.live
-        if not live.marked and live.fits(len(EMPTY_BODY), {}):
-            self._segments.write(EMPTY_BODY, 0, live.last_time_ms, {})
+        if not live.marked and live.fits(len(EMPTY_BODY), NOTHING):
+            self._segments.write(EMPTY_BODY, 0, live.last_time_ms, NOTHING)
 
     def _view(self, first_lsn: int, wanted: Iterable[Fragment]) -> SegmentView | None:
         self._refuse()

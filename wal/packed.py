@@ -6,7 +6,7 @@ block is the objects for keys and values; here they stay bytes (`Packed`), and e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from typing import TypeAlias, Union
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from wal import records as r
 from wal.codec import NewerFormat, decode_body_as
 from wal.errors import Finding
+from wal.footer import Ask
 from wal.ids import Fragment, Namespace, TxId
 from wal.reader import Source, source_disk
 from wal.scan import RawBlock
@@ -121,13 +122,12 @@ def skim(
     to_lsn: int | None = None,
     *,
     owner: Owner | None = None,
-    fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int]] | None = None,
+    ask: Ask | None = None,
     segment: int | None = None,
 ) -> list[Finding]:
     """`wal.reader.inspect`, packed: each block that verifies is taken, in order; returns what is wrong with the others.
 
-    Of fragments that have counters in `fragments` only the blocks are sought that came to one of them first: who does not
-    find a counter there has to look again, without.
+    Where `ask` is for the blocks that came to a counter first, who does not find it there has to look again, without.
 
     A write that cannot be opened ends the taking of its block, and is a finding as well.
     """
@@ -150,7 +150,7 @@ def skim(
         return False
 
     with source_disk(source) as disk:
-        for one in Walk(disk, from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments, segment=segment):
+        for one in Walk(disk, from_lsn=from_lsn, owner=owner, choose=choose, ask=ask, segment=segment):
             if ended:
                 break
             if isinstance(one, Finding):

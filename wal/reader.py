@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -21,14 +21,14 @@ from wal.checksum import crc32c, reference_crc32c
 from wal.codec import HEADER_BYTES, FormatError, NewerFormat, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
-from wal.ids import Fragment
+from wal.footer import Ask, Footer
 from wal.index import SegmentIndex
 from wal.outline import trims_in
 from wal.records import Trimmed
 from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsns, segment_name
 from wal.segment_file import Sealed, after, before, decode, load_index, newer, read_header, read_trailer, rebuild
-from wal.segment_walk import Choose
+from wal.segment_walk import Choose, SegmentWalk
 from wal.walk import Owner, ReadableDisk, Walk
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ReadableDisk
@@ -91,22 +91,20 @@ def inspect(
     *,
     owner: Owner | None = None,
     choose: Choose | None = None,
-    fragments: Collection[Fragment] | None = None,
+    ask: Ask | None = None,
     segment: int | None = None,
     until: int = 0,
     passed: Callable[[SegmentInfo], None] = lambda _: None,
 ) -> Iterator[Block | Finding]:
     """The same, tolerantly: what is wrong comes as a `Finding` in its place, and everything that verifies is read.
 
-    With `choose` only the blocks that it says yes to are decoded. With `fragments` only those are read that speak of
-    them, as far as footers tell; others may come too, and what was not read is not verified. With `segment` only the one
-    that begins at this LSN is read, as one of `parts`, or with `until` all from there on that begin before that. `passed`
-    is told as with `read`.
+    With `choose` only the blocks that it says yes to are decoded. Of sealed segments only those are read that `ask` finds
+    in their footers, as far as these tell; what was not read is not verified. With `segment` only the one that begins at
+    this LSN is read, as one of `parts`, or with `until` all from there on that begin before that. `passed` is told as with
+    `read`.
     """
     with source_disk(source) as disk:
-        for found in Walk(
-            disk, from_lsn=from_lsn, owner=owner, choose=choose, fragments=fragments, segment=segment, until=until
-        ):
+        for found in Walk(disk, from_lsn=from_lsn, owner=owner, choose=choose, ask=ask, segment=segment, until=until):
             match found:
                 case Finding():
                     yield found
@@ -118,6 +116,24 @@ def inspect(
                         yield block if to_lsn is None else before(block, to_lsn + 1)
                 case SegmentInfo():
                     passed(found)
+
+
+def asked(source: Source, ask: Ask, *, choose: Choose | None = None) -> Iterator[Block | Finding]:
+    """Of sealed segments the blocks that `ask` finds in their footers; nothing of those whose footers do not tell."""
+    with source_disk(source) as disk:
+        for lsn in segment_lsns(disk.list()):
+            try:
+                with _opened(disk, lsn) as (file, header):
+                    walk = SegmentWalk(file, header, crc32c, after=None, from_lsn=1, everything=False, choose=choose)
+                    try:
+                        spans = ask(Footer(file, header, walk.trailer)) if walk.trailer is not None else None
+                    except FormatError:
+                        continue
+                    for found in walk.only(spans) if spans else ():
+                        if not isinstance(found, SegmentInfo):
+                            yield found
+            except LogDamaged:
+                continue  # whoever reads all of it is told
 
 
 def backwards(

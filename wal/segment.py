@@ -23,8 +23,10 @@ from wal.codec import (
     encode_block,
     encode_footer,
 )
-from wal.index import SegmentIndex, Touched
+from wal.footer import encode_summary
+from wal.index import SegmentIndex
 from wal.records import Record
+from wal.summary import SUMMARY_FROM_BYTES, Noted, Summary
 
 PREPARED = "next.segment"
 """The file that becomes the next segment: zero-filled and synced ahead of need."""
@@ -108,6 +110,7 @@ class SegmentBuilder:
         "last_time_ms",
         "marked",
         "next_lsn",
+        "summary",
         "synced_to",
     )
 
@@ -117,6 +120,7 @@ class SegmentBuilder:
         self.crc = header.crc
         self.next_lsn = header.first_lsn
         self.index = SegmentIndex()
+        self.summary = Summary() if header.capacity >= SUMMARY_FROM_BYTES else None
         self.first_time_ms = 0
         self.last_time_ms = 0
         self.marked = True
@@ -139,10 +143,14 @@ class SegmentBuilder:
         """It has no records."""
         return self.next_lsn == self.header.first_lsn
 
-    def fits(self, length: int, touched: Touched) -> bool:
+    def fits(self, length: int, noted: Noted) -> bool:
         """Whether a block with a body of `length` fits, and still a footer after it."""
-        footer = self.index.bytes_max + self.index.growth(touched) + TRAILER_BYTES
-        return self.end + block_size(length) + footer <= self.header.capacity
+        room = self.header.capacity - TRAILER_BYTES - self.end - block_size(length) - self.index.bytes_max
+        if self.summary is not None and noted.records:
+            room -= self.summary.bytes_max + self.summary.growth(noted)
+        elif self.summary is not None:
+            room -= self.summary.bytes_max
+        return room >= self.index.growth_max(noted.touched) or room >= self.index.growth(noted.touched)
 
     def encode(self, body: bytes, records: int, *, time_ms: int) -> tuple[BlockHeader, bytes]:
         """The next block, to be written at `end`; `add` it when it was."""
@@ -152,7 +160,7 @@ class SegmentBuilder:
         data, crc = encode_block(self.header.first_lsn, header, body)
         return header._replace(crc=crc), data
 
-    def add(self, block: BlockHeader, touched: Touched) -> None:
+    def add(self, block: BlockHeader, noted: Noted) -> None:
         """The block is written, or was read: what comes next chains to it."""
         assert block.previous_crc == self.crc, f"block at {self.end} of {self.name} does not chain to the one before"
         assert block.first_lsn == self.next_lsn, f"block at {self.end} of {self.name} has another LSN"
@@ -160,7 +168,10 @@ class SegmentBuilder:
             self.first_time_ms = self.last_time_ms = block.time_ms
         self.first_time_ms = min(self.first_time_ms, block.time_ms)
         self.last_time_ms = max(self.last_time_ms, block.time_ms)
-        self.index.add(self.end, touched)
+        self.index.add(self.end, noted.touched)
+        if self.summary is not None and noted.records:
+            ordinal = len(self.index.starts) - 1
+            self.summary.add(ordinal, block.first_lsn, time_ms=block.time_ms, size=block.size, noted=noted)
         self.end += block.size
         self.crc = block.crc
         self.next_lsn += block.records
@@ -191,7 +202,8 @@ class SegmentBuilder:
 
         Where a version that wrote less left no room, it is written as that one did.
         """
-        trailer, footer = encode_footer(self.trailer(), self.index, form)
+        summary = encode_summary(self.summary) if self.summary is not None and form == 0 else None
+        trailer, footer = encode_footer(self.trailer(), self.index, form, summary)
         offset = self.header.capacity - len(footer)
         if offset < self.end and form + 1 < INDEX_FORMS:
             return self.footer(form + 1)
@@ -218,10 +230,13 @@ def next_header(previous: SegmentBuilder, capacity: int) -> SegmentHeader:
     return SegmentHeader(before.cluster, before.node, previous.next_lsn, capacity, *link)
 
 
-def capacity_for(length: int, touched: Touched, segment_bytes: int) -> int:
+def capacity_for(length: int, noted: Noted, segment_bytes: int) -> int:
     """The size of a segment that begins with a body of `length`: `segment_bytes`, or more if it does not fit."""
-    empty = SegmentIndex()
-    needed = HEADER_BYTES + block_size(length) + empty.bytes_max + empty.growth(touched) + TRAILER_BYTES
+    empty, summary = SegmentIndex(), Summary()
+    needed = HEADER_BYTES + block_size(length) + empty.bytes_max + empty.growth(noted.touched) + TRAILER_BYTES
+    summed_up = summary.bytes_max + summary.growth(noted)
+    if max(segment_bytes, needed + summed_up) >= SUMMARY_FROM_BYTES:
+        needed += summed_up
     if needed <= segment_bytes:
         return segment_bytes
     capacity = -(-needed // _GRAIN) * _GRAIN

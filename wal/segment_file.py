@@ -6,11 +6,12 @@ same. Blocks are never taken on trust: what does not verify is `LogDamaged`, wit
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from wal.checksum import Checksum, crc32c
 from wal.codec import (
+    BLOCK_HEADER_BYTES,
     HEADER_BYTES,
     TRAILER_BYTES,
     FormatError,
@@ -24,9 +25,11 @@ from wal.codec import (
 )
 from wal.errors import Finding, Kind, LogDamaged, LogTooNew
 from wal.ids import Fragment
-from wal.index import SegmentIndex, touched_by
+from wal.index import SegmentIndex
+from wal.records import Record
 from wal.scan import RawBlock, Readable, Scan
 from wal.segment import Block, SegmentBuilder, SegmentInfo, file_name, segment_name
+from wal.summary import NOTHING, Noted, note
 
 
 class Sealed(NamedTuple):
@@ -112,7 +115,7 @@ def rebuild(file: Readable, header: SegmentHeader, limit: int) -> tuple[SegmentB
     builder = SegmentBuilder(header)
     scan = Scan(file, header, limit=limit)
     for raw in scan:
-        builder.add(raw.header, touched_by(decode(raw, builder.name).records))
+        builder.add(raw.header, noted_in(raw, decode(raw, builder.name).records))
     if scan.newer is not None:
         raise LogTooNew(newer(scan.newer, builder.name, scan.offset, scan.lsn))
     return builder, scan
@@ -141,6 +144,12 @@ def decode(raw: RawBlock, name: str) -> Block:
     return Block(
         header.first_lsn, header.time_ms, records, name, offset=raw.offset, bytes=len(raw.data), body=header.length
     )
+
+
+def noted_in(raw: RawBlock, records: Sequence[Record]) -> Noted:
+    """What index and summary want to know of a block, whose records these are."""
+    body = memoryview(raw.data)[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + raw.header.length]
+    return note(records, body) if records else NOTHING
 
 
 def after(block: Block, lsn: int) -> Block:

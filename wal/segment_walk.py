@@ -9,15 +9,25 @@ import msgspec
 
 from wal.archive import ArchiveFile, stored_bytes, stored_name
 from wal.checksum import Checksum
-from wal.codec import INDEX_FORMS, TRAILER_BYTES, FormatError, NothingHere, SegmentHeader, Trailer
+from wal.codec import (
+    BLOCK_HEADER_BYTES,
+    INDEX_FORMS,
+    TRAILER_BYTES,
+    FormatError,
+    NothingHere,
+    SegmentHeader,
+    Trailer,
+    decode_block_header,
+)
 from wal.disk import File
 from wal.errors import Finding, Kind, LogTooNew
-from wal.index import touched_by
+from wal.footer import Span
 from wal.probe import probe
 from wal.records import Record
-from wal.scan import RawBlock, Scan, nonzero_end, read_block, survivors
+from wal.scan import RawBlock, Scan, nonzero_end, survivors
 from wal.segment import Block, SegmentBuilder, SegmentInfo
-from wal.segment_file import Sealed, decode, read_index, read_trailer, wrong_size
+from wal.segment_file import Sealed, decode, noted_in, read_index, read_trailer, wrong_size
+from wal.summary import NOTHING
 
 Found: TypeAlias = Block | Finding | SegmentInfo
 """A segment's info comes after its blocks."""
@@ -105,23 +115,20 @@ class SegmentWalk:
             yield from self._archive(self._file, scan)
         yield self._info(scan)
 
-    def only(self, offsets: Iterable[int]) -> Iterator[Found]:
+    def only(self, spans: Iterable[Span]) -> Iterator[Found]:
         """The blocks at these places, which a footer knows, and nothing else."""
         assert self.trailer is not None, "only a sealed segment has a footer"
-        for offset in offsets:
+        for start, end in spans:
             try:
-                raw = read_block(self._file, self._header, offset)
-                if (
-                    raw.header.records
-                    and raw.header.last_lsn >= self._from_lsn
-                    and (self._choose is None or self._choose(raw))
-                ):
-                    yield decode(raw, self.name)
+                first = decode_block_header(self._file.read(start, BLOCK_HEADER_BYTES), 0, end - start)
+                place = start, first.first_lsn, first.previous_crc
+                scan = Scan(self._file, self._header, limit=end, checksum=self._checksum, place=place)
+                yield from self._blocks(scan)
+                if scan.offset != end:
+                    raise FormatError(scan.stop or "zeros where a block should be")
             except FormatError as error:
-                cost = "what this block says, or the footer lies that led to it: `foreshore wal verify` tells which"
-                yield finding("damaged", self.name, offset, self._header.first_lsn, what=str(error), cost=cost)
-            except LogTooNew as error:
-                yield error.finding
+                cost = "what is said there, or the footer lies that led to it: `foreshore wal verify` tells which"
+                yield finding("damaged", self.name, start, self._header.first_lsn, what=str(error), cost=cost)
         yield self.sealed().info()
 
     def sealed(self) -> Sealed:
@@ -155,7 +162,7 @@ class SegmentWalk:
                 records = block.records
                 yield block
             if self._whole and self._builds:
-                self._builder.add(raw.header, touched_by(records) if self._indexes else {})
+                self._builder.add(raw.header, noted_in(raw, records) if self._indexes else NOTHING)
 
     def _judge(self, scan: Scan) -> Finding | None:
         """What it means that the scan ended here; None if that is as it should be."""

@@ -16,9 +16,10 @@ from wal.disk import Disk, File
 from wal.errors import Finding, LogDamaged
 from wal.history import BlockView, SegmentView
 from wal.ids import Fragment
-from wal.index import SegmentIndex, Touched
+from wal.index import SegmentIndex
 from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_name
 from wal.segment_file import Sealed, load_index, read_blocks
+from wal.summary import Noted
 
 
 class Segments:
@@ -49,12 +50,12 @@ class Segments:
         """Every record up to here survives a power cut."""
         return self._durable_lsn
 
-    def write(self, body: bytes, records: int, time_ms: int, touched: Touched) -> None:
+    def write(self, body: bytes, records: int, time_ms: int, noted: Noted) -> None:
         """Write the next block, and only then let anybody see it."""
         header, data = self._live.encode(body, records, time_ms=time_ms)
         self._file.write(self._live.end, data)
         with self._lock:
-            self._live.add(header, touched)
+            self._live.add(header, noted)
 
     def sync(self) -> None:
         """Make everything written durable."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import chain
 from typing import Protocol, TypeAlias
@@ -20,9 +20,9 @@ from wal.checksum import Checksum, crc32c
 from wal.codec import FormatError, NewerFormat, SegmentHeader
 from wal.disk import DiskMissing, File
 from wal.errors import Finding
-from wal.ids import Fragment
+from wal.footer import Ask, Footer, Span
 from wal.segment import segment_lsns, segment_name
-from wal.segment_file import Sealed, read_header, read_index
+from wal.segment_file import Sealed, read_header
 from wal.segment_walk import Choose, Found, SegmentWalk, finding
 
 Owner: TypeAlias = tuple[str, str]
@@ -47,10 +47,10 @@ class Walk:
     `everything` also compares footers with blocks and looks for bytes where zeros should be; `indexes`, which needs all
     blocks decoded, compares what footers say of fragments as well. `owner` is whose log this should be: that it is
     another's is told once, and then it is read all the same. Segments of yet other logs are not.
-    With `fragments` a segment whose footer tells which blocks speak of these, or of counters of these, is read there
-    only, and what was not read is not verified. With `segment` only the one that begins at this LSN is walked, or with
-    `until` those from there on that begin before that, and how it follows the one before it: so many walks, each of a
-    part, find together what one of all finds.
+    `ask` is asked of the footer of each sealed segment: where it names blocks, only these are read, and what was not read
+    is not verified. With `segment` only the one that begins at this LSN is walked, or with `until` those from there on that
+    begin before that, and how it follows the one before it: so many walks, each of a part, find together what one of all
+    finds.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Walk:
         indexes: bool = False,
         owner: Owner | None = None,
         choose: Choose | None = None,
-        fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int]] | None = None,
+        ask: Ask | None = None,
         segment: int | None = None,
         until: int = 0,
     ) -> None:
@@ -71,7 +71,7 @@ class Walk:
         assert choose is None or not indexes, "an index is held against all blocks"
         self._disk = disk
         self._indexes = indexes
-        self._fragments = fragments
+        self._ask = ask
         self._only = segment
         self._before = until or (segment or 0) + 1
         self._choose = choose
@@ -207,16 +207,14 @@ class Walk:
         finally:
             file.close()
 
-    def _places(self, file: File, sealed: Sealed) -> list[int] | None:
-        """Where the blocks are that speak of the fragments; None if all are to be read."""
-        if self._fragments is None:
+    def _places(self, file: File, sealed: Sealed) -> list[Span] | None:
+        """Where the blocks are that are asked for; None if all are to be read."""
+        if self._ask is None:
             return None
         try:
-            index = read_index(file, sealed, self._checksum, self._fragments)
+            return self._ask(Footer(file, sealed.header, sealed.trailer, self._checksum))
         except FormatError:
             return None  # the blocks say the same
-        ordinals = index.speaking_of(self._fragments)
-        return None if ordinals is None else [index.starts[ordinal] for ordinal in ordinals]
 
 
 def _owner(header: SegmentHeader) -> Owner:

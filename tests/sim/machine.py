@@ -34,9 +34,9 @@ from tests.sim.violation import About, Violation
 from tests.support.memory_disk import Keep, MemoryDisk, PowerCut, Unsynced
 from wal import DiskError, Log, LogError, LogSettings
 from wal.ids import NodeId
-from wal.index import touched_by
 from wal.records import Record
 from wal.settings import SEGMENT_BYTES_MIN
+from wal.summary import NOTHING
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -556,7 +556,7 @@ class Machine:
     def rotate_log(self) -> None:
         """The live segment is sealed, however little is in it, so that a trim can take all of it."""
         assert self.log is not None
-        self.log._rotate(0, touched_by(()))
+        self.log._rotate(0, NOTHING)
 
     def truncate_log(self) -> None:
         """The log is trimmed as if its cap were nothing: to what the last checkpoint does not hold."""

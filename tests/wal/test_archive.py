@@ -28,6 +28,7 @@ from wal import (
 )
 from wal.archive import ArchiveFile, open_segment
 from wal.archiver import make_archive, temporary_name
+from wal.footer import speaking_of
 from wal.records import Checkpoint, History, Preload, Record, Update, Write
 from wal.recovery import examine
 from wal.segment import archive_name, segment_lsns, segment_name
@@ -102,7 +103,7 @@ def test_every_reader_reads_both() -> None:
     assert [info.bytes for info in infos] == [len(twin.image(name)) for name in twin.names()]
     assert reopened(twin.copy(), SETTINGS) == reopened(plain.copy(), SETTINGS)
     only = {("acc", 3)}
-    assert [b for b in inspect(twin, fragments=only) if hasattr(b, "records")]
+    assert [b for b in inspect(twin, ask=speaking_of(only)) if hasattr(b, "records")]
 
 
 def test_history_comes_out_of_archives_as_it_does_of_segments() -> None:

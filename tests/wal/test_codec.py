@@ -119,7 +119,7 @@ def test_a_block_is_valid_in_its_segment_only() -> None:
         codec.check_block(2, header, data)
 
 
-def test_more_than_a_block_may_hold_is_refused_before_it_is_written() -> None:
+def test_more_than_a_block_may_name_is_refused_before_it_is_written() -> None:
     with pytest.raises(ValueError, match="append them in parts"):
         codec.encode_body([update(1, 2000)], bytes_max=1000)  # the real bound is 256 MiB
 

@@ -19,6 +19,7 @@ from wal import (
     File,
     Finding,
     LogError,
+    asked,
     backwards,
     indexes,
     inspect,
@@ -28,6 +29,7 @@ from wal import (
     verify,
     verify_part,
 )
+from wal.footer import speaking_of
 from wal.records import Record
 
 DRAWS = 400
@@ -92,7 +94,8 @@ def told(disk: Spoiled) -> list[Finding]:
     back = [(found.first_lsn, found.records) for found in backwards(disk) if isinstance(found, Block)]
     assert back[::-1] == forwards
     list_segments(disk)
-    for reading in (lambda: list(inspect(disk, fragments=[("acc", 7)])), lambda: list(indexes(disk))):
+    ask = speaking_of([("acc", 7)])
+    for reading in (lambda: list(inspect(disk, ask=ask)), lambda: list(asked(disk, ask)), lambda: list(indexes(disk))):
         try:
             reading()
         except LogError:

@@ -18,6 +18,7 @@ from engine.offline.directory import FragmentView, State
 from tools.reconcile.findings import AGREED, Facts, Finding, Kind, printable, raw_key
 from tools.reconcile.task import S
 from wal import records as r
+from wal.footer import speaking_of
 from wal.ids import SESSION_BYTES, Fragment, NodeId, TxId, tx_name
 from wal.packed import Packed, PackedBlock, PackedHistory, PackedUpdate, kind_of, skim
 
@@ -150,7 +151,7 @@ def _ask(state: State, asked: Mapping[Fragment, Asked], fragments: Mapping[Fragm
                 case _:
                     pass
 
-    skim(state.path / "wal", take, to_lsn=state.lsn or None, fragments=fragments)
+    skim(state.path / "wal", take, to_lsn=state.lsn or None, ask=speaking_of(fragments))
 
 
 def _written(asked: Mapping[Fragment, Asked], write: r.Write, lsn: int, time_ms: int, record: str) -> None:

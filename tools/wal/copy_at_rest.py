@@ -17,6 +17,7 @@ from tools.terminal import complain
 from tools.wal.places import Place
 from wal import Block, inspect
 from wal import records as r
+from wal.footer import speaking_of
 from wal.ids import MAPS, Fragment
 
 
@@ -59,7 +60,7 @@ def partitions_of_cluster(places: Sequence[Place]) -> int:
         if known is not None:
             return known.partitions
     for place in places:
-        for found in inspect(place.source, owner=place.owner, fragments=[MAPS]):
+        for found in inspect(place.source, owner=place.owner, ask=speaking_of([MAPS])):
             if isinstance(found, Block):
                 for record in found.records:
                     known = _map(record.topology) if isinstance(record, r.Committed) else None

@@ -146,7 +146,7 @@ def _read(
 ) -> Iterator[Sequence[Any]]:
     """What is shown of one log, block by block."""
     backwards = reverse or last > 0
-    blocks = trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser(), newest_first=backwards)
+    blocks = trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser(), ask=wanted.asker(), newest_first=backwards)
     shown: Iterator[Sequence[Any]] = (render(place, block, wanted) for block in blocks)
     if backwards:
         shown = (told[::-1] for told in shown)
@@ -183,8 +183,8 @@ def _shown(
     findings: list[Finding] = []
 
     def batches() -> Iterator[Sequence[Any]]:
-        chosen = wanted.chooser()
-        for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=chosen, **run._asdict()):
+        chosen, ask = wanted.chooser(), wanted.asker()
+        for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=chosen, ask=ask, **run._asdict()):
             if isinstance(found, Finding):
                 findings.append(found)
             else:

@@ -14,7 +14,8 @@ import msgspec
 
 from wal import RawBlock
 from wal import records as r
-from wal.ids import DECISIONS, Namespace, TxId
+from wal.footer import Ask
+from wal.ids import DECISIONS, TX_ID_BYTES, Namespace, TxId
 from wal.records import kind_of
 
 Span = tuple[int, int]
@@ -59,6 +60,11 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     def chooser(self) -> Chooser | None:
         """Whether a block may have a wanted record, if that can be told without decoding it."""
         return Chooser(self.needles, self.times) if self.needles or self.times is not None else None
+
+    def asker(self) -> Ask | None:
+        """Where sealed segments may have a wanted record, if their footers can tell: of one transaction they can."""
+        tx = bytes.fromhex(self.tx) if len(self.tx) == 2 * TX_ID_BYTES else None
+        return None if tx is None else lambda footer: footer.naming([tx])
 
     def of(self, records: Sequence[r.Record]) -> Sequence[r.Record]:
         """Of these records what is wanted."""

@@ -22,6 +22,7 @@ from tools.wal.story import Change, Event, Seen, Story, Verdict
 from tools.wal.times import time_of, time_text
 from tools.wal.trouble import Trouble
 from wal import RawBlock
+from wal.footer import speaking_of
 from wal.ids import DECISIONS, PARTITIONS_MAX, fragment_name, partition_of, tx_name
 
 Standing = Callable[[Change, Seen], bool]
@@ -59,7 +60,7 @@ def key(
     trouble = Trouble()
     for place in places:
         reading = story.reading(place.name, at_rest(place, story.fragment, data))
-        for block in trouble.aside(place, choose=reading.choose, fragments=reading.fragments):
+        for block in trouble.aside(place, choose=reading.choose, ask=speaking_of(reading.fragments)):
             reading.take(block)
         reading.end()
     story.put_together()
@@ -70,7 +71,7 @@ def key(
         return any(tx in raw.data for tx in decided)
 
     for place in places if decided else ():
-        for block in Trouble(quiet=True).aside(place, choose=names_one, fragments=fragments):
+        for block in Trouble(quiet=True).aside(place, choose=names_one, ask=speaking_of(fragments)):
             story.readings[place.name].take_decision(block)
     shown = Shown(story, values)
     if at is not None:

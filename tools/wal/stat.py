@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -20,12 +20,10 @@ from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
 from wal import Block, Finding, inspect, list_segments
 from wal import records as r
-from wal.ids import Fragment
+from wal.footer import Ask, Footer, Span
 from wal.records import kind_of
+from wal.tally import TALLIED, Tally, sum_up
 
-TALLIED = ("writes", "updates", "deletes", "closed", "bytes")
-
-K = TypeVar("K")
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -39,7 +37,10 @@ def stat(
     jobs: Jobs = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Count what a log holds: records by type, updates by namespace, and the busiest partitions."""
+    """Count what a log holds: records by type, updates by namespace, and the busiest partitions.
+
+    Sealed segments are counted by their footers, where these tell: what was not read was not verified.
+    """
     check_range(from_lsn, to_lsn)
     trouble = Trouble()
     rows: list[Row] = []
@@ -53,8 +54,10 @@ def stat(
                     trouble.note(place, finding)
                 counted.join(part)
         else:
-            for block in trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser()):
+            ask = counted.asker(wanted, from_lsn, to_lsn)
+            for block in trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser(), ask=ask):
                 counted.add(block, wanted)
+        tally = counted.tally
         files = list_segments(place.source)  # what is wrong was told
         rows.append(
             {
@@ -62,13 +65,13 @@ def stat(
                 "live": place.live,
                 "segments": len(files),
                 "segment_bytes": sum(file.bytes for file in files),
-                "blocks": counted.blocks,
-                "records": counted.records,
-                "bytes": counted.bytes,
-                "first_lsn": counted.first_lsn,
-                "last_lsn": counted.last_lsn,
-                "from": time_text(counted.since_ms) if counted.blocks else None,
-                "to": time_text(counted.until_ms) if counted.blocks else None,
+                "blocks": tally.blocks,
+                "records": tally.records,
+                "bytes": tally.bytes,
+                "first_lsn": tally.first_lsn,
+                "last_lsn": tally.last_lsn,
+                "from": time_text(tally.since_ms) if tally.blocks else None,
+                "to": time_text(tally.until_ms) if tally.blocks else None,
             }
         )
         rows += counted.rows(place.name, top)
@@ -81,7 +84,8 @@ def _counted(place: Place, wanted: Filter, from_lsn: int, to_lsn: int | None, ru
     """What some segments hold."""
     counted = Counted()
     chosen = wanted.chooser()
-    for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=chosen, **run._asdict()):
+    ask = counted.asker(wanted, from_lsn, to_lsn)
+    for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=chosen, ask=ask, **run._asdict()):
         if isinstance(found, Finding):
             counted.findings.append(found)
         else:
@@ -90,89 +94,62 @@ def _counted(place: Place, wanted: Filter, from_lsn: int, to_lsn: int | None, ru
 
 
 class Counted(msgspec.Struct):
-    """What a log holds, or a part of it, counted. `types`: records and their bytes; `writes`: of each fragment, TALLIED."""
+    """What a log holds, or a part of it, counted; and what is wrong with it."""
 
-    blocks: int = 0
-    records: int = 0
-    bytes: int = 0
-    first_lsn: int = 0
-    last_lsn: int = 0
-    since_ms: int = 0
-    until_ms: int = 0
-    types: dict[str, list[int]] = {}
-    writes: dict[Fragment, list[int]] = {}
+    tally: Tally = msgspec.field(default_factory=Tally)
     findings: list[Finding] = []
+
+    def asker(self, wanted: Filter, from_lsn: int, to_lsn: int | None) -> Ask | None:
+        """Counts a segment by its footer, where all of it is wanted and the footer tells."""
+
+        def ask(footer: Footer) -> list[Span] | None:
+            trailer = footer.trailer
+            if trailer.first_lsn < from_lsn or (to_lsn is not None and trailer.last_lsn > to_lsn):
+                return None
+            tally = footer.tally()
+            if tally is None:
+                return None
+            self.tally.join(tally)
+            return []
+
+        return ask if wanted.plain and wanted.times is None else None
 
     def add(self, block: Block, wanted: Filter) -> None:
         """Count what is wanted of a block."""
         records = wanted.of(block.records)
         if not records:
             return
-        self.blocks += 1
-        self.bytes += block.bytes
-        self.records += len(records)
-        self._span(block.first_lsn, block.last_lsn, block.time_ms, block.time_ms)
+        tally = self.tally
+        tally.block((block.first_lsn, block.last_lsn), len(records), time_ms=block.time_ms, size=block.bytes)
         for kind, run in groupby(records, type):
             alike = list(run)
             whole = len(alike) == len(block.records) and block.body
             size = (block.body if whole else len(_encode(alike))) - _array_header(len(alike))
-            _sum_up(self.types, kind_of(alike[0]), (len(alike), size))
+            tally.kind(kind_of(alike[0]), len(alike), size)
             if issubclass(kind, r.Update | r.Prepare | r.History):
-                self._add_writes(alike)
+                self._add(alike)
+
+    def _add(self, records: list[Any]) -> None:
+        count = self.tally.write
+        for record in records:
+            for write in record.writes:
+                count(write)
 
     def join(self, behind: Counted) -> None:
         """What was counted behind it, too."""
-        if behind.blocks:
-            self._span(behind.first_lsn, behind.last_lsn, behind.since_ms, behind.until_ms)
-        self.blocks += behind.blocks
-        self.bytes += behind.bytes
-        self.records += behind.records
-        for kind, tally in behind.types.items():
-            _sum_up(self.types, kind, tally)
-        for fragment, tally in behind.writes.items():
-            _sum_up(self.writes, fragment, tally)
-
-    def _span(self, first_lsn: int, last_lsn: int, since_ms: int, until_ms: int) -> None:
-        self.first_lsn = self.first_lsn or first_lsn
-        self.last_lsn = last_lsn
-        self.since_ms = min(self.since_ms or since_ms, since_ms)
-        self.until_ms = max(self.until_ms, until_ms)
-
-    def _add_writes(self, records: Iterable[Any]) -> None:
-        """Count the writes of records: the innermost loop of all that is counted."""
-        known = self.writes
-        for record in records:
-            for write in record.writes:
-                tally = known.get((write.namespace, write.partition))
-                if tally is None:
-                    tally = known[write.namespace, write.partition] = [0] * len(TALLIED)
-                keys, values, closed = write.keys, write.values, write.closed
-                tally[0] += 1
-                if len(keys) == 1:
-                    value = values[0]
-                    tally[1] += 1
-                    if value is None:
-                        tally[2] += 1
-                        tally[4] += len(keys[0])
-                    else:
-                        tally[4] += len(keys[0]) + len(value)
-                else:
-                    tally[1] += closed or len(keys)
-                    tally[2] += 0 if closed else values.count(None)
-                    tally[3] += closed
-                    tally[4] += sum(map(len, keys)) + sum(len(value) for value in values if value is not None)
+        self.tally.join(behind.tally)
 
     def rows(self, node: str, top: int) -> Iterator[Row]:
         """The figures, the largest first."""
-        whole = sum(size for _, size in self.types.values()) or 1
-        for kind, (records, size) in sorted(self.types.items(), key=lambda at: -at[1][1]):
+        whole = sum(size for _, size in self.tally.kinds.values()) or 1
+        for kind, (records, size) in sorted(self.tally.kinds.items(), key=lambda at: -at[1][1]):
             percent = f"{100 * size / whole:.1f}%"
             yield {"node": node, "type": kind, "records": records, "bytes": size, "share": percent}
         by_namespace: dict[str, list[int]] = {}
         by_partition: dict[int, list[int]] = {}
-        for (namespace, partition), tally in self.writes.items():
-            _sum_up(by_namespace, namespace, tally)
-            _sum_up(by_partition, partition, tally)
+        for (namespace, partition), tally in self.tally.writes.items():
+            sum_up(by_namespace, namespace, tally)
+            sum_up(by_partition, partition, tally)
         for namespace, tally in sorted(by_namespace.items(), key=lambda at: (-at[1][1], at[0])):
             head: dict[str, Any] = {"node": node, "namespace": word(namespace.encode("utf-8", "surrogatepass"))}
             yield head | dict(zip(TALLIED, tally, strict=True))
@@ -180,10 +157,6 @@ class Counted(msgspec.Struct):
         for partition, tally in busiest[:top]:
             head = {"node": node, "partition": partition}
             yield head | dict(zip(TALLIED, tally, strict=True))
-
-
-def _sum_up(sums: dict[K, list[int]], name: K, more: Sequence[int]) -> None:
-    sums[name] = [one + other for one, other in zip(sums.get(name, [0] * len(more)), more, strict=True)]
 
 
 def _array_header(count: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import typer
 
@@ -10,7 +10,7 @@ from tools.pager import Progress
 from tools.terminal import ExitCode, code_of, complain
 from tools.wal.places import Place
 from wal import Block, Finding, SegmentInfo, backwards, inspect, list_segments
-from wal.ids import Fragment
+from wal.footer import Ask
 from wal.segment_walk import Choose
 
 
@@ -28,14 +28,14 @@ class Trouble:
         to_lsn: int | None = None,
         *,
         choose: Choose | None = None,
-        fragments: Collection[Fragment] | None = None,
+        ask: Ask | None = None,
         newest_first: bool = False,
     ) -> Iterator[Block]:
         """The blocks of a log, without what is wrong with it."""
         if newest_first:
             blocks = backwards(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose)
         else:
-            blocks = inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose, fragments=fragments)
+            blocks = inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose, ask=ask)
         progress = Progress(place.log_bytes)
         try:
             for found in blocks:

@@ -17,8 +17,9 @@ from tools.wal.records import origin_text
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
 from tools.wal.tx_story import End, Finder, TxReading, TxStory
+from wal import Block, asked
 from wal import records as r
-from wal.ids import SESSION_BYTES, TX_ID_BYTES, TxId, tx_name
+from wal.ids import CLIENTS, SESSION_BYTES, TX_ID_BYTES, TxId, tx_name
 
 LAST = 10
 _CODES = {End.TORN: ExitCode.LOGIC, End.IN_DOUBT: ExitCode.WRONG, End.UNKNOWN: ExitCode.WRONG}
@@ -34,6 +35,7 @@ def tx(
 ) -> None:
     """Tell the story of a transaction: votes, decision and outcomes over time, per participant and node, and its end.
 
+    Sealed segments are read only where their footers say that it may be named; what was not read was not verified.
     Exit codes: 0 committed or aborted everywhere; 1 in doubt, or nothing is known of it; 7 it is torn; else as those of
     verify.
     """
@@ -49,11 +51,18 @@ def tx(
     ids = [bytes.fromhex(prefix)] if len(prefix) == 2 * TX_ID_BYTES else _found(places, prefix, label, last)
     stories = {found: TxStory(found) for found in ids}
     origins: dict[bytes, r.Origin] = {}
-    for place in places:
-        reading = TxReading(stories, place.name)
-        for block in trouble.aside(place, choose=reading.choose):
+    readings = [TxReading(stories, place.name) for place in places]
+    for place, reading in zip(places, readings, strict=True):
+        for block in trouble.aside(place, choose=reading.choose, ask=lambda footer: footer.naming(ids, [CLIENTS])):
             reading.take(block)
         origins |= reading.origins
+    partitions = {partition for story in stories.values() for partition in story.partitions}
+    for place, reading in zip(places, readings, strict=True):
+        for found in asked(place.source, lambda footer: footer.about(partitions), choose=reading.choose_about):
+            if isinstance(found, Block):
+                reading.take_about(found)
+            else:
+                trouble.note(place, found)
     code = ExitCode.OK if stories else ExitCode.WRONG
     if not stories:
         complain(f"no log here tells of such a transaction: {label if label is not None else prefix}")
@@ -100,7 +109,7 @@ def _lines(story: TxStory) -> Iterator[str]:
     name = f"tx={tx_name(story.tx)}"
     if story.origin is not None:
         yield f"{name} {origin_text(story.origin)}"
-    for step in sorted(story.steps, key=lambda one: (one.time_ms, one.node, one.lsn)):
+    for step in story.steps:
         yield f"{name} {time_text(step.time_ms)} {step.node}:{step.lsn} {step.what} p{step.partition} {step.about}".rstrip()
     end, where = story.end()
     joined = {End.TORN: ": ", End.IN_DOUBT: " on "}.get(end, " ")
@@ -123,6 +132,6 @@ def _object(story: TxStory) -> dict[str, Any]:
             "partition": step.partition,
             "about": step.about,
         }
-        for step in sorted(story.steps, key=lambda one: (one.time_ms, one.node, one.lsn))
+        for step in story.steps
     ]
     return told

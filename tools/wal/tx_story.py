@@ -16,6 +16,9 @@ _EPOCH, _FORGET, _ORIGIN = b"\xa5epoch", b"\xa6forget", b"\xa6origin"
 """Tags of records that may be about a transaction without naming it: they end its prepare, or speak of its session."""
 
 
+FORGOTTEN = "forgotten"
+
+
 class End(StrEnum):
     """How a transaction came out, by all that was read."""
 
@@ -42,17 +45,39 @@ class TxStory:
 
     def __init__(self, tx: TxId) -> None:
         self.tx = tx
-        self.steps: list[Step] = []
+        self._steps: dict[Step, None] = {}
+        self._forgotten: dict[tuple[NodeId, int], Step] = {}
         self.participants: list[int] = []
         self.decision: bool | None = None
         self.origin: r.Origin | None = None
         self.outcomes: dict[tuple[NodeId, int], bool] = {}
         self.prepared: dict[tuple[NodeId, int], int] = {}  # to the epoch of the prepare that has no outcome yet
 
+    def add(self, step: Step) -> None:
+        """A record speaks of it. Of those that say that it was forgotten the first counts, by partition and node."""
+        if step.what != FORGOTTEN:
+            self._steps[step] = None
+            return
+        known = self._forgotten.get((step.node, step.partition))
+        if known is None or step.lsn < known.lsn:
+            self._forgotten[step.node, step.partition] = step
+
+    @property
+    def partitions(self) -> set[int]:
+        """Those that it concerned."""
+        return {*self.participants, *(step.partition for step in self._steps)}
+
+    @property
+    def steps(self) -> list[Step]:
+        """All that speaks of it, in the order of time. What partitions forget that had no part in it says nothing of it."""
+        mine = self.partitions
+        forgotten = [step for step in self._forgotten.values() if step.partition in mine]
+        return sorted([*self._steps, *forgotten], key=lambda step: (step.time_ms, step.node, step.lsn))
+
     @property
     def began_ms(self) -> int:
         """When it was first logged."""
-        return min((step.time_ms for step in self.steps), default=0)
+        return min((step.time_ms for step in self._steps), default=0)
 
     def end(self) -> tuple[End, str]:
         """How it came out, and where it did not."""
@@ -107,10 +132,24 @@ class TxReading:
     def take(self, block: Block) -> None:
         """Read on."""
         for lsn, record in enumerate(block.records, block.first_lsn):
-            for tx, what, partition, about in self._said(record):
-                story = self._stories.get(tx)
-                if story is not None:
-                    story.steps.append(Step(block.time_ms, self._node, lsn, what, partition=partition, about=about))
+            self._take(lsn, block.time_ms, record)
+
+    def choose_about(self, raw: RawBlock) -> bool:
+        """Whether a block may concern them without naming them."""
+        data = raw.data
+        return _EPOCH in data or (_FORGET in data and any(session in data for session in self._sessions))
+
+    def take_about(self, block: Block) -> None:
+        """What concerns them without naming them: it is read after all that names them."""
+        for lsn, record in enumerate(block.records, block.first_lsn):
+            if isinstance(record, r.EpochStart | r.Forget):
+                self._take(lsn, block.time_ms, record)
+
+    def _take(self, lsn: int, time_ms: int, record: r.Record) -> None:
+        for tx, what, partition, about in self._said(record):
+            story = self._stories.get(tx)
+            if story is not None:
+                story.add(Step(time_ms, self._node, lsn, what, partition=partition, about=about))
 
     def _said(self, record: r.Record) -> Iterator[tuple[TxId, str, int, str]]:
         match record:
@@ -145,7 +184,7 @@ class TxReading:
                 for session, up_to in answered:
                     for tx in self._stories:
                         if tx[:SESSION_BYTES] == session and int.from_bytes(tx[SESSION_BYTES:], "big") <= up_to:
-                            yield tx, "forgotten", partition, f"e{epoch}: its client has the answer"
+                            yield tx, FORGOTTEN, partition, f"e{epoch}: its client has the answer"
             case r.Origin(tx=tx):
                 if record.label and tx in self._stories:
                     self._stories[tx].origin = record

@@ -15,9 +15,22 @@ from tests.support.reconciled import NOW_MS, fragment_of
 from tests.wal.logs import open_log
 from tools.wal.copy_at_rest import AtRest
 from tools.wal.story import Story
-from wal import Block, File, LogSettings, inspect
+from wal import Block, DirectoryDisk, File, LogSettings, inspect
+from wal.footer import speaking_of
 from wal.ids import partition_of
-from wal.records import FragmentClear, FragmentReady, Preload, Record, Update, Write
+from wal.records import (
+    EpochStart,
+    Forget,
+    FragmentClear,
+    FragmentReady,
+    Outcome,
+    Preload,
+    Prepare,
+    Record,
+    Update,
+    Write,
+)
+from wal.summary import SUMMARY_FROM_BYTES
 
 
 def told(*arguments: object) -> list[dict[str, Any]]:
@@ -136,10 +149,10 @@ def test_a_story_reads_footers_and_the_blocks_that_they_name() -> None:
     log.close()
     whole, few = CountingDisk(disk), CountingDisk(disk)
     stories: list[Story] = []
-    for counted, fragments in ((whole, None), (few, [("acc", at)])):
+    for counted, ask in ((whole, None), (few, speaking_of([("acc", at)]))):
         story = Story(("acc", at), b"key-7", keep=True)
         reading = story.reading("n1", AtRest())
-        for found in inspect(counted, choose=reading.choose, fragments=fragments):
+        for found in inspect(counted, choose=reading.choose, ask=ask):
             assert isinstance(found, Block)
             reading.take(found)
         reading.end()
@@ -177,6 +190,44 @@ def test_a_beginning_or_the_last_so_many_find_a_transaction(left: list[Path]) ->
     result = wal("tx", tx[:20], *left)
     assert result.exit_code == 0
     assert wal("tx", "f" * 32, *left).exit_code == 1
+
+
+def forgetting_log(path: Path, *, segment_bytes: int) -> Path:
+    """A session's transactions, some of them prepared, and what partitions forget of it, in many segments or few."""
+    log = open_log(DirectoryDisk(path), LogSettings(segment_bytes=segment_bytes, total_bytes=1 << 26))
+    counters = [0] * 8
+    for n in range(6_000):
+        at, tx = n % 8, b"session---" + n.to_bytes(6, "big")
+        write = Write("acc", at, 1, counters[at], [b"key-%d" % n], [b"v" * 200], 0, tx)
+        counters[at] += 1
+        prepare = Prepare(tx, at, 1, [write], [], [at, (at + 1) % 8], at)
+        records: list[Record] = [Update([write])] if n % 5 else [prepare]
+        if n % 5 == 0 and n % 10:
+            records.append(Outcome(tx, at, 1, True, [("acc", write.start, 1)]))
+        if n % 400 == 399:
+            records += [Forget(partition, 1, [(b"session---", n)]) for partition in (n // 400 % 8, 5)]
+        if n == 5_500:
+            records += [EpochStart(partition, 2, []) for partition in range(4)]
+        log.append(records, now_ms=NOW_MS + n, durable=False)
+    log.close()
+    return path
+
+
+@pytest.mark.parametrize("n", [7, 1_005, 1_010, 3_013, 5_992])
+def test_a_transaction_is_told_alike_by_footers_and_without_and_each_partition_forgets_it_once(
+    n: int, tmp_path: Path
+) -> None:
+    small, large = (forgetting_log(tmp_path / str(size), segment_bytes=size) for size in (64 << 10, SUMMARY_FROM_BYTES))
+    tx = (b"session---" + n.to_bytes(6, "big")).hex()
+    without, by_footers = (
+        msgspec.json.decode(wal("tx", tx, log, "--json").stdout.replace(str(log), "n1")) for log in (small, large)
+    )
+    assert by_footers == without
+    forgotten = [step["partition"] for step in by_footers["steps"] if step["what"] == "forgotten"]
+    assert len(forgotten) == len(set(forgotten))
+    assert {*forgotten} <= {n % 8, (n + 1) % 8}
+    assert {"prepare", "update"} & {step["what"] for step in by_footers["steps"]}
+    assert by_footers["end"] == ("committed" if n % 10 else "unknown" if n % 8 < 4 else "in doubt")
 
 
 def test_a_transaction_whose_outcome_is_lost_is_in_doubt_there(left: list[Path], tmp_path: Path) -> None:

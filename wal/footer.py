@@ -1,0 +1,177 @@
+"""What a sealed segment's footer says, for who reads: which blocks may concern what, and how much there is of it all.
+
+```
+summary, MessagePack, behind the index of the fragments
+  tally      `wal.tally.Tally`
+  firsts     u32 each: the ordinal of the block that a group begins with
+  filters    `FILTER_BYTES` for each group
+  about      partition -> ordinals of blocks, u32 each
+```
+
+It is believed as far as checksums go: `foreshore wal verify --logic` holds it against the blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from wal.checksum import Checksum, crc32c
+from wal.codec import (
+    SUMMARY_AT,
+    TRAILER_BYTES,
+    UNDECODABLE,
+    FormatError,
+    NewerFormat,
+    SegmentHeader,
+    Trailer,
+    big_endian,
+    check_index,
+    decode_index,
+    native,
+)
+from wal.ids import Fragment, TxId
+from wal.index import SegmentIndex
+from wal.records import KINDS
+from wal.scan import Readable
+from wal.summary import FILTER_BYTES, Summary, kind_of_type, may_name
+from wal.tally import Tally
+
+T = TypeVar("T")
+Span: TypeAlias = tuple[int, int]
+"""Neighbouring blocks, by offsets: from the first of one to the end of one."""
+
+_NAMES = frozenset(map(kind_of_type, KINDS))
+
+
+class _Summary(msgspec.Struct, frozen=True, array_like=True):
+    tally: msgspec.Raw
+    firsts: bytes
+    filters: bytes
+    about: msgspec.Raw
+
+
+_told = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_summary = msgspec.msgpack.Decoder(_Summary)
+_tally = msgspec.msgpack.Decoder(Tally)
+_about = msgspec.msgpack.Decoder(dict[int, bytes])
+
+
+def encode_summary(summary: Summary) -> list[object]:
+    """A summary as it stands in a footer."""
+    filters = summary.filters
+    about = {partition: big_endian(blocks) for partition, blocks in summary.about.items()}
+    return [summary.tally, big_endian(filters.firsts), b"".join(filters.all_bits()), about]
+
+
+class Footer:
+    """The footer of one sealed segment. What is asked for is None where it does not tell.
+
+    Raises FormatError where it cannot be read.
+    """
+
+    def __init__(self, file: Readable, header: SegmentHeader, trailer: Trailer, checksum: Checksum = crc32c) -> None:
+        self.header = header
+        self.trailer = trailer
+        self._checksum = checksum
+        self._data = file.read(header.capacity - TRAILER_BYTES - trailer.index_bytes, trailer.index_bytes)
+        self._known: tuple[_Summary | None] | None = None
+
+    def index(self, only: Collection[Fragment] | None = None) -> SegmentIndex:
+        """The index, or the part of it that is about `only` these."""
+        return decode_index(self._data, self.trailer, self._checksum, only)
+
+    def tally(self) -> Tally | None:
+        """What there is in all of it."""
+        told = self._summary()
+        tally = _decoded(_tally, told.tally) if told is not None else None
+        return tally if tally is not None and tally.kinds.keys() <= _NAMES else None
+
+    def speaking_of(self, fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int]]) -> list[Span] | None:
+        """The blocks that speak of these fragments in any way, or came to counters of theirs first."""
+        index = self.index(fragments)
+        ordinals = index.speaking_of(fragments)
+        return None if ordinals is None else self._spans(index, ordinals)
+
+    def naming(self, txs: Iterable[TxId], fragments: Collection[Fragment] = ()) -> list[Span] | None:
+        """The blocks that may name one of these transactions, and those that speak of these fragments."""
+        told, index = self._summary(), self.index(fragments)
+        if told is None:
+            return None
+        ordinals = set(index.speaking_of(fragments) or ())
+        for tx in txs:
+            for group in _groups(told, tx, self.trailer.blocks):
+                ordinals.update(group)
+        return self._spans(index, sorted(ordinals))
+
+    def about(self, partitions: Iterable[int]) -> list[Span] | None:
+        """The blocks in which a transaction ends in one of these partitions, or what concerns all of it happens."""
+        told = self._summary()
+        return self._spans(self.index(()), _blocks(told, partitions)) if told is not None else None
+
+    def _summary(self) -> _Summary | None:
+        if self._known is None:
+            check_index(self._data, self.trailer, self._checksum)
+            told = _decoded(_told, self._data)
+            self._known = (_decoded(_summary, told[SUMMARY_AT]) if len(told) > SUMMARY_AT else None,)
+        return self._known[0]
+
+    def _spans(self, index: SegmentIndex, ordinals: Iterable[int]) -> list[Span]:
+        starts, spans = index.starts, list[Span]()
+        for ordinal in ordinals:
+            if ordinal >= len(starts):
+                raise FormatError(f"the summary speaks of block {ordinal}: the segment has {len(starts)}")
+            start = starts[ordinal]
+            end = starts[ordinal + 1] if ordinal + 1 < len(starts) else self.trailer.end
+            if spans and spans[-1][1] == start:
+                spans[-1] = spans[-1][0], end
+            else:
+                spans.append((start, end))
+        return spans
+
+
+Ask: TypeAlias = Callable[[Footer], list[Span] | None]
+"""Which blocks of a sealed segment are to be read; None: all of them."""
+
+
+def speaking_of(fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int]]) -> Ask:
+    """The blocks that speak of these, or came to counters of theirs first."""
+    return lambda footer: footer.speaking_of(fragments)
+
+
+def _groups(told: _Summary, tx: TxId, blocks: int) -> list[range]:
+    """The blocks of the groups that may name a transaction."""
+    firsts = _numbers(told.firsts)
+    if len(told.filters) != FILTER_BYTES * len(firsts) or firsts != sorted(firsts) or firsts[-1:] >= [blocks]:
+        raise FormatError(f"the summary has {len(told.filters)} bytes of filters for {len(firsts)} groups of blocks")
+    ends = [*firsts[1:], blocks]
+    return [
+        range(first, min(end, blocks))
+        for at, (first, end) in enumerate(zip(firsts, ends, strict=True))
+        if may_name(told.filters[at * FILTER_BYTES : (at + 1) * FILTER_BYTES], tx)
+    ]
+
+
+def _blocks(told: _Summary, partitions: Iterable[int]) -> list[int]:
+    about = _decoded(_about, told.about)
+    return sorted({ordinal for at in partitions for ordinal in _numbers(about.get(at, b""))})
+
+
+def _numbers(data: bytes) -> list[int]:
+    try:
+        return native("I", data).tolist()
+    except UNDECODABLE as error:
+        raise _undecodable(error) from error
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | msgspec.Raw) -> T:
+    try:
+        return decoder.decode(data)
+    except UNDECODABLE as error:
+        raise _undecodable(error) from error
+
+
+def _undecodable(error: Exception) -> NewerFormat:
+    return NewerFormat(f"the checksum is right and the summary in the footer cannot be decoded: {error}")

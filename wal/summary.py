@@ -1,0 +1,222 @@
+"""What a segment says of itself as a whole, so that questions about all of it need none of its blocks, or few.
+
+It is made block by block beside the index, and stands in the footer: how much there is of what (`wal.tally`), which blocks
+may name a transaction, and which concern all of a partition. The second are filters, each of a *group* of neighbouring
+blocks that name `GROUP_NAMES` transactions between them: two of `SLOTS` bits for each, so that of the groups that do not
+have one a twentieth may seem to. They take a byte for each name.
+
+A segment of less than `SUMMARY_FROM_BYTES` has none: it is read in the time that its footer takes. Neither has one of an
+older version: who asks reads the blocks.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from wal.ids import DECISIONS, TxId
+from wal.index import Touched, touched_by
+from wal.records import (
+    EpochStart,
+    Forget,
+    FragmentClear,
+    FragmentReady,
+    History,
+    Origin,
+    Outcome,
+    Preload,
+    Prepare,
+    Record,
+    Results,
+    Undo,
+    Update,
+    Write,
+)
+from wal.tally import Tally
+
+SUMMARY_FROM_BYTES = 256 << 10
+GROUP_NAMES = 2048
+SLOTS = 1 << 14
+FILTER_BYTES = SLOTS // 8
+
+_MASK, _SHIFT = SLOTS - 1, 14
+_NO, _YES = ord("0"), ord("1")
+_WRITING = (Update, Prepare, History)
+_GROWTH_MAX = 32 + 64 + 64 + 24
+"""Of a fragment with the longest name, and what it may bring with it."""
+
+_split: Callable[[bytes | memoryview], list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+
+
+class Noted(NamedTuple):
+    """What index and summary want to know of a block."""
+
+    touched: Touched
+    records: Sequence[Record] = ()
+    body: bytes | memoryview = b""
+
+
+NOTHING = Noted({})
+
+
+def note(records: Sequence[Record], body: bytes | memoryview) -> Noted:
+    """The same, of the records that a block's body has."""
+    return Noted(touched_by(records), records, body)
+
+
+class Filters:
+    """Transactions, by groups of blocks: `firsts` are the ordinals that groups begin with, `bits` their filters."""
+
+    def __init__(self) -> None:
+        self.firsts = array("I")
+        self.bits: list[bytes] = []
+        self.names = GROUP_NAMES  # in the group that is open: so the first block begins one
+        self.open = bytearray()
+
+    def begin(self, ordinal: int) -> None:
+        """A group begins with this block."""
+        if self.open:
+            self.bits.append(packed(self.open))
+        self.firsts.append(ordinal)
+        self.open = bytearray(b"0") * SLOTS
+        self.names = 0
+
+    def all_bits(self) -> list[bytes]:
+        """The filter of each group, the open one's too."""
+        return [*self.bits, packed(self.open)] if self.open else self.bits
+
+
+def packed(slots: bytearray) -> bytes:
+    """Slots as bits, eight to a byte."""
+    return int(slots, 2).to_bytes(FILTER_BYTES, "big")
+
+
+def may_name(bits: bytes, name: TxId) -> bool:
+    """Whether a filter may have this name."""
+    at = crc32(name)
+    return all(bits[slot >> 3] >> (7 - (slot & 7)) & 1 for slot in (at & _MASK, at >> _SHIFT & _MASK))
+
+
+class Summary:
+    """Of the segment that is being written. `bytes_max` is never less than what it takes in a footer.
+
+    `about`: the blocks, by ordinals, with what concerns all of a partition or fragment, or ends a transaction in it.
+    """
+
+    __slots__ = ("about", "bytes_max", "filters", "tally")
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.filters = Filters()
+        self.about: dict[int, array[int]] = {}
+        self.bytes_max = 1024  # all kinds of records, with their figures, among it
+
+    def growth(self, noted: Noted) -> int:
+        """More than `bytes_max` grows by with a block like this."""
+        return FILTER_BYTES + 32 + _GROWTH_MAX * len(noted.touched) + 32 * len(noted.records)
+
+    def add(self, ordinal: int, first_lsn: int, *, time_ms: int, size: int, noted: Noted) -> None:
+        """The next block, which has records."""
+        tally, records = self.tally, noted.records
+        tally.block((first_lsn, first_lsn + len(records) - 1), len(records), time_ms=time_ms, size=size)
+        self._count_kinds(records, noted.body)
+        if self.filters.names >= GROUP_NAMES:
+            self.filters.begin(ordinal)
+            self.bytes_max += FILTER_BYTES + 12
+        known = len(tally.writes)
+        if set(map(type, records)) == {Update}:
+            self._add([write for record in records for write in record.writes])  # type: ignore[union-attr]
+        else:
+            self._add_any(ordinal, records)
+        for name, _ in islice(tally.writes, known, None):
+            self.bytes_max += 64 + len(name.encode())
+
+    def _count_kinds(self, records: Sequence[Record], body: bytes | memoryview) -> None:
+        kinds = set(map(type, records))
+        if len(kinds) == 1:
+            head = 1 if len(records) < 16 else 3 if len(records) < 1 << 16 else 5  # of a MessagePack array
+            self.tally.kind(kind_of_type(kinds.pop()), len(records), len(body) - head)
+            return
+        for record, encoded in zip(records, _split(body), strict=True):
+            self.tally.kind(kind_of_type(type(record)), 1, len(encoded))
+
+    def _add(self, writes: Sequence[Write]) -> None:
+        """Count writes, and note what they name: the innermost loop of who writes a log."""
+        count = self.tally.write
+        known, slots = self.tally.writes, self.filters.open
+        names = [write.tx for write in writes]
+        for at in map(crc32, names):
+            slots[at & _MASK] = slots[at >> _SHIFT & _MASK] = _YES
+        self.filters.names += len(names)
+        for write in writes:
+            namespace, keys = write.namespace, write.keys
+            row = known.get((namespace, write.partition))
+            if row is None or len(keys) != 1 or namespace == DECISIONS or (value := write.values[0]) is None:
+                count(write)
+                if namespace == DECISIONS:
+                    for key in keys:
+                        self._note(key)
+            else:  # nearly every write is one
+                row[0] += 1
+                row[1] += 1
+                row[4] += len(keys[0]) + len(value)
+
+    def _add_any(self, ordinal: int, records: Sequence[Record]) -> None:
+        """The same of a block that has records of other kinds."""
+        about: dict[int, None] = {}
+        for record in records:
+            if isinstance(record, Update | Prepare | History):
+                self._add(record.writes)
+            for tx in _naming(record):
+                self._note(tx)
+            about |= dict.fromkeys(_concerning(record))
+        for partition in about:
+            blocks = self.about.get(partition)
+            if blocks is None:
+                blocks = self.about[partition] = array("I")
+                self.bytes_max += 16
+            blocks.append(ordinal)
+            self.bytes_max += 4
+
+    def _note(self, name: TxId) -> None:
+        filters, at = self.filters, crc32(name)
+        filters.open[at & _MASK] = filters.open[at >> _SHIFT & _MASK] = _YES
+        filters.names += 1
+
+
+def kind_of_type(kind: type[Record]) -> str:
+    """The name of the records of this type."""
+    return str(kind.__struct_config__.tag)
+
+
+def _naming(record: Record) -> Iterator[TxId]:
+    """The transactions that a record names, but for its writes. Keys of decisions are such."""
+    match record:
+        case Prepare(tx) | Outcome(tx) | Origin(tx=tx):
+            yield tx
+        case Results(_, txs):
+            yield from txs
+        case EpochStart(ended=ended):
+            yield from ended
+        case Preload(namespace, keys=keys) | Undo(namespace, keys=keys):
+            yield from keys if namespace == DECISIONS else ()
+        case _:
+            return
+
+
+def _concerning(record: Record) -> Iterator[int]:
+    """The partition that a record is about, if it may concern keys and transactions that it does not name."""
+    match record:
+        case Update():
+            return
+        case Outcome(partition=partition) | EpochStart(partition) | Forget(partition):
+            yield partition
+        case FragmentClear(_, partition) | FragmentReady(_, partition) | Undo(_, partition) | Preload(_, partition):
+            yield partition
+        case _:
+            return

@@ -1,0 +1,92 @@
+"""What some blocks hold, counted: by who wrote them, for a segment's footer, and by who reads them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from wal.ids import Fragment
+from wal.records import Write
+
+TALLIED = ("writes", "updates", "deletes", "closed", "bytes")
+"""What is counted of each fragment: ranges, the counters in them, deletes among these, closed gaps, keys and values."""
+
+K = TypeVar("K")
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Pair = Annotated[list[_Count], msgspec.Meta(min_length=2, max_length=2)]
+_Row = Annotated[list[_Count], msgspec.Meta(min_length=len(TALLIED), max_length=len(TALLIED))]
+
+
+class Tally(msgspec.Struct, array_like=True):
+    """Blocks with records, and what is in them. `kinds`: records of a kind, and their bytes; `writes`: TALLIED."""
+
+    blocks: _Count = 0
+    records: _Count = 0
+    bytes: _Count = 0
+    first_lsn: _Count = 0
+    last_lsn: _Count = 0
+    since_ms: _Count = 0
+    until_ms: _Count = 0
+    kinds: dict[str, _Pair] = {}
+    writes: dict[Fragment, _Row] = {}
+
+    def block(self, lsns: tuple[int, int], records: int, *, time_ms: int, size: int) -> None:
+        """The next block, from the first to the last of these LSNs; so many of its records count."""
+        self._span(*lsns, time_ms, time_ms)
+        self.blocks += 1
+        self.records += records
+        self.bytes += size
+
+    def kind(self, name: str, records: int, size: int) -> None:
+        """So many records of a kind are in it."""
+        known = self.kinds.get(name)
+        if known is None:
+            known = self.kinds[name] = [0, 0]
+        known[0] += records
+        known[1] += size
+
+    def write(self, write: Write) -> None:
+        """One write is in it."""
+        keys, values = write.keys, write.values
+        row = self.writes.get((write.namespace, write.partition))
+        if row is None:
+            row = self.writes[write.namespace, write.partition] = [0, 0, 0, 0, 0]
+        row[0] += 1
+        if len(keys) == 1 == len(values):
+            value = values[0]
+            row[1] += 1
+            if value is None:
+                row[2] += 1
+                row[4] += len(keys[0])
+            else:
+                row[4] += len(keys[0]) + len(value)
+            return
+        row[1] += write.closed or len(keys)
+        row[2] += 0 if write.closed else values.count(None)
+        row[3] += write.closed
+        row[4] += sum(map(len, keys)) + sum(len(value) for value in values if value is not None)
+
+    def join(self, behind: Tally) -> None:
+        """What was counted behind it, too."""
+        if behind.blocks:
+            self._span(behind.first_lsn, behind.last_lsn, behind.since_ms, behind.until_ms)
+        self.blocks += behind.blocks
+        self.records += behind.records
+        self.bytes += behind.bytes
+        for kind, pair in behind.kinds.items():
+            sum_up(self.kinds, kind, pair)
+        for fragment, row in behind.writes.items():
+            sum_up(self.writes, fragment, row)
+
+    def _span(self, first_lsn: int, last_lsn: int, since_ms: int, until_ms: int) -> None:
+        self.first_lsn = self.first_lsn or first_lsn
+        self.last_lsn = last_lsn
+        self.since_ms = min(self.since_ms or since_ms, since_ms)
+        self.until_ms = max(self.until_ms, until_ms)
+
+
+def sum_up(sums: dict[K, list[int]], name: K, more: Sequence[int]) -> None:
+    """Add numbers to those that are known under a name."""
+    sums[name] = [one + other for one, other in zip(sums.get(name, [0] * len(more)), more, strict=True)]
