@@ -156,7 +156,13 @@ class Summary:
         for write in writes:
             namespace, keys = write.namespace, write.keys
             row = known.get((namespace, write.partition))
-            if row is None or len(keys) != 1 or namespace == DECISIONS or (value := write.values[0]) is None:
+            if (
+                row is None
+                or write.closed
+                or len(keys) != 1
+                or namespace == DECISIONS
+                or (value := write.values[0]) is None
+            ):
                 count(write)
                 if namespace == DECISIONS:
                     for key in keys:

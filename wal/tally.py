@@ -54,6 +54,10 @@ class Tally(msgspec.Struct, array_like=True):
         if row is None:
             row = self.writes[write.namespace, write.partition] = [0, 0, 0, 0, 0]
         row[0] += 1
+        if write.closed:
+            row[1] += write.closed
+            row[3] += write.closed
+            return
         if len(keys) == 1 == len(values):
             value = values[0]
             row[1] += 1
@@ -63,9 +67,8 @@ class Tally(msgspec.Struct, array_like=True):
             else:
                 row[4] += len(keys[0]) + len(value)
             return
-        row[1] += write.closed or len(keys)
-        row[2] += 0 if write.closed else values.count(None)
-        row[3] += write.closed
+        row[1] += len(keys)
+        row[2] += values.count(None)
         row[4] += sum(map(len, keys)) + sum(len(value) for value in values if value is not None)
 
     def join(self, behind: Tally) -> None:

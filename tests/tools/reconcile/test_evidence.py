@@ -79,7 +79,7 @@ def test_a_log_of_which_a_write_cannot_be_opened_is_told_and_proves_nothing(stop
     namespace, number = fragment_of(b"k352")
     with read_directory(directories[0]) as state:
         lwm, epoch = state.fragments[namespace, number].counter.lwm, state.partitions[number].epoch
-    keys: list[Any] = [7]
+    keys: list[Any] = ["7"]
     append(directories[0], [r.Update([r.Write(namespace, number, epoch, lwm, keys, [b""])])], now_ms=NOW_MS)
     store = LmdbStore(directories[0] / "store")
     store.write(CheckpointImage(list_segments(directories[0] / "wal")[-1].last_lsn, {}, {}, {}, cleared=[], rows={}))
