@@ -118,9 +118,9 @@ class Footer:
             self._known = (_decoded(_summary, told[SUMMARY_AT]) if len(told) > SUMMARY_AT else None,)
         return self._known[0]
 
-    def _spans(self, index: SegmentIndex, ordinals: Iterable[int]) -> list[Span]:
+    def _spans(self, index: SegmentIndex, wanted: Iterable[int]) -> list[Span]:
         starts, spans = index.starts, list[Span]()
-        for ordinal in ordinals:
+        for ordinal in wanted:
             if ordinal >= len(starts):
                 raise FormatError(f"the summary speaks of block {ordinal}: the segment has {len(starts)}")
             start = starts[ordinal]
