@@ -103,7 +103,8 @@ class GetCall(KeysCall):
     """Values of keys; `values` holds (epoch, counter, value or None) in the order of the keys.
 
     `stale`: from any in-sync copy; they miss nothing that was acknowledged `age_ms` ago (-1: however old they are), and
-    `answered_ms` says how old they are at most, if it is known. `cut`: as they were at this cut.
+    `answered_ms` says how old they are at most, if it is known. What one answer holds was so at one moment: `answers` is
+    how many there were. `cut`: as they were at this cut.
     """
 
     cut = NO_ERA
@@ -118,6 +119,7 @@ class GetCall(KeysCall):
         self.anywhere = stale
         self.age_ms = age_ms
         self.answered_ms = 0
+        self.answers = 0
         self.values: list[tuple[int, int, bytes | None]] = [(0, 0, None)] * len(keys)
 
     def request(self, request_id: int, items: list[Item]) -> Request:
@@ -129,6 +131,7 @@ class GetCall(KeysCall):
         """Note their values; of those that did not fit into the answer, that they are to be asked for again."""
         if not isinstance(reply, Values) or not 0 < len(reply.values) <= len(items):
             raise unexpected(reply)
+        self.answers += 1
         if reply.age_ms:
             unknown = min(reply.age_ms, self.answered_ms) < 0
             self.answered_ms = -1 if unknown else max(reply.age_ms, self.answered_ms)

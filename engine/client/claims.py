@@ -44,7 +44,7 @@ async def scanned(
             some = keys if limit is None else keys[: limit - len(rows)]
             keys = keys[len(some) :]
             touched += some
-            found = await tx.get_many(namespace, some, update=update, nowait=nowait)
+            found = await tx.get_many(namespace, some, update=update, nowait=nowait, in_part=True)
             rows += sorted(found.items(), reverse=reverse)
         if limit is not None and len(rows) >= limit:
             break
@@ -53,6 +53,7 @@ async def scanned(
         low, high = (rows[-1][0], high) if reverse else (low, rows[-1][0] + b"\0")
     if marks:
         tx.saw(namespace, (low, high), marks, touched)
+    await tx.be_sure()
     return rows
 
 

@@ -81,7 +81,8 @@ class CommitCall(Call):
 
 class CheckCall(Call):
     """See that what a transaction saw still stands: its locks, reads and ranges, wherever they are. One that wrote nothing
-    ends with it; of one that is prepared (as `tx`) it asks about the ranges."""
+    ends with it; of one that is prepared (as `tx`) it asks about the ranges; and one that is `going_on` whether what it has
+    read was so at one moment."""
 
     def __init__(
         self,
@@ -92,8 +93,10 @@ class CheckCall(Call):
         *,
         scanned: list[Scanned],
         tx: TxId = b"",
+        going_on: bool = False,
     ) -> None:
         self.owner = owner
+        self.going_on = going_on
         self.locks = locks
         self.reads = reads
         self.absent = absent
@@ -124,6 +127,7 @@ class CheckCall(Call):
             absent=[self.absent[i - first_absent] for i in items if first_absent <= i < first_mark],
             scanned=[structs.replace(self.scanned[at], marks=here) for at, here in marks.items()],
             tx=self.prepared_as,
+            going_on=self.going_on,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:

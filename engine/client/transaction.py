@@ -2,10 +2,10 @@
 
 Writes are kept here until the commit, which sends them all at once. A pessimistic transaction locks each key when it
 first touches it, to read it or to write it, and so reads the same value again; an optimistic one remembers the version of
-each key that it read, and the commit fails with `Conflict` if one of them has changed. Either way transactions are
-serializable over the keys they touch. A SERIALIZABLE one also remembers where the fragments stood when it scanned a range:
-when all that it writes is prepared, or it has read all, nothing may have come into the range since (`engine.data.ranges`
-says why that is enough).
+each key that it read, and is refused with `Conflict`, by its next read or by its commit, if one of them has changed. Either
+way transactions are serializable over the keys they touch. A SERIALIZABLE one also remembers where the fragments stood when
+it scanned a range: when all that it writes is prepared, or it has read all, nothing may have come into the range since
+(`engine.data.ranges` says why that is enough).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 
 from engine import errors
 from engine.client.batches import grown
-from engine.client.calls import GetCall, KeepLocksCall, LockCall, UnlockCall
+from engine.client.calls import Call, GetCall, KeepLocksCall, LockCall, UnlockCall
 from engine.client.ends import CheckCall, CommitCall
 from engine.client.modes import Concurrency, Isolation, check_patience
 from engine.client.ranges import Seen, in_pieces, scanned_of, seen_of
@@ -70,6 +70,7 @@ class Transaction:
         self._shared: dict[NamespaceName, dict[bytes, None]] = {}  # what it has locked to read, and not to write
         self._scanned: list[Scanned] = []  # if it is SERIALIZABLE
         self._bytes = 0  # of what is written
+        self._unsure = False  # what it has read, optimistically, may not have been so at one moment
         self._asked_for: dict[bytes, None] = {}  # keys that may be locked for it somewhere
         self._astray: dict[bytes, None] = {}  # some of these: the call that was to lock them failed, perhaps not everywhere
         self._in_turn = asyncio.Lock()  # tasks that share a transaction touch keys one after the other
@@ -140,15 +141,19 @@ class Transaction:
         update: bool = False,
         nowait: bool = False,
         skip_locked: bool = False,
+        in_part: bool = False,
     ) -> dict[bytes, bytes]:
         """The values of the keys that exist; `skip_locked`: but for those that others have locked, and nobody else gets
-        them now. `update`: they will be written, and so they are protected whatever the isolation is."""
+        them now. `update`: they will be written, and so they are protected whatever the isolation is.
+        `in_part`: nobody sees them before it `be_sure`."""
         wanted = list(dict.fromkeys(keys))
         if nowait or skip_locked:
             check_patience(nowait, skip_locked, self.concurrency, self.name)
         if self.isolation is Isolation.READ_COMMITTED and not (update or nowait or skip_locked):
             return await self._get_committed(namespace, wanted)
         await self._touch(namespace, wanted, shared=not (update or skip_locked), now=nowait, skip=skip_locked)
+        if self._unsure and not in_part:
+            await self.be_sure()
         read, written = self._read.get(namespace, {}), self._written.get(namespace, {})
         found: dict[bytes, bytes] = {}
         others = self._shared.get(namespace, {}) if skip_locked else {}  # others read them, too
@@ -183,6 +188,8 @@ class Transaction:
         """Read a key as one that will be written; `make` says whether it is, with which value, and what is returned.
         What the transaction has written itself has no version yet: it is of the epoch `SKIPPED`."""
         await self._touch(namespace, [key])
+        if self._unsure:
+            await self.be_sure()
         written = self._written.get(namespace, {})
         changed, value, result = make((SKIPPED, 0, written[key]) if key in written else self._read[namespace][key])
         if changed:
@@ -216,6 +223,7 @@ class Transaction:
         touched: list[bytes],
     ) -> None:
         """It has scanned a range, when its fragments stood at `marks`: nothing but what it `touched` may come into it."""
+        self._unsure = self.concurrency is Concurrency.OPTIMISTIC
         self._scanned.append(scanned_of(namespace, between, marks, touched, self._read.get(namespace, {})))
 
     async def _touch(
@@ -258,6 +266,8 @@ class Transaction:
         except errors.Error:
             self._astray |= dict.fromkeys(new)
             raise
+        if self.concurrency is Concurrency.OPTIMISTIC and (call.answers > 1 or self._scanned or any(self._read.values())):
+            self._unsure = self.isolation is not Isolation.READ_COMMITTED
         for key, seen in zip(new, call.values, strict=True):
             if seen[0] == SKIPPED:
                 continue
@@ -267,7 +277,21 @@ class Transaction:
                 reads.pop(key, None)
             read.setdefault(key, seen)  # what it has read before has been locked since
 
-    async def _ask(self, call: GetCall) -> None:
+    async def be_sure(self) -> None:
+        """See that all that it has read so far was so at one moment, if it is optimistic: else nobody is shown it, though
+        the commit would fail. What is as it was when it is looked at now was so when the last of it was read."""
+        async with self._in_turn:
+            if not self._unsure:
+                return
+            self.check_open()
+            _, reads, absent = seen_of(self._read, self._written, optimistic=True)
+            first, *others = in_pieces(self._scanned)
+            await self._ask(CheckCall(self._owner, [], reads, absent, scanned=first, going_on=True))
+            for piece in others:
+                await self._ask(CheckCall(self._owner, [], [], [], scanned=piece, going_on=True))
+            self._unsure = False
+
+    async def _ask(self, call: Call) -> None:
         left = self._ends_at - time.monotonic()
         if left <= 0:
             raise self._too_late()

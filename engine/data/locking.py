@@ -153,7 +153,7 @@ class Locking(Rule):
         """
         core, version, stale = self.core, self.core.fence, ""
         for locks, reads in _pieces(request.locks, request.reads):
-            stale = self.conflict(request.owner, locks, reads)
+            stale = self.conflict(request.owner, locks, reads, going_on=request.going_on)
             if stale:
                 break
             yield CHECKED_AT_ONCE // 2
@@ -171,14 +171,20 @@ class Locking(Rule):
             if core.fence != version:
                 self.on_check(session, request)
                 return
-        yield from self.locks.giving_up(request.owner)
+        if not request.going_on:
+            yield from self.locks.giving_up(request.owner)
         if stale:
             self.desk.refuse(session, request.id, Code.CONFLICT, stale, retryable=True)
         else:
             self.desk.reply(session, Done(request.id))
 
-    def conflict(self, owner: TxId, locks: list[Key], reads: list[_Read], writes: Iterable[Key] = ()) -> str:
-        """Why a transaction's view does not hold any more, or what it may not write of `writes`; or nothing."""
+    def conflict(
+        self, owner: TxId, locks: list[Key], reads: list[_Read], writes: Iterable[Key] = (), *, going_on: bool = False
+    ) -> str:
+        """Why a transaction's view does not hold any more, or what it may not write of `writes`; or nothing.
+
+        `going_on`: of what it has read nothing may be in doubt, but somebody may hold a lock to write it.
+        """
         core = self.core
         assert core.topology is not None
         for holds, keys in ((self.locks.holds, locks), (self.locks.may_write, writes)):
@@ -192,6 +198,8 @@ class Locking(Rule):
             if now != (epoch, counter):
                 return f"{namespace}:{key!r} was changed since it was read: read {epoch}.{counter}, now {now[0]}.{now[1]}"
             other = self.locks.owned((namespace, key))
+            if going_on and not self.locks.in_doubt((namespace, key)):
+                continue
             if other is not None and other != owner:
                 return f"{namespace}:{key!r} is locked by transaction {other.hex()}"
         return ""

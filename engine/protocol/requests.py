@@ -165,6 +165,8 @@ class KeepSessions(msgspec.Struct, frozen=True, array_like=True, tag="keep-sessi
 class Check(msgspec.Struct, frozen=True, array_like=True, tag="check", gc=False):
     """Of a transaction that wrote nothing, or is prepared: are its locks still held, its optimistic reads still current?
 
+    `going_on`: it does not end here, it wants to know whether what it has read so far was so at one moment. Whoever holds a
+    lock on that may leave it as it is.
     `absent`: which of the reads found nothing, at which (epoch, counter) of the fragment; nothing was there since, either.
     `scanned`: ranges in which there is nothing above the marks, but for what is known. `tx`: what it is prepared as. One
     that wrote nothing ends here.
@@ -178,6 +180,7 @@ class Check(msgspec.Struct, frozen=True, array_like=True, tag="check", gc=False)
     absent: list[tuple[Namespace, bytes, int, int]] = []
     scanned: list[Scanned] = []
     tx: TxId = b""
+    going_on: bool = False
 
 
 class GetStatus(msgspec.Struct, frozen=True, array_like=True, tag="get-status", gc=False):

@@ -335,3 +335,85 @@ def test_one_of_many_has_the_room(db: engine.Database, ns: engine.Namespace[byte
     with ThreadPoolExecutor(4) as guests:
         assert sorted(guests.map(book, range(4))) == [False] * 3 + [True]
     assert len(list(ns.scan())) == 1
+
+
+# What an optimistic transaction sees before its end.
+
+
+def _seen_by_get(inside: Any) -> int:
+    return int(inside.get("x", 0)) + int(inside.get("y", 0))
+
+
+def _seen_by_get_many(inside: Any) -> int:
+    inside.get_many(["x"])
+    return sum(map(int, inside.get_many(["x", "y"]).values()))
+
+
+def _seen_by_scan(inside: Any) -> int:
+    return int(inside.get("x", 0)) + int(dict(inside.scan())["y"])
+
+
+def _seen_by_increment(inside: Any) -> int:
+    return int(inside.get("x", 0)) + int(inside.increment("y", 0))
+
+
+@pytest.mark.parametrize("look", [_seen_by_get, _seen_by_get_many, _seen_by_scan, _seen_by_increment])
+@pytest.mark.parametrize("isolation", ["REPEATABLE_READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("first", ["there", "absent"])
+def test_an_optimistic_transaction_sees_no_state_that_never_was(
+    db: engine.Database, fresh: Name, first: str, isolation: Level, look: Callable[[Any], int]
+) -> None:
+    """Of what another one moves from one key to another neither both nor nothing is seen, though its commit would fail."""
+    ns = db.namespace(fresh(), codec=int)
+    ns.put("y", 10)
+    if first == "there":
+        ns.put("x", 10)
+    total = sum(dict(ns.scan()).values())
+    sums: list[int] = []
+
+    def moved(tx: engine.Transaction) -> None:
+        inside = tx.namespace(ns)
+        if not sums:
+            inside.get("x")
+
+            def move(other: engine.Transaction) -> None:
+                theirs = other.namespace(ns)
+                theirs.put("x", theirs.get("x", 0) + 5)
+                theirs.put("y", theirs.get("y", 0) - 5)
+
+            with ThreadPoolExecutor(1) as apart:  # another transaction, and none inside this one
+                apart.submit(db.run, move).result(PATIENCE_SECONDS)
+            sums.append(-1)
+        sums.append(look(inside))
+
+    db.run(moved, concurrency="OPTIMISTIC", isolation=isolation)
+    assert sums == [-1, total]
+
+
+def test_a_range_and_a_key_are_of_one_moment(db: engine.Database, fresh: Name) -> None:
+    ns = db.namespace(fresh(), codec=int)
+    ns.put("count", 0)
+    with db.transaction(concurrency="OPTIMISTIC") as tx:
+        inside = tx.namespace(ns)
+        assert list(inside.scan(prefix="row/")) == []
+
+        def add(other: engine.Transaction) -> None:
+            other.namespace(ns).put("row/1", 1)
+            other.namespace(ns).put("count", 1)
+
+        with ThreadPoolExecutor(1) as apart:
+            apart.submit(db.run, add).result(PATIENCE_SECONDS)
+        for _ in range(2):
+            with pytest.raises(engine.Conflict):
+                inside.get("count")
+        tx.rollback()
+
+
+def test_a_lock_that_changes_nothing_stops_no_optimistic_reader(db: engine.Database, fresh: Name) -> None:
+    ns = db.namespace(fresh(), codec=int)
+    ns.put_many({"x": 1, "y": 2})
+    holder = db.transaction()
+    assert holder.namespace(ns).get_for_update("x") == 1
+    with db.transaction(concurrency="OPTIMISTIC") as tx:
+        assert (tx.namespace(ns).get("x"), tx.namespace(ns).get("y")) == (1, 2)
+        holder.rollback()

@@ -9,7 +9,7 @@ import pytest
 
 from engine.node.inquiry import PIECE
 from engine.node.node import Node
-from engine.protocol.requests import Admin, CommitTx, Failed, Lock, Report, Values
+from engine.protocol.requests import Admin, CommitTx, Failed, Lock, Reply, Report, Request, Values
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, ClientSeen
 from rebalance.ports import WORK_MAX
@@ -24,6 +24,11 @@ def _until_still(node: Node, events: list[Asked | ClientSeen]) -> list[Effects]:
     while node.core.to_self or node.core.resumed or node.untaken:
         effects.append(node.turn(node.core.now + 1, []))
     return effects
+
+
+def ask(node: Node, request: Request, session: int = 1) -> list[Reply]:
+    """What a client is told."""
+    return [reply for one in _until_still(node, [Asked(session, request)]) for _, reply in one.reply]
 
 
 def _ask(node: Node, command: str, **arguments: list[str]) -> dict[str, Any]:

@@ -280,7 +280,7 @@ def lease_of_a_prepared_transaction_runs_out(machine: Machine) -> None:
 def conflicts_not_looked_for(machine: Machine) -> None:
     """A transaction commits although what it read was changed, or its locks were lost."""
     assert machine.node is not None
-    replace(machine.node.locking, "conflict", lambda owner, locks, reads, writes=(): "")
+    replace(machine.node.locking, "conflict", lambda owner, locks, reads, writes=(), going_on=False: "")
 
 
 @TRANSACTIONS.fault("5")
@@ -307,8 +307,11 @@ def locks_survive_a_change_of_primary(machine: Machine) -> None:
     assert machine.node is not None
     participant = machine.node.participant
 
-    def conflict(original: Callable[..., str], owner: TxId, locks: Any, reads: Any, writes: Any = ()) -> str:
-        return original(owner, [key for key in locks if held(key)], reads, [key for key in writes if held(key)])
+    def conflict(
+        original: Callable[..., str], owner: TxId, locks: Any, reads: Any, writes: Any = (), *, going_on: bool = False
+    ) -> str:
+        still = [key for key in locks if held(key)]
+        return original(owner, still, reads, [key for key in writes if held(key)], going_on=going_on)
 
     def held(key: Any) -> bool:
         return bool(participant.locks.owned(key))
