@@ -58,11 +58,14 @@ class Walk:
     """Sums up what one fragment held when the walk began, so many rows at a time, while it goes on changing.
 
     `stored` is the digest of the store below (None: nothing of that is left), `changes` the newest entries of the keys
-    that differ from it, and `held` what the store has of a key.
+    that differ from it, and `held` what the store has of each of some keys.
     """
 
     def __init__(
-        self, stored: int | None, changes: Sequence[tuple[bytes, Entry]], held: Callable[[bytes], Entry | None]
+        self,
+        stored: int | None,
+        changes: Sequence[tuple[bytes, Entry]],
+        held: Callable[[Sequence[bytes]], Sequence[Entry | None]],
     ) -> None:
         self.stored = stored
         self._sum = stored or 0
@@ -73,9 +76,9 @@ class Walk:
     def step(self, rows: int) -> int:
         """Look at up to so many rows; how many it were."""
         changes = self._changes[self._at : self._at + rows]
-        held, found = self._held, self._sum
-        for key, entry in changes:
-            found += row_digest(key, entry) - row_digest(key, held(key))
+        found = self._sum
+        for (key, entry), held in zip(changes, self._held([key for key, _ in changes]), strict=True):
+            found += row_digest(key, entry) - row_digest(key, held)
         self._sum = found & MASK
         self._at += len(changes)
         return len(changes)

@@ -226,10 +226,9 @@ def encode_block(segment: int, header: BlockHeader, body: bytes) -> tuple[bytes,
     """A block of the segment that begins at LSN `segment`, and its crc; `header.crc` is not looked at."""
     assert 0 < header.length == len(body)
     packed = _BLOCK.pack(*header)
-    padding = -len(body) & 7
-    rest = b"".join((packed[8:], body, bytes(padding)))
-    crc = crc32c(rest, crc32c(_SEED.pack(segment, header.length), 0))
-    return b"".join((packed[:4], crc.to_bytes(4, "big"), rest)), crc
+    padding = bytes(-len(body) & 7)
+    crc = crc32c(padding, crc32c(body, crc32c(_SEED.pack(segment, header.length) + packed[8:], 0)))
+    return b"".join((packed[:4], crc.to_bytes(4, "big"), packed[8:], body, padding)), crc
 
 
 def decode_block_header(data: bytes, at: int, room: int) -> BlockHeader:

@@ -320,7 +320,7 @@ class SocketLinks:
             return
         ready, too_large = frames(requests)
         for data in ready:
-            connection.socket.write(data)
+            connection.socket.writelines(data)
         for request in too_large:
             self.session.on_unsendable(request)
 

@@ -22,6 +22,7 @@ from engine.protocol.wire import (
     MAGIC,
     PEER_FRAME_BYTES_MAX,
     PROTOCOL,
+    Framed,
     FrameReader,
     Hello,
     decode_hello,
@@ -241,13 +242,13 @@ class _Link:
                 self.owner.inbox(PeerLost(self.node), 0)
         self._redial()
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: Framed) -> None:
         """Write a frame, or drop it: what matters is sent again."""
         connection = self.connection
         if connection is None or connection.socket is None or connection.socket.is_closing():
             return
         if connection.socket.get_write_buffer_size() < PEER_BACKLOG_BYTES_MAX:
-            connection.socket.write(data)
+            connection.socket.writelines(data)
 
     def close(self) -> None:
         """Do not want it any more."""
@@ -377,7 +378,7 @@ class Transport:
                 continue
             ready, too_large = frames(answers)
             for data in ready:
-                connection.socket.write(data)
+                connection.socket.writelines(data)
             for refused in too_large:
                 reason = f"the answer has more than {FRAME_BYTES_MAX} bytes: ask for less at once"
                 connection.socket.write(frame([Failed(refused.id, Code.USAGE, reason)]))

@@ -9,12 +9,13 @@ import msgspec
 from engine.cluster.orders import Cost
 from engine.node.inquiry import Inquiry
 from engine.node.machines import Machines
+from engine.node.map_counts import MapCounts
 from engine.protocol.requests import Admin, Code, Report
 from engine.turn.events import SessionId
 from engine.turn.turns import TURN_MS_MAX
 from rebalance.ports import MS
 from rebalance.salvage import as_object
-from rebalance.table import Standing, Topology, stamp
+from rebalance.table import Topology
 from wal.ids import Fragment, fragment_name
 
 DIGITS_MAX = 5
@@ -28,6 +29,7 @@ class Administration:
     def __init__(self, node: Machines) -> None:
         self.node = node
         self._inquiry = Inquiry(node)
+        self._counts: MapCounts | None = None
 
     def on_admin(self, session: SessionId, request: Admin) -> None:
         """Do a command, or say why not."""
@@ -143,9 +145,12 @@ class Administration:
         """What the map says, and how its members are."""
         node, core = self.node, self.node.core
         lags = node.replication.lags_ms()
+        if self._counts is None or self._counts.topology is not topology:
+            self._counts = MapCounts(topology)
+        counts = self._counts
         return {
             "cluster": topology.cluster,
-            "stamp": f"{stamp(topology):016x}",
+            "stamp": f"{counts.stamp:016x}",
             "map": f"{core.map_hash:016x}",
             "partition_count": topology.partitions,
             "backups": topology.backups,
@@ -160,19 +165,15 @@ class Administration:
                     "sync_ms": node.membership.pace.sync_ms.get(m.node, 0),
                     "lag_ms": lags.get(m.node, 0),
                     "aside": max(0, topology.aside.get(m.node, 0)),
-                    "primary": sum(p.primary == m.node for p in topology.placements),
-                    "owning": sum(p.standing_of(m.node) is Standing.OWNING for p in topology.placements),
-                    "moving": sum(p.standing_of(m.node) is Standing.MOVING for p in topology.placements),
+                    **counts.of(m.node),
                 }
                 for m in topology.members
             ],
             "baseline": list(topology.baseline),
             "copies": min(topology.backups + 1, len(topology.baseline)),
             "interventions": [as_object(i) for i in topology.interventions],
-            "under_replicated": sum(
-                len(p.in_sync) < min(topology.backups + 1, len(topology.baseline)) or p.lost for p in topology.placements
-            ),
-            "lost": [n for n, p in enumerate(topology.placements) if p.lost],
+            "under_replicated": counts.under_replicated,
+            "lost": counts.lost,
         }
 
     def counters(self, namespaces: list[str]) -> dict[str, Any]:

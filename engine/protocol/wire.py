@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -70,18 +70,29 @@ class FrameTooLarge(ProtocolError):
     """What was to be said does not fit in a frame; nothing was sent."""
 
 
-def frame(payload: object, limit: int = FRAME_BYTES_MAX) -> bytes:
+LARGE_BYTES = 64 << 10
+Framed: TypeAlias = tuple[bytes, ...]
+"""A frame, in pieces to be written one after the other: to join a header and a large payload is to copy that."""
+
+
+def framed(payload: object, limit: int = FRAME_BYTES_MAX) -> Framed:
     """A frame around a Hello or a list of messages. Raises FrameTooLarge if it would not be taken."""
     data = _encoder.encode(payload)
     if len(data) > limit:
         raise FrameTooLarge(f"{len(data)} bytes were to be sent at once: expected at most {limit}")
-    return _pack_header(len(data), crc32c(data)) + data
+    header = _pack_header(len(data), crc32c(data))
+    return (header, data) if len(data) >= LARGE_BYTES else (header + data,)
 
 
-def frames(said: Sequence[T], limit: int = FRAME_BYTES_MAX) -> tuple[list[bytes], list[T]]:
+def frame(payload: object, limit: int = FRAME_BYTES_MAX) -> bytes:
+    """The same, joined."""
+    return b"".join(framed(payload, limit))
+
+
+def frames(said: Sequence[T], limit: int = FRAME_BYTES_MAX) -> tuple[list[Framed], list[T]]:
     """The messages in one frame, or in several if they are too large together; and those that are too large alone."""
     try:
-        return ([frame(said, limit)] if said else []), []
+        return ([framed(said, limit)] if said else []), []
     except FrameTooLarge:
         if len(said) == 1:
             return [], list(said)
@@ -95,28 +106,45 @@ class FrameReader:
 
     def __init__(self) -> None:
         self.limit = HELLO_BYTES_MAX
-        self._buffer = bytearray()
+        self._begun = b""  # less than a header
+        self._parts: list[bytes] = []  # of a payload, of which so many bytes are to come, and its checksum
+        self._missing = 0
+        self._crc = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The payloads that are complete now. Raises ProtocolError for a frame that is too long or damaged."""
-        buffer = self._buffer
-        buffer += data
-        at = 0
-        try:
-            while len(buffer) - at >= _HEADER.size:
-                length, crc = _HEADER.unpack_from(buffer, at)
-                if length > self.limit:
-                    raise ProtocolError(f"a frame claims {length} bytes: expected at most {self.limit}")
-                end = at + _HEADER.size + length
-                if len(buffer) < end:
-                    return
-                payload = bytes(buffer[at + _HEADER.size : end])
-                if crc32c(payload) != crc:
-                    raise ProtocolError(f"a frame of {length} bytes does not match its checksum")
-                at = end
-                yield payload
-        finally:
-            del buffer[:at]
+        """The payloads that are complete now. Raises ProtocolError for a frame that is too long or damaged.
+
+        What comes in many parts is put together once, when all of it is there.
+        """
+        at, missing = 0, self._missing
+        if missing:
+            if len(data) < missing:
+                self._parts.append(data)
+                self._missing -= len(data)
+                return
+            payload = b"".join((*self._parts, data[:missing]))
+            self._parts, self._missing, at = [], 0, missing
+            yield _checked(payload, self._crc)
+        elif self._begun:
+            data, self._begun = self._begun + data, b""
+        while len(data) - at >= _HEADER.size:
+            length, crc = _HEADER.unpack_from(data, at)
+            if length > self.limit:
+                raise ProtocolError(f"a frame claims {length} bytes: expected at most {self.limit}")
+            at += _HEADER.size
+            payload = data[at : at + length]
+            if len(payload) < length:
+                self._parts, self._missing, self._crc = [payload], length - len(payload), crc
+                return
+            at += length
+            yield _checked(payload, crc)
+        self._begun = data[at:]
+
+
+def _checked(payload: bytes, crc: int) -> bytes:
+    if crc32c(payload) != crc:
+        raise ProtocolError(f"a frame of {len(payload)} bytes does not match its checksum")
+    return payload
 
 
 def decode_hello(payload: bytes) -> Hello:

@@ -13,7 +13,7 @@ values that no longer change. So the store lags behind the log by as much as one
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, Protocol, TypeAlias
@@ -316,11 +316,11 @@ class LayeredStore:
             changes = self._frozen.rows.get(fragment, {}) | changes
             alone = fragment in self._frozen.cleared
         if alone:
-            return Walk(None, list(changes.items()), _nothing)
+            return Walk(None, list(changes.items()), _none_of)
         stored = self.base.contents(fragment)
         if not stored and not self.base.scan(fragment, b"", 1):
-            return Walk(0, list(changes.items()), _nothing)
-        return Walk(stored, list(changes.items()), partial(self.base.get, fragment)) if stored is not None else None
+            return Walk(0, list(changes.items()), _none_of)
+        return Walk(stored, list(changes.items()), _Held(self.base, fragment)) if stored is not None else None
 
     def walked(self, fragment: Fragment, walk: Walk) -> int | None:
         """The digest that a walk came to; None if a checkpoint has changed the store below meanwhile."""
@@ -346,6 +346,36 @@ class LayeredStore:
 
 def _nothing(_: bytes) -> Entry | None:
     return None
+
+
+def _none_of(keys: Sequence[bytes]) -> list[Entry | None]:
+    return [None] * len(keys)
+
+
+class _Held:
+    """What a base has of many keys of a fragment.
+
+    Where they lie close together one scan tells of all of them, and which are not there: to be sure of that of a single
+    key takes a look at its neighbours, and several times as long. Where a scan was of little use, none is tried again.
+    """
+
+    def __init__(self, base: BaseStore, fragment: Fragment) -> None:
+        self._base = base
+        self._fragment = fragment
+        self._close_together = True
+
+    def __call__(self, keys: Sequence[bytes]) -> list[Entry | None]:
+        """What each of them has."""
+        if not keys:
+            return []
+        if not self._close_together:
+            return [self._base.get(self._fragment, key) for key in keys]
+        rows = self._base.scan(self._fragment, min(keys), len(keys))
+        told = dict(rows)
+        last = rows[-1][0] if len(rows) == len(keys) else max(keys)
+        passed = sum(key <= last for key in keys)
+        self._close_together = 2 * passed >= len(keys)
+        return [told.get(key) if key <= last else self._base.get(self._fragment, key) for key in keys]
 
 
 def _either(first: Mapping[bytes, Entry], then: Callable[[bytes], Entry | None], key: bytes) -> Entry | None:

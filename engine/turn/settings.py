@@ -67,7 +67,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     checkpoint_bytes: Annotated[int, _is("changes in memory that make one due", _KIB, 64 * _GIB)] = 48 << 20
     max_parallel_migrations: Annotated[int, _is("large partitions supplied in full at a time", 1, 16384)] = 10
     supply_batch_bytes: Annotated[int, _is("size of a batch of a transfer", _KIB, 64 * _MIB)] = 512 << 10
-    supply_credit: Annotated[int, _is("batches of a transfer that may be under way", 1, 1_000)] = 4
+    supply_credit: Annotated[int, _is("batches of a transfer that may be under way", 1, 1_000)] = 16
     backlog_bytes_max: Annotated[int, _is("live writes kept for a copy that is loading", _KIB, 64 * _GIB)] = 64 << 20
     prefer_history: Annotated[bool, _is("give a node that returns what it missed, not fewer rows")] = False
     namespaces_max: Annotated[int, _is("how many namespaces there may be", 1, 65_536)] = 256

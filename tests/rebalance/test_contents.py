@@ -131,3 +131,22 @@ def write(replica: Replica, image: CheckpointImage) -> None:
     """The checkpoint is written, and is over."""
     replica.store.base.write(image)
     replica.store.thaw()
+
+
+@given(st.sets(st.integers(0, 400), max_size=120), st.sets(st.integers(0, 400), max_size=120), st.integers(1, 60))
+@settings(max_examples=60)
+def test_close_together_or_far_apart_the_store_below_is_taken_into_account(
+    stored: set[int], changed: set[int], at_once: int
+) -> None:
+    base = MemoryStore()
+    rows = {b"%04d" % key: Entry(1, key + 1, b"old") for key in sorted(stored)}
+    base.write(CheckpointImage(1, {}, {NAME: b"state"}, {}, [], {NAME: rows}))
+    store = LayeredStore(base)
+    for key in sorted(changed, key=lambda key: key * 7 % 401):  # in no order of theirs
+        store.put(NAME, b"%04d" % key, Entry(2, key + 1, b"new"))
+        rows[b"%04d" % key] = Entry(2, key + 1, b"new")
+    walk = store.walk(NAME)
+    assert walk is not None
+    while not walk.done:
+        walk.step(at_once)
+    assert walk.digest == sum(row_digest(*row) for row in rows.items()) % (1 << 64)
