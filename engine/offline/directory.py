@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterator
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,7 +33,7 @@ from engine.offline.share import LogSince, Overtaken, Share, Window
 from engine.state.identity import Identity, read_identity
 from engine.state.recover import recover
 from engine.state.replica import Replica
-from engine.state.store import GONE, Entry, LayeredStore, Row
+from engine.state.store import GONE, Entry, Held, LayeredStore, Row, none_of
 from engine.state.store_errors import StoreDamaged, StoreError
 from engine.state.store_file import structure_problems
 from engine.state.store_lmdb import LmdbStore
@@ -174,8 +173,7 @@ class State:
             stored = None if fragment in self._cleared else self._store.contents(fragment)
             if stored is None and fragment not in self._cleared:
                 return None
-            held: Callable[[bytes], Entry | None] = _nothing if stored is None else partial(self._store.get, fragment)
-            walk = Walk(stored, list(changes.items()), held)
+            walk = Walk(stored, list(changes.items()), none_of if stored is None else Held(self._store, fragment))
             walk.step(len(changes))
         except StoreDamaged:
             return None
@@ -321,10 +319,6 @@ def _check_not_behind(path: Path, since: LogSince) -> None:
 
 
 # Values out of the fold.
-
-
-def _nothing(_key: bytes) -> None:
-    """What an emptied fragment holds of any key."""
 
 
 def view_of(state: FragmentState, touched_ms: int) -> FragmentView:

@@ -316,11 +316,11 @@ class LayeredStore:
             changes = self._frozen.rows.get(fragment, {}) | changes
             alone = fragment in self._frozen.cleared
         if alone:
-            return Walk(None, list(changes.items()), _none_of)
+            return Walk(None, list(changes.items()), none_of)
         stored = self.base.contents(fragment)
         if not stored and not self.base.scan(fragment, b"", 1):
-            return Walk(0, list(changes.items()), _none_of)
-        return Walk(stored, list(changes.items()), _Held(self.base, fragment)) if stored is not None else None
+            return Walk(0, list(changes.items()), none_of)
+        return Walk(stored, list(changes.items()), Held(self.base, fragment)) if stored is not None else None
 
     def walked(self, fragment: Fragment, walk: Walk) -> int | None:
         """The digest that a walk came to; None if a checkpoint has changed the store below meanwhile."""
@@ -348,11 +348,12 @@ def _nothing(_: bytes) -> Entry | None:
     return None
 
 
-def _none_of(keys: Sequence[bytes]) -> list[Entry | None]:
+def none_of(keys: Sequence[bytes]) -> list[Entry | None]:
+    """What no store at all has of many keys."""
     return [None] * len(keys)
 
 
-class _Held:
+class Held:
     """What a base has of many keys of a fragment.
 
     Where they lie close together one scan tells of all of them, and which are not there: to be sure of that of a single
