@@ -13,6 +13,7 @@ Both sides are told of in the same words, those of the demand (`rebalance.tellin
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -61,6 +62,30 @@ def divergence(mine: list[tuple[int, int]], my_end: int, theirs: list[tuple[int,
     return min(my_last, their_last)
 
 
+def _known_epochs(joiner: Have, supplier: Have) -> list[tuple[int, int]]:
+    """The joiner's epoch table, and with it the epochs of what it applied beyond a gap, if the supplier has the same there.
+
+    Its own table tells only of what its low watermark has passed: a copy that has passed nothing has no table, whatever it
+    applied. An update is known by its epoch and its counter, because an epoch has one primary, which hands out each counter
+    once. Nothing is added where the tables differ, or the joiner passed what the supplier has of a later epoch.
+    """
+    table, theirs = joiner.epochs, supplier.epochs
+    known = len(table)
+    if not joiner.beyond or table != theirs[:known] or (known < len(theirs) and theirs[known][1] <= joiner.lwm):
+        return table
+    for start, delta, epoch in joiner.beyond:
+        if not epoch == _epoch_at(theirs, start + 1) == _epoch_at(theirs, start + delta):
+            return table
+    newest = joiner.beyond[-1][2]
+    return [entry for entry in theirs if entry[0] <= newest]
+
+
+def _epoch_at(table: list[tuple[int, int]], counter: int) -> int:
+    """The epoch in which a counter was issued, by an epoch table; 0 if it tells of none."""
+    at = bisect_right(table, counter, key=lambda entry: entry[1])
+    return table[at - 1][0] if at else 0
+
+
 def choose(joiner: Have, supplier: Have, reach: int, rows: Callable[[int], int] | None) -> Choice:
     """How `joiner` catches up with `supplier`, decided here and nowhere else.
 
@@ -72,7 +97,7 @@ def choose(joiner: Have, supplier: Have, reach: int, rows: Callable[[int], int] 
         reach = supplier.highest + 1
     if joiner.loading:
         return Choice(Kind.FULL, "the copy was emptied and not filled again")
-    common = divergence(joiner.epochs, joiner.highest, supplier.epochs, supplier.highest)
+    common = divergence(_known_epochs(joiner, supplier), joiner.highest, supplier.epochs, supplier.highest)
     cut = common if joiner.highest > common else -1
     lwm, ranges = joiner.lwm, joiner.ranges
     if cut >= 0:

@@ -93,7 +93,8 @@ class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a copy has of one fragment: a MOVING one says it, for its supplier to compare it with its own.
 
     `stable`: how far down it can undo. `loading`: nothing that can be built on. `no_history`: that was tried in vain.
-    `suspects` are keys to be sent as they are.
+    `suspects` are keys to be sent as they are. `beyond` is of which epoch it is what was applied beyond a gap, as (start,
+    delta, epoch): the table tells only of what the low watermark has passed.
     """
 
     namespace: Namespace
@@ -107,6 +108,7 @@ class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
     loading: bool = False
     no_history: bool = False
     suspects: list[bytes] = []
+    beyond: list[tuple[int, int, int]] = []
 
     @property
     def name(self) -> Fragment:

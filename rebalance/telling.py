@@ -52,7 +52,20 @@ def have_of(fragment: FragmentState, digests: list[tuple[int, int]], *, no_histo
         loading=fragment.loading,
         no_history=no_history,
         suspects=[] if fragment.loading else list(fragment.suspects),
+        beyond=_beyond(fragment) if fragment.beyond else [],
     )
+
+
+def _beyond(fragment: FragmentState) -> list[tuple[int, int, int]]:
+    """What was applied beyond a gap, in order, as (start, delta, epoch); what adjoins and is of one epoch is one."""
+    found: list[tuple[int, int, int]] = []
+    for start in sorted(fragment.beyond):
+        write = fragment.beyond[start]
+        if found and (sum(found[-1][:2]), found[-1][2]) == (start, write.epoch):
+            found[-1] = (found[-1][0], found[-1][1] + write.delta, write.epoch)
+        else:
+            found.append((start, write.delta, write.epoch))
+    return found
 
 
 def no_contents(namespace: str) -> Contents:

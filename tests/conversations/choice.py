@@ -7,7 +7,8 @@ choose [prefer-history]
 ```
 
 What a side does not mention is nothing: no counters, no epochs, a log that reaches back to the beginning. `highest` is
-`lwm` unless it is said. Epoch tables are `epoch:first counter`, digests `counter:digest`.
+`lwm` unless it is said. Epoch tables are `epoch:first counter`, digests `counter:digest`, what lies beyond a gap is
+`start:delta:epoch`.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def _have(side: Command) -> Have:
         digests=pairs(side.option("digests") or "", 16),
         stable=int(side.option("stable") or 0),
         loading=side.flag("loading"),
+        beyond=[(start, delta, epoch) for start, delta, epoch in triples(side.option("beyond") or "")],
     )
     side.done()
     return have
@@ -71,6 +73,11 @@ def _have(side: Command) -> Have:
 def pairs(text: str, base: int = 10) -> list[tuple[int, int]]:
     """`1:1,2:15` as pairs."""
     return [(int(a), int(b, base)) for a, b in (pair.split(":") for pair in text.split(",") if pair)]
+
+
+def triples(text: str) -> list[tuple[int, ...]]:
+    """`3:2:1,7:1:2` as triples."""
+    return [tuple(map(int, triple.split(":"))) for triple in text.split(",") if triple]
 
 
 def ranges(text: str) -> list[tuple[int, int]]:
