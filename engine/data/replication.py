@@ -31,6 +31,12 @@ from wal.probe import probe
 PATIENCE_MAX = 16
 """A batch is sent again after `retransmit_ms`, then after twice that, and so on, up to so many times as much: sending
 large batches again while they are in transit would leave no room for anything else."""
+SOON = 4
+"""What was lost, as far as can be told, is sent again after this fraction of `retransmit_ms`: a member that leaves one batch
+unanswered for `suspicion_ms` is set aside, and one whose answers are lost now and then must not be taken for it."""
+FEW = 8
+SMALL_BYTES = 64 << 10
+"""Where so few batches are under way, a small one that is not answered is as good as lost."""
 
 
 class Batch:
@@ -46,6 +52,7 @@ class Batch:
         "partitions",
         "patience",
         "records",
+        "said",
         "sequence",
         "since",
         "waiting",
@@ -62,6 +69,7 @@ class Batch:
         self.counts = False
         self.due = 0  # when it is sent again
         self.patience = 0  # from one sending to the next
+        self.said = 0  # the newest batch there was when it was sent last
         self.bytes = 0
         self.since = 0  # when it was first sent, in the time for which this node was attentive
 
@@ -91,6 +99,7 @@ class Replication(Rule):
         self._sequence = core.run << 40  # answers to an earlier life of this node mean nothing
         self._backlog: dict[NodeId, int] = {}
         self._lagging: dict[NodeId, dict[int, dict[int, Batch]]] = {}  # MOVING copy -> partition -> not answered by it
+        self._answered: dict[NodeId, int] = {}  # the newest batch that each copy has answered
         self._acks: dict[NodeId, list[int]] = {}
         self._taken_of: dict[NodeId, dict[int, None]] = {}  # primary -> batches of this version that are not over there
         self._over: dict[NodeId, int] = {}  # primary -> all batches below are
@@ -138,6 +147,7 @@ class Replication(Rule):
 
     def _say(self, targets: tuple[NodeId, ...], batch: Batch) -> None:
         core, oldest = self.core, next(iter(self._batches))
+        batch.said = self._sequence
         core.send_early(targets, Replicate(core.fence, batch.sequence, batch.records, oldest, core.era))
 
     def _note_lagging(self, batch: Batch) -> None:
@@ -180,6 +190,7 @@ class Replication(Rule):
         """A copy has batches on its disk; an answer given in an older version is as true as it was."""
         if message.version == self.core.fence:
             self.claims.note_listed(sender, message.durable_lsn)
+        self._answered[sender] = max((self._answered.get(sender, 0), *message.sequences))
         for sequence in message.sequences:
             batch = self._batches.get(sequence)
             if batch is None:
@@ -360,18 +371,30 @@ class Replication(Rule):
     def tick(self) -> None:
         """Send again what was not answered."""
         core = self.core
-        longest = PATIENCE_MAX * core.settings.retransmit_ms * MS
+        soon, longest = core.settings.retransmit_ms * MS // SOON, PATIENCE_MAX * core.settings.retransmit_ms * MS
         self.alarm.off()
         for batch in self._batches.values():
             patience = batch.patience
             if core.now >= batch.due and core.work < WORK_MAX:
                 core.work += len(batch.records)
-                targets = (*batch.waiting, *batch.lagging)
-                self._say(targets, batch)
-                patience = min(2 * patience, longest)
+                patience = soon if self._is_lost(batch) else min(2 * patience, longest)
+                self._say((*batch.waiting, *batch.lagging), batch)
                 batch.due = core.now + patience
                 batch.patience = patience
             self.alarm.by(batch.due)
+
+    def _is_lost(self, batch: Batch) -> bool:
+        """Whether a batch, or its answer, was lost, and not only late, as far as can be told.
+
+        It was if a copy that is waited for answered what was sent after it; and perhaps, until that copy is late, if there
+        is little that it has to answer.
+        """
+        if any(self._answered.get(node, 0) > batch.said for node in batch.waiting):
+            probe("replication.answered_what_came_later")
+            return True
+        core = self.core
+        young = core.attentive < batch.since + core.settings.suspicion_ms * MS
+        return bool(batch.waiting) and young and len(self._batches) <= FEW and size_of(batch.records) <= SMALL_BYTES
 
     def on(self, sender: NodeId, message: ToReplication) -> None:
         """Everything that is said about replication."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from engine.cluster.claims import Claims
-from engine.data.replication import PATIENCE_MAX, Replication
+from engine.data.replication import FEW, PATIENCE_MAX, SMALL_BYTES, SOON, Replication
 from engine.data.sizes import BATCH_BYTES_MAX
 from engine.messages import Message, Replicate, Replicated
 from engine.state.replica import Replica
@@ -94,12 +94,40 @@ class Primary:
 
 def test_a_batch_without_an_answer_is_sent_again_after_pauses_that_double() -> None:
     primary = Primary()
-    primary.ship(Noted(0))
+    primary.ship(Noted(0, size=SMALL_BYTES))
     primary.sent()
     assert primary.sendings(4_000) == [100, 300, 700, 1_500, 3_100]
     longest = PATIENCE_MAX * RETRANSMIT_MS
     late = primary.sendings(20 * longest)
     assert {after - before for before, after in pairwise(late)} == {longest}
+
+
+def test_a_small_batch_among_few_is_sent_again_soon() -> None:
+    primary = Primary()
+    primary.ship(Noted(0))
+    primary.sent()
+    times = primary.sendings(1_000)
+    assert times[0] == RETRANSMIT_MS
+    assert {after - before for before, after in pairwise(times)} == {10 * -(-RETRANSMIT_MS // SOON // 10)}
+
+
+def _sent_thrice(answers: NodeId) -> int:
+    """How many of many batches are sent for the third time soon after the second, if `answers` has a later one."""
+    primary = Primary()
+    for start in range(3 * FEW):
+        primary.ship(Noted(start))
+    primary.sent()
+    assert set(primary.sendings(150)) == {100}
+    primary.ship(Noted(3 * FEW))
+    ((_, later),) = primary.sent()
+    primary.answer(answers, later)
+    primary.sendings(150)
+    return len(primary.sendings(RETRANSMIT_MS))
+
+
+def test_a_batch_among_many_is_sent_again_soon_when_a_copy_that_is_waited_for_answers_a_later_one() -> None:
+    assert _sent_thrice("n2") >= 3 * FEW
+    assert _sent_thrice("n3") == 0, "n3 is MOVING: what it answers says nothing of n2"
 
 
 def test_a_batch_that_both_copies_answered_is_not_sent_again() -> None:

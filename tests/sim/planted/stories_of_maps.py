@@ -7,16 +7,18 @@ from collections.abc import Callable
 import msgspec
 
 from engine.client.calls import Call, GetCall, LockCall, PutCall, SwapCall
+from engine.messages import Replicate
 from tests.sim.draws import Draws
 from tests.sim.explore.search import Walk
 from tests.sim.explore.worlds import WORLDS
 from tests.sim.machine import all_of
-from tests.sim.network import MS
+from tests.sim.network import MS, Rule
 from tests.sim.oracles import watch
 from tests.sim.planted import deeds
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND, Plant, World
+from wal import records as r
 
 MAPS = Stories()
 story = MAPS.story
@@ -180,6 +182,27 @@ def a_copy_that_beats_and_does_not_answer(plant: Plant | None) -> None:
         stage.must(told(put), "a write waits for a copy that does not answer no longer than an exchange takes")
         stage.end(lost)
         stage.wait(15_000)
+        stage.curtain()
+
+
+@story
+def a_copy_misses_a_batch_three_times(plant: Plant | None) -> None:
+    """One write is lost on its way to n2, and twice more, and nothing else ever is: n2 is not set aside for that."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"1")
+
+        def is_a_write(sender: str, receiver: str, said: object) -> bool:
+            to_n2 = (sender, receiver) == ("n1", "n2") and isinstance(said, Replicate)
+            return to_n2 and any(isinstance(record, r.Update) for record in said.records)
+
+        lost = Rule("replicate", is_a_write, drop=True, left=3)
+        stage.world.network.rules.append(lost)
+        put = stage.begin_put(key(0), b"2")
+        stage.wait(2_500)
+        stage.must(lost.caught == 3 and told(put), "what was lost three times comes the fourth time")
+        newest = stage.world.newest()
+        assert newest is not None
+        stage.must("n2" in newest.placements[0].in_sync, "n2 answers all that it gets, and is in sync")
         stage.curtain()
 
 

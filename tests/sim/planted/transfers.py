@@ -132,6 +132,13 @@ def settled_is_said_as_often_as_ever(machine: Machine) -> None:
     around(machine.node.demander.settling, "_say_settled", say)
 
 
+@TRANSFERS.fault("10")
+def what_is_lost_is_said_again_late(machine: Machine) -> None:
+    """A batch that was lost is sent again later and later, as if its copy had too much to do."""
+    assert machine.node is not None
+    replace(machine.node.replication, "_is_lost", lambda batch: False)
+
+
 @TRANSFERS.fault("4, 7")
 def checkpoint_without_suspects(machine: Machine) -> None:
     """A checkpoint does not store which rows may be wrong since an undo."""
