@@ -68,8 +68,8 @@ def light_step(
 
 
 def moving_in(topology: Topology) -> int:
-    """How many copies are not in sync, on nodes that are here."""
-    here = {m.node for m in topology.members}
+    """How many copies are not in sync, on nodes that are here, and not set aside."""
+    here = {m.node for m in topology.members if topology.aside.get(m.node, 0) <= 0}
     return sum(len(here.intersection(p.owners).difference(p.in_sync)) for p in topology.placements if not p.lost)
 
 

@@ -37,7 +37,7 @@ from wal.probe import probe
 TOGETHER_MS = 1_000
 """Copies that come one after another wait so long for each other; all that waits for them has waited before."""
 FOLLOWED_MS = 2_000
-"""A copy that counts is followed by another within this time, or by none for a while."""
+"""A copy that counts is followed by another within this time, or by none for a while; the first may take longer."""
 HANDOVER_WAITS_MS = 30_000
 """So long a primary stays where it is because copies still come."""
 
@@ -123,8 +123,9 @@ class Steps(Rule):
     @property
     def coming(self) -> bool:
         """Whether copies come to count one after another: what stops everybody, and can wait, waits for all of them."""
-        now, switched = self.core.now, self._switched_at
-        if now >= min(max(self._stepped_at, switched) + FOLLOWED_MS * MS, switched + HANDOVER_WAITS_MS * MS):
+        now, switched, stepped = self.core.now, self._switched_at, self._stepped_at
+        last = switched + HANDOVER_WAITS_MS * MS
+        if now >= (min(stepped + FOLLOWED_MS * MS, last) if stepped > switched else last):
             return False
         return not self.caught_up and self.moving > 0
 
