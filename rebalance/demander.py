@@ -12,10 +12,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import assert_never, get_args
 
-import msgspec
-
 from rebalance.choice import Kind
+from rebalance.demanding import Progress, Session
 from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Transfer
+from rebalance.moves import order_of_work
 from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
 from rebalance.rule import NEVER, NewMap, Rule
@@ -29,45 +29,11 @@ from wal.probe import probe
 DIFFERS_MAX = 3
 """A fragment that still differs after so many full transfers is taken less and less often."""
 LONGEST_PAUSE_MS = 60_000
-
-
-class Progress(msgspec.Struct):
-    """What one node's rebalancing has moved; for status, the demo and the scenarios."""
-
-    kinds: dict[Fragment, str] = {}
-    reasons: dict[Fragment, str] = {}
-    expected: dict[Fragment, int] = {}
-    updates: dict[str, int] = {}
-    rows: dict[str, int] = {}
-
-
 PART_HAVES = 500
 """What one part of a demand says of fragments, about, and of partitions."""
 AGAIN_PARTS = 4
 """Parts of a demand that are said again at a time, when nobody answers."""
 END_WORK = 500
-
-
-class _Session:
-    """One demand and what was supplied for it."""
-
-    def __init__(self, number: int, supplier: NodeId, parts: list[list[int]], now: int) -> None:
-        self.number = number
-        self.supplier = supplier
-        self.parts = parts
-        self.said = 0  # how many of the parts
-        self.partitions = {n: None for part in parts for n in part}
-        self.awaited: dict[int, None] = {}  # demanded, and nothing of them was supplied yet
-        self.transfers: dict[Fragment, Transfer] = {}
-        self.in_full = False  # something is taken in full
-        self.later: dict[int, None] = {}  # partitions that the supplier will serve in another session
-        self.doubts: dict[int, list[TxId]] = {}  # prepared here without a write, when the demand was made
-        self.batch = 0  # the last batch that was taken
-        self.ahead: dict[int, Supply] = {}  # batches that came and were not taken yet
-        self.taking = False
-        self.ending: list[int] | None = None  # everything was supplied: partitions still to be looked at
-        self.heard_at = now
-        self.asked_at = now
 
 
 class Demander(Rule):
@@ -82,7 +48,7 @@ class Demander(Rule):
         self._queue: dict[NodeId, dict[int, None]] = {}  # supplier -> partitions that must catch up
         self._deferred: dict[NodeId, dict[int, None]] = {}  # the same, which it supplies in full, a few at a time
         self._at_a_time: dict[NodeId, int] = {}  # so many of these are asked for at once: twice what it gave the last time
-        self._sessions: dict[NodeId, _Session] = {}
+        self._sessions: dict[NodeId, Session] = {}
         self._no_history: dict[Fragment, None] = {}
         self._pauses: dict[NodeId, int] = {}  # a supplier that has nothing to give yet -> when to ask it again
         self.put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
@@ -121,6 +87,10 @@ class Demander(Rule):
             primary = local.placement.primary
             if local.role is Role.MOVING and primary is not None:
                 self._queue.setdefault(primary, {})[number] = None
+        if changed and core.topology is not None:
+            for waiting in (self._queue, self._deferred):
+                for supplier, numbers in waiting.items():
+                    waiting[supplier] = dict.fromkeys(order_of_work(core.topology, numbers))
         stopped, self._fence = self._fence != core.fence, core.fence
         for supplier, session in list(self._sessions.items()):
             if not session.partitions:
@@ -160,7 +130,7 @@ class Demander(Rule):
                 self._deferred[supplier] = dict.fromkeys(later)
             if numbers:
                 self._number += 1
-                session = _Session(self._number, supplier, self._parts(numbers), core.now)
+                session = Session(self._number, supplier, self._parts(numbers), core.now)
                 self._sessions[supplier] = session
                 self._ask_on(session)
         self._plan_wake()
@@ -177,7 +147,7 @@ class Demander(Rule):
             size += 1 + len(self.core.replica.partition(number).fragments)
         return parts
 
-    def _ask_on(self, session: _Session) -> None:
+    def _ask_on(self, session: Session) -> None:
         """Say the next part of a demand."""
         if self._sessions.get(session.supplier) is not session:
             return
@@ -192,7 +162,7 @@ class Demander(Rule):
         if session.said < len(session.parts):
             self.core.resume(lambda: self._ask_on(session))
 
-    def _ask(self, session: _Session, part: int) -> None:
+    def _ask(self, session: Session, part: int) -> None:
         core = self.core
         numbers = [number for number in session.parts[part] if number in session.partitions]
         haves = [
@@ -207,7 +177,7 @@ class Demander(Rule):
             Demand(core.fence, session.number, numbers, haves, credit=credit, part=part, parts=len(session.parts)),
         )
 
-    def _ask_again(self, session: _Session) -> None:
+    def _ask_again(self, session: Session) -> None:
         """Nobody answered for a while: say again the first parts of which nothing was supplied, and what was taken."""
         core = self.core
         session.asked_at = core.now
@@ -235,7 +205,7 @@ class Demander(Rule):
         if not session.taking:
             self._take_on(session)
 
-    def _take_on(self, session: _Session) -> None:
+    def _take_on(self, session: Session) -> None:
         """Take the next batches, as many as the turn has room for."""
         core = self.core
         session.taking = False
@@ -253,7 +223,7 @@ class Demander(Rule):
                 core.resume(lambda: self._take_on(session))
                 return
 
-    def _take(self, session: _Session, batch: Supply) -> None:
+    def _take(self, session: Session, batch: Supply) -> None:
         self.core.work += batch.work
         for number in batch.later:
             session.later[number] = None
@@ -293,7 +263,7 @@ class Demander(Rule):
             self.core.note(f"{session.supplier} could not supply the history of {namespace}/{partition}: asking for all")
             self._no_history[(namespace, partition)] = None
 
-    def _adopt(self, session: _Session, partition: int, epoch: int, open_there: dict[TxId, None]) -> None:
+    def _adopt(self, session: Session, partition: int, epoch: int, open_there: dict[TxId, None]) -> None:
         """Take part in the supplier's epoch. What was prepared here before the demand, and is not there, has ended.
 
         If it wrote, its counters tell; of one that only read here nothing else would.
@@ -305,7 +275,7 @@ class Demander(Rule):
         if ended or state.epoch < epoch:
             self.core.log(r.EpochStart(partition, epoch, [], ended))
 
-    def _prepare_for(self, session: _Session, transfer: Transfer) -> None:
+    def _prepare_for(self, session: Session, transfer: Transfer) -> None:
         """What must be true before the first entry of this transfer arrives."""
         core, name = self.core, (transfer.namespace, transfer.partition)
         session.transfers[name] = transfer
@@ -333,7 +303,7 @@ class Demander(Rule):
             count = sum(w.delta for w in new)
             self.progress.updates["historical"] = self.progress.updates.get("historical", 0) + count
 
-    def _end(self, session: _Session) -> None:
+    def _end(self, session: Session) -> None:
         """A session is over: what is whole settles, the rest is asked for again.
 
         Not at once, if none of it was supplied: such a primary owes its promotion, or has another map, and would say so
@@ -348,7 +318,7 @@ class Demander(Rule):
         session.awaited = {}
         self._end_on(session)
 
-    def _end_on(self, session: _Session) -> None:
+    def _end_on(self, session: Session) -> None:
         """Look at the next partitions of a session that is over; after the last, another may begin."""
         core, supplier = self.core, session.supplier
         if self._sessions.get(supplier) is not session or session.ending is None:
@@ -374,7 +344,7 @@ class Demander(Rule):
         self._demand()
         self.settling.go_on()
 
-    def _whole(self, number: int, session: _Session) -> bool:
+    def _whole(self, number: int, session: Session) -> bool:
         core = self.core
         if number in session.later or core.replica.partition(number).epoch != core.local[number].epoch:
             return False

@@ -1,13 +1,16 @@
-"""What would be moved to bring every copy to where it belongs, and why: for a person to see before it is done.
+"""What would be moved to bring every copy to where it belongs, in which order, and why: to be seen before it is done.
 
-A pure function of a map and of the nodes that are to hold data. Nothing is carried out by it: exchanges do that, a step at
-a time (`plan`, `steps`), and come to the same: a copy is made where one belongs and is not whole, and nowhere else.
+Pure functions of a map and of the nodes that are to hold data. Nothing is carried out by them: exchanges do that, a step at
+a time (`plan`, `steps`), and come to the same: a copy is made where one belongs and is not whole, and nowhere else. Whoever
+has copies to make asks for them in the order that is said here (`demander`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from itertools import chain
 
 import msgspec
 
@@ -44,6 +47,27 @@ class Move(msgspec.Struct, frozen=True):
     node: NodeId
     source: NodeId | None
     here: bool
+
+
+def order_of_work(topology: Topology, numbers: Iterable[int]) -> list[int]:
+    """These partitions, of which copies are to be made, in the order in which that matters.
+
+    Repairs before what is only better elsewhere; of them the partition with the fewest whole copies; and of what is better
+    elsewhere first what relieves the node that holds the most, for with a copy that comes the last of the others goes.
+    """
+    asked = list(numbers)
+    wanted = min(topology.backups + 1, len(topology.baseline))
+    held: Mapping[NodeId, int] = {}
+    if any(len(topology.placements[number].in_sync) >= wanted for number in asked):
+        held = Counter(chain.from_iterable(p.owners for p in topology.placements))
+
+    def matters(number: int) -> tuple[int, ...]:
+        whole = topology.placements[number].in_sync
+        if len(whole) < wanted:
+            return (0, len(whole), number)
+        return (1, -held[whole[-1]], number)
+
+    return sorted(asked, key=matters)
 
 
 def moves(topology: Topology, baseline: Sequence[NodeId], affinity: Affinity = assign) -> list[Move]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Container
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
+from engine.data.batches import Batch
 from engine.data.sizes import pieces_of, size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
@@ -32,46 +33,11 @@ PATIENCE_MAX = 16
 """A batch is sent again after `retransmit_ms`, then after twice that, and so on, up to so many times as much: sending
 large batches again while they are in transit would leave no room for anything else."""
 SOON = 4
-"""What was lost, as far as can be told, is sent again after this fraction of `retransmit_ms`: a member that leaves one batch
+"""What was lost, as far as can be told, is sent again after this fraction of `retransmit_ms`: a member that leaves a batch
 unanswered for `suspicion_ms` is set aside, and one whose answers are lost now and then must not be taken for it."""
 FEW = 8
 SMALL_BYTES = 64 << 10
 """Where so few batches are under way, a small one that is not answered is as good as lost."""
-
-
-class Batch:
-    """Operations that went to the same copies together."""
-
-    __slots__ = (
-        "acked",
-        "bytes",
-        "counts",
-        "due",
-        "lagging",
-        "operations",
-        "partitions",
-        "patience",
-        "records",
-        "said",
-        "sequence",
-        "since",
-        "waiting",
-    )
-
-    def __init__(self, sequence: int, operations: list[Operation], group: Group, acked: dict[NodeId, None]) -> None:
-        self.sequence = sequence
-        self.operations = operations
-        self.records: list[r.Record] = [record for o in operations for record in o.records]
-        self.acked = acked
-        self.waiting = {n: None for n in group[0] if n not in acked}
-        self.lagging = {n: None for n in group[1] if n not in acked}  # MOVING copies that have not answered
-        self.partitions: tuple[int, ...] = ()  # that it touches, if there are MOVING copies
-        self.counts = False
-        self.due = 0  # when it is sent again
-        self.patience = 0  # from one sending to the next
-        self.said = 0  # the newest batch there was when it was sent last
-        self.bytes = 0
-        self.since = 0  # when it was first sent, in the time for which this node was attentive
 
 
 class Replication(Rule):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rebalance.affinity import assign
-from rebalance.moves import Kind, Move, Why, moves
+from rebalance.moves import Kind, Move, Why, moves, order_of_work
 from rebalance.plan import first_topology
 from rebalance.table import Candidate, Placement, Topology
 
@@ -45,6 +45,24 @@ def test_repairs_come_first_and_of_them_what_has_the_fewest_copies() -> None:
     found = moves(topology, topology.baseline)
     assert [m.partition for m in found] == [3, 3, 2]
     assert {m.why for m in found} == {Why.REPAIR}
+
+
+@given(st.data())
+def test_copies_are_made_where_the_fewest_are_and_balanced_last(data: st.DataObject) -> None:
+    topology = formed(*NODES, backups=2, partitions=8)
+    whole = data.draw(st.lists(st.integers(1, 3), min_size=8, max_size=8))
+    orders = [data.draw(st.permutations(NODES)) for _ in range(8)]
+    placements = tuple(Placement(1, 1, tuple(o[: w + 1]), tuple(o[:w])) for o, w in zip(orders, whole, strict=True))
+    topology = msgspec.structs.replace(topology, placements=placements)
+    asked = data.draw(st.lists(st.integers(0, 7), unique=True))
+    done = order_of_work(topology, asked)
+    assert sorted(done) == sorted(asked)
+    copies = [whole[number] for number in done]
+    assert copies == sorted(copies), "the fewest first, and what is complete last"
+    held = {node: sum(node in p.owners for p in placements) for node in NODES}
+    relieved = [held[placements[number].in_sync[-1]] for number in done if whole[number] == 3]
+    assert relieved == sorted(relieved, reverse=True), "the fullest node is relieved first"
+    assert order_of_work(topology, done[::-1]) == done, "whoever is asked in whichever order says the same"
 
 
 def test_a_node_that_is_away_is_waited_for() -> None:

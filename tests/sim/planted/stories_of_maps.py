@@ -192,8 +192,9 @@ def a_copy_misses_a_batch_three_times(plant: Plant | None) -> None:
         stage.put(key(0), b"1")
 
         def is_a_write(sender: str, receiver: str, said: object) -> bool:
-            to_n2 = (sender, receiver) == ("n1", "n2") and isinstance(said, Replicate)
-            return to_n2 and any(isinstance(record, r.Update) for record in said.records)
+            if (sender, receiver) != ("n1", "n2") or not isinstance(said, Replicate):
+                return False
+            return any(isinstance(record, r.Update) for record in said.records)
 
         lost = Rule("replicate", is_a_write, drop=True, left=3)
         stage.world.network.rules.append(lost)

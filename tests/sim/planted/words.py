@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.data.replication import Batch, _claims
+from engine.data.batches import Batch
+from engine.data.replication import _claims
 from engine.messages import PrepareParts, Propose, Replicate, Replicated, Vote
 from engine.protocol.requests import Get, Lock, Request
 from engine.turn.events import SessionId
