@@ -99,7 +99,7 @@ class SupplySide(Rule):
         numbers, haves = session.demanded[0]
         first = Supply(core.fence, session.number, 0)
         work = 0
-        while numbers and work < PLAN_WORK:
+        while numbers and work < PLAN_WORK and (not work or core.work < WORK_MAX):  # rows are counted, too
             number = numbers.pop()
             work += 1 + self._plan_partition(session, number, haves.pop(number, {}), first)
         core.work += work

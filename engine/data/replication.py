@@ -337,30 +337,29 @@ class Replication(Rule):
     def tick(self) -> None:
         """Send again what was not answered."""
         core = self.core
-        soon, longest = core.settings.retransmit_ms * MS // SOON, PATIENCE_MAX * core.settings.retransmit_ms * MS
         self.alarm.off()
         for batch in self._batches.values():
-            patience = batch.patience
             if core.now >= batch.due and core.work < WORK_MAX:
                 core.work += len(batch.records)
-                patience = soon if self._is_lost(batch) else min(2 * patience, longest)
+                batch.patience = self._patience(batch)
                 self._say((*batch.waiting, *batch.lagging), batch)
-                batch.due = core.now + patience
-                batch.patience = patience
+                batch.due = core.now + batch.patience
             self.alarm.by(batch.due)
 
-    def _is_lost(self, batch: Batch) -> bool:
-        """Whether a batch, or its answer, was lost, and not only late, as far as can be told.
+    def _patience(self, batch: Batch) -> int:
+        """For how long a batch that is sent again now is left alone: the longer each time, unless it seems to be lost.
 
-        It was if a copy that is waited for answered what was sent after it; and perhaps, until that copy is late, if there
-        is little that it has to answer.
+        It is if a copy that is waited for answered what was sent after it; and perhaps, until that copy is late, if there
+        is little that it has to answer. That little never has to wait for long.
         """
+        core, pause = self.core, self.core.settings.retransmit_ms * MS
         if any(self._answered.get(node, 0) > batch.said for node in batch.waiting):
             probe("replication.answered_what_came_later")
-            return True
-        core = self.core
-        young = core.attentive < batch.since + core.settings.suspicion_ms * MS
-        return bool(batch.waiting) and young and len(self._batches) <= FEW and size_of(batch.records) <= SMALL_BYTES
+            return pause // SOON
+        little = bool(batch.waiting) and len(self._batches) <= FEW and size_of(batch.records) <= SMALL_BYTES
+        if little and core.attentive < batch.since + core.settings.suspicion_ms * MS:
+            return pause // SOON
+        return min(2 * batch.patience, pause if little else PATIENCE_MAX * pause)
 
     def on(self, sender: NodeId, message: ToReplication) -> None:
         """Everything that is said about replication."""

@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
+from engine.data.replication import PATIENCE_MAX
 from engine.messages import AskTail, Credit, Settled
 from engine.state import freezing
 from rebalance.fragment import FragmentState
 from rebalance.image import FragmentImage, image_of
 from rebalance.partition import LocalPartition
+from rebalance.ports import MS
 from tests.sim.machine import Machine
 from tests.sim.planted.copies import full_transfer_without_clearing
 from tests.sim.planted.fault import Faults, around, during, replace
@@ -136,7 +138,8 @@ def settled_is_said_as_often_as_ever(machine: Machine) -> None:
 def what_is_lost_is_said_again_late(machine: Machine) -> None:
     """A batch that was lost is sent again later and later, as if its copy had too much to do."""
     assert machine.node is not None
-    replace(machine.node.replication, "_is_lost", lambda batch: False)
+    longest = PATIENCE_MAX * machine.node.core.settings.retransmit_ms * MS
+    replace(machine.node.replication, "_patience", lambda batch: min(2 * batch.patience, longest))
 
 
 @TRANSFERS.fault("4, 7")
