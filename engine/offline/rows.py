@@ -27,7 +27,7 @@ Tell: TypeAlias = Callable[[bytes | None, str], None]
 """Told of damage: the key, where it is known, and what is wrong."""
 
 ROWS_AT_ONCE = 1_000
-ROWS_OPENED = 32
+ROWS_OPENED = 8
 """So few rows are opened for each copy, and not halved again, where something of them differs."""
 _key: Callable[[Raw], bytes] = itemgetter(0)
 
