@@ -18,8 +18,16 @@ TRANSACTION_BYTES_MAX = 32 << 20
 """Of keys and values that one transaction writes: they are one message, and in each partition one record."""
 
 
-def grown(size: int, before: Mapping[bytes, bytes | None], values: Mapping[bytes, bytes | None], name: str) -> int:
-    """How many bytes a transaction writes with these values beside, or instead of, those `before`. Raises UsageError."""
+def grown(
+    size: int, before: Mapping[bytes, bytes | None], values: Mapping[bytes, bytes | None], name: str, *, keys: int = 0
+) -> int:
+    """How many bytes a transaction writes with these values beside, or instead of, those `before`; it wrote `keys` in all
+    until then. Raises UsageError if these are too many, or the bytes, before anything is sent."""
+    keys += sum(key not in before for key in values)
+    if keys > KEYS_MAX:
+        raise errors.UsageError(
+            f"transaction {name} would write {keys} keys: expected at most {KEYS_MAX} in one transaction"
+        )
     size += sum(len(key) + len(value or b"") for key, value in values.items())
     size -= sum(len(key) + len(before[key] or b"") for key in values if key in before)
     if size > TRANSACTION_BYTES_MAX:

@@ -29,7 +29,6 @@ from wal.ids import Namespace as NamespaceName
 from wal.ids import partition_of
 
 T = TypeVar("T")
-
 NOTHING: Seen = (SKIPPED, 0, None)
 
 CLAIMS_MAX = 64
@@ -197,8 +196,9 @@ class Transaction:
         return result
 
     def _size_with(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> int:
-        """How many bytes it writes with these values. Raises UsageError if they are too many."""
-        return grown(self._bytes, self._written.get(namespace, {}), values, self.name)
+        """How many bytes it writes with these values. Raises UsageError if they, or the keys, are too many."""
+        before, keys = self._written.get(namespace, {}), sum(map(len, self._written.values()))
+        return grown(self._bytes, before, values, self.name, keys=keys)
 
     def _write(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> None:
         if values:
@@ -314,7 +314,7 @@ class Transaction:
 
     def check_open(self) -> None:
         """Raise UsageError if it is over, TransactionTimeout if its time is."""
-        if self._state in {"committed", "rolled back"}:
+        if self.over:
             raise errors.UsageError(f"the transaction {self.name} is over: it was {self._state}")
         if time.monotonic() >= self._ends_at:
             raise self._too_late()
@@ -413,7 +413,7 @@ class Transaction:
 
     async def rollback(self) -> None:
         """Forget the writes and release the locks."""
-        if self._state in {"committed", "rolled back"}:
+        if self.over:
             return
         self._stop_keeping()
         self._state = "rolled back"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import errors
-from engine.client.batches import PART_BYTES_MAX, REQUEST_BYTES, REQUEST_KEYS, batches_of
+from engine.client.batches import PART_BYTES_MAX, REQUEST_BYTES, REQUEST_KEYS, batches_of, grown
 from engine.protocol.limits import KEYS_MAX
 from wal.ids import partition_of
 
@@ -45,3 +45,16 @@ TOO_LARGE = dict.fromkeys((b"a", b"b"), bytes(PART_BYTES_MAX // 2))
 def test_what_cannot_be_one_record_is_refused_and_nothing_of_it_is_done(writes: dict[bytes, bytes | None]) -> None:
     with pytest.raises(errors.UsageError, match="nothing was"):
         batches_of(writes, 1)
+
+
+def test_a_transaction_with_too_many_keys_is_refused_before_anything_is_sent() -> None:
+    all_but_one = dict.fromkeys(list(TOO_MANY)[:-2], b"")
+    more = dict.fromkeys(list(TOO_MANY)[-3:-1], b"")
+    assert grown(0, {}, all_but_one, "t") == 6 * (KEYS_MAX - 1)
+    assert grown(6 * (KEYS_MAX - 1), all_but_one, more, "t", keys=KEYS_MAX - 1) == 6 * KEYS_MAX, "one of them is there"
+    with pytest.raises(
+        errors.UsageError, match=f"transaction t would write {KEYS_MAX + 1} keys: expected at most {KEYS_MAX}"
+    ):
+        grown(0, {}, TOO_MANY, "t")
+    with pytest.raises(errors.UsageError, match=f"would write {KEYS_MAX + 1} keys"):
+        grown(0, {}, {b"another": b""}, "t", keys=KEYS_MAX)
