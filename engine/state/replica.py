@@ -206,7 +206,7 @@ class Replica:
             rows[key] = Entry(epoch, at, value)
             if value is None:
                 fragment.tombstones[key] = at
-                dead[key] = None
+                dead = store.bury(name, key)
                 weight += ROW_OVERHEAD_BYTES + len(key)
             else:
                 if dead:

@@ -24,8 +24,8 @@ def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> 
                 continue
         rows[key] = Entry(epoch, counter, value) if counter else GONE
         if value is None or not counter:
-            dead[key] = None
-        else:
+            dead = store.bury(name, key)
+        elif dead:
             dead.pop(key, None)
         if value is None and counter:
             fragment.tombstones[key] = counter

@@ -188,25 +188,28 @@ class LayeredStore:
         value = entry.value
         active.bytes += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
 
-    def layer_of(self, fragment: Fragment) -> tuple[dict[bytes, Entry], dict[bytes, None]]:
-        """The fragment's active rows, and which of them are dead, to be changed together by whoever applies; account for
-        them with `weigh`."""
+    def layer_of(self, fragment: Fragment) -> tuple[dict[bytes, Entry], dict[bytes, None] | None]:
+        """The fragment's active rows, and which of them are dead, if any are, to be changed together by whoever applies:
+        what dies is told by `bury`. Account for them with `weigh`."""
         active = self._active
         rows = active.rows.get(fragment)
         if rows is None:
             rows = active.rows[fragment] = {}
-        dead = active.dead.get(fragment)
-        if dead is None:
-            dead = active.dead[fragment] = {}
-        return rows, dead
+        return rows, active.dead.get(fragment)
+
+    def bury(self, fragment: Fragment, key: bytes) -> dict[bytes, None]:
+        """A key's newest entry is no row; all of the fragment's of which that is so."""
+        dead = self._active.dead.setdefault(fragment, {})
+        dead[key] = None
+        return dead
 
     def set(self, fragment: Fragment, key: bytes, entry: Entry) -> None:
         """Give a key any entry, also one that is no row: a tombstone, or `GONE`."""
         rows, dead = self.layer_of(fragment)
         rows[key] = entry
         if entry.value is None:
-            dead[key] = None
-        else:
+            self.bury(fragment, key)
+        elif dead:
             dead.pop(key, None)
 
     def weigh(self, size: int) -> None:
