@@ -14,6 +14,7 @@ from rebalance import table as topologies
 from tests.sim.lulls import TROUBLES, Lull
 from tests.sim.machine import Speed
 from tests.sim.majority import LostMajority
+from tests.sim.namesakes import Namesake
 from tests.sim.network import MS, Weather
 from tests.sim.oracles.ruined import Ruined
 from tests.sim.vault import MemoryVault
@@ -61,6 +62,7 @@ RATES = {
     "lull": 0.6,  # one thing stays wrong for long, and nothing else happens: the others must serve
     "weather": 3.0,  # loss, duplicates, delay, reordering; another one every few seconds
     "lost-majority": 1.0,  # most voters' disks are gone at once, and an operator goes on by force from what is left
+    "namesake": 2.0,  # a second process is started under the name of a node that is there
     "reset-lost": 2.0,  # an operator has what is LOST begin again, whatever that loses; and disks go that nobody can spare
 }
 """How often each kind comes, relative to the others, in a seed that has it."""
@@ -71,6 +73,9 @@ GIVING_UP_SHARE = 0.1
 MAJORITY_LOST = "lost-majority"
 MAJORITY_LOST_SHARE = 0.06
 """The share of the seeds in which that happens; once in each."""
+NAMESAKE = "namesake"
+NAMESAKE_SHARE = 0.15
+"""The share of the seeds in which that happens."""
 LAST_RESORT_NS = 15_000 * MS
 """In the calm what is LOST is given up after so long, if its disks are gone."""
 
@@ -93,6 +98,7 @@ class Faults:
         self._images: dict[str, tuple[str, int, MemoryDisk, Vault]] = {}  # of a disk, and where its log ended
         self._ruined = Ruined()
         self._lull: Lull | None = None
+        self._namesakes: list[Namesake] = []
         self.majority = LostMajority(world, self._ruined, self._replace_disk)
         ways = Ways(world, self._draw)
         self._kinds: dict[str, Callable[[Machine], bool]] = {
@@ -123,6 +129,7 @@ class Faults:
             "checkpoint": self._checkpoint,
             "client": self._client,
             "lost-majority": lambda _: self.majority.strike(self._draw),
+            NAMESAKE: self._namesake,
             "reset-lost": self._reset_lost,
             "everybody": self._everybody,
             "lull": self._begin_lull,
@@ -422,6 +429,18 @@ class Faults:
         elif machine.up and machine.node is not None and machine.node.membership.leaving.since is not None:
             self.world.after(1_000 * MS, self._return, machine)
 
+    def _namesake(self, machine: Machine) -> bool:
+        """Somebody starts a second process under the name of a node, and notices after a while."""
+        if not machine.up or machine.node is None or not machine.node.core.serving:
+            return False
+        if any(not other.over for other in self._namesakes):
+            return False
+        number = len(self._namesakes) + 1
+        other = Namesake(self.world, machine, draw=self._draw.getrandbits(32), number=number)
+        self._namesakes.append(other)
+        self.world.after(self._draw.choice([1_000, 5_000, 20_000]) * MS, other.end)
+        return True
+
     def _baseline(self, machine: Machine) -> bool:
         """Somebody is taken out, or everybody in."""
         newest = self.world.newest()
@@ -529,6 +548,8 @@ class Faults:
         world.say("calm")
         if GIVING_UP in self.rates:
             world.after(LAST_RESORT_NS, self._last_resort)
+        for other in self._namesakes:
+            other.end()
         world.network.heal()
         world.network.release(list(world.network.rules), list(world.network.held))
         world.network.weather = Weather()

@@ -19,7 +19,16 @@ from engine.turn.settings import Settings
 from rebalance.affinity import assign
 from tests.sim.costs import COSTS
 from tests.sim.draws import Draws
-from tests.sim.faults import GIVING_UP, GIVING_UP_SHARE, MAJORITY_LOST, MAJORITY_LOST_SHARE, RATES, Faults
+from tests.sim.faults import (
+    GIVING_UP,
+    GIVING_UP_SHARE,
+    MAJORITY_LOST,
+    MAJORITY_LOST_SHARE,
+    NAMESAKE,
+    NAMESAKE_SHARE,
+    RATES,
+    Faults,
+)
 from tests.sim.knobs import AS_DRAWN, Knobs
 from tests.sim.machine import Speed
 from tests.sim.network import MS
@@ -138,7 +147,7 @@ def run_seed(
     if shape.partitions:
         settings = msgspec.structs.replace(settings, partitions=shape.partitions)
     lmdb = draw.random() < LMDB_SHARE
-    common = [kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST)]
+    common = [kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE)]
     swarm = {kind: RATES[kind] for kind in common if draw.random() < 0.5}
     while len(swarm) < 6:
         kind = draw.choice(common)
@@ -147,6 +156,8 @@ def run_seed(
         swarm[GIVING_UP] = RATES[GIVING_UP]
     if draws.of("lost majority").random() < MAJORITY_LOST_SHARE:
         swarm[MAJORITY_LOST] = RATES[MAJORITY_LOST]
+    if draws.of("namesake").random() < NAMESAKE_SHARE:
+        swarm[NAMESAKE] = RATES[NAMESAKE]
     used = dict(rates) if rates is not None else swarm
     if lmdb:
         used.pop("old-disk", None)

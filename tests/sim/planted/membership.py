@@ -92,3 +92,16 @@ def begun_again_with_any_copy(machine: Machine) -> None:
 def a_rescue_counts_on_by_one(machine: Machine) -> None:
     """Whoever goes on by force takes the next version and the next epochs, which those who are gone may have had."""
     during(machine, machine.node, "turn", rescue, "JUMP", 1)
+
+
+@MEMBERSHIP.fault("1, 10", rates={"namesake": 4.0, "kill": 2.0, "power": 1.0, "split": 1.0, "weather": 1.0})
+def a_name_is_heard_and_not_a_life(machine: Machine) -> None:
+    """Whatever comes under the name of a member is that member's, whichever process on whichever disk says it."""
+    assert machine.node is not None
+    names = machine.node.names
+
+    def hear(_: Any, sender: NodeId, _allocation: str, _incarnation: int, _message: object) -> bool:
+        names.detector.heard(sender)
+        return True
+
+    around(names, "hear", hear)

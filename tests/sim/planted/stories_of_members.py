@@ -7,6 +7,7 @@ import msgspec
 from engine.client.calls import PutCall
 from tests.conversations.in_turn import in_turn
 from tests.sim.draws import Draws
+from tests.sim.namesakes import Namesake
 from tests.sim.network import MS
 from tests.sim.oracles import compare_copies
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, REST_NS, SETTINGS, Stage, Stories, key, told
@@ -247,3 +248,20 @@ def nobody_heard_how_a_transaction_ended(plant: Plant | None) -> None:
         stage.until(lambda: any(isinstance(o, r.Outcome) for o in opened()), "it is logged", look_every=MS // 20)
         _goes_on_alone(stage)
         stage.until(lambda: not node.participant.in_doubt(), "nothing is in doubt")
+
+
+@story
+def a_node_dies_and_another_process_has_its_name(plant: Plant | None) -> None:
+    """Somebody started a second process under the name of n2, on an empty disk, which hears and says all that n2 does."""
+    with Stage(plant) as stage:
+        stage.put(key(1), b"before")
+        other = Namesake(stage.world, stage["n2"], draw=1, number=1)
+        stage.wait(2_000)
+        stage.put(key(0), b"with both")
+        stage["n2"].stop("killed", process_only=True)
+        stage.until(lambda: stage.primary(1, "n3"), "nobody takes the other one for n2")
+        stage.put(key(1), b"without n2")
+        stage.wait(1_000)
+        other.end()
+        stage.start("n2")
+        stage.curtain()
