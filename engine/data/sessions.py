@@ -139,15 +139,25 @@ class Sessions(Rule):
     def _look(self, local: LocalPartition) -> None:
         """Forget what is acknowledged, and what is of sessions that have been silent for too long."""
         core = self.core
-        results = core.replica.partition(local.number).results
+        state = core.replica.partition(local.number)
+        results = state.results
         if len(results) <= core.settings.answers_kept:
             results.set_enough(core.settings.answers_kept)
             return
         oldest = core.attentive - core.settings.result_retention_ms * MS
         up_to: dict[bytes, int] = {}
         kept = forgotten = 0
+        # What is prepared here is noted once more by its outcome, which may come to count before what is forgotten now, or
+        # after: the log would say one thing, and the copies another. So it is forgotten when it is over.
+        open_from: dict[bytes, int] = {}
+        for tx in state.prepared:
+            open_from[tx[:SESSION_BYTES]] = min(sequence_of(tx), open_from.get(tx[:SESSION_BYTES], AHEAD_MAX << 32))
         for tx in results.oldest(LOOKED_AT_ONCE):
             session, sequence = tx[:SESSION_BYTES], int.from_bytes(tx[SESSION_BYTES:], "big")
+            if sequence >= open_from.get(session, sequence + 1):
+                probe("sessions.not_over")
+                kept += 1
+                continue
             heard = self._heard.get(session)
             if heard is None:
                 heard = self._meet(session)  # from a copy, or from an earlier primary: its time begins now

@@ -188,3 +188,18 @@ def test_replaying_the_log_gives_what_the_node_remembers() -> None:
         replayed.apply(record)
     assert sorted(tx for tx, _ in replayed.partition(0).results.items()) == sorted(alone.known())
     assert replayed.partition(0).results.floor == alone.node.core.replica.partition(0).results.floor != b""
+
+
+def test_what_is_not_over_in_a_partition_is_not_forgotten_there() -> None:
+    """A transaction's decision is told before its outcome is noted in every partition: in its own it may be, too."""
+    alone = Alone()
+    alone.put(ANN, 1, 0)
+    tx, prepared = tx_of(ANN, 1), alone.node.core.replica.partition(0).prepared
+    prepared[tx] = r.Prepare(tx, 0, epoch=1, writes=[], locks=[], participants=[0], decision=0)
+    for number in range(2, 40):
+        alone.put(ANN, number, number - 1)
+    assert tx in alone.known(), "its outcome would be noted once more, before it is forgotten or after"
+    del prepared[tx]
+    for number in range(40, 140):
+        alone.put(ANN, number, number - 1)
+    assert tx not in alone.known()
