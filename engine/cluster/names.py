@@ -59,6 +59,9 @@ OF_ANY_LIFE = (
 )
 """What a life may say that the map does not list: each of these tells of its life, or is as true from anyone."""
 
+OF_A_MEMBER = (Promise, SingleMap, Accept, AcceptStep)
+"""Of these a map is made, and counted: another disk may say them when the one that the map lists is suspected. Else whoever
+comes by a connection that stood already could put itself in the place of a member that is there."""
 BEATS = 2
 """A life that was heard so many heartbeats after the next one of its directory began is still there."""
 
@@ -96,6 +99,9 @@ class Names:
         returns = allocation == member.allocation and not self._two_at_once(sender, allocation, incarnation)
         if returns:
             self.detector.heard(sender)
+        if isinstance(message, OF_A_MEMBER) and allocation != member.allocation and not self.detector.suspected(sender):
+            probe("names.the_member_of_that_name_is_there")
+            return False
         if isinstance(message, OF_ANY_LIFE):
             return True
         if isinstance(message, Leave | SetBaseline | ResetLost):

@@ -10,10 +10,11 @@ import pytest
 from engine.client.admin import ask
 from engine.errors import UsageError
 from engine.host.server import Server, ServerConfig
-from engine.messages import Heartbeat, Join, Life, Replicated
+from engine.messages import Heartbeat, Join, Life, Promise, Replicated
 from engine.turn.events import Connect
 from engine.turn.settings import Settings
 from tests.sim.planted.stage import Stage
+from wal.ids import NO_BALLOT, Ballot
 
 SETTINGS = Settings(
     cluster="names",
@@ -118,3 +119,14 @@ def test_who_comes_back_at_once_is_called_where_it_listens_now() -> None:
             )
             node.membership.on_join("n3", join)
             assert Connect("n3", address) in core.effects.tasks
+
+
+def test_another_disk_makes_no_map_in_a_members_name_while_the_member_is_there() -> None:
+    with Stage(None) as stage:
+        node = stage["n1"].node
+        assert node is not None
+        promise = Promise(node.core.version, Ballot(9, "n1"), NO_BALLOT, b"", Life("another-disk", 1, 0))
+        assert not node.names.hear("n3", "another-disk", 1, promise)
+        stage["n3"].stop("killed", process_only=True)
+        stage.until(lambda: node.detector.suspected("n3"), "n3 is suspected")
+        assert node.names.hear("n3", "another-disk", 1, promise), "its disk was replaced, for all one knows"
