@@ -108,9 +108,10 @@ class Namespace(OfThisProcess, SingleKeys[K, V]):
         """The value of a key as any in-sync copy has it, and how old it is at most."""
         return self._run(self._native.get_aged(key, max_age=max_age, timeout=timeout))
 
-    def put(self, key: K, value: V, *, timeout: float | None = None) -> None:
-        """Set a key; durable on every in-sync copy when it returns."""
-        self._run(self._native.put(key, value, timeout=timeout))
+    def put(self, key: K, value: V, *, ttl: float | None = None, timeout: float | None = None) -> None:
+        """Set a key; durable on every in-sync copy when it returns. `ttl`: it expires after so many seconds. A value that
+        is put without stays, whatever was there."""
+        self._run(self._native.put(key, value, ttl=ttl, timeout=timeout))
 
     def get_many(
         self, keys: Iterable[K], *, stale: bool = False, max_age: float | None = None, timeout: float | None = None
@@ -118,9 +119,11 @@ class Namespace(OfThisProcess, SingleKeys[K, V]):
         """The values of the keys that exist; `stale` and `max_age` as with `get`."""
         return self._run(self._native.get_many(keys, stale=stale, max_age=max_age, timeout=timeout))
 
-    def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, timeout: float | None = None) -> None:
-        """Set keys; atomic within each partition only (use a transaction for more)."""
-        self._run(self._native.put_many(items, timeout=timeout))
+    def put_many(
+        self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, ttl: float | None = None, timeout: float | None = None
+    ) -> None:
+        """Set keys; atomic within each partition only (use a transaction for more). `ttl` as with `put`."""
+        self._run(self._native.put_many(items, ttl=ttl, timeout=timeout))
 
     def delete_many(self, keys: Iterable[K], *, timeout: float | None = None) -> None:
         """Delete keys, whether or not they exist."""

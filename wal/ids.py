@@ -31,6 +31,8 @@ DECISIONS: Namespace = "~tx"
 """The engine's namespace of two-phase commit decisions: transaction id -> outcome, counted like any other fragment."""
 CODECS: Namespace = "~codec"
 """The engine's namespace of codecs: name of a namespace -> name of the codec that it is kept in."""
+EXPIRIES: Namespace = "~ttl"
+"""The engine's namespace of what expires: namespace and key -> when, and which entry that is said of."""
 CLIENTS: Fragment = ("~client", 0)
 """Not a fragment, but where a segment's index has the records that name clients."""
 

@@ -129,13 +129,23 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         found: dict[Any, Any] = self._run(self._native.get_many(keys, nowait=nowait, skip_locked=skip_locked))
         return found
 
-    def put(self, key: K, value: V) -> None:
-        """Set a key when the transaction commits."""
-        self._run(self._native.put(key, value))
+    def put(self, key: K, value: V, *, ttl: float | None = None) -> None:
+        """Set a key when the transaction commits. `ttl`: it expires so many seconds after that."""
+        self._run(self._native.put(key, value, ttl=ttl))
 
-    def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
-        """Set keys when the transaction commits."""
-        self._run(self._native.put_many(items))
+    def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, ttl: float | None = None) -> None:
+        """Set keys when the transaction commits; `ttl` as with `put`."""
+        self._run(self._native.put_many(items, ttl=ttl))
+
+    def expires_at(self, key: K) -> float | None:
+        """When a key expires, in seconds since 1970; None: it stays, or there is none. It is not known yet of what this
+        transaction has written itself: that is refused."""
+        when: float | None = self._run(self._native.expires_at(key))
+        return when
+
+    def persist(self, key: K) -> bool:
+        """A key that has a value keeps it for good when the transaction commits; whether there is one."""
+        return bool(self._run(self._native.persist(key)))
 
     @overload
     def delete(self, key: K) -> None: ...

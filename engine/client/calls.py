@@ -104,10 +104,11 @@ class GetCall(KeysCall):
 
     `stale`: from any in-sync copy; they miss nothing that was acknowledged `age_ms` ago (-1: however old they are), and
     `answered_ms` says how old they are at most, if it is known. What one answer holds was so at one moment: `answers` is
-    how many there were. `cut`: as they were at this cut.
+    how many there were. `cut`: as they were at this cut. `expiry`: not the values, but when they expire.
     """
 
     cut = NO_ERA
+    expiry = False
 
     def __init__(
         self, namespace: Namespace, keys: list[bytes], *, stale: bool = False, age_ms: int = -1, cut: Era = NO_ERA
@@ -125,7 +126,8 @@ class GetCall(KeysCall):
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Ask for these keys, or for as many of them as are answered at once."""
         keys = self.keys_of(items[:KEYS_AT_ONCE])
-        return Get(request_id, self.namespace, keys, self.anywhere, self.age_ms, within_ms=self.within_ms, cut=self.cut)
+        anywhere, within, cut = self.anywhere, self.within_ms, self.cut
+        return Get(request_id, self.namespace, keys, anywhere, self.age_ms, within_ms=within, cut=cut, expiry=self.expiry)
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Note their values; of those that did not fit into the answer, that they are to be asked for again."""
@@ -187,11 +189,16 @@ class LockCall(GetCall):
 
 
 class PutCall(KeysCall):
-    """Set keys blindly; atomic within each partition."""
+    """Set keys blindly; atomic within each partition. `ttl_ms`: they expire after so long (0: never)."""
 
     writes = True
+    ttl_ms = 0
 
-    def __init__(self, tx: TxId, namespace: Namespace, keys: list[bytes], values: list[bytes | None]) -> None:
+    def __init__(
+        self, tx: TxId, namespace: Namespace, keys: list[bytes], values: list[bytes | None], ttl_ms: int = 0
+    ) -> None:
+        if ttl_ms:
+            self.ttl_ms = ttl_ms
         self.namespace = namespace
         self.keys = keys
         self.tx = tx
@@ -209,6 +216,7 @@ class PutCall(KeysCall):
                 acked=self.acked,
                 version=self.version,
                 within_ms=self.within_ms,
+                ttl_ms=self.ttl_ms,
             )
         keys, values = [self.keys[i] for i in items], [self.values[i] for i in items]
         return Put(
@@ -220,6 +228,7 @@ class PutCall(KeysCall):
             acked=self.acked,
             version=self.version,
             within_ms=self.within_ms,
+            ttl_ms=self.ttl_ms,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:
@@ -244,9 +253,11 @@ class SwapCall(KeysCall):
         new: bytes | None = None,
         how: str = "set",
         at: tuple[int, int] = (0, 0),
+        ttl_ms: int = 0,
     ) -> None:
         super().__init__(namespace, [key])
         self.tx = tx
+        self.ttl_ms = ttl_ms
         self.when = when
         self.how = how
         self.at = at
@@ -271,6 +282,7 @@ class SwapCall(KeysCall):
             how=self.how,
             epoch=self.at[0],
             counter=self.at[1],
+            ttl_ms=self.ttl_ms,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:

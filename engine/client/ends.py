@@ -33,11 +33,13 @@ class CommitCall(Call):
         prepare_only: bool = False,
         label: str = "",
         conditions: Sequence[Tested] = (),
+        ttls: list[tuple[Namespace, bytes, int]] | None = None,
     ) -> None:
         self.conditions = list(conditions)
         self.applied = False
         self.tx = tx
         self.label = label
+        self.ttls = ttls or []
         self.owner = owner
         self.optimistic = optimistic
         self.write_set = writes
@@ -70,6 +72,7 @@ class CommitCall(Call):
             within_ms=self.within_ms,
             label=self.label,
             conditions=self.conditions,
+            ttls=self.ttls,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:

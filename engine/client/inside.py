@@ -9,7 +9,7 @@ from engine.client.claims import CANDIDATES, claimed, scanned
 from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.client.here import OfThisProcess
 from engine.client.modes import check_flags, check_patience
-from engine.client.namespace import Namespace
+from engine.client.namespace import Namespace, expiry_call, expiry_in
 from engine.client.operations import (
     ABSENT,
     MISSING,
@@ -25,6 +25,7 @@ from engine.client.operations import (
 )
 from engine.client.ranges import Seen
 from engine.client.running import at_once, check_update
+from engine.client.timing import time_to_live
 from engine.client.transaction import Transaction
 from engine.errors import UsageError
 from engine.protocol.operations import Refused, make
@@ -84,13 +85,28 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         found = await self._raw.get_many(self.name, wanted, nowait=nowait, skip_locked=skip_locked)
         return {wanted[key]: self.codec.decode(value) for key, value in found.items()}
 
-    async def put(self, key: K, value: V) -> None:
-        """Set a key when the transaction commits."""
-        await self._put_many({key_of(self.codec, key): value_of(self.codec, value)})
+    async def put(self, key: K, value: V, *, ttl: float | None = None) -> None:
+        """Set a key when the transaction commits. `ttl`: it expires so many seconds after that."""
+        await self._put_many({key_of(self.codec, key): value_of(self.codec, value)}, time_to_live(ttl))
 
-    async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
-        """Set keys when the transaction commits."""
-        await self._put_many(pairs_of(self.codec, items))
+    async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, ttl: float | None = None) -> None:
+        """Set keys when the transaction commits; `ttl` as with `put`."""
+        await self._put_many(pairs_of(self.codec, items), time_to_live(ttl))
+
+    async def expires_at(self, key: K) -> float | None:
+        """When a key expires, in seconds since 1970; None: it stays, or there is none. It is not known yet of what this
+        transaction has written itself: that is refused."""
+        encoded = key_of(self.codec, key)
+        await self._namespace.seen()
+        if encoded in self._raw.own(self.name, encoded, encoded + b"\0"):
+            raise UsageError(
+                f"{self.name}:{key!r} was written by this transaction: when it expires is known after the commit"
+            )
+        return expiry_in(await self._raw.ask(expiry_call(self.name, encoded)))
+
+    async def persist(self, key: K) -> bool:
+        """A key that has a value keeps it for good when the transaction commits; whether there is one."""
+        return await self._change(key_of(self.codec, key), lambda seen: (seen[2] is not None, seen[2], seen[2] is not None))
 
     @overload
     async def delete(self, key: K) -> None: ...
@@ -231,9 +247,9 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         await self._namespace.seen(writing=writing)
         return await self._raw.change(self.name, encoded, make_of)
 
-    async def _put_many(self, writes: dict[bytes, bytes | None]) -> None:
+    async def _put_many(self, writes: dict[bytes, bytes | None], ttl_ms: int = 0) -> None:
         await self._namespace.seen(writing=True)
-        await self._raw.put_many(self.name, writes)
+        await self._raw.put_many(self.name, writes, ttl_ms)
 
     async def scan(
         self,

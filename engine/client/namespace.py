@@ -87,13 +87,14 @@ class Namespace:
         if len(self._access.forms) < FORMS_MAX:
             self._access.forms[(self.name, form)] = self.known
 
-    async def write_many(self, writes: Mapping[bytes, bytes | None], timeout: float | None) -> None:
+    async def write_many(self, writes: Mapping[bytes, bytes | None], timeout: float | None, ttl_ms: int = 0) -> None:
         """Set or delete keys, in batches that are not too large for a partition."""
         topology = self.session.router.topology
         assert topology is not None, "a database is open when its client has a table"
         left = time_left(timeout)
         for keys in batches_of(writes, topology.partitions):
-            await self.write(PutCall(self.session.new_tx(), self.name, keys, [writes[key] for key in keys]), left())
+            values = [writes[key] for key in keys]
+            await self.write(PutCall(self.session.new_tx(), self.name, keys, values, ttl_ms), left())
 
     async def swap(
         self,
@@ -105,10 +106,12 @@ class Namespace:
         new: bytes | None = None,
         how: str = "set",
         at: tuple[int, int] = (0, 0),
+        ttl_ms: int = 0,
     ) -> SwapCall:
         """Set one key under a condition, or have its value computed."""
         tx = self.session.new_tx()
-        return await self.write(SwapCall(tx, self.name, key, when, old=old, new=new, how=how, at=at), timeout)
+        call = SwapCall(tx, self.name, key, when, old=old, new=new, how=how, at=at, ttl_ms=ttl_ms)
+        return await self.write(call, timeout)
 
     async def exchange(self, key: bytes, when: str, new: bytes | None, timeout: float | None) -> bytes | None:
         """Set one key, or delete it, under a condition, and tell what was there.
@@ -189,6 +192,19 @@ def get_call(name: str, keys: list[bytes], stale: bool, max_age: float | None) -
     """The values of keys, as old as they may be."""
     anywhere, age_ms = age_of(stale, max_age)
     return GetCall(name, keys, stale=anywhere, age_ms=age_ms)
+
+
+def expiry_call(name: str, key: bytes) -> GetCall:
+    """When a key expires."""
+    call = GetCall(name, [key])
+    call.expiry = True
+    return call
+
+
+def expiry_in(call: GetCall) -> float | None:
+    """What was answered to that, in seconds; None: it stays, or there is none."""
+    when = call.values[0][2]
+    return int(when) / 1000 if when else None
 
 
 def age_of(stale: bool, max_age: float | None) -> tuple[bool, int]:

@@ -9,11 +9,11 @@ from engine.client.calls import PutCall
 from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.client.here import OfThisProcess
 from engine.client.modes import check_flags
-from engine.client.namespace import Access, age_of, get_call
+from engine.client.namespace import Access, age_of, expiry_call, expiry_in, get_call
 from engine.client.namespace import Namespace as RawNamespace
 from engine.client.operations import ABSENT, MISSING, Change, Entry, Version, appended, condition, number, optional
 from engine.client.running import at_once, check_update
-from engine.client.timing import Aged, time_left
+from engine.client.timing import Aged, time_left, time_to_live
 
 D = TypeVar("D")
 K = TypeVar("K")
@@ -87,18 +87,34 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         value, age_ms = call.values[0][2], call.answered_ms
         return Aged(None if value is None else self.codec.decode(value), age_ms / 1000 if age_ms >= 0 else None)
 
-    async def put(self, key: K, value: V, *, timeout: float | None = None) -> None:
-        """Set a key; durable on every in-sync copy when it returns."""
+    async def put(self, key: K, value: V, *, ttl: float | None = None, timeout: float | None = None) -> None:
+        """Set a key; durable on every in-sync copy when it returns. `ttl`: it expires after so many seconds. A value that
+        is put without stays, whatever was there."""
         keys: list[bytes] = [key_of(self.codec, key)]
         values: list[bytes | None] = [value_of(self.codec, value)]
-        await self._raw.write(PutCall(self._raw.session.new_tx(), self.name, keys, values), timeout)
+        call = PutCall(self._raw.session.new_tx(), self.name, keys, values, 0 if ttl is None else time_to_live(ttl))
+        await self._raw.write(call, timeout)
 
-    async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, timeout: float | None = None) -> None:
-        """Set keys; atomic within each partition only (use a transaction for more).
+    async def put_many(
+        self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, ttl: float | None = None, timeout: float | None = None
+    ) -> None:
+        """Set keys; atomic within each partition only (use a transaction for more). `ttl` as with `put`.
 
         A batch with more than 100,000 keys or 32 MiB in one partition is refused as a whole.
         """
-        await self._raw.write_many(pairs_of(self.codec, items), timeout)
+        await self._raw.write_many(pairs_of(self.codec, items), timeout, time_to_live(ttl))
+
+    async def expires_at(self, key: K, *, timeout: float | None = None) -> float | None:
+        """When a key expires, in seconds since 1970 (as `time.time` counts, by the clock of its primary); None: it stays,
+        or there is none."""
+        if not self._raw.known:
+            await self._raw.look(timeout)
+        call = await self._raw.session.call(expiry_call(self.name, key_of(self.codec, key)), timeout=timeout)
+        return expiry_in(call)
+
+    async def persist(self, key: K, *, timeout: float | None = None) -> bool:
+        """A key that has a value keeps it for good: it does not expire any more; whether there is one."""
+        return (await self._raw.swap(key_of(self.codec, key), "present", timeout, how="keep")).applied
 
     async def delete_many(self, keys: Iterable[K], *, timeout: float | None = None) -> None:
         """Delete keys, whether or not they exist."""
@@ -113,9 +129,10 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         when, old, at = condition(self.codec, if_value, if_version)
         return (await self._raw.swap(encoded, when, timeout, old=old, at=at)).applied
 
-    async def put_if_absent(self, key: K, value: V, *, timeout: float | None = None) -> bool:
-        """Set a key that has no value; whether it was set."""
-        return (await self._raw.swap(key_of(self.codec, key), "absent", timeout, new=value_of(self.codec, value))).applied
+    async def put_if_absent(self, key: K, value: V, *, ttl: float | None = None, timeout: float | None = None) -> bool:
+        """Set a key that has no value; whether it was set. `ttl` as with `put`."""
+        encoded, new = key_of(self.codec, key), value_of(self.codec, value)
+        return (await self._raw.swap(encoded, "absent", timeout, new=new, ttl_ms=time_to_live(ttl))).applied
 
     async def replace(self, key: K, old: V, new: V, *, timeout: float | None = None) -> bool:
         """Set a key to `new` if its value is `old`; whether it was. Values are equal if their bytes are."""

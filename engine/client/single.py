@@ -43,9 +43,18 @@ class SingleKeys(Rows[K, V]):
         """The value of a key with its version, for `put_if_version` and `delete`; None if there is none."""
         return self._run(self._native.get_entry(key, timeout=timeout))
 
-    def put_if_absent(self, key: K, value: V, *, timeout: float | None = None) -> bool:
-        """Set a key that has no value; whether it was set."""
-        return self._run(self._native.put_if_absent(key, value, timeout=timeout))
+    def put_if_absent(self, key: K, value: V, *, ttl: float | None = None, timeout: float | None = None) -> bool:
+        """Set a key that has no value; whether it was set. `ttl` as with `put`."""
+        return self._run(self._native.put_if_absent(key, value, ttl=ttl, timeout=timeout))
+
+    def expires_at(self, key: K, *, timeout: float | None = None) -> float | None:
+        """When a key expires, in seconds since 1970 (as `time.time` counts, by the clock of its primary); None: it stays,
+        or there is none."""
+        return self._run(self._native.expires_at(key, timeout=timeout))
+
+    def persist(self, key: K, *, timeout: float | None = None) -> bool:
+        """A key that has a value keeps it for good: it does not expire any more; whether there is one."""
+        return self._run(self._native.persist(key, timeout=timeout))
 
     def put_if_version(self, key: K, value: V, version: Version | None, *, timeout: float | None = None) -> bool:
         """Set a key that is the entry of this version still (None: that has no value); whether it was set."""

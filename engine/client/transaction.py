@@ -68,6 +68,7 @@ class Transaction:
         self._claims: list[tuple[NamespaceName, bytes]] = []  # what it will lock first
         self._shared: dict[NamespaceName, dict[bytes, None]] = {}  # what it has locked to read, and not to write
         self._scanned: list[Scanned] = []  # if it is SERIALIZABLE
+        self._ttls: dict[NamespaceName, dict[bytes, int]] = {}  # of what is written, and expires
         self._bytes = 0  # of what is written
         self._unsure = False  # what it has read, optimistically, may not have been so at one moment
         self._asked_for: dict[bytes, None] = {}  # keys that may be locked for it somewhere
@@ -174,14 +175,22 @@ class Transaction:
                 found |= {key: value for key, (_, _, value) in zip(call.keys, call.values, strict=True)}
         return {key: value for key in keys if (value := found[key]) is not None}
 
-    async def put_many(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> None:
-        """Set (or, with None, delete) keys, when the transaction commits."""
+    async def ask(self, call: GetCall) -> GetCall:
+        """What is asked of keys beside their values, once they are read as this transaction reads."""
+        await self.get_many(call.namespace, call.keys)
+        async with self._in_turn:
+            self.check_open()
+            await self._ask(call)
+        return call
+
+    async def put_many(self, namespace: NamespaceName, values: dict[bytes, bytes | None], ttl_ms: int = 0) -> None:
+        """Set (or, with None, delete) keys, when the transaction commits; `ttl_ms`: they expire (0: never)."""
         self._size_with(namespace, values)
         if self.concurrency is Concurrency.PESSIMISTIC:
             await self._touch(namespace, list(values))
         else:
             self.check_open()
-        self._write(namespace, values)
+        self._write(namespace, values, ttl_ms)
 
     async def change(self, namespace: NamespaceName, key: bytes, make: Callable[[Seen], tuple[bool, bytes | None, T]]) -> T:
         """Read a key as one that will be written; `make` says whether it is, with which value, and what is returned.
@@ -200,10 +209,15 @@ class Transaction:
         before, keys = self._written.get(namespace, {}), sum(map(len, self._written.values()))
         return grown(self._bytes, before, values, self.name, keys=keys)
 
-    def _write(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> None:
+    def _write(self, namespace: NamespaceName, values: dict[bytes, bytes | None], ttl_ms: int = 0) -> None:
         if values:
             self._bytes = self._size_with(namespace, values)
             self._written.setdefault(namespace, {}).update(values)
+        if ttl_ms:
+            self._ttls.setdefault(namespace, {}).update(dict.fromkeys(values, ttl_ms))
+        elif expiring := self._ttls.get(namespace):
+            for key in values:
+                expiring.pop(key, None)
 
     @property
     def serializable(self) -> bool:
@@ -377,6 +391,7 @@ class Transaction:
                 reads=reads,
                 prepare_only=prepare_only,
                 label=self.label,
+                ttls=[(ns, key, ttl_ms) for ns, expiring in self._ttls.items() for key, ttl_ms in expiring.items()],
             )
 
         try:

@@ -11,7 +11,7 @@ from engine.turn.desk import Desk
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
 from rebalance.results import ABORTED
-from wal.ids import CODECS, DECISIONS, Namespace, TxId
+from wal.ids import CODECS, DECISIONS, EXPIRIES, Namespace, TxId
 from wal.probe import probe
 
 
@@ -40,7 +40,7 @@ class Admission:
         known, most = self.core.replica.namespaces, self.core.settings.namespaces_max
         if namespace in known or namespace == CODECS:
             return ""
-        if len(known) - (DECISIONS in known) - (CODECS in known) >= most:
+        if len(known) - sum(own in known for own in (DECISIONS, CODECS, EXPIRIES)) >= most:
             return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
         return ""
 

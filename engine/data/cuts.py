@@ -29,7 +29,7 @@ from rebalance.partition import LocalPartition
 from rebalance.ports import MS, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
-from wal.ids import DECISIONS, NO_ERA, Era, NodeId, TxId
+from wal.ids import DECISIONS, EXPIRIES, NO_ERA, Era, NodeId, TxId
 from wal.probe import probe
 
 WITHHELD_MS = 1_000
@@ -107,7 +107,7 @@ class Cuts(Rule):
 
     def keep(self, write: r.Write, era: Era) -> None:
         """A write of this era counts, and is about to be applied."""
-        if self.kept and write.namespace != DECISIONS:
+        if self.kept and write.namespace not in (DECISIONS, EXPIRIES):
             self.kept.keep(write, era)
             self._bound()
 

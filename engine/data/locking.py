@@ -90,6 +90,9 @@ class Locking(Rule):
         def granted() -> None:
             self.locks.lend(request.owner, core.now + core.settings.lock_lease_ms * MS)
             self.locks.introduce(request.owner, request.label, core.now, session)
+            if over := self.reads.expiry.over(request.namespace, request.keys[:KEYS_AT_ONCE], request.owner):
+                self.reads.expiry.delete_first(over, granted, (session, request), request.owner)
+                return
             self.reads.confirm(needed, session, request, answer)
 
         def expired(held: str, ring: Ring) -> None:

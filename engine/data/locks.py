@@ -101,6 +101,14 @@ class LockTable(Holdings):
             if key in self._waiting:
                 self._grant(key)
 
+    def is_pending(self, key: Key) -> bool:
+        """Whether a single write of the key is under way."""
+        return key in self._pending
+
+    def alone(self, owner: TxId, key: Key) -> bool:
+        """Whether nobody but this owner (b"": nobody at all) has the key, and no single write of it is under way."""
+        return self._free(owner, key, shared=False)
+
     # Transactions.
 
     def try_all(self, owner: TxId, keys: Iterable[Key], reads: Iterable[Key] = ()) -> Key | None:

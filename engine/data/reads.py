@@ -23,9 +23,10 @@ from msgspec import structs
 from engine.data.admission import Admission
 from engine.data.counting import Counting, count_of
 from engine.data.cut_reads import CutReads
+from engine.data.expiry import Expiry, LiveScan
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
-from engine.data.scans import Alike, Scanning, alike
+from engine.data.scans import Alike, alike
 from engine.messages import AskMap, Confirm, Confirmed
 from engine.messages.data import ToReads
 from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Scan, Values
@@ -94,17 +95,18 @@ class Reads(Rule):
 
     takes = get_args(ToReads)
 
-    def __init__(self, core: Core, locks: LockTable, admission: Admission, at_cut: CutReads) -> None:
+    def __init__(self, core: Core, locks: LockTable, admission: Admission, at_cut: CutReads, expiry: Expiry) -> None:
         super().__init__()
         self.core = core
         self.at_cut = at_cut
+        self.expiry = expiry
         self.locks = locks
         self.desk = admission.desk
         self.admission = admission
         self._turn: dict[_Asked, list[tuple[SessionId, Request, Callable[[], None]]]] = {}
         self._rounds: dict[int, _Round] = {}
         self._sequence = core.run << 40
-        self._scans: dict[int, tuple[Scanning | Counting, list[_AskedScan]]] = {}  # being read, and for whom
+        self._scans: dict[int, tuple[LiveScan | Counting, list[_AskedScan]]] = {}  # being read, and for whom
         self._alike: dict[Alike, list[_AskedScan]] = {}  # confirmed, and yet to be read
         self._number = 0
         self._behind: dict[Key, list[tuple[SessionId, Get, int]]] = {}  # waits for a prepared key's outcome, since
@@ -138,6 +140,9 @@ class Reads(Rule):
             if not self.admission.may_serve(session, request, local, None, new=False):
                 return
             needed |= dict.fromkeys(local.needed)
+        if over := self.expiry.over(request.namespace, request.keys[:KEYS_AT_ONCE]):
+            self.expiry.delete_first(over, lambda: self.on_get(session, request), (session, request))
+            return
         self.confirm(needed, session, request, lambda: self._answer_get(session, request))
 
     def _answer_stale(
@@ -197,11 +202,14 @@ class Reads(Rule):
 
         self._turn.setdefault((tuple(sorted(others)), True), []).append((NOBODY, _WONDER, known))
 
-    def on_scan(self, session: SessionId, request: Scan) -> None:
+    def on_scan(self, session: SessionId, request: Scan, *, caught_up: bool = False) -> None:
         """Rows of partitions in key order; a stale page is as old as what it begins with."""
         core, numbers = self.core, request.partitions
         if request.cut != NO_ERA:
             self.at_cut.on_scan(session, request)
+            return
+        if request.count and not request.stale and not caught_up and self.expiry.behind:
+            self.expiry.catch_up(lambda: self.on_scan(session, request, caught_up=True), (session, request))
             return
         if request.stale:
             core.work += len(numbers) // 2
@@ -261,7 +269,7 @@ class Reads(Rule):
                     probe("read.waited_for_outcome")
                     self._behind.setdefault((namespace, key), []).append((session, request, core.now))
                     return
-        self.desk.reply(session, values_of(core, request))
+        self.desk.reply(session, self.expiry.values_of(request) if request.expiry else values_of(core, request))
 
     def outcome_known(self, keys: list[Key]) -> None:
         """Prepared keys have their outcome: whoever waited to read them may."""
@@ -293,7 +301,7 @@ class Reads(Rule):
         if len(asked) > 1:
             probe("scan.shared")
         store = core.replica.store
-        scan = Counting(request, count_of(store), store.page) if request.count else Scanning(request, store.page)
+        scan = Counting(request, count_of(store), store.page) if request.count else LiveScan(request, self.expiry)
         if request.marks:
             core.work += len(request.partitions) // 4
             fragments = (
@@ -329,7 +337,13 @@ class Reads(Rule):
             return False
 
         core.work += scan.go_on(max(WORK_MAX - core.work, WORK_MAX // 10), doubtful)
+        if isinstance(scan, LiveScan) and scan.over:
+            over, scan.over = scan.over, []
+            scan.deleting += 1
+            self.expiry.delete_first(over, lambda: self._scan_deleted(number, scan))
         if scan.done:
+            if isinstance(scan, LiveScan) and scan.deleting:
+                return
             reply = scan.reply()
             for session, each in wanted:
                 self.desk.reply(session, structs.replace(reply, id=each.id))
@@ -344,6 +358,12 @@ class Reads(Rule):
         """Whoever asked for the same meanwhile is next."""
         scan, _ = self._scans.pop(number)
         self._begin_scan(alike(scan.request))
+
+    def _scan_deleted(self, number: int, scan: LiveScan) -> None:
+        """What a scan has passed over is gone."""
+        scan.deleting -= 1
+        if scan.done and not scan.deleting:
+            self._scan_on(number)
 
     # Copies, and time.
 

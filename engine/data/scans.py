@@ -68,6 +68,7 @@ class Scanning:
         "_heads",
         "_limit",
         "_opening",
+        "_over",
         "_page",
         "_rest",
         "done",
@@ -79,10 +80,11 @@ class Scanning:
         "waits",
     )
 
-    def __init__(self, request: Scan, page: ReadPage) -> None:
+    def __init__(self, request: Scan, page: ReadPage, over: Callable[[int, bytes, int], bool] | None = None) -> None:
         self.request = request
         self._down = request.reverse
         self._page = page
+        self._over = over  # whether the row of a key in a partition, at this counter, is passed over
         self._limit = max(1, min(request.limit, SCAN_ROWS_MAX))
         self._chunk = max(SCAN_CHUNK_ROWS, 2 * self._limit // max(1, len(request.partitions)))
         start = request.start if not self._down else request.end if request.end is not None else _TOP
@@ -150,13 +152,13 @@ class Scanning:
         return self._bytes <= AGAIN_ROW_BYTES * len(self.keys)
 
     def _look_into(self, number: int, page: Page) -> None:
-        following = page.next
+        following, over = page.next, self._over
         rows: deque[tuple[bytes, bytes]] = deque()
         for key, entry in page.rows:
             if self._is_past(key):
                 following = None
                 break
-            if entry.value is not None:
+            if entry.value is not None and (over is None or not over(number, key, entry.counter)):
                 rows.append((_Falling(key) if self._down else key, entry.value))
         if rows:
             key, value = rows.popleft()

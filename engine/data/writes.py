@@ -56,10 +56,11 @@ class _Part:
     `locked`: its keys are pinned in the name of its id; else they are pending.
     """
 
-    __slots__ = ("jobs", "locked", "write")
+    __slots__ = ("deadline", "jobs", "locked", "write")
 
     def __init__(self, write: r.Write, *, locked: bool) -> None:
         self.write = write
+        self.deadline: r.Write | None = None  # what says when it expires
         self.locked = locked
         self.jobs: list[_Job] = []
 
@@ -78,6 +79,7 @@ class Writes:
         self.replication = replication
         self.locks = locks
         self._confirm = reads.confirm
+        self.expiry = reads.expiry
         self.under_way: dict[tuple[TxId, int], _Part] = {}  # by the partition, too: a request may be asked again in parts
         admission.ask_of_ids(lambda tx, number: (tx, number) in self.under_way)
 
@@ -87,7 +89,12 @@ class Writes:
         if cuts.leases:
             cuts.keep(part.write, core.era)
         core.replica.apply_write(part.write)
+        if part.deadline is not None:
+            core.replica.apply_write(part.deadline)
+            self.expiry.note(part.deadline)
         self._release(part)
+        if self.expiry.waiting:
+            self.expiry.done_with([(part.write.namespace, key) for key in part.write.keys])
         reply, version = self.desk.reply, core.version_number
         for job in part.jobs:
             job.left -= 1
@@ -257,6 +264,11 @@ class Writes:
         if not granted and locks.try_all(request.tx, [key]) is not None:
             self._wait(session, request, [key])
             return
+        if over := self.expiry.over(request.namespace, [request.key], request.tx):
+            self.expiry.delete_first(
+                over, partial(self.on_swap, session, request, granted=True), (session, request), request.tx
+            )
+            return
         held = core.replica.store.get((request.namespace, number), request.key)
         found = held.value if held is not None else None
         problem = ""
@@ -328,7 +340,11 @@ class Writes:
         origin = self.origins.of(job.session, tx, local)
         if origin is not None:
             records.append(self.origins.log(origin, local))
-        update = r.Update([write])
+        writes = [write]
+        if request.ttl_ms:
+            part.deadline = self.expiry.deadline_of(write, request.ttl_ms)
+            writes.append(part.deadline)
+        update = r.Update(writes)
         records.append(update)
         core.log_unapplied(update)
         if locked:

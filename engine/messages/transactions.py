@@ -15,7 +15,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `keys` and `values` are written, per namespace; `locks` were read under a lock; `reads` are (namespace, key, epoch,
     counter) that an optimistic transaction read and that must not have changed. `conditions`: (namespace, key, when, old,
-    epoch, counter) that must hold when it votes.
+    epoch, counter) that must hold when it votes. `ttls`: (namespace, key, ms) of what is written and expires.
     """
 
     partition: int
@@ -23,6 +23,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     locks: list[tuple[Namespace, bytes]]
     reads: list[tuple[Namespace, bytes, int, int]]
     conditions: list[tuple[Namespace, bytes, str, bytes | None, int, int]] = []
+    ttls: list[tuple[Namespace, bytes, int]] = []
 
     @property
     def seen(self) -> list[tuple[Namespace, bytes]]:

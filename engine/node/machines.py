@@ -16,6 +16,7 @@ from engine.cluster.steps import Steps
 from engine.data.admission import Admission
 from engine.data.cut_reads import CutReads
 from engine.data.cuts import Cuts
+from engine.data.expiry import Expiry
 from engine.data.locking import Locking
 from engine.data.locks import LockTable
 from engine.data.reads import Reads
@@ -116,6 +117,7 @@ class Machines:
             self.locking,
             self.cuts,
             self.rounds,
+            self.expiry,
         )
 
     def _make_copies(self, core: Core) -> None:
@@ -144,7 +146,8 @@ class Machines:
         self.sessions = Sessions(core, self.replication, self.desk)
         self.admission = Admission(core, self.desk, self.sessions)
         at_cut = CutReads(core, self.desk, self.cuts)
-        self.reads = Reads(core, self.locks, self.admission, at_cut)
+        self.expiry = Expiry(core, self.desk, self.replication, self.locks, self.cuts)
+        self.reads = Reads(core, self.locks, self.admission, at_cut, self.expiry)
         self.writes = Writes(core, self.replication, self.locks, self.admission, self.reads, cuts=self.cuts)
         self.locking = Locking(core, self.locks, self.admission, self.reads)
         self.participant = Participant(core, self.replication, self.writes, self.locking)
@@ -235,6 +238,7 @@ class Machines:
             (self.steps.switch, "membership finds nothing vouched for that was so by what another map said"),
             (self.membership.switch, "what it says of this node in its next heartbeat is what came of all this"),
             (self.rounds.switch, "whoever waited for a cut asks whoever numbers them now"),
+            (self.expiry.switch, "whoever waited for a key to be deleted asks again, and what others lead is theirs"),
             (self.reads.switch, "whoever waited asks again, of the node as it is now"),
             (self._unpark, "and so does whoever waited for the exchange; both are taken before what came later"),
         ]
@@ -331,6 +335,7 @@ class Machines:
         self.cuts.activated(local)
         self.participant.activated(local)
         self.coordinator.activated(local)
+        self.expiry.activated(local)
         self._ask_again(self.desk.unpark(local))
 
     # What the exchange asks.

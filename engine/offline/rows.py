@@ -18,7 +18,7 @@ from engine.state.store_envelope import BadEnvelope, fragment_key, fragment_of, 
 from engine.state.store_errors import StoreDamaged, damaged
 from engine.state.store_lmdb import LmdbStore
 from rebalance.contents import MASK, row_digest
-from wal.ids import DECISIONS, Fragment, partition_of
+from wal.ids import DECISIONS, EXPIRIES, Fragment, partition_of
 
 Raw: TypeAlias = tuple[bytes, bytes]
 """A row as it lies in the store: the whole key, and the envelope."""
@@ -154,6 +154,8 @@ class Reading:
         except BadEnvelope:
             return False
         key = full[len(fragment_key((namespace, number))) :]
+        if namespace == EXPIRIES:
+            key = key.partition(b"\0")[2]
         return namespace != DECISIONS and partition_of(key, self._partitions) == number
 
     def _damaged(self, damage: StoreDamaged) -> None:

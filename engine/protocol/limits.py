@@ -37,6 +37,7 @@ from wal.ids import (
     KEY_BYTES_MAX,
     NAME,
     NAME_MAX,
+    NO_ERA,
     SEQUENCE_MAX,
     SESSION_BYTES,
     TX_ID_BYTES,
@@ -50,6 +51,8 @@ KEYS_MAX = 100_000
 REQUEST_BYTES_MAX = 64 << 20
 TIMEOUT_MS_MAX = 3_600_000
 COUNTER_MAX = 1 << 62
+TTL_MS_MAX = 10 * 365 * 86_400_000
+"""Whatever is to last longer is kept for good."""
 NODES_MAX = 1_000
 SESSIONS_MAX = 1_000
 LABEL_MAX = 200
@@ -62,16 +65,18 @@ def problem_with(request: Request, partitions: int) -> str:
         return f"an answer is waited for {within_of(request)} ms: expected 0 to {TIMEOUT_MS_MAX}"
     match request:
         case Put():  # what is asked most comes first, and takes out only what it needs
-            return _tx(request.tx) or _namespace(request.namespace) or _writes(request.keys, request.values)
+            problem = _tx(request.tx) or _namespace(request.namespace) or _writes(request.keys, request.values)
+            return problem or (_ttl(request.ttl_ms, request.values) if request.ttl_ms else "")
         case Get():
             known = "" if request.namespace == CODECS else _namespace(request.namespace)
-            return known or _keys(request.keys) or _age(request.age_ms)
+            return known or _keys(request.keys) or _age(request.age_ms) or _expiry(request)
         case GetTable():
             return ""
         case Swap(_, tx, namespace, key, when, old, new):
             known = _codec(key, when, new) if namespace == CODECS and request.how == "set" else _namespace(namespace)
             problem = _tx(tx) or known or _keys([key]) or problem_of(request.how, when, old, new) or _values([old, new])
-            return problem or _position(request.epoch, request.counter)
+            problem = problem or _position(request.epoch, request.counter)
+            return problem or (_ttl(request.ttl_ms, [new]) if request.ttl_ms else "")
         case Lock(_, owner, namespace, keys, timeout_ms):
             problem = _tx(owner) or _namespace(namespace) or _keys(keys) or _unique(keys) or _timeout(timeout_ms)
             return problem or label_problem(request.label) or (_keys(request.held) if request.held else "")
@@ -152,6 +157,8 @@ def _commit(request: CommitTx) -> str:
         problem = _namespace(namespace) or _writes(keys, values)
         if problem:
             return problem
+    if request.ttls and (problem := _ttls(request)):
+        return problem
     if left < 0:
         return f"the transaction writes {KEYS_MAX - left} keys: expected at most {KEYS_MAX}"
     if weight_of(request) > REQUEST_BYTES_MAX:
@@ -310,6 +317,28 @@ def _timeout(timeout_ms: int) -> str:
 def label_problem(label: str) -> str:
     """What is wrong with the label of a transaction, or nothing."""
     return "" if len(label) <= LABEL_MAX else f"a label has {len(label)} characters: expected at most {LABEL_MAX}"
+
+
+def _ttl(ttl_ms: int, values: list[bytes | None]) -> str:
+    if not 0 < ttl_ms <= TTL_MS_MAX:
+        return f"a time to live is {ttl_ms} ms: expected 1 to {TTL_MS_MAX}"
+    return "a delete has no time to live" if None in values else ""
+
+
+def _ttls(request: CommitTx) -> str:
+    values = {(ns, key): value for ns, keys, values in request.writes for key, value in zip(keys, values, strict=True)}
+    for namespace, key, ttl_ms in request.ttls:
+        if (namespace, key) not in values:
+            return "what has a time to live is not among what is written"
+        if problem := _ttl(ttl_ms, [values[namespace, key]]):
+            return problem
+    return ""
+
+
+def _expiry(request: Get) -> str:
+    if request.expiry and (request.stale or request.cut != NO_ERA):
+        return "when something expires is asked of its primary, and of what is there now"
+    return ""
 
 
 def _age(age_ms: int) -> str:

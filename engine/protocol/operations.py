@@ -112,14 +112,17 @@ def _exchange(new: bytes | None, found: bytes | None) -> Made:
     return Made(new, found)
 
 
-OPERATIONS = ("set", "exchange", "add", "add-packed", "append")
-"""Set a value; the same, and tell what was there; add to a number in decimal, or in MessagePack; append to a value."""
+OPERATIONS = ("set", "exchange", "add", "add-packed", "append", "keep")
+"""Set a value; the same, and tell what was there; add to a number in decimal, or in MessagePack; append to a value; leave
+what stands, so that it does not expire."""
 
 
 def make(how: str, old: bytes | None, new: bytes | None, found: bytes | None) -> Made:
     """What comes of an operation where `found` stands. Raises Refused and AnswerTooLarge."""
     if how == "set":
         return Made(new)
+    if how == "keep":
+        return Made(found)
     if how == "exchange":
         return _exchange(new, found)
     assert new is not None, "a request without was refused"

@@ -50,7 +50,8 @@ class Get(msgspec.Struct, frozen=True, array_like=True, tag="get", gc=False):
 
     `stale`: any OWNING copy will do, as it is; with `age_ms`, if it knows that it misses nothing that was acknowledged so
     long ago (-1: however old). Of more than `KEYS_AT_ONCE` keys the first are answered, the rest is to be asked for again.
-    `cut`: as they were at this cut.
+    `cut`: as they were at this cut. `expiry`: not the values are asked for, but when they expire, as the wall clock of
+    their primary counts: ms, in decimal; empty: never.
     """
 
     id: int
@@ -60,10 +61,14 @@ class Get(msgspec.Struct, frozen=True, array_like=True, tag="get", gc=False):
     age_ms: int = -1
     within_ms: int = 0
     cut: Era = NO_ERA
+    expiry: bool = False
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag="put", gc=False):
-    """Set keys to values (None deletes), whatever they are now; atomic within each partition."""
+    """Set keys to values (None deletes), whatever they are now; atomic within each partition.
+
+    `ttl_ms`: they expire so long after their primary took them (0: never).
+    """
 
     id: int
     tx: TxId
@@ -73,12 +78,13 @@ class Put(msgspec.Struct, frozen=True, array_like=True, tag="put", gc=False):
     acked: int = -1
     version: int = 0
     within_ms: int = 0
+    ttl_ms: int = 0
 
 
 class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
     """Set one key if `when` holds of it: `absent`, `present`, `equals` (to `old`), `version` (its entry is that of `epoch`
     and `counter`) or `always`. `how` says what becomes of `new`: see `engine.protocol.operations`; an addition begins with
-    `old` where nothing is."""
+    `old` where nothing is. `ttl_ms` as with `Put`."""
 
     id: int
     tx: TxId
@@ -93,6 +99,7 @@ class Swap(msgspec.Struct, frozen=True, array_like=True, tag="swap", gc=False):
     how: str = "set"
     epoch: int = 0
     counter: int = 0
+    ttl_ms: int = 0
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
@@ -138,6 +145,7 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
     decision; a later CommitTx of the same id, without it, goes on. `label` is what its client calls it, for the log.
     `conditions`: (namespace, key, when, old, epoch, counter) as of a Swap, of one that is optimistic; where one does not
     hold nothing is done, and it is `Done` and not `applied`.
+    `ttls`: (namespace, key, ms) of what is written and expires so long after it is prepared.
     """
 
     id: int
@@ -153,6 +161,7 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
     within_ms: int = 0
     label: str = ""
     conditions: list[tuple[Namespace, bytes, str, bytes | None, int, int]] = []
+    ttls: list[tuple[Namespace, bytes, int]] = []
 
 
 class KeepSessions(msgspec.Struct, frozen=True, array_like=True, tag="keep-sessions", gc=False):

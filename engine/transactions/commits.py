@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
+from engine.data.expiry import deadlines_beside
 from engine.messages import Part
 from engine.protocol.requests import CommitTx, Unlock
 from engine.turn.core import Core
@@ -77,6 +78,9 @@ def reserved(core: Core, part: Part, local: LocalPartition, tx: TxId) -> list[r.
         counter = core.replica.ensure_fragment((namespace, local.number)).counter
         start = counter.reserve(len(keys))
         writes.append(r.Write(namespace, local.number, local.epoch, start, keys, values=values, stable=counter.lwm, tx=tx))
+    if part.ttls:
+        core.work += len(part.ttls)
+        writes.append(deadlines_beside(core, writes, part.ttls))
     return writes
 
 
@@ -87,7 +91,7 @@ def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterato
         number = partition_of(key, partitions)
         found = parts.get(number)
         if found is None:
-            found = parts[number] = Part(number, [], [], [], [])
+            found = parts[number] = Part(number, [], [], [], conditions=[], ttls=[])
         return found
 
     done = 0
@@ -104,6 +108,11 @@ def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterato
             done += 1
             if not done % SPLIT_AT_ONCE:
                 yield SPLIT_AT_ONCE
+    for ttl in request.ttls:
+        part_of(ttl[1]).ttls.append(ttl)
+        done += 1
+        if not done % SPLIT_AT_ONCE:
+            yield SPLIT_AT_ONCE
     for lock in request.locks:
         part_of(lock[1]).locks.append(lock)
         done += 1

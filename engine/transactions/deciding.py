@@ -96,6 +96,7 @@ class Deciding(Rule):
         for write in alone.writes:
             self.writes.cuts.keep(write, self.core.era)
             self.core.replica.apply_write(write)
+            self.writes.expiry.note(write)
         self.one_phase.pop(alone.tx, None)
         self.participant.locks.release(alone.owner)
         for session, request_id, wants_status in alone.asked:

@@ -28,7 +28,7 @@ from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
-from wal.ids import Era, NodeId, TxId
+from wal.ids import EXPIRIES, Era, NodeId, TxId
 from wal.probe import probe
 
 NAMED_PER_WORK = 300
@@ -149,10 +149,22 @@ class Participant(Rule):
         """Why a part cannot be voted for, and then it holds nothing any more: what it rests on has changed; or nothing."""
         keys = () if optimistic else [(ns, key) for ns, keys, _ in part.writes for key in keys]
         stale = self.locking.conflict(owner, [] if optimistic else part.locks, part.reads, keys)
+        if part.conditions and not stale:
+            stale = self._expired(owner, part)
         if stale:
             probe("tx.conflict")
             self.give_up_part(owner, part.partition)
         return stale
+
+    def _expired(self, owner: TxId, part: Part) -> str:
+        """Which key of a condition has expired and is there still: it is being deleted, and will be absent; or nothing."""
+        expiry = self.writes.expiry
+        for namespace, key, *_ in part.conditions:
+            if over := expiry.over(namespace, [key], owner):
+                probe("tx.condition_on_what_expired")
+                expiry.delete_first(over, lambda: None, owner=owner)
+                return f"{namespace}:{key!r} has expired, and is being deleted"
+        return ""
 
     def unmet(self, owner: TxId, part: Part) -> str:
         """Which condition of a part, whose keys are held, does not hold, and then they are not any more; or nothing."""
@@ -307,8 +319,11 @@ class Participant(Rule):
     def _ended(self, outcome: r.Outcome, era: Era) -> None:
         """An outcome is durable on every in-sync copy: apply, unlock, report."""
         core, tx, number, cuts = self.core, outcome.tx, outcome.partition, self.writes.cuts
-        cuts.outcome(core.replica.partition(number).prepared.get(tx), era, commit=outcome.commit)
+        prepare = core.replica.partition(number).prepared.get(tx)
+        cuts.outcome(prepare, era, commit=outcome.commit)
         core.replica.apply(outcome)
+        for write in prepare.writes if prepare is not None and outcome.commit else ():
+            self.writes.expiry.note(write)
         cuts.ended(tx, number)
         self._doubt_since.pop((tx, number), None)
         owner = self.owner_of.get(tx, tx)
@@ -351,7 +366,7 @@ class Participant(Rule):
     def _pin(self, owner: TxId, prepare: r.Prepare, *, found: bool = False) -> None:
         """Until the outcome is known nobody else writes what a transaction has read in the partition, and nobody else reads
         what it writes: for whatever it read was so when it voted, wherever its other votes are given."""
-        keys = [(write.namespace, key) for write in prepare.writes for key in write.keys]
+        keys = [(w.namespace, key) for w in prepare.writes if w.namespace != EXPIRIES for key in w.keys]
         self.locks.pin(owner, keys, prepare.locks, found=found)
 
     def switch(self, _: NewMap) -> None:

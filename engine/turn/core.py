@@ -47,6 +47,7 @@ class Core:
         self.address = address
         self.affinity = affinity
         self.now = 0
+        self.wall_ms = 0  # what this node's wall clock reads, which may jump; nothing but expiry goes by it
         self.effects = Effects()
         self.durable_lsn = durable_lsn
         self.boot_lsn = durable_lsn

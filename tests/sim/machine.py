@@ -282,7 +282,7 @@ class Machine:
         self.turns += 1
         self.duties.begin(self.local(world.now))
         try:
-            effects, cost = world.costs.turn(node, self.local(world.now), events)
+            effects, cost = world.costs.turn(node, self.local(world.now), events, self.wall_ms)
         except Violation:
             raise
         except Exception as error:

@@ -18,7 +18,7 @@ from tools.wal.objects import value_hash, version_text
 from tools.wal.times import time_text
 from wal import Block
 from wal import records as r
-from wal.ids import DECISIONS, Namespace, TxId, tx_name
+from wal.ids import DECISIONS, EXPIRIES, Namespace, TxId, tx_name
 from wal.records import kind_of
 
 
@@ -141,6 +141,9 @@ def _issued(origin: int) -> str:
 def _entry(namespace: Namespace, key: bytes, value: bytes | None, values: Values) -> str:
     if namespace == DECISIONS:
         return f"{tx_name(key)}={'forgotten' if value is None else _outcome(value[0] if value else 0)}"
+    if namespace == EXPIRIES:
+        of, _, key = key.partition(b"\0")
+        return f"{word(of)}:{word(key)}={'deleted' if value is None else word(value.replace(b' ', b'@'))}"
     if value is None:
         return f"{word(key)}=deleted"
     return f"{word(key)}={_shown(value, values)}"

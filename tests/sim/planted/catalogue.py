@@ -6,6 +6,7 @@ from tests.sim.planted.copies import COPIES
 from tests.sim.planted.cuts import CUTS
 from tests.sim.planted.deeds import DEEDS
 from tests.sim.planted.elections import ELECTIONS
+from tests.sim.planted.expiry import EXPIRY
 from tests.sim.planted.fault import Fault
 from tests.sim.planted.locks import LOCKS
 from tests.sim.planted.membership import MEMBERSHIP
@@ -15,6 +16,6 @@ from tests.sim.planted.words import WORDS
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault
-    for faults in (WORDS, ELECTIONS, MEMBERSHIP, TRANSACTIONS, LOCKS, CUTS, COPIES, TRANSFERS, DEEDS)
+    for faults in (WORDS, ELECTIONS, MEMBERSHIP, TRANSACTIONS, LOCKS, CUTS, EXPIRY, COPIES, TRANSFERS, DEEDS)
     for fault in faults.all
 }

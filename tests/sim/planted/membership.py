@@ -43,9 +43,9 @@ def late_by_the_clock(machine: Machine) -> None:
     assert machine.node is not None
     core = machine.node.core
 
-    def turn(original: Callable[..., Any], now: int, events: Any) -> Any:
+    def turn(original: Callable[..., Any], now: int, events: Any, *wall_ms: int) -> Any:
         core.attentive += max(0, now - core.now)
-        return original(now, events)
+        return original(now, events, *wall_ms)
 
     around(machine.node, "turn", turn)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.sim.workloads.bulk import Bulk
 from tests.sim.workloads.cuts import cuts_of
+from tests.sim.workloads.fleeting import fleeting_of
 from tests.sim.workloads.load import Load, set_up
 from tests.sim.workloads.retry import retry_of
 from tests.sim.workloads.rows import rows_of
@@ -28,6 +29,7 @@ WORKLOADS = {
     "strays": strays_of,
     "rooms": rooms_of,
     "cuts": cuts_of,
+    "fleeting": fleeting_of,
 }
 
 __all__ = ["WORKLOADS", "Bulk", "Load", "judge", "read_everything", "set_up"]

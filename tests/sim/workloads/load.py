@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
+from typing import TYPE_CHECKING
 
 from engine import errors
 from tests.sim.clients import Client
@@ -11,6 +12,9 @@ from tests.sim.network import MS
 from tests.sim.recorder import Recorder
 from tests.sim.transactions import SimTransaction
 from tests.sim.workloads.rivals import Rivals
+
+if TYPE_CHECKING:
+    from tests.sim.workloads.fleeting import Fleeting
 
 ACCOUNTS = tuple(f"a{i}" for i in range(6))
 BALANCE = 100
@@ -31,6 +35,7 @@ class Load:
         self.recorder = recorder
         self.stopping = False
         self.given_up: Mapping[int, None] = {}
+        self.fleeting: list[Fleeting] = []  # keys that expire
         self.pace = 1
         self.done = 0
         self.rivals = Rivals(recorder.world)
