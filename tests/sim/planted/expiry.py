@@ -102,9 +102,8 @@ def what_was_put_since_expires_too(machine: Machine) -> None:
                 write = r.Write(namespace, local.number, local.epoch, counter.reserve(1), [key], [None])
                 update = r.Update([write])
                 expiry.core.log_unapplied(update)
-                expiry.replication.ship(
-                    Operation(local, [update], counted=partial(expiry.core.replica.apply, update)), local
-                )
+                counted: Callable[[], Any] = partial(expiry.core.replica.apply, update)
+                expiry.replication.ship(Operation(local, [update], counted=counted), local)
 
     around(expiry, "_delete", delete)
 
