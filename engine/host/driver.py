@@ -95,7 +95,8 @@ class Driver:
         began, events = time.thread_time_ns(), self._take_events()
         now = time.monotonic_ns()
         duties.begin(now)
-        effects = node.turn(now, events, time.time_ns() // MS)
+        node.core.wall = time.time_ns() // MS
+        effects = node.turn(now, events)
         now = time.monotonic_ns()
         duties.early(effects, now)
         duties.write(effects.log, now=now, wall_ms=time.time_ns() // MS)

@@ -126,16 +126,14 @@ class Node(Machines):
         """What came and had to be left to the next turn, in the order in which it will be taken."""
         return self._waiting
 
-    def turn(self, now: int, events: Sequence[Event], wall_ms: int | None = None) -> Effects:
-        """Take what happened since the last turn; return what is owed for it. `now` in ns, monotonic; `wall_ms` may jump
-        (None: it goes as `now` does).
+    def turn(self, now: int, events: Sequence[Event]) -> Effects:
+        """Take what happened since the last turn; return what is owed for it. `now` in ns, monotonic.
 
         What would make the turn too long is left to the next one, which is to follow at once.
         """
         core = self.core
         core.attentive += min(max(now - core.now, 0), core.settings.heartbeat_ms * MS)
         core.now = max(now, core.now)
-        core.wall_ms = core.now // MS if wall_ms is None else wall_ms
         core.work = 0
         effects = core.effects = Effects()
         if not self._booted:

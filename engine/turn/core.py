@@ -18,7 +18,7 @@ from engine.turn.turns import Maps
 from rebalance.affinity import Affinity, assign
 from rebalance.lives import INCARNATION_BITS, Life, in_brief
 from rebalance.partition import LocalPartition
-from rebalance.ports import WORK_MAX
+from rebalance.ports import MS, WORK_MAX
 from rebalance.table import Topology, version_of
 from wal.ids import FIRST_ERA, NO_VERSION, NodeId, Version, partition_of
 from wal.records import Record
@@ -47,7 +47,7 @@ class Core:
         self.address = address
         self.affinity = affinity
         self.now = 0
-        self.wall_ms = 0  # what this node's wall clock reads, which may jump; nothing but expiry goes by it
+        self.wall: int | None = None  # ms; whoever drives this node says so before each turn
         self.effects = Effects()
         self.durable_lsn = durable_lsn
         self.boot_lsn = durable_lsn
@@ -70,6 +70,11 @@ class Core:
         self.work = 0  # done in this turn
         self.era = FIRST_ERA  # of what is decided here; `engine.data.cuts` moves it on
         self.resumed: deque[Callable[[], None]] = deque()
+
+    @property
+    def wall_ms(self) -> int:
+        """What the wall clock reads, which may jump; only expiry goes by it. Where nobody says, it goes as `now` does."""
+        return self.now // MS if self.wall is None else self.wall
 
     @property
     def life(self) -> Life:

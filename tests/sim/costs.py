@@ -45,7 +45,7 @@ NOTHING = (1, 0)
 class Costs(Protocol):
     """How long a turn takes on a machine of the usual speed, in ns."""
 
-    def turn(self, node: Node, now: int, events: Sequence[Event], wall_ms: int) -> tuple[Effects, int]:
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
         """Take it, and say what it cost."""
         ...
 
@@ -53,22 +53,22 @@ class Costs(Protocol):
 class Free:
     """No time at all: for stories, in which only the order of things counts."""
 
-    def turn(self, node: Node, now: int, events: Sequence[Event], wall_ms: int) -> tuple[Effects, int]:
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
         """For nothing."""
-        return node.turn(now, events, wall_ms), 0
+        return node.turn(now, events), 0
 
 
 class Modelled:
     """What it ought to cost. A turn above the bound is a finding."""
 
-    def turn(self, node: Node, now: int, events: Sequence[Event], wall_ms: int) -> tuple[Effects, int]:
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
         """At the prices above."""
         store = node.core.replica.store
         before = store.read if isinstance(store, CountingStore) else 0
         changes = node.core.replica.changes
         encoded = changes.encoded
         handed = [*node.untaken, *events] if node.untaken else events
-        effects = node.turn(now, events, wall_ms)
+        effects = node.turn(now, events)
         events = taken(handed, node.untaken)
         rows = store.read - before if isinstance(store, CountingStore) else 0
         encoded = changes.encoded - encoded
@@ -87,10 +87,10 @@ class Modelled:
 class Measured:
     """What it did cost here and now: another figure each time."""
 
-    def turn(self, node: Node, now: int, events: Sequence[Event], wall_ms: int) -> tuple[Effects, int]:
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
         """By the processor's clock."""
         began = time.thread_time_ns()
-        effects = node.turn(now, events, wall_ms)
+        effects = node.turn(now, events)
         return effects, time.thread_time_ns() - began
 
 

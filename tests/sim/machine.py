@@ -281,8 +281,9 @@ class Machine:
         events, self._inbox = self._inbox, []
         self.turns += 1
         self.duties.begin(self.local(world.now))
+        node.core.wall = self.wall_ms
         try:
-            effects, cost = world.costs.turn(node, self.local(world.now), events, self.wall_ms)
+            effects, cost = world.costs.turn(node, self.local(world.now), events)
         except Violation:
             raise
         except Exception as error:

@@ -47,8 +47,8 @@ def a_backup_deletes_what_has_expired_by_its_own_clock(machine: Machine) -> None
     node, expiry = machine.node, _expiry(machine)
     assert node is not None
 
-    def turn(original: Callable[..., Effects], now: int, events: Sequence[Event], wall_ms: int = 0) -> Effects:
-        effects = original(now, events, wall_ms)
+    def turn(original: Callable[..., Effects], now: int, events: Sequence[Event]) -> Effects:
+        effects, wall_ms = original(now, events), expiry.core.wall_ms
         store = expiry.core.replica.store
         for namespace, number in [name for name in expiry.core.replica.fragments if name[0] == EXPIRIES]:
             for row, held in store.scan((namespace, number), b"", 100):

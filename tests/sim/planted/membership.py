@@ -43,9 +43,9 @@ def late_by_the_clock(machine: Machine) -> None:
     assert machine.node is not None
     core = machine.node.core
 
-    def turn(original: Callable[..., Any], now: int, events: Any, *wall_ms: int) -> Any:
+    def turn(original: Callable[..., Any], now: int, events: Any) -> Any:
         core.attentive += max(0, now - core.now)
-        return original(now, events, *wall_ms)
+        return original(now, events)
 
     around(machine.node, "turn", turn)
 

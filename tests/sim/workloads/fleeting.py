@@ -6,7 +6,8 @@ from __future__ import annotations
 from random import Random
 
 from engine import errors
-from engine.client.calls import GetCall, PutCall, ScanCall, SwapCall
+from engine.client.calls import GetCall, PutCall, SwapCall
+from engine.client.scans import ScanCall
 from tests.sim.checkers.history import Get
 from tests.sim.clients import Client
 from tests.sim.network import MS
