@@ -72,7 +72,7 @@ def _go_on(waiting: Iterable[_Waiting]) -> None:
 
 
 def _written(
-    core: Core, namespace: Namespace, number: int, epoch: int, rows: dict[bytes, bytes | None], tx: TxId = NOBODY
+    core: Core, namespace: Namespace, number: int, epoch: int, *, rows: dict[bytes, bytes | None], tx: TxId = NOBODY
 ) -> r.Write:
     counter = core.replica.ensure_fragment((namespace, number)).counter
     start = counter.reserve(len(rows))
@@ -84,7 +84,7 @@ def deadlines(core: Core, beside: r.Write, entries: Iterable[tuple[Namespace, by
     """What is to be written `beside` something, so that entries expire: (namespace, key, counter, how long they last)."""
     now = core.wall_ms
     rows: dict[bytes, bytes | None] = {row_of(ns, key): b"%d %d" % (now + ttl_ms, at) for ns, key, at, ttl_ms in entries}
-    return _written(core, EXPIRIES, beside.partition, beside.epoch, rows, beside.tx)
+    return _written(core, EXPIRIES, beside.partition, beside.epoch, rows=rows, tx=beside.tx)
 
 
 def deadlines_beside(core: Core, writes: list[r.Write], ttls: Iterable[tuple[Namespace, bytes, int]]) -> r.Write:
@@ -269,7 +269,7 @@ class Expiry(Rule):
         if not keys:
             return
         entries[EXPIRIES] = [row_of(*key) for key in keys]
-        writes = [_written(core, ns, number, local.epoch, dict.fromkeys(gone)) for ns, gone in entries.items()]
+        writes = [_written(core, ns, number, local.epoch, rows=dict.fromkeys(gone)) for ns, gone in entries.items()]
         update = r.Update(writes)
         core.log_unapplied(update)
         for key in keys:

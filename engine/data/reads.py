@@ -337,13 +337,9 @@ class Reads(Rule):
             return False
 
         core.work += scan.go_on(max(WORK_MAX - core.work, WORK_MAX // 10), doubtful)
-        if isinstance(scan, LiveScan) and scan.over:
-            over, scan.over = scan.over, []
-            scan.deleting += 1
-            self.expiry.delete_first(over, lambda: self._scan_deleted(number, scan))
+        if isinstance(scan, LiveScan) and self._deletes(number, scan) and scan.done:
+            return
         if scan.done:
-            if isinstance(scan, LiveScan) and scan.deleting:
-                return
             reply = scan.reply()
             for session, each in wanted:
                 self.desk.reply(session, structs.replace(reply, id=each.id))
@@ -358,6 +354,14 @@ class Reads(Rule):
         """Whoever asked for the same meanwhile is next."""
         scan, _ = self._scans.pop(number)
         self._begin_scan(alike(scan.request))
+
+    def _deletes(self, number: int, scan: LiveScan) -> bool:
+        """Have deleted what a scan has passed over; whether any of it is there still."""
+        if scan.over:
+            over, scan.over = scan.over, []
+            scan.deleting += 1
+            self.expiry.delete_first(over, lambda: self._scan_deleted(number, scan))
+        return scan.deleting > 0
 
     def _scan_deleted(self, number: int, scan: LiveScan) -> None:
         """What a scan has passed over is gone."""
