@@ -265,11 +265,14 @@ class Writes:
             self._wait(session, request, [key])
             return
         if over := self.expiry.over(request.namespace, [request.key], request.tx):
-            self.expiry.delete_first(
-                over, partial(self.on_swap, session, request, granted=True), (session, request), request.tx
-            )
+            go_on = partial(self.on_swap, session, request, granted=True)
+            self.expiry.delete_first(over, go_on, (session, request), request.tx)
             return
-        held = core.replica.store.get((request.namespace, number), request.key)
+        self._swap(job, session, request, local)
+
+    def _swap(self, job: _Job, session: SessionId, request: Swap, local: LocalPartition) -> None:
+        """The same, of a key that is locked in the name of the request's id."""
+        held = self.core.replica.store.get((request.namespace, local.number), request.key)
         found = held.value if held is not None else None
         problem = ""
         version = (held.epoch, held.counter) if held is not None else (0, 0)
@@ -282,7 +285,7 @@ class Writes:
                 problem = f"{request.namespace}:{request.key!r}: {refused}"
             except AnswerTooLarge:
                 probe("write.answer_too_large_to_keep")
-        locks.give_up(request.tx, [key])
+        self.locks.give_up(request.tx, [(request.namespace, request.key)])
 
         def told() -> None:
             if problem:
