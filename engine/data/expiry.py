@@ -39,6 +39,8 @@ from wal.probe import probe
 PAUSE_MS = 20
 """Between two pieces of what is deleted, or looked through, unasked."""
 DELETED_AT_ONCE = 400
+"""For somebody who waits for it."""
+DELETED_UNASKED = 150
 RIPE_AT_ONCE = 2_000
 """So many deadlines are found to have passed in one piece: more than are deleted, so that these come by partition."""
 READ_AT_ONCE = 1_000
@@ -390,7 +392,7 @@ class Expiry(Rule):
             _go_on(waiting)
 
     def _delete_some(self) -> None:
-        left = DELETED_AT_ONCE
+        left = DELETED_UNASKED
         for number in list(self._ripe):
             if left <= 0:
                 return

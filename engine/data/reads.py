@@ -34,7 +34,7 @@ from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.ports import MS, WORK_MAX, may_act
 from rebalance.rule import NewMap, Rule
-from wal.ids import NO_ERA, NO_VERSION, NodeId, partition_of
+from wal.ids import EXPIRIES, NO_ERA, NO_VERSION, NodeId, partition_of
 from wal.probe import probe
 
 VALUES_BYTES_MAX = 32 << 20
@@ -140,7 +140,9 @@ class Reads(Rule):
             if not self.admission.may_serve(session, request, local, None, new=False):
                 return
             needed |= dict.fromkeys(local.needed)
-        if over := self.expiry.over(request.namespace, request.keys[:KEYS_AT_ONCE]):
+        if EXPIRIES in core.replica.namespaces and (
+            over := self.expiry.over(request.namespace, request.keys[:KEYS_AT_ONCE])
+        ):
             self.expiry.delete_first(over, lambda: self.on_get(session, request), (session, request))
             return
         self.confirm(needed, session, request, lambda: self._answer_get(session, request))

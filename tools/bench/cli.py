@@ -27,6 +27,7 @@ from rich.console import Console
 from engine.errors import UsageError
 from tools.bench.cluster import blocked, crossing, puts, queue, reads_of_one, transactions, year
 from tools.bench.embedded import embedded_batches, embedded_puts, scans
+from tools.bench.expiring import expiring
 from tools.bench.figures import Measured, Setting, machine
 from tools.bench.log import archives, history, log_parts, replay
 from tools.bench.memory import at_rest
@@ -49,6 +50,7 @@ FIGURES: dict[str, Measure] = {
     "puts-1024": partial(puts, clients=1_024, goal=15_000),
     "transactions-64": partial(transactions, clients=64, goal=1_500),
     "snapshot": partial(snapshot_scan, writers=64, goal=150_000, kept_goal=0.8),
+    "expiring": partial(expiring, writers=64, goal=0.8),
     "reads-of-one-64": partial(reads_of_one, clients=64, goal=0.9),
     "crossing-64": partial(crossing, clients=64, keys=8, goal=1_000),
     "queue-64": partial(queue, clients=64, goal=2_000),

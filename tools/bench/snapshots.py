@@ -22,10 +22,10 @@ async def snapshot_scan(setting: Setting, figure: str, writers: int, goal: float
             numbers = range(first, min(first + BATCH, setting.updates))
             await namespace.put_many({b"key-%08d" % number: b"v" * VALUE_BYTES for number in numbers})
         setting.say(f"{figure}: {writers} writers alone for {setting.seconds:g} s, then beside snapshots")
-        alone, seconds = await _write(namespace, setting, writers, asyncio.Event())
+        alone, seconds = await write(namespace, setting, writers, asyncio.Event())
         pace = alone / seconds
         stop = asyncio.Event()
-        writing = asyncio.create_task(_write(namespace, setting, writers, stop, waits=True))
+        writing = asyncio.create_task(write(namespace, setting, writers, stop, waits=True))
         rows, began, own = 0, time.perf_counter(), time.process_time()
         nodes = processor_seconds(cluster)
         while time.perf_counter() < began + setting.seconds:
@@ -66,7 +66,7 @@ async def snapshot_scan(setting: Setting, figure: str, writers: int, goal: float
     ]
 
 
-async def _write(
+async def write(
     namespace: aio.Namespace[bytes, bytes], setting: Setting, writers: int, stop: asyncio.Event, *, waits: bool = False
 ) -> tuple[int, float]:
     """Overwrite rows from so many tasks, for the time or (`waits`) until it is told to stop; how many, in which time."""

@@ -207,7 +207,7 @@ def test_what_is_large_is_deleted_in_pieces() -> None:
     keys = [b"k%05d" % number for number in range(count)]
     alone.ask(Put(1, tx_of(CLIENT, 1), "acc", keys, [b"v"] * count, ttl_ms=500))
     alone.records.clear()
-    alone.idle(3_000)
+    alone.idle(6_000)
     pieces = [len(w.keys) for e in alone.records if isinstance(e, r.Update) for w in e.writes if w.namespace == "acc"]
     assert sum(pieces) == count
     assert max(pieces) <= DELETED_AT_ONCE
