@@ -5,7 +5,21 @@ from __future__ import annotations
 import pytest
 
 from engine.data.expiry import DELETED_AT_ONCE, row_of, said
-from engine.protocol.requests import Code, Done, Failed, Get, Lock, Put, Reply, Rows, Scan, Swap, Unlock, Values
+from engine.protocol.requests import (
+    Code,
+    CommitTx,
+    Done,
+    Failed,
+    Get,
+    Lock,
+    Put,
+    Reply,
+    Rows,
+    Scan,
+    Swap,
+    Unlock,
+    Values,
+)
 from engine.turn.events import Asked
 from tests.engine.data.test_sessions import Alone
 from wal import records as r
@@ -229,3 +243,21 @@ def test_what_is_no_time_is_refused(ttl_ms: int) -> None:
     refused = alone.ask(put(1, ttl_ms=ttl_ms))
     assert isinstance(refused, Failed)
     assert refused.code == Code.USAGE
+
+
+def test_a_condition_of_a_transaction_is_tried_again_when_what_is_over_is_gone() -> None:
+    alone = Story()
+    alone.ask(put(1, ttl_ms=500))
+    alone.node.expiry.alarm.off()
+
+    def commit(number: int) -> CommitTx:
+        tx = tx_of(CLIENT, number)
+        unless = ("acc", b"k", "absent", None, 0, 0)
+        return CommitTx(number, tx, tx, True, [("acc", [b"j"], [b"w"])], [], [], conditions=[unless])
+
+    (refused,) = alone.turn([Asked(1, commit(2))], later_ms=501)
+    assert isinstance(refused, Failed)
+    assert (refused.code, refused.retryable) == (Code.CONFLICT, True)
+    done = alone.ask(commit(3))
+    assert isinstance(done, Done)
+    assert done.applied
