@@ -102,7 +102,9 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
             raise UsageError(
                 f"{self.name}:{key!r} was written by this transaction: when it expires is known after the commit"
             )
-        return expiry_in(await self._raw.ask(expiry_call(self.name, encoded)))
+        await self._raw.get_many(self.name, [encoded])  # protected as whatever it reads
+        self._raw.check_open()
+        return expiry_in(await self._raw.session.call(expiry_call(self.name, encoded)))
 
     async def persist(self, key: K) -> bool:
         """A key that has a value keeps it for good when the transaction commits; whether there is one."""

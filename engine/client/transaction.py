@@ -21,6 +21,7 @@ from engine import errors
 from engine.client.batches import grown
 from engine.client.calls import Call, GetCall, KeepLocksCall, LockCall, UnlockCall
 from engine.client.ends import CheckCall, CommitCall
+from engine.client.expiring import TimesToLive
 from engine.client.modes import Concurrency, Isolation, check_patience
 from engine.client.ranges import Seen, in_pieces, scanned_of, seen_of
 from engine.client.session import Session
@@ -68,7 +69,7 @@ class Transaction:
         self._claims: list[tuple[NamespaceName, bytes]] = []  # what it will lock first
         self._shared: dict[NamespaceName, dict[bytes, None]] = {}  # what it has locked to read, and not to write
         self._scanned: list[Scanned] = []  # if it is SERIALIZABLE
-        self._ttls: dict[NamespaceName, dict[bytes, int]] = {}  # of what is written, and expires
+        self._ttls = TimesToLive()
         self._bytes = 0  # of what is written
         self._unsure = False  # what it has read, optimistically, may not have been so at one moment
         self._asked_for: dict[bytes, None] = {}  # keys that may be locked for it somewhere
@@ -175,14 +176,6 @@ class Transaction:
                 found |= {key: value for key, (_, _, value) in zip(call.keys, call.values, strict=True)}
         return {key: value for key in keys if (value := found[key]) is not None}
 
-    async def ask(self, call: GetCall) -> GetCall:
-        """What is asked of keys beside their values, once they are read as this transaction reads."""
-        await self.get_many(call.namespace, call.keys)
-        async with self._in_turn:
-            self.check_open()
-            await self._ask(call)
-        return call
-
     async def put_many(self, namespace: NamespaceName, values: dict[bytes, bytes | None], ttl_ms: int = 0) -> None:
         """Set (or, with None, delete) keys, when the transaction commits; `ttl_ms`: they expire (0: never)."""
         self._size_with(namespace, values)
@@ -213,11 +206,7 @@ class Transaction:
         if values:
             self._bytes = self._size_with(namespace, values)
             self._written.setdefault(namespace, {}).update(values)
-        if ttl_ms:
-            self._ttls.setdefault(namespace, {}).update(dict.fromkeys(values, ttl_ms))
-        elif expiring := self._ttls.get(namespace):
-            for key in values:
-                expiring.pop(key, None)
+        self._ttls.note(namespace, values, ttl_ms)
 
     @property
     def serializable(self) -> bool:
@@ -391,7 +380,7 @@ class Transaction:
                 reads=reads,
                 prepare_only=prepare_only,
                 label=self.label,
-                ttls=[(ns, key, ttl_ms) for ns, expiring in self._ttls.items() for key, ttl_ms in expiring.items()],
+                ttls=self._ttls.listed(),
             )
 
         try:
