@@ -31,13 +31,10 @@ from wal.ids import partition_of
 
 T = TypeVar("T")
 NOTHING: Seen = (SKIPPED, 0, None)
-
 CLAIMS_MAX = 64
 """Of so many keys at most that a transaction wanted to write when it gave way the next one locks all first."""
 KEEP_SECONDS = 2.0
 """Between two renewals of a transaction's locks; a small part of their lease."""
-
-
 entered: ContextVar[tuple[tuple[Transaction, object], ...]] = ContextVar("entered", default=())
 """The transactions in whose `with` this code is, each with the task that entered it (None: a thread's own)."""
 
@@ -145,8 +142,7 @@ class Transaction:
         in_part: bool = False,
     ) -> dict[bytes, bytes]:
         """The values of the keys that exist; `skip_locked`: but for those that others have locked, and nobody else gets
-        them now. `update`: they will be written, and so they are protected whatever the isolation is.
-        `in_part`: nobody sees them before it `be_sure`."""
+        them now. `update`: they will be written, and are protected in any isolation. `in_part`: seen after `be_sure`."""
         wanted = list(dict.fromkeys(keys))
         if nowait or skip_locked:
             check_patience(nowait, skip_locked, self.concurrency, self.name)
