@@ -63,6 +63,7 @@ REACHED: dict[str, Callable[[Database], object]] = {
     "the label of a transaction": lambda db: db.transaction(label="x" * 201),
     "a `timeout`": lambda db: db.namespace("a").get(b"k", timeout=0),
     "a `max_age`": lambda db: db.namespace("a").get(b"k", max_age=3601),
+    "a `ttl`": lambda db: db.namespace("a").put(b"k", b"v", ttl=11 * 365 * 86_400.0),
     "waiting for a lock": _waits,
     "a transaction": _lasts,
     "partitions": lambda db: engine.open("never-made", partitions=32_768),
