@@ -48,6 +48,7 @@ DOING = {
         "codecs",
         "inside",
         "loop",
+        "moments",
         "namespace",
         "oneshot",
         "operations",

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from engine import errors
 from engine.client.calls import GetCall
 from engine.client.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, range_of
-from engine.client.cuts import KeepCutCall, TakeCutCall
 from engine.client.here import OfThisProcess
 from engine.client.modes import check_flags
+from engine.client.moments import HeldCut
 from engine.client.namespace import Access
 from engine.client.namespace import Namespace as RawNamespace
 from engine.client.outside import CodedNamespace
 from engine.client.running import check_run, pause, to_await
-from wal.ids import NO_ERA, TX_ID_BYTES, Era, check_name
+from wal.ids import NO_ERA, Era, check_name
 
 D = TypeVar("D")
 K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
-
-KEEP_SECONDS = 3.0
-"""A snapshot that is open says so to all nodes, which would let it go after ten seconds."""
 
 
 class SnapshotNamespace(OfThisProcess, Generic[K, V]):
@@ -108,9 +102,7 @@ class Snapshot(OfThisProcess):
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._holder = secrets.token_bytes(TX_ID_BYTES)
-        self._cut: Era = NO_ERA
-        self._keeper: asyncio.Task[None] | None = None
+        self._held: HeldCut | None = None
         self._over = False
 
     def __repr__(self) -> str:
@@ -120,13 +112,14 @@ class Snapshot(OfThisProcess):
     def cut(self) -> Era:
         """What the nodes call it. Raises UsageError when it is not open."""
         self.check_open()
-        return self._cut
+        assert self._held is not None, "it is open"
+        return self._held.cut
 
     def check_open(self) -> None:
         """Raise UsageError if it cannot be read."""
         if self._over:
             raise errors.UsageError("the snapshot is over: read it inside its `with`")
-        if self._cut == NO_ERA:
+        if self._held is None or self._held.cut == NO_ERA:
             raise errors.UsageError("the snapshot has not begun: enter it by `with db.snapshot() as s`")
 
     @overload
@@ -173,30 +166,22 @@ class Snapshot(OfThisProcess):
         return SnapshotNamespace(self, namespace._raw, namespace.codec)
 
     async def __aenter__(self) -> Self:
-        if self._over or self._cut != NO_ERA:
+        if self._over or self._held is not None:
             raise errors.UsageError("the snapshot was used already: begin another one")
-        session = self._access.session
-        call = TakeCutCall(self._holder, lambda: session.router.topology)
-        self._cut = (await session.call(call)).cut
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        self._held = HeldCut(self._access.session)
+        try:
+            await self._held.take()
+        except BaseException:
+            self._held = None
+            raise
         return self
-
-    async def _keep(self) -> None:
-        """Say that it is open for as long as it is."""
-        while True:
-            await asyncio.sleep(KEEP_SECONDS)
-            with suppress(errors.Error):  # whoever reads is told
-                await self._access.session.call(KeepCutCall(self._cut, self._holder), timeout=KEEP_SECONDS)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._over = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-        if self._cut != NO_ERA:
-            with suppress(errors.Error):  # the nodes let it go by themselves
-                await self._access.session.call(KeepCutCall(self._cut, self._holder, over=True), timeout=KEEP_SECONDS)
+        if self._held is not None:
+            await self._held.let_go()
 
 
 async def read(begin: Callable[[], Snapshot], function: Callable[[Snapshot], Awaitable[T]], attempts: int) -> T:

@@ -23,6 +23,7 @@ from engine.client.calls import Call, GetCall, KeepLocksCall, LockCall, UnlockCa
 from engine.client.ends import CheckCall, CommitCall
 from engine.client.expiring import TimesToLive
 from engine.client.modes import Concurrency, Isolation, check_patience
+from engine.client.moments import Moment
 from engine.client.ranges import Seen, in_pieces, scanned_of, seen_of
 from engine.client.session import Session
 from engine.protocol.requests import SKIPPED, Scanned
@@ -68,7 +69,7 @@ class Transaction:
         self._scanned: list[Scanned] = []  # if it is SERIALIZABLE
         self._ttls = TimesToLive()
         self._bytes = 0  # of what is written
-        self._unsure = False  # what it has read, optimistically, may not have been so at one moment
+        self._moment = Moment(session, self._ask, self._ends_at)  # if it is optimistic
         self._asked_for: dict[bytes, None] = {}  # keys that may be locked for it somewhere
         self._astray: dict[bytes, None] = {}  # some of these: the call that was to lock them failed, perhaps not everywhere
         self._in_turn = asyncio.Lock()  # tasks that share a transaction touch keys one after the other
@@ -149,7 +150,7 @@ class Transaction:
         if self.isolation is Isolation.READ_COMMITTED and not (update or nowait or skip_locked):
             return await self._get_committed(namespace, wanted)
         await self._touch(namespace, wanted, shared=not (update or skip_locked), now=nowait, skip=skip_locked)
-        if self._unsure and not in_part:
+        if self._moment.unsure and not in_part:
             await self.be_sure()
         read, written = self._read.get(namespace, {}), self._written.get(namespace, {})
         found: dict[bytes, bytes] = {}
@@ -185,7 +186,7 @@ class Transaction:
         """Read a key as one that will be written; `make` says whether it is, with which value, and what is returned.
         What the transaction has written itself has no version yet: it is of the epoch `SKIPPED`."""
         await self._touch(namespace, [key])
-        if self._unsure:
+        if self._moment.unsure:
             await self.be_sure()
         written = self._written.get(namespace, {})
         changed, value, result = make((SKIPPED, 0, written[key]) if key in written else self._read[namespace][key])
@@ -222,7 +223,7 @@ class Transaction:
         touched: list[bytes],
     ) -> None:
         """It has scanned a range, when its fragments stood at `marks`: nothing but what it `touched` may come into it."""
-        self._unsure = self.concurrency is Concurrency.OPTIMISTIC
+        self._moment.unsure = self.concurrency is Concurrency.OPTIMISTIC
         self._scanned.append(scanned_of(namespace, between, marks, touched, self._read.get(namespace, {})))
 
     async def _touch(
@@ -246,8 +247,11 @@ class Transaction:
             new = [key for key in new if key not in written]
         if not new:
             return
-        call: GetCall
-        if self.concurrency is Concurrency.PESSIMISTIC:
+        if self.concurrency is Concurrency.OPTIMISTIC:
+            call = await self._moment.get(namespace, new)
+            if not self._moment.is_cut and (call.answers > 1 or self._scanned or any(self._read.values())):
+                self._moment.unsure = self.isolation is not Isolation.READ_COMMITTED
+        else:
             left = self._ends_at - time.monotonic()
             wait_ms = 0 if now else max(1, int(min(self._lock_timeout, left) * 1000))
             if not (skip or now):
@@ -258,15 +262,11 @@ class Transaction:
                 self._wanted |= dict.fromkeys((namespace, key) for key in new)
             if self._keeper is None:
                 self._keeper = asyncio.get_running_loop().create_task(self._keep())
-        else:
-            call = GetCall(namespace, new)
-        try:
-            await self._ask(call)
-        except errors.Error:
-            self._astray |= dict.fromkeys(new)
-            raise
-        if self.concurrency is Concurrency.OPTIMISTIC and (call.answers > 1 or self._scanned or any(self._read.values())):
-            self._unsure = self.isolation is not Isolation.READ_COMMITTED
+            try:
+                await self._ask(call)
+            except errors.Error:
+                self._astray |= dict.fromkeys(new)
+                raise
         for key, seen in zip(new, call.values, strict=True):
             if seen[0] == SKIPPED:
                 continue
@@ -277,18 +277,16 @@ class Transaction:
             read.setdefault(key, seen)  # what it has read before has been locked since
 
     async def be_sure(self) -> None:
-        """See that all that it has read so far was so at one moment, if it is optimistic: else nobody is shown it, though
-        the commit would fail. What is as it was when it is looked at now was so when the last of it was read."""
+        """See that all that it has read so far was so at one moment, if it is optimistic: else nobody is shown it."""
         async with self._in_turn:
-            if not self._unsure:
+            if not self._moment.unsure:
                 return
             self.check_open()
             _, reads, absent = seen_of(self._read, self._written, optimistic=True)
             first, *others = in_pieces(self._scanned)
-            await self._ask(CheckCall(self._owner, [], reads, absent, scanned=first, going_on=True))
-            for piece in others:
-                await self._ask(CheckCall(self._owner, [], [], [], scanned=piece, going_on=True))
-            self._unsure = False
+            checks = [CheckCall(self._owner, [], reads, absent, scanned=first, going_on=True)]
+            checks += [CheckCall(self._owner, [], [], [], scanned=piece, going_on=True) for piece in others]
+            await self._moment.be_sure(checks)
 
     async def _ask(self, call: Call) -> None:
         left = self._ends_at - time.monotonic()
@@ -341,6 +339,7 @@ class Transaction:
     async def _commit(self) -> None:
         self.check_open()
         self._stop_keeping()
+        await self._moment.leave()
         optimistic = self.concurrency is Concurrency.OPTIMISTIC
         locks, reads, absent = seen_of(self._read, self._written, optimistic=optimistic)
         if self._written:
@@ -418,6 +417,7 @@ class Transaction:
         self._stop_keeping()
         self._state = "rolled back"
         self._unused()
+        await self._moment.leave()
         await self._release()
 
     async def _release(self, keys: dict[bytes, None] | None = None) -> None:

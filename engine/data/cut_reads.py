@@ -50,7 +50,7 @@ class CutReads:
         for number, key in places:
             held = self.cuts.kept.at(lease.cut, (namespace, number), key)
             if held is None or held.value is None:
-                values.append((core.local[number].epoch, 0, None))
+                values.append((core.local[number].epoch, self._absent_since((namespace, number), key), None))
                 continue
             size += len(held.value)
             if size > VALUES_BYTES_MAX and values:
@@ -58,6 +58,11 @@ class CutReads:
             values.append((held.epoch, held.counter, held.value))
         core.work += len(values)
         self.desk.reply(session, Values(request.id, values, core.version_number))
+
+    def _absent_since(self, name: Fragment, key: bytes) -> int:
+        """Up to which counter a key that was absent at a cut, and is so now, is known to be; 0: it has come since."""
+        now, fragment = self.core.replica.store.get(name, key), self.core.replica.fragments.get(name)
+        return fragment.counter.lwm if fragment is not None and (now is None or now.value is None) else 0
 
     def on_scan(self, session: SessionId, request: Scan) -> None:
         """The rows that partitions had."""

@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 import pytest
 
 import engine
+from engine.client.ends import CheckCall
+from engine.client.moments import CHECKS_TO_CUT
 from engine.client.running import Level, Mode
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -407,6 +409,46 @@ def test_a_range_and_a_key_are_of_one_moment(db: engine.Database, fresh: Name) -
             with pytest.raises(engine.Conflict):
                 inside.get("count")
         tx.rollback()
+
+
+def test_many_reads_one_by_one_are_of_one_moment_and_cost_what_is_read(
+    db: engine.Database, fresh: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few times it is asked of all that was read whether it is so still, and then a cut is read."""
+    ns = db.namespace(fresh(), codec=int)
+    keys = [f"k{number}" for number in range(3 * CHECKS_TO_CUT)]
+    ns.put_many(dict.fromkeys(keys, 0))
+    ns.delete("gone")
+    looks: list[int] = []
+    asked = CheckCall.__init__
+
+    def looked(call: CheckCall, owner: bytes, locks: Any, reads: list[Any], *args: Any, **kwargs: Any) -> None:
+        looks.append(len(reads))
+        asked(call, owner, locks, reads, *args, **kwargs)
+
+    def change(other: engine.Transaction) -> None:
+        theirs = other.namespace(ns)
+        theirs.put_many({keys[-1]: 1, keys[-2]: 1, "gone": 1})
+
+    monkeypatch.setattr(CheckCall, "__init__", looked)
+    with db.transaction(concurrency="OPTIMISTIC") as tx:
+        inside = tx.namespace(ns)
+        assert [inside.get(key) for key in keys[:-2]] == [0] * (len(keys) - 2)
+        assert inside.get("gone") is None, "and that it is not there is known at the commit"
+    assert sum(looks) <= len(keys) * CHECKS_TO_CUT, looks
+    tx = db.transaction(concurrency="OPTIMISTIC")
+    inside = tx.namespace(ns)
+    assert [inside.get(key) for key in keys[:-2]] == [0] * (len(keys) - 2)
+    with ThreadPoolExecutor(1) as apart:
+        apart.submit(db.run, change).result(PATIENCE_SECONDS)
+    assert [inside.get(key) for key in (keys[-1], keys[-2], "gone")] == [0, 0, None], "as it was at the cut"
+    with pytest.raises(engine.Conflict):
+        tx.commit()
+    with db.transaction(concurrency="OPTIMISTIC") as tx:
+        inside = tx.namespace(ns)
+        assert [inside.get(key) for key in keys[:-2]] == [0] * (len(keys) - 2)
+        assert len(list(inside.scan())) == len(keys) + 1, "a range is read as it is now, and all is asked again"
+        assert inside.get("nothing") is None
 
 
 def test_a_lock_that_changes_nothing_stops_no_optimistic_reader(db: engine.Database, fresh: Name) -> None:

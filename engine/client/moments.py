@@ -1,0 +1,116 @@
+"""A moment of the whole database, kept for who reads at it, and what an optimistic transaction makes of one.
+
+What such a transaction has read was so at one moment, or nobody is shown it. Each of its reads is followed by a question to
+whoever has what it read before: is it so still? What is as it was when it is looked at was so when the last of it was read.
+That costs as much as has been read, each time; so now and then the database is cut just before the question. What is as it
+was after the cut was so at the cut, and what is read at the cut from then on goes with it unasked. It is a lease, which may
+be lost; then one goes on as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+
+from engine import errors
+from engine.client.calls import Call, GetCall
+from engine.client.cuts import KeepCutCall, TakeCutCall
+from engine.client.session import Session
+from wal.ids import NO_ERA, TX_ID_BYTES, Era, Namespace
+
+KEEP_SECONDS = 3.0
+"""Whoever reads at a cut says so to all nodes, which would let it go after ten seconds."""
+
+CHECKS_TO_CUT = 32
+"""So many times it is asked whether all is as it was; then a cut is dearer no more."""
+CUT_SECONDS = 2.0
+"""One that takes longer is done without."""
+
+
+class HeldCut:
+    """A cut that is kept until it is let go, or `until` (of `time.monotonic`). `cut`: what the nodes call it."""
+
+    def __init__(self, session: Session, until: float = math.inf) -> None:
+        self._session = session
+        self._until = until
+        self._holder = secrets.token_bytes(TX_ID_BYTES)
+        self._keeper: asyncio.Task[None] | None = None
+        self.cut: Era = NO_ERA
+
+    async def take(self, timeout: float | None = None) -> None:
+        """Take it: all that was acknowledged is in it."""
+        call = TakeCutCall(self._holder, lambda: self._session.router.topology)
+        self.cut = (await self._session.call(call, timeout=timeout)).cut
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    async def _keep(self) -> None:
+        while time.monotonic() < self._until:
+            await asyncio.sleep(KEEP_SECONDS)
+            with suppress(errors.Error):  # whoever reads is told
+                await self._session.call(KeepCutCall(self.cut, self._holder), timeout=KEEP_SECONDS)
+
+    async def let_go(self) -> None:
+        """Nobody reads at it any more."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self.cut != NO_ERA:
+            with suppress(errors.Error):  # the nodes let it go by themselves
+                await self._session.call(KeepCutCall(self.cut, self._holder, over=True), timeout=KEEP_SECONDS)
+
+
+class Moment:
+    """The moment at which a transaction reads. `unsure`: what it has read may not have been so at one.
+
+    `ask` does a call within its time, which is over at `until`.
+    """
+
+    def __init__(self, session: Session, ask: Callable[[Call], Awaitable[None]], until: float) -> None:
+        self._session = session
+        self._ask = ask
+        self._until = until
+        self._held: HeldCut | None = None
+        self._checks = 0
+        self.unsure = False
+
+    async def get(self, namespace: Namespace, keys: list[bytes]) -> GetCall:
+        """Read keys: at the cut, if there is one; else as they are now."""
+        if self._held is not None:
+            call = GetCall(namespace, keys, cut=self._held.cut)
+            try:
+                await self._ask(call)
+            except (errors.SnapshotLost, errors.SnapshotTooOld):
+                await self.leave()
+            else:
+                return call
+        call = GetCall(namespace, keys)
+        await self._ask(call)
+        return call
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether what is read now is read at a cut, at which all was so that was read before."""
+        return self._held is not None
+
+    async def be_sure(self, checks: Iterable[Call]) -> None:
+        """See that all is as it was, which is what these calls ask."""
+        self._checks += 1
+        await self.leave()
+        if not self._checks % CHECKS_TO_CUT:
+            self._held = HeldCut(self._session, self._until)
+            try:
+                await self._held.take(CUT_SECONDS)
+            except errors.Error:
+                self._held = None  # it goes without, and is told by the others what is wrong
+        for check in checks:
+            await self._ask(check)
+        self.unsure = False
+
+    async def leave(self) -> None:
+        """It reads at no cut any more."""
+        held, self._held = self._held, None
+        if held is not None:
+            await held.let_go()
