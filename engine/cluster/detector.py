@@ -6,7 +6,7 @@ node that was away itself (its process was stopped, or its clock jumped) does no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from engine.cluster.clique import connected
 from engine.turn.core import Core
@@ -114,10 +114,13 @@ class Detector:
         part = connected(node, voters, self._apart, voters)
         return topology.carried_by(part)
 
-    def connected(self, nodes: Sequence[NodeId]) -> list[NodeId]:
-        """This node, and of the others as many as can be in one map with it, in their order."""
+    def connected(self, disks: Mapping[NodeId, str]) -> list[NodeId]:
+        """This node, and of the others as many as can be in one map with it, in their order: first of all, as many as have
+        a vote on the disk that they have. Somebody new may have the name of a voter, and the others not hear that one."""
         topology = self.core.topology
-        return connected(self.core.node, nodes, self._apart, topology.voters if topology is not None else ())
+        voters, of = (topology.voters, topology.allocations) if topology is not None else ((), disks)
+        voting = [n for n in voters if of.get(n, disks.get(n)) == disks.get(n)]
+        return connected(self.core.node, list(disks), self._apart, voting)
 
     def _apart(self, a: NodeId, b: NodeId) -> bool:
         return b in self._silent.get(a, ()) or a in self._silent.get(b, ())

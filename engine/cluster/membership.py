@@ -326,7 +326,7 @@ class Membership(Rule):
             if version.major == topology.version.major:  # it took our map, so it hears us: nobody has to wait for it
                 alive[node] = self.seen[node]
         alive[core.node] = self.me
-        return [alive[node] for node in self.detector.connected(list(alive))]
+        return [alive[node] for node in self.detector.connected({n: c.allocation for n, c in alive.items()})]
 
     def _lead(self) -> None:
         core, topology = self.core, self.core.topology

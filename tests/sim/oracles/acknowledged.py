@@ -83,6 +83,8 @@ class Acknowledged(Oracle):
             if [fact.key for fact in facts] != keys:
                 raise Violation("acknowledged", f"{request.tx.hex()} wrote {facts}, not {keys}", About(txs=(request.tx,)))
             kept[name] = facts
+            if name[1] in self._ledger.given_up and span.epoch < newest.placements[name[1]].epoch:
+                continue  # it was done, and is told again by its decision: its part here went with the partition
             for node in newest.placements[name[1]].in_sync:
                 holder = machine.world.machines.get(node)
                 if holder is None:
