@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from engine.cluster.claims import Claims
 from engine.messages import Promise, SingleMap
-from rebalance.lives import disk_of, earlier, may_vote, set_back
+from rebalance.lives import Life, disk_of, earlier, may_vote, set_back
 from rebalance.plan import Change
 from rebalance.table import Candidate, Topology
 from wal import records as r
@@ -57,6 +57,10 @@ class Attempt:
         self.proposed: bytes | None = None
         self.accepts: dict[NodeId, None] = {}
         self.planning = False  # what to propose is being found out
+
+    def asks(self, node: NodeId, life: Life) -> bool:
+        """Whether it is this disk that is to be in the map; another one may speak under a name that is no member's."""
+        return any((c.node, c.allocation) == (node, life.allocation) for c in self.intent.candidates)
 
     @property
     def accepted(self) -> bytes:

@@ -289,6 +289,9 @@ class Exchange(Rule):
         """Collect a single map."""
         attempt = self.attempt
         if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
+            if not attempt.asks(sender, message.life):
+                probe("exchange.another_disk_of_the_name")
+                return
             attempt.singles[sender] = message
             self._try_propose()
 

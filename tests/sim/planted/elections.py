@@ -56,6 +56,8 @@ def any_life_of_a_voter_accepts(machine: Machine) -> None:
     exchanging = _exchange(machine)
     during(machine, exchanging, "on_accept", exchange, "may_vote", _always)
     during(machine, exchanging, "on_propose", exchange, "disk_of", lambda *_: machine.allocation)
+    assert machine.node is not None
+    around(machine.node.names, "hear", lambda original, *said: original(*said) or True)
 
 
 @ELECTIONS.fault("2")

@@ -81,7 +81,7 @@ def test_rows_whose_log_cannot_be_opened_are_told_and_not_believed(stopped: list
     files = written(tmp_path, sketches)
     _, asking = check_sketches(files, rules=RULES)
     assert asking is not None
-    keys: list[Any] = [7]
+    keys: list[Any] = ["7"]
     write = r.Write(namespace, number, 1, sketches[0].fragments[0].view.counter.lwm, keys, [b""])
     append(directories[0], [r.Update([write])], now_ms=NOW_MS)
     store = LmdbStore(directories[0] / "store")
