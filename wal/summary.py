@@ -12,9 +12,9 @@ older version: who asks reads the blocks.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_args
 from zlib import crc32
 
 import msgspec
@@ -46,7 +46,6 @@ FILTER_BYTES = SLOTS // 8
 
 _MASK, _SHIFT = SLOTS - 1, 14
 _NO, _YES = ord("0"), ord("1")
-_WRITING = (Update, Prepare, History)
 _GROWTH_MAX = 32 + 64 + 64 + 24
 """Of a fragment with the longest name, and what it may bring with it."""
 
@@ -129,31 +128,36 @@ class Summary:
             self.filters.begin(ordinal)
             self.bytes_max += FILTER_BYTES + 12
         known = len(tally.writes)
-        if set(map(type, records)) == {Update}:
+        if all(type(record) is Update for record in records):
             self._add([write for record in records for write in record.writes])  # type: ignore[union-attr]
         else:
             self._add_any(ordinal, records)
-        for name, _ in islice(tally.writes, known, None):
+        for name, _ in islice(reversed(tally.writes), len(tally.writes) - known):  # the new ones
             self.bytes_max += 64 + len(name.encode())
 
     def _count_kinds(self, records: Sequence[Record], body: bytes | memoryview) -> None:
-        kinds = set(map(type, records))
-        if len(kinds) == 1:
+        kinds = list(map(type, records))
+        first = kinds[0]
+        if kinds.count(first) == len(kinds):
             head = 1 if len(records) < 16 else 3 if len(records) < 1 << 16 else 5  # of a MessagePack array
-            self.tally.kind(kind_of_type(kinds.pop()), len(records), len(body) - head)
+            self.tally.kind(_KINDS[first], len(records), len(body) - head)
             return
-        for record, encoded in zip(records, _split(body), strict=True):
-            self.tally.kind(kind_of_type(type(record)), 1, len(encoded))
+        known = self.tally.kinds
+        for kind, encoded in zip(kinds, _split(body), strict=True):
+            pair = known.get(name := _KINDS[kind])
+            if pair is None:
+                pair = known[name] = [0, 0]
+            pair[0] += 1
+            pair[1] += len(encoded)
 
     def _add(self, writes: Sequence[Write]) -> None:
         """Count writes, and note what they name: the innermost loop of who writes a log."""
         count = self.tally.write
         known, slots = self.tally.writes, self.filters.open
-        names = [write.tx for write in writes]
-        for at in map(crc32, names):
-            slots[at & _MASK] = slots[at >> _SHIFT & _MASK] = _YES
-        self.filters.names += len(names)
+        self.filters.names += len(writes)
         for write in writes:
+            at = crc32(write.tx)
+            slots[at & _MASK] = slots[at >> _SHIFT & _MASK] = _YES
             namespace, keys = write.namespace, write.keys
             row = known.get((namespace, write.partition))
             if (
@@ -176,11 +180,15 @@ class Summary:
         """The same of a block that has records of other kinds."""
         about: dict[int, None] = {}
         for record in records:
-            if isinstance(record, Update | Prepare | History):
-                self._add(record.writes)
-            for tx in _naming(record):
-                self._note(tx)
-            about |= dict.fromkeys(_concerning(record))
+            kind = type(record)
+            if kind in _WRITING:
+                self._add(record.writes)  # type: ignore[union-attr]
+            naming = _NAMING.get(kind)
+            if naming is not None:
+                for tx in naming(record):
+                    self._note(tx)
+            if kind in _CONCERNING:
+                about[record.partition] = None  # type: ignore[union-attr]
         for partition in about:
             blocks = self.about.get(partition)
             if blocks is None:
@@ -200,29 +208,21 @@ def kind_of_type(kind: type[Record]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-def _naming(record: Record) -> Iterator[TxId]:
-    """The transactions that a record names, but for its writes. Keys of decisions are such."""
-    match record:
-        case Prepare(tx) | Outcome(tx) | Origin(tx=tx):
-            yield tx
-        case Results(_, txs):
-            yield from txs
-        case EpochStart(ended=ended):
-            yield from ended
-        case Preload(namespace, keys=keys) | Undo(namespace, keys=keys):
-            yield from keys if namespace == DECISIONS else ()
-        case _:
-            return
+def _of_rows(record: Preload | Undo) -> Sequence[TxId]:
+    return record.keys if record.namespace == DECISIONS else ()
 
 
-def _concerning(record: Record) -> Iterator[int]:
-    """The partition that a record is about, if it may concern keys and transactions that it does not name."""
-    match record:
-        case Update():
-            return
-        case Outcome(partition=partition) | EpochStart(partition) | Forget(partition):
-            yield partition
-        case FragmentClear(_, partition) | FragmentReady(_, partition) | Undo(_, partition) | Preload(_, partition):
-            yield partition
-        case _:
-            return
+_KINDS: dict[type[Record], str] = {kind: kind_of_type(kind) for kind in get_args(Record)}
+_WRITING = frozenset((Update, Prepare, History))
+_NAMING: dict[type[Record], Callable[[Any], Iterable[TxId]]] = {
+    Prepare: lambda record: (record.tx,),
+    Outcome: lambda record: (record.tx,),
+    Origin: lambda record: (record.tx,),
+    Results: lambda record: record.txs,
+    EpochStart: lambda record: record.ended,
+    Preload: _of_rows,
+    Undo: _of_rows,
+}
+"""The transactions that a record names, but for its writes. Keys of decisions are such."""
+_CONCERNING = frozenset((Outcome, EpochStart, Forget, FragmentClear, FragmentReady, Undo, Preload))
+"""Records that may concern keys and transactions of a partition which they do not name."""
