@@ -4,17 +4,16 @@ This is the public face; the modules behind it, from the bottom up: `ids`, `coun
 `checksum`, `disk`, `codec` (bytes), `index`, `tally`, `summary`, `footer` (where what is in a segment), `segment`, `scan`
 (one segment), `recovery`, `repair`, `retention`, `archive_codec`, `archive`, `archiver` (sealed segments in another order),
 `segments`, `log` (a node's log), `want` and `history` (what a supplier reads), `outline`, `segment_walk`, `walk`, `reader`
-(what tools read), `packed` (where they want little of it).
+(what tools read), `whole` (whether all of it is there), `packed` (where they want little of it).
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from wal.checksum import crc32c, reference_crc32c, reference_xmodem
-from wal.counters import CounterAhead, CounterError, CounterOverlap, PartitionCounter, TooManyRanges
 from wal.disk import DirectoryDisk, Disk, DiskError, DiskFull, DiskMissing, File
 from wal.errors import Finding, LogBehindStore, LogClosed, LogDamaged, LogError, LogForeign, LogTooNew
-from wal.history import HistoryCursor
-from wal.log import Log
 from wal.reader import (
-    Report,
     Source,
     appended,
     asked,
@@ -23,19 +22,31 @@ from wal.reader import (
     follow,
     indexes,
     inspect,
-    joined,
     list_segments,
     parts,
     read,
-    verify,
-    verify_part,
 )
-from wal.repair import Torn
 from wal.scan import RawBlock
 from wal.segment import Block, SegmentInfo
 from wal.settings import LogSettings
 from wal.walk import Owner
-from wal.want import Want
+from wal.whole import Report, joined, verify, verify_part
+
+if TYPE_CHECKING:
+    from wal.counters import CounterAhead, CounterError, CounterOverlap, PartitionCounter, TooManyRanges
+    from wal.history import HistoryCursor
+    from wal.log import Log
+    from wal.repair import Torn
+    from wal.want import Want
+
+_WHERE = {
+    "wal.counters": ("CounterAhead", "CounterError", "CounterOverlap", "PartitionCounter", "TooManyRanges"),
+    "wal.history": ("HistoryCursor",),
+    "wal.log": ("Log",),
+    "wal.repair": ("Torn",),
+    "wal.want": ("Want",),
+}
+"""What who only reads a log has no use for, and does not wait for: imported when it is first asked for."""
 
 __all__ = [
     "Block",
@@ -84,3 +95,11 @@ __all__ = [
     "verify",
     "verify_part",
 ]
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _WHERE.items():
+        if name in names:
+            globals()[name] = found = getattr(importlib.import_module(module), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

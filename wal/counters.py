@@ -19,10 +19,11 @@ from collections.abc import Iterator
 
 from sortedcontainers import SortedDict
 
+from wal.ids import COUNTER_MAX
+
 RANGES_MAX = 10_000
 """More ranges than this and the copy must leave the in-sync set and resynchronise; a range is never dropped."""
 
-COUNTER_MAX = 2**63 - 1
 _FORMAT = 1
 _HEADER = struct.Struct(">BQQI")
 _RANGE = struct.Struct(">QQ")

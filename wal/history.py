@@ -21,10 +21,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import Protocol
 
 from wal.codec import FormatError, SegmentHeader, check_block, decode_block_header
-from wal.counters import COUNTER_MAX, CounterError
+from wal.counters import CounterError
 from wal.disk import DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogTooNew
-from wal.ids import Fragment, TxId
+from wal.ids import COUNTER_MAX, Fragment, TxId
 from wal.index import SegmentIndex
 from wal.probe import probe
 from wal.records import History, NoOp, Outcome, Prepare, Record, Update, Write

@@ -39,6 +39,7 @@ CLIENTS: Fragment = ("~client", 0)
 MAPS: Fragment = ("~map", 0)
 """Not a fragment either: the records that have committed maps."""
 
+COUNTER_MAX = 2**63 - 1
 KEY_BYTES_MAX = 400
 VALUE_BYTES_MAX = 16 << 20
 SLOTS = 16384

@@ -17,17 +17,15 @@ from typing import TypeAlias
 import msgspec
 
 from wal.archive import open_segment, stored_bytes
-from wal.checksum import crc32c, reference_crc32c
-from wal.codec import HEADER_BYTES, FormatError, NewerFormat, SegmentHeader
+from wal.checksum import crc32c
+from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
 from wal.footer import Ask, Footer
 from wal.index import SegmentIndex
-from wal.outline import trims_in
-from wal.records import Trimmed
 from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsns, segment_name
-from wal.segment_file import Sealed, after, before, decode, load_index, newer, read_header, read_trailer, rebuild
+from wal.segment_file import Sealed, after, before, decode, load_index, read_header, read_trailer, rebuild
 from wal.segment_walk import Choose, SegmentWalk
 from wal.walk import Owner, ReadableDisk, Walk
 
@@ -35,26 +33,6 @@ Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | 
 """A directory, segment files (of one log, from wherever), or a disk."""
 
 Tell: TypeAlias = Callable[[Finding], None]
-
-
-class Report(msgspec.Struct, kw_only=True):
-    """What `verify` found. `last_lsn` is one less than `first_lsn` where there are no records."""
-
-    segments: list[SegmentInfo]
-    findings: list[Finding]
-    blocks: int = 0
-    records: int = 0
-    bytes: int = 0
-    first_lsn: int = 1
-    last_lsn: int = 0
-    trimmed: int = 1
-    begins: SegmentHeader | None = None
-    """Where the log begins: what its last `Trimmed` says, and its first segment's header, if that can be read."""
-
-    @property
-    def damaged(self) -> bool:
-        """Whether promised records may be lost; a torn tail is no damage."""
-        return any(finding.damage for finding in self.findings)
 
 
 def read(
@@ -178,120 +156,10 @@ def _blocks_at(disk: ReadableDisk, segment: int, offsets: Iterable[int]) -> Iter
                 raise LogDamaged(_lost(segment, 0, what)) from error
 
 
-def verify(
-    source: Source,
-    *,
-    reference: bool = False,
-    indexes: bool = False,
-    owner: Owner | None = None,
-    look: Callable[[int], None] = lambda _: None,
-) -> Report:
-    """Read all of it: chain, checksums, LSNs, footers and unused space; of a directory, that it begins where it may.
-
-    Each record is of a kind that this version knows, and what it says is not looked at; with `indexes` it is held against
-    what the footers say of it, at several times the cost: an index that lies has the right checksum. With `reference`
-    every checksum is computed by crcmod instead of the hardware: slower, and independent of it. `look` is shown how many
-    bytes each block takes.
-    """
-    return joined(source, [verify_part(source, None, reference=reference, indexes=indexes, owner=owner, look=look)])
-
-
-def verify_part(
-    source: Source,
-    segment: int | None,
-    *,
-    reference: bool = False,
-    until: int = 0,
-    indexes: bool = False,
-    owner: Owner | None = None,
-    look: Callable[[int], None] = lambda _: None,
-) -> Report:
-    """The same of one segment, which is one of the `parts`, of those from it on that begin before `until`, or of all;
-    `joined` makes one report of them."""
-    report = Report(segments=[], findings=[])
-    checksum = reference_crc32c if reference else crc32c
-
-    def count(first_lsn: int, records: int, size: int, trims: Sequence[Trimmed]) -> None:
-        if not report.blocks:
-            report.first_lsn = first_lsn
-        report.blocks += 1
-        report.records += records
-        report.bytes += size
-        report.last_lsn = first_lsn + records - 1
-        report.trimmed = max([report.trimmed, *(trim.first_lsn for trim in trims)])
-        look(size)
-
-    def pass_by(raw: RawBlock) -> bool:
-        header = raw.header
-        try:
-            count(header.first_lsn, header.records, len(raw.data), trims_in(header, raw.data))
-        except NewerFormat as error:
-            report.findings.append(newer(error, segment_name(raw.segment), raw.offset, header.first_lsn))
-        return False
-
-    choose = None if indexes else pass_by
-    with source_disk(source) as disk:
-        walk = Walk(
-            disk,
-            checksum=checksum,
-            everything=True,
-            indexes=indexes,
-            owner=owner,
-            choose=choose,
-            segment=segment,
-            until=until,
-        )
-        for found in walk:
-            match found:
-                case Finding():
-                    report.findings.append(found)
-                case SegmentInfo():
-                    report.segments.append(found)
-                case Block(first_lsn, _, records):
-                    trims = [record for record in records if isinstance(record, Trimmed)]
-                    count(first_lsn, len(records), found.bytes, trims)
-        report.begins = walk.first
-    return report
-
-
-def joined(source: Source, reports: Sequence[Report]) -> Report:
-    """The report of a whole log, of those of its parts in their order."""
-    whole = Report(segments=[], findings=[])
-    for report in reports:
-        whole.segments += report.segments
-        whole.findings += report.findings
-        if report.blocks:
-            whole.first_lsn = whole.first_lsn if whole.blocks else report.first_lsn
-            whole.last_lsn = report.last_lsn
-        whole.blocks += report.blocks
-        whole.records += report.records
-        whole.bytes += report.bytes
-        whole.trimmed = max(whole.trimmed, report.trimmed)
-        whole.begins = whole.begins or report.begins
-    if isinstance(source, str) or not isinstance(source, Sequence):  # files that were picked out prove nothing missing
-        whole.findings += _ends(whole.begins, whole.trimmed, whole.segments)
-    return whole
-
-
 def parts(source: Source) -> list[int]:
     """The first LSNs of all segments: what can be read by many at a time, each one by itself."""
     with source_disk(source) as disk:
         return segment_lsns(disk.list())
-
-
-def _ends(first: SegmentHeader | None, trimmed: int, segments: Sequence[SegmentInfo]) -> Iterator[Finding]:
-    """What is wrong with where a log begins, of which the last `Trimmed` says that it is at `trimmed`, and ends."""
-    if first is not None and first.previous_lsn and first.first_lsn > trimmed:
-        lsn, name = first.first_lsn, segment_name(first.first_lsn)
-        told = f"Trimmed speaks of LSN {trimmed} last" if trimmed > 1 else "it holds no Trimmed"
-        what = f"the log begins at LSN {lsn} and {told}: expected a Trimmed record that explains it"
-        cost = f"the records from LSN {trimmed} to {lsn - 1}, or the end of the log, where the Trimmed was"
-        yield Finding(kind="missing", segment=name, offset=0, lsn=trimmed, what=what, cost=cost, until=lsn)
-    if segments and segments[-1].sealed:
-        last = segments[-1]
-        what = "the last segment is sealed, and only a node that stopped at that very moment explains that none follows"
-        cost = f"the records from LSN {last.last_lsn + 1} on, if a segment with them was removed"
-        yield Finding(kind="unfollowed", segment=last.name, offset=last.bytes, lsn=last.last_lsn + 1, what=what, cost=cost)
 
 
 def list_segments(source: Source, *, owner: Owner | None = None, tell: Tell = lambda _: None) -> list[SegmentInfo]:

@@ -131,9 +131,9 @@ class History(msgspec.Struct, frozen=True, array_like=True, tag="history", gc=Fa
 
 
 class Preload(msgspec.Struct, frozen=True, array_like=True, tag="preload", gc=False):
-    """Entries of a full transfer, or re-fetched after an undo, each with its own (epoch, counter).
+    """Entries of a transfer of rows, or re-fetched after an undo, each with its own (epoch, counter).
 
-    A counter of 0 says that the supplier has no such key.
+    A counter of 0 says that the supplier has no such key, or will tell of it.
     """
 
     namespace: Namespace
@@ -164,12 +164,16 @@ class Forget(msgspec.Struct, frozen=True, array_like=True, tag="forget", gc=Fals
 
 
 class FragmentClear(msgspec.Struct, frozen=True, array_like=True, tag="clear", gc=False):
-    """The copy of one fragment was emptied; unless `gone`, it counts for nothing until a `FragmentReady` follows."""
+    """The copy of one fragment was emptied; unless `gone`, it counts for nothing until a `FragmentReady` follows.
+
+    `kept`: so it is, but its rows are still there, and a transfer will say which of them stay.
+    """
 
     namespace: Namespace
     partition: int
     reason: str
     gone: bool = False
+    kept: bool = False
 
 
 class FragmentReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", gc=False):

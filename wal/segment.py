@@ -164,10 +164,13 @@ class SegmentBuilder:
         """The block is written, or was read: what comes next chains to it."""
         assert block.previous_crc == self.crc, f"block at {self.end} of {self.name} does not chain to the one before"
         assert block.first_lsn == self.next_lsn, f"block at {self.end} of {self.name} has another LSN"
+        time_ms = block.time_ms
         if not self.index.starts:
-            self.first_time_ms = self.last_time_ms = block.time_ms
-        self.first_time_ms = min(self.first_time_ms, block.time_ms)
-        self.last_time_ms = max(self.last_time_ms, block.time_ms)
+            self.first_time_ms = self.last_time_ms = time_ms
+        elif time_ms > self.last_time_ms:
+            self.last_time_ms = time_ms
+        elif time_ms < self.first_time_ms:
+            self.first_time_ms = time_ms
         self.index.add(self.end, noted.touched)
         if self.summary is not None and noted.records:
             ordinal = len(self.index.starts) - 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, TypeVar
 
 import msgspec
 
 from wal.ids import Fragment
-from wal.records import Write
+from wal.records import Update, Write
 
 TALLIED = ("writes", "updates", "deletes", "closed", "bytes")
 """What is counted of each fragment: ranges, the counters in them, deletes among these, closed gaps, keys and values."""
@@ -46,6 +46,19 @@ class Tally(msgspec.Struct, array_like=True):
             known = self.kinds[name] = [0, 0]
         known[0] += records
         known[1] += size
+
+    def update(self, records: Iterable[Update]) -> None:
+        """These are in it: the innermost loop of who counts a log, with its commonest case written out."""
+        known = self.writes
+        for record in records:
+            for write in record.writes:
+                row, keys = known.get((write.namespace, write.partition)), write.keys
+                if row is None or write.closed or len(keys) != 1 or (value := write.values[0]) is None:
+                    self.write(write)
+                else:
+                    row[0] += 1
+                    row[1] += 1
+                    row[4] += len(keys[0]) + len(value)
 
     def write(self, write: Write) -> None:
         """One write is in it."""

@@ -109,7 +109,8 @@ class State:
     the checkpoint. `topology` is the newest map that this node knows to be committed. `unequal` are fragments whose rows
     in the store, all of them whole, do not add up: the digest of contents that the last checkpoint wrote, and that of
     what was read. It fills while rows are read. `damage` is where the fold ended before the log did; `log_passed_over` is
-    what else is wrong with the log and was come upon, and `log_ended_ms` the time of its last block.
+    what else is wrong with the log and was come upon, and `log_ended_ms` the time of its last block. `log_begins` is its
+    first LSN as the fold began: a node that runs trims it.
     """
 
     def __init__(self, path: Path, identity: Identity, store: LmdbStore, replica: Replica, since: LogSince) -> None:
@@ -122,6 +123,7 @@ class State:
         self.lsn = since.lsn
         self.time_ms = since.time_ms
         self.damage = since.damage
+        self.log_begins = since.begins
         self.log_ended_ms = since.ended_ms
         self.log_passed_over = since.passed_over
         self.fragments = {
@@ -272,7 +274,10 @@ def check_pages(path: Path) -> None:
     file = path / "store" / "data.mdb"
     if not file.exists() or file.stat().st_size > PAGES_BYTES_MAX:
         return
-    problems = structure_problems(path / "store")
+    try:
+        problems = structure_problems(path / "store")
+    except StoreError as error:
+        raise CorruptionError(str(error)) from error
     if problems and not is_live(path):  # beside a live node pages change while they are walked
         raise CorruptionError(
             f"{file}: {problems[0]}" + (f" (and {len(problems) - 1} more)" if problems[1:] else "") + "; "

@@ -195,6 +195,14 @@ def _halved(copies: Sequence[Reading], parts: list[list[Raw]], upper: bytes | No
         for copy in copies:
             copy.take(added)
         yield found
+    elif odd := _odd_ones(copies, parts, upper):
+        before = 0
+        for at in (*odd, len(longest)):
+            if before < at:
+                yield from _halved(copies, [part[before:at] for part in parts], longest[at - 1][0])
+            if at < len(longest):
+                yield [copy.opened(part[at : at + 1], longest[at][0]) for part, copy in zip(parts, copies, strict=True)]
+            before = at + 1
     elif len(longest) > ROWS_OPENED:
         middle = longest[len(longest) // 2][0]
         counts = [bisect_right(part, middle, key=_key) for part in parts]
@@ -202,6 +210,16 @@ def _halved(copies: Sequence[Reading], parts: list[list[Raw]], upper: bytes | No
         yield from _halved(copies, [part[count:] for part, count in zip(parts, counts, strict=True)], upper)
     else:
         yield [copy.opened(part, upper) for part, copy in zip(parts, copies, strict=True)]
+
+
+def _odd_ones(copies: Sequence[Reading], parts: Sequence[Sequence[Raw]], upper: bytes | None) -> list[int]:
+    """The few rows of a run that differ, where all copies have the same keys and nothing was changed since; none else."""
+    if len({len(part) for part in parts}) > 1 or any(copy.changes_until(upper) for copy in copies):
+        return []
+    count = len(parts)
+    odd = [at for at, rows in enumerate(zip(*parts, strict=True)) if rows.count(rows[0]) < count]
+    same = all(len({part[at][0] for part in parts}) == 1 for at in odd)
+    return odd if same and len(odd) * ROWS_OPENED < len(parts[0]) else []
 
 
 def _overlaid(stored: Sequence[Row], changes: Mapping[bytes, Entry]) -> Iterator[Row]:

@@ -10,20 +10,22 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from engine.errors import UsageError
 from engine.testing import cluster
 from engine.turn.settings import Settings
-from tests.support.directories import SEGMENT_BYTES, append, archive, build, copies
+from tests.support.directories import SEGMENT_BYTES, append, archive, build, copies, lead_astray, unmourned
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, story
 from tools.reconcile import Report, Values, check
 from tools.reconcile import spark_job as job
 from tools.reconcile.cli import app
 from tools.reconcile.copies import Rules
-from tools.reconcile.export import export_by_spark
+from tools.reconcile.export import export_by_spark, export_here
+from tools.reconcile.exported import check_tables
 from tools.reconcile.on_hosts import check_hosts
 from tools.reconcile.on_spark import OnSpark
 from tools.reconcile.report import read_report
@@ -82,6 +84,12 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
             there = check(directories, values=Values.FULL, engine=on_spark, shares=3)
             assert in_bytes(there) == in_bytes(here), name
             assert there.exit_code == damage.exit_code, name
+        astray = damaged("a forged value", stopped, tmp_path / "astray")
+        lead_astray(Path(astray[1]))
+        with unmourned():
+            here = check(astray)
+        assert in_bytes(check(astray, engine=on_spark, shares=3)) == in_bytes(here), "SIGBUS ended a worker"
+
         several = damaged("several rows", stopped, tmp_path / "limited")
         assert in_bytes(check(several, engine=on_spark, shares=4, limit=2)) == in_bytes(check(several, limit=2))
 
@@ -171,16 +179,29 @@ def _the_tables_of_the_data_source(spark: SparkSession, directories: list[str], 
         assert sorted(([row[c] for c in columns] for row in found.collect()), key=repr) == sorted(
             ([row[c] for c in columns] for row in here), key=repr
         )
-    export_by_spark(spark, directories, f"file://{to}", "state", Values.NONE)
-    exported = spark.read.parquet(f"file://{to}")
+    spark.conf.set("fs.viewfs.mounttable.tables.link./by", f"file://{to.parent}")
+    url = f"viewfs://tables/by/{to.name}"
+    export_by_spark(spark, directories, url, "state", Values.FULL)
+    exported = spark.read.parquet(url)
     assert exported.count() == reader.option("kind", "state").load(",".join(directories)).count()
     assert {row["node"] for row in exported.select("node").distinct().collect()} == {"n1", "n2", "n3"}
+    _tables_that_spark_wrote_are_compared(url, directories, to)
     report = check(directories, values=Values.FULL)
     diff = reader.option("kind", "diff").load(",".join(directories))
     assert sorted(row["finding"] for row in diff.collect()) == sorted(line.decode() for line in report.findings)
     diff.createOrReplaceTempView("diff")
     ((count,),) = spark.sql("SELECT count(*) FROM diff WHERE array_contains(on, 'n2') AND proof = 'log'").collect()
     assert count == sum("n2" in f.on and f.proof == "log" for f in report.decoded())
+
+
+def _tables_that_spark_wrote_are_compared(url: str, directories: list[str], at: Path) -> None:
+    """By Spark, where only Hadoop's file systems find them, and at a path without it: as a table that was written here."""
+    export_here(directories, Path(f"{at}-here"), "state", Values.FULL)
+    here = check_tables([f"{at}-here"], rules=Rules(grace_ms=-1))
+    assert here.exit_code == 1
+    assert in_bytes(check_tables([str(at)], rules=Rules(grace_ms=-1))) == in_bytes(here)
+    told = CliRunner().invoke(app, ["check", "--sketches", url, "--engine", "spark", "--json"])
+    assert told.stdout_bytes == here.findings_bytes() + msgspec.json.encode(here.summary) + b"\n", told.stderr
 
 
 @pytest.mark.spark

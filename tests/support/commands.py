@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -140,3 +141,13 @@ def nodes(root: Path, *names: str, options: Sequence[object] = ()) -> Iterator[l
     finally:
         for node in started:
             node.kill()
+
+
+async def reconcile(*words: object) -> tuple[int | None, str]:
+    """`foreshore reconcile` in another process, since nobody has a store open twice in one: its code, and what it said."""
+    process = await asyncio.create_subprocess_exec(
+        *FORESHORE, "reconcile", *map(str, words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        told, _ = await process.communicate()
+    return process.returncode, told.decode()

@@ -6,8 +6,11 @@ Starting nodes costs a second or two, so a test run builds one set and every tes
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+import struct
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
@@ -193,3 +196,26 @@ def zero_last_blocks(directory: Path, count: int) -> int:
     data = segment.read_bytes()
     segment.write_bytes(data[: blocks[0].offset] + bytes(len(data) - blocks[0].offset))
     return blocks[0].first_lsn
+
+
+def lead_astray(directory: Path) -> None:
+    """Branch pages of a stopped node's store point out of their page: LMDB follows, and its process ends by SIGBUS."""
+    file = directory / "store" / "data.mdb"
+    data, page = bytearray(file.read_bytes()), 4096
+    branch, head = 1, 16
+    for start in range(2 * page, len(data), page):
+        flags, lower = struct.unpack_from("<HH", data, start + 10)
+        if flags & branch:
+            for at in range(start + head, start + lower, 2):
+                struct.pack_into("<H", data, at, 0xFFF0)
+    file.write_bytes(data)
+
+
+@contextmanager
+def unmourned() -> Iterator[None]:
+    """Children that end by a signal do not tell at length where they were."""
+    faulthandler.disable()
+    try:
+        yield
+    finally:
+        faulthandler.enable(2)

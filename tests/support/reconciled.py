@@ -140,7 +140,7 @@ def _leave_out(root: Path) -> None:
 def _sole_owner(root: Path) -> None:
     """n1 and n2 left the map in good order, one after the other; so n3 alone is in sync, and has the newest map."""
     _forge(root)
-    _adopt(root / "n3", owners=("n3",), in_sync=("n3",))
+    adopt(root / "n3", owners=("n3",), in_sync=("n3",))
 
 
 def _nobody_left(root: Path) -> None:
@@ -149,10 +149,10 @@ def _nobody_left(root: Path) -> None:
     with read_directory(root / "n2") as state:
         lwm, epoch = state.fragments[name].counter.lwm, state.partitions[name[1]].epoch
     append(root / "n2", [r.Update([r.Write(*name, epoch, lwm, [b"k340"], [b"newer"])])], now_ms=NOW_MS)
-    _adopt(root / "n3", owners=("n4",), in_sync=("n4",), lost=True)
+    adopt(root / "n3", owners=("n4",), in_sync=("n4",), lost=True)
 
 
-def _adopt(directory: Path, *, owners: tuple[str, ...], in_sync: tuple[str, ...], lost: bool = False) -> None:
+def adopt(directory: Path, *, owners: tuple[str, ...], in_sync: tuple[str, ...], lost: bool = False) -> None:
     """The node learned of a newer map, in which all partitions are placed so."""
     with read_directory(directory) as state:
         topology = state.topology

@@ -37,7 +37,8 @@ def _about(told: dict[str, Any]) -> str:
             answered = [f"{one['session']}<={one['up_to']}" for one in told["sessions"]]
             words = [f"{place} sessions={len(answered)}", *answered]
         case "clear":
-            words = [f"{_fragment(told)} {'gone' if told['gone'] else 'loading'}:", told["reason"].replace(" ", r"\x20")]
+            how = "gone" if told["gone"] else "loading, rows kept" if told["kept"] else "loading"
+            words = [f"{_fragment(told)} {how}:", told["reason"].replace(" ", r"\x20")]
         case "ready":
             table = ",".join(f"{reign['epoch']}:{reign['first']}" for reign in told["epochs"]) or "-"
             way = "full" if told["full"] else "historical"

@@ -71,6 +71,7 @@ BLOCKS: list[list[Record]] = [
         Results(8, [TX], [1], answers=[(TX, b"42")]),
     ],
     [Origin(7, 2, TX, "n1", "salary", "web-3", "127.0.0.1:51234"), Origin(7, 2, TX, "n1", client="web-3")],
+    [FragmentClear("acc", 7, "the log is trimmed", kept=True)],
 ]
 
 

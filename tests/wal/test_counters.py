@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from wal.counters import (
-    COUNTER_MAX,
     RANGES_MAX,
     CounterAhead,
     CounterOverlap,
     PartitionCounter,
     TooManyRanges,
 )
+from wal.ids import COUNTER_MAX
 
 STARTS = st.integers(0, 60)
 DELTAS = st.integers(1, 8)

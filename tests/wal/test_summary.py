@@ -17,6 +17,7 @@ from wal import Block, LogSettings, inspect, read, verify
 from wal.codec import TRAILER_BYTES, FormatError, SegmentHeader, decode_header, decode_trailer, encode_header
 from wal.footer import Footer, Span, encode_summary
 from wal.ids import CLIENTS, DECISIONS
+from wal.outline import vouched_by
 from wal.records import (
     EpochStart,
     Forget,
@@ -214,3 +215,25 @@ def test_a_small_segment_has_no_summary() -> None:
     summary = SegmentBuilder(decode_header(encode_header(header._replace(capacity=SUMMARY_FROM_BYTES)))).summary
     assert summary is not None
     assert len(msgspec.msgpack.encode(encode_summary(summary))) < summary.bytes_max
+
+
+def test_what_is_verified_by_footers_is_what_is_verified_by_blocks() -> None:
+    disk = written(4_000)
+    by_footers, by_blocks = verify(disk), verify(disk, indexes=True)
+    assert by_footers == by_blocks
+    assert not by_footers.findings
+    assert by_footers.trimmed > 1, "no Trimmed was looked for in a segment whose footer vouches for it"
+
+
+def test_a_footer_vouches_for_kinds_that_are_known_and_for_all_records() -> None:
+    disk = written(4_000)
+    name, footer = next(footers(disk))
+    assert vouched_by(footer)
+    data = disk.image(name)
+    for kind, told in (("other", [1, 1]), ("update", [1, 1])):
+        builder, _ = rebuild(disk.open(name), footer.header, footer.trailer.end)
+        assert builder.summary is not None
+        builder.summary.tally.kinds[kind] = told
+        _, offset, lying = builder.footer()
+        disk.put(name, data[:offset] + lying)
+        assert vouched_by(next(footers(disk))[1]) is None, kind

@@ -5,6 +5,8 @@
               that the log says; the row is read from the copy, or the record, that the plan names. A node that runs is
               ordered to take the fragment in full from its peers. A whole fragment, a line without a key, is taken so
               only: whatever the copy has by now
+ commit       through the API as well, in one transaction: what another one rolled back, as its records have it. What was
+              written or deleted since stays as it is
  put, delete  through the API, in a transaction that locks the key and looks whether the primary still has what was seen
 ```
 
@@ -32,11 +34,12 @@ from engine.state.store import Entry
 from rebalance.contents import row_digest
 from tools.cluster_orders import taken_anew
 from tools.reconcile.changes import Change, Outcome, perform
-from tools.reconcile.findings import HASH_BYTES, Facts, Values, entry_facts, facts_text, raw_key
+from tools.reconcile.findings import HASH_BYTES, Facts, Values, entry_facts, facts_text, printable, raw_key
 from tools.reconcile.plans import Act, Action, Header, gone
+from tools.reconcile.rows import INTERNAL
 from wal import Block, inspect
 from wal import records as r
-from wal.ids import Fragment, NodeId, fragment_name
+from wal.ids import Fragment, NodeId, fragment_name, tx_name
 
 ANEW_SECONDS = 600.0
 """So long an application waits for nodes to take fragments in full."""
@@ -161,7 +164,7 @@ def apply_plan(
         done = _refetch(node, fragment, group, paths)
         audit.note(done)
         pace(len(done))
-    through = [action for action, _ in pending if action.action in (Act.PUT, Act.DELETE)]
+    through = [action for action, _ in pending if action.action in (Act.PUT, Act.DELETE, Act.COMMIT)]
     if not through:
         return
     if not at:
@@ -170,7 +173,7 @@ def apply_plan(
     with engine.connect(at) as database:
         for action in through:
             try:
-                outcome, why = _written(database, action, paths)
+                outcome, why = (_completed if action.action is Act.COMMIT else _written)(database, action, paths)
             except Error as error:
                 outcome, why = Outcome.FAILED, str(error)
             audit.note([(action.n, "", outcome, why)])
@@ -182,7 +185,7 @@ def _places(action: Action) -> Sequence[NodeId]:
     match action.action:
         case Act.REFETCH:
             return action.on
-        case Act.PUT | Act.DELETE:
+        case Act.PUT | Act.DELETE | Act.COMMIT:
             return [""]
         case Act.WITH | Act.NONE:
             return []
@@ -257,15 +260,17 @@ def _refetch(node: NodeId, fragment: Fragment, group: Sequence[Action], paths: M
         for action in group:
             key = raw_key(action.key or "")
             facts: Facts = {"unreadable": True} if key in damaged else entry_facts(held.get(key), Values.HASH)
+            changed = (action.n, node, Outcome.CHANGED, f"expected what was seen, found {facts_text(facts)}")
+            as_seen = _seen(facts, action.seen.get(node))
             try:
                 right = sources.right(action)
-            except Error as error:
-                done.append((action.n, node, Outcome.FAILED, str(error)))
+            except Error as error:  # written since, on all copies: then it is no failure
+                done.append((action.n, node, Outcome.FAILED, str(error)) if as_seen else changed)
                 continue
             if _same(facts, entry_facts(right, Values.HASH)):
                 done.append((action.n, node, Outcome.ALREADY, ""))
-            elif not _seen(facts, action.seen.get(node)):
-                done.append((action.n, node, Outcome.CHANGED, f"expected what was seen, found {facts_text(facts)}"))
+            elif not as_seen:
+                done.append(changed)
             else:
                 rows[key] = right
                 written.append(action)
@@ -336,6 +341,45 @@ def _written(database: engine.Database, action: Action, paths: Mapping[NodeId, P
     value = right.value if right is not None else None
     (done,) = perform(database, [Change(action.namespace, raw_key(action.key or ""), value, seen)])
     return done.outcome, done.why
+
+
+def _completed(database: engine.Database, action: Action, paths: Mapping[NodeId, Path]) -> tuple[Outcome, str]:
+    """What a transaction would have written, but for keys that were written since; all of it, or nothing."""
+    path = paths.get(action.source)
+    if path is None:
+        raise Unrepaired(f"the record is in the log of node {action.source}: name its directory as well")
+    prepared = [write for lsn in action.records for write in prepared_writes(path, lsn, action.tx)]
+    changes: list[Change] = []
+    with read_directory(path, partitions={write.partition for write in prepared}, tolerant=True) as state:
+        for write in prepared:
+            for counter, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
+                newest = state.row(write.fragment, key, lambda _key, _what: None)
+                if newest is None or newest.counter < counter:
+                    alive = newest if newest is not None and newest.value is not None else None
+                    changes.append(Change(write.namespace, key, value, entry_facts(alive, Values.HASH)))
+    if not changes:
+        return Outcome.ALREADY, "all of it was written since"
+    done = perform(database, changes, whole=True)
+    odd = next((one for one in done if one.outcome is Outcome.CHANGED), None)
+    if odd is not None:
+        return Outcome.CHANGED, f"key {printable(odd.change.key)}: {odd.why}"
+    applied = sum(one.outcome is Outcome.APPLIED for one in done)
+    return (Outcome.APPLIED if applied else Outcome.ALREADY), f"{applied} of {sum(len(w.keys) for w in prepared)} keys"
+
+
+def prepared_writes(path: Path, lsn: int, tx: str) -> list[r.Write]:
+    """What a transaction prepared there. Raises Unrepaired where the log does not have it any more, or where rows of the
+    engine's own belong to it, as those of times to live do: without them a value would never go."""
+    for block in inspect(path / "wal", lsn, lsn):
+        for record in block.records if isinstance(block, Block) else ():
+            if isinstance(record, r.Prepare) and tx_name(record.tx) == tx:
+                own = next((write.namespace for write in record.writes if write.namespace.startswith(INTERNAL)), "")
+                if own:
+                    raise Unrepaired(
+                        f"rows of {own} belong to {tx}, which no client writes: whoever ran it must write the other half"
+                    )
+                return record.writes
+    raise Unrepaired(f"{path}: the log does not have what {tx} prepared at LSN {lsn} any more: check again")
 
 
 # Facts against facts.

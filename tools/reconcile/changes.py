@@ -50,13 +50,18 @@ class Done(NamedTuple):
     why: str = ""
 
 
-def perform(database: engine.Database, changes: Sequence[Change], *, write: bool = True) -> list[Done]:
+def perform(database: engine.Database, changes: Sequence[Change], *, write: bool = True, whole: bool = False) -> list[Done]:
     """Carry out some changes, of different keys, in one transaction; without `write` only say what would be done.
 
-    Raises Error where nothing of it happened, or where nobody can tell.
+    `whole`: all of them, or none if one key is not what was seen. Raises Error where nothing of it happened, or where
+    nobody can tell.
     """
 
     def within(tx: engine.Transaction) -> list[Done]:
+        if whole and write:
+            looked = [_performed(tx, change, write=False) for change in changes]
+            if any(one.outcome is Outcome.CHANGED for one in looked):
+                return looked
         return [_performed(tx, change, write=write) for change in changes]
 
     return database.run(within, label="reconcile")

@@ -20,7 +20,7 @@ from rich.console import Console
 from engine.errors import Error, UsageError
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Level, Rules
-from tools.reconcile.exported import check_tables, is_table
+from tools.reconcile.exported import check_tables, check_tables_by_spark, is_table
 from tools.reconcile.findings import Values
 from tools.reconcile.on_hosts import SCHEME, check_hosts
 from tools.reconcile.on_spark import OnSpark
@@ -81,7 +81,10 @@ def check_command(
     terminal = Console(stderr=True, highlight=False, markup=False)
     busy = terminal.status(f"comparing {len(directories)} directories") if terminal.is_terminal else nullcontext()
     with busy:
-        if sketches:
+        if sketches and engine is EngineName.SPARK:
+            with borrowed(master) as spark:
+                report = check_tables_by_spark(spark, directories, rules=_rules(values, grace), limit=limit)
+        elif sketches:
             report = _of_sketches(directories, values, grace, limit, ask)
         else:
             report = _run(

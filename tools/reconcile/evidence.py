@@ -73,22 +73,17 @@ class Asked:
         self.runs = sorted(runs)
         self.newest: dict[bytes, Trace] = {}
         self.counters: dict[int, Trace] = {}
-        self._searched = [key for key in self.keys if key not in known]
+        self.searched = [key for key in self.keys if key not in known]
         self._of_known = {key: known[key] for key in self.keys if key in known}
-        self._known = sorted(set(self._of_known.values()))
+        self.known = sorted(set(self._of_known.values()))
         self._epochs, self._firsts = [e for e, _ in view.epochs], [first for _, first in view.epochs]
 
     def may_be_in(self, write: Packed) -> bool:
-        """Whether a write has to be opened: it has one of the counters, or one of the other keys is among its bytes."""
+        """Whether a write that has none of the counters has to be opened: one of the other keys is among its bytes."""
         if self.runs:
             return True
-        at = bisect_right(self._known, write.start)
-        if at < len(self._known) and self._known[at] <= write.end:
-            return True
-        if not self._searched:
-            return False
         packed = bytes(write.keys)
-        for key in self._searched:  # noqa: SIM110  # asked of every write: `any` costs as much again
+        for key in self.searched:  # noqa: SIM110  # asked of every write: `any` costs as much again
             if key in packed:
                 return True
         return False
@@ -96,7 +91,7 @@ class Asked:
     @property
     def sought(self) -> list[int]:
         """The counters that are enough to know; none if more has to be looked for."""
-        return [] if self.runs or self._searched else self._known
+        return [] if self.runs or self.searched else self.known
 
     @property
     def is_answered(self) -> bool:
@@ -132,9 +127,13 @@ def _ask(state: State, asked: Mapping[Fragment, Asked], fragments: Mapping[Fragm
         for lsn, record in enumerate(block.records, block.first_lsn):
             match record:
                 case PackedUpdate(writes) | PackedHistory(writes):
-                    for write in writes:
+                    for write in writes:  # nearly all of them are passed over, so that is written out
                         one = asked.get((write.namespace, write.partition))
-                        if one is not None and one.may_be_in(write):
+                        if one is None:
+                            continue
+                        known, start = one.known, write.start
+                        has = known and start < known[-1] and known[bisect_right(known, start)] <= write.end
+                        if has or ((one.searched or one.runs) and one.may_be_in(write)):
                             _written(asked, write.opened(), lsn, block.time_ms, kind_of(record))
                 case r.Prepare(tx, partition):
                     prepared.setdefault((tx, partition), []).append((block, lsn, record))

@@ -3,8 +3,7 @@ node.
 
 To a path it is written here, by pyarrow. To a URL (`hdfs://`, `s3a://`, `file://`) it is written by Spark, whose
 executors read the directories; what those URLs need beyond Spark itself is for its configuration to give. A table `state`
-at a path has a sketch of each directory beside its rows, of the same moment, so that it can be compared with others
-(`exported`).
+has a sketch of each directory beside its rows, of the same moment, so that it can be compared with others (`exported`).
 """
 
 from __future__ import annotations
@@ -56,9 +55,21 @@ def export_command(
 
 def export_by_spark(spark: SparkSession, directories: Sequence[str], url: str, kind: str, values: Values) -> None:
     """Write a table to a URL, which must not exist."""
+    from pyspark import StorageLevel  # noqa: PLC0415  # there where a session is
+
+    from tools.reconcile.tables import NO_PARTITION  # noqa: PLC0415  # it needs pyarrow
+
     reader = spark.read.format("foreshore").option("kind", kind).option("values", values.value)
-    writer = reader.load(",".join(directories)).write
-    (writer if kind == "diff" else writer.partitionBy("node")).parquet(url)
+    if kind != "state":
+        writer = reader.load(",".join(directories)).write
+        (writer if kind == "diff" else writer.partitionBy("node")).parquet(url)
+        return
+    found = reader.option("sketched", "true").load(",".join(directories)).persist(StorageLevel.DISK_ONLY)
+    try:  # kept for as long as both are written, so that they are of one moment
+        found.where(f"partition <> {NO_PARTITION}").write.partitionBy("node").parquet(url)
+        found.where(f"partition = {NO_PARTITION}").select("node", "value").write.parquet(f"{url}/{SKETCHES}")
+    finally:
+        found.unpersist()
 
 
 def export_here(directories: Sequence[str], out: Path, kind: str, values: Values) -> int:

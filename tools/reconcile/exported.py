@@ -7,7 +7,8 @@ is cut like that over directories, and only rows of partitions that differ are r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,15 @@ from tools.reconcile.copies import Rules
 from tools.reconcile.plan import Share
 from tools.reconcile.report import Report, make_report
 from tools.reconcile.run import FINDINGS_KEPT, Engine
-from tools.reconcile.sketch import Asking, Sketch, Slice, SlicedFragment, read_file
+from tools.reconcile.sketch import Asking, Sketch, Slice, SlicedFragment, decoded, encoded, read_file
 from tools.reconcile.sketched import judged, planned_of
+from tools.reconcile.spark_errors import spark_errors
 from tools.reconcile.survey import FILE, local_path
 from tools.reconcile.task import ShareResult
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from wal.ids import Fragment
 
 SKETCHES = "_sketches"
@@ -55,12 +59,23 @@ def sketches_in(paths: Sequence[str]) -> list[tuple[Sketch, Path]]:
         table = Path(local_path(given))
         if not is_table(str(table)):
             raise UsageError(f"{given} is no table of `foreshore reconcile export --kind state`: name tables only")
-        for file in sorted((table / SKETCHES).iterdir()):
-            sketch = read_file(str(file))
+        for node, sketch in sorted(_sketches(table / SKETCHES)):
             if not isinstance(sketch, Sketch):
-                raise UsageError(f"{file} is no sketch: export the table again")
-            found.append((sketch, table / f"node={file.name}"))
+                raise UsageError(f"{table}: {node} has no sketch there: export the table again")
+            found.append((sketch, table / f"node={node}"))
     return found
+
+
+def _sketches(folder: Path) -> Iterator[tuple[str, Sketch | Slice | Asking]]:
+    """By node: each a file, or where Spark wrote them rows of Parquet."""
+    import pyarrow.parquet as pq  # noqa: PLC0415  # not every user has it
+
+    for file in folder.iterdir():
+        if file.suffix == ".parquet":
+            for row in pq.read_table(file, columns=["node", "value"]).to_pylist():
+                yield row["node"], decoded(row["value"], str(file))
+        elif not file.name.startswith((".", "_")):
+            yield file.name, read_file(str(file))
 
 
 def check_tables(
@@ -81,20 +96,75 @@ def judge_tables(item: TableShare) -> ShareResult:
     if not asked:
         return result
     asking = Asking("", asked)
-    slices = {sketch.survey.node: slice_in(folder, sketch, asking) for sketch, folder in found}
+    numbers = sorted({one.partition for one in asked})
+    slices = {s.survey.node: slice_of_rows(_rows(folder, numbers), str(folder), s, asking) for s, folder in found}
     return judged(item.share, sketches, slices)[0]
 
 
-def slice_in(folder: Path, sketch: Sketch, asking: Asking) -> Slice:
+def check_tables_by_spark(spark: SparkSession, urls: Sequence[str], *, rules: Rules, limit: int = FINDINGS_KEPT) -> Report:
+    """The same of tables that Spark exported, wherever it reads. Raises UsageError, JobFailed.
+
+    Sketches are laid side by side in the driver; of rows only those come there that lie in buckets which differ.
+    """
+    found: list[tuple[Sketch, str]] = []
+    with spark_errors():
+        for url in urls:
+            for row in spark.read.parquet(f"{url.rstrip('/')}/{SKETCHES}").collect():
+                sketch = decoded(bytes(row["value"]), url)
+                if not isinstance(sketch, Sketch):
+                    raise UsageError(f"{url}: {row['node']} has no sketch there: export the table again")
+                found.append((sketch, url))
+    found.sort(key=lambda one: one[0].survey.node)
+    sketches = [sketch for sketch, _ in found]
+    planned = planned_of(sketches, 1, rules, limit)
+    results: list[ShareResult] = []
+    for share in planned.shares:
+        result, asked = judged(share, sketches, {})
+        if asked:
+            slices = {s.survey.node: _slice_by_spark(spark, url, s, Asking("", asked)) for s, url in found}
+            result = judged(share, sketches, slices)[0]
+        results.append(result)
+    return make_report(planned, results, limit=limit)
+
+
+def _slice_by_spark(spark: SparkSession, url: str, sketch: Sketch, asking: Asking) -> Slice:
+    numbers = ",".join(map(str, sorted({one.partition for one in asking.fragments})))
+    wanted = partial(_is_asked, encoded(asking))
+    with spark_errors():
+        table = spark.read.parquet(url).where(f"partition IN ({numbers})")
+        mine = table.where(table["node"] == sketch.survey.node).select(*COLUMNS)
+        rows = [_plain(row) for row in mine.rdd.mapPartitions(wanted).collect()]
+    return slice_of_rows(rows, url, sketch, asking)
+
+
+def _is_asked(asking: bytes, rows: Iterable[Any]) -> Iterator[Any]:
+    """A task: of some rows those that lie in the buckets that are asked for."""
+    asked = decoded(asking, "what was asked for")
+    assert isinstance(asked, Asking), "rows are asked for by buckets"
+    wanted = {one.name: one.holds() for one in asked.fragments}
+    for row in rows:
+        holds = wanted.get((row["namespace"], row["partition"]))
+        if holds is not None and holds(bytes(row["key"])):
+            yield row
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    """A row of Spark, whose binary cells may be bytearrays."""
+    value = row["value"]
+    cells: dict[str, Any] = row.asDict()
+    return cells | {"key": bytes(row["key"]), "value": bytes(value) if value is not None else None}
+
+
+def slice_of_rows(found: Iterable[dict[str, Any]], place: str, sketch: Sketch, asking: Asking) -> Slice:
     """What a table has of what was asked. Raises UsageError where it was exported without values."""
     views = {one.view.name: one.view for one in sketch.fragments}
     rows: dict[Fragment, list[tuple[bytes, int, int, bytes | None]]] = {one.name: [] for one in asking.fragments}
     wanted = {one.name: one.holds() for one in asking.fragments}
-    for row in _rows(folder, sorted({number for _, number in rows})):
+    for row in found:
         name = (row["namespace"], row["partition"])
         if name in wanted and wanted[name](row["key"]):
             if row["value"] is None and row["size"] is not None:
-                raise UsageError(f"{folder} has no values, and some differ: export it with --values full")
+                raise UsageError(f"{place} has no values, and some differ: export it with --values full")
             rows[name].append((row["key"], row["epoch"], row["counter"], row["value"]))
     fragments = [
         SlicedFragment(

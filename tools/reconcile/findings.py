@@ -7,18 +7,21 @@ unless they are asked for.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from engine.state.store import Entry
 from wal.ids import NodeId, fragment_name
+
+if TYPE_CHECKING:
+    from engine.state.store import Entry
 
 HASH_BYTES = 16
 
+RECORD = "lsn_p"
+"""In the evidence, the LSN of what a transaction prepared in a partition: the name goes on with the partition's number."""
 AGREED, PARTED = "agreed", "parted"
 """What a finding says of the history of copies, up to what it is about."""
 
@@ -169,9 +172,17 @@ def place_of(line: bytes) -> tuple[int, str, bool, bytes]:
     return f.partition, f.namespace, f.key is not None, raw_key(f.key) if f.key is not None else b""
 
 
+def value_hash(value: bytes) -> str:
+    """How a value is told from another without being shown."""
+    from hashlib import blake2b  # noqa: PLC0415  # it brings OpenSSL along, and few commands show hashes
+
+    return blake2b(value, digest_size=HASH_BYTES).hexdigest()
+
+
 def entry_facts(entry: Entry | None, values: Values) -> Facts:
     """What a copy has of a key.
 
+    >>> from engine.state.store import Entry
     >>> entry_facts(Entry(1, 7, None), Values.HASH), entry_facts(Entry(1, 7, b"v"), Values.FULL)
     ({'tombstone': True, 'epoch': 1, 'counter': 7}, {'epoch': 1, 'counter': 7, 'size': 1, 'value': 'v'})
     """
@@ -182,7 +193,7 @@ def entry_facts(entry: Entry | None, values: Values) -> Facts:
     facts: Facts = {"epoch": entry.epoch, "counter": entry.counter, "size": len(entry.value)}
     match values:
         case Values.HASH:
-            facts["hash"] = hashlib.blake2b(entry.value, digest_size=HASH_BYTES).hexdigest()
+            facts["hash"] = value_hash(entry.value)
         case Values.FULL:
             facts["value"] = printable(entry.value)
         case Values.NONE:

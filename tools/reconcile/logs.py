@@ -13,7 +13,7 @@ import msgspec
 from rebalance import table as topologies
 from tools.reconcile.fetched import here
 from tools.reconcile.uncollected import uncollected
-from wal import Block, Finding, Owner
+from wal import Block, Finding, Owner, begins
 from wal import records as r
 from wal.ids import TxId
 from wal.packed import PackedBlock, PackedHistory, PackedUpdate, skim
@@ -30,10 +30,17 @@ class Transaction(msgspec.Struct):
     silent: list[int] = []
 
 
+class Undone(msgspec.Struct, frozen=True):
+    """What was prepared at an LSN, and rolled back. `decision` is the partition that decides about the transaction."""
+
+    lsn: int
+    decision: int
+
+
 class LogTold(msgspec.Struct):
     """What a log tells. `ended_ms` is its newest block's time; `damage` what of it cannot be read, in sentences.
 
-    `maps` are the LSNs and versions of the last committed maps.
+    `maps` are the LSNs and versions of the last committed maps. `undone`: what was prepared and rolled back, by partition.
     """
 
     transactions: dict[TxId, Transaction] = {}
@@ -41,6 +48,7 @@ class LogTold(msgspec.Struct):
     ended_ms: int = 0
     damage: list[str] = []
     maps: list[tuple[int, str]] = []
+    undone: dict[TxId, dict[int, Undone]] = {}
 
 
 class Stretch(msgspec.Struct, frozen=True):
@@ -66,12 +74,19 @@ def read_log(log: Stretch) -> LogTold:
 
 @uncollected
 def read_stretch(log: Stretch) -> Reading:
-    """Read a log once, or a segment of it."""
+    """Read a log once, or a segment of it.
+
+    What a node that runs trimmed meanwhile is no damage: then it is as if the log had begun behind it.
+    """
     reading = Reading()
     path = here(log.path) / "wal"
-    for found in skim(path, reading.take, log.from_lsn, log.until_lsn or None, owner=log.owner, segment=log.segment):
-        if found.damage:
-            reading.lose(found)
+    found = skim(path, reading.take, log.from_lsn, log.until_lsn or None, owner=log.owner, segment=log.segment)
+    first = begins(path) if log.live else 1
+    for one in found:
+        if one.damage and one.costs(first):
+            reading.lose(one)
+    if first > 1:
+        reading.first_lsn = max(first, reading.first_lsn)
     return reading
 
 
@@ -89,6 +104,8 @@ class Reading(msgspec.Struct):
     participants: dict[TxId, list[int]] = {}
     outcomes: dict[TxId, dict[int, bool]] = {}
     topologies: list[tuple[int, str, bytes]] = []  # the last ones, not looked at yet
+    held: dict[tuple[TxId, int], Undone] = {}  # prepared by several partitions, without an outcome so far
+    undone: dict[TxId, dict[int, Undone]] = {}
 
     def take(self, block: Block | PackedBlock) -> None:
         """Read on."""
@@ -99,13 +116,17 @@ class Reading(msgspec.Struct):
                 case PackedUpdate(writes) | r.Update(writes):
                     if known := self.participants:
                         self.traces.update((w.tx, w.partition) for w in writes if w.tx and w.tx in known)
-                case r.Prepare(tx, partition, _, _, _, participants):
+                case r.Prepare(tx, partition, _, _, _, participants, decision):
                     if len(participants) > 1:
+                        self.held[tx, partition] = Undone(lsn, decision)
                         self.first.setdefault(tx, lsn)
                         self.participants.setdefault(tx, list(participants))
                         self.traces.add((tx, partition))
                 case r.Outcome(tx, partition, _, commit):
                     self.outcomes.setdefault(tx, {})[partition] = commit
+                    held = self.held.pop((tx, partition), None)
+                    if held is not None and not commit:
+                        self.undone.setdefault(tx, {})[partition] = held
                 case PackedHistory(writes) | r.History(writes):
                     self.transferred.update(w.partition for w in writes)
                     self.traces.update((w.tx, w.partition) for w in writes if w.tx)
@@ -138,6 +159,13 @@ class Reading(msgspec.Struct):
         self.participants = later.participants | self.participants
         for tx, outcomes in later.outcomes.items():
             self.outcomes.setdefault(tx, {}).update(outcomes)
+            for partition, commit in outcomes.items():
+                held = self.held.pop((tx, partition), None)
+                if held is not None and not commit:
+                    self.undone.setdefault(tx, {}).setdefault(partition, held)
+        self.held |= later.held
+        for tx, undone in later.undone.items():
+            self.undone.setdefault(tx, {}).update(undone)
         return self
 
     def look_at_maps(self) -> None:
@@ -161,6 +189,7 @@ class Reading(msgspec.Struct):
             self.ended_ms,
             list(self.damage),
             [(lsn, version) for lsn, version, _ in self.maps],
+            undone=self.undone,
         )
         if self.first_lsn == 1 and not self.damage:
             for tx, transaction in told.transactions.items():
@@ -185,12 +214,17 @@ def _lost_since(maps: Iterable[tuple[int, str, Iterable[int]]]) -> dict[int, str
 
 
 class Torn(msgspec.Struct, frozen=True):
-    """A transaction that ended in two ways. `said`: node -> partition -> `committed`, `rolled back` or `no trace`."""
+    """A transaction that ended in two ways. `said`: node -> partition -> `committed`, `rolled back` or `no trace`.
+
+    `undone`: where the partition that decides has committed, and logs have all that was rolled back elsewhere: the LSNs of
+    that, by node and partition. Then what is right is proven, and there is a record of it.
+    """
 
     tx: TxId
     partition: int
     on: list[str]
     said: dict[str, dict[int, str]]
+    undone: dict[str, dict[int, int]] = {}
 
 
 def torn_ones(told: Mapping[str, LogTold]) -> list[Torn]:
@@ -213,8 +247,18 @@ def torn_ones(told: Mapping[str, LogTold]) -> list[Torn]:
         if odd:
             said = {node: _said(log, tx, odd) for node, log in sorted(told.items()) if tx in log.transactions}
             on = [node for node, words in said.items() if odd[0] in words]
-            found.append(Torn(tx, odd[0], on, said))
+            found.append(Torn(tx, odd[0], on, said, _undone(told, tx, odd, agreed)))
     return sorted(found, key=lambda torn: (torn.partition, torn.tx))
+
+
+def _undone(told: Mapping[str, LogTold], tx: TxId, odd: list[int], agreed: Mapping[int, bool]) -> dict[str, dict[int, int]]:
+    """Where the logs have what these partitions rolled back, if the one that decides has committed."""
+    found: dict[str, dict[int, int]] = {}
+    for node, log in sorted(told.items()):
+        mine = log.undone.get(tx, {})
+        if all(p in mine and agreed.get(mine[p].decision) for p in odd):
+            found[node] = {p: mine[p].lsn for p in odd}
+    return found
 
 
 def _mute(log: LogTold, tx: TxId, partition: int) -> bool:

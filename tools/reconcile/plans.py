@@ -5,6 +5,8 @@
                                  that has it, or from the record; never a new version
  a copy is wrong as a whole --->  refetch, without a key: its node takes it anew from its peers, and all lines about its
                                  rows are done with that one
+ a transaction of which the --->  commit: what one half of it would have written is written, in one new transaction, but
+ deciding half is committed       for keys that were written since
  majority, none -------------->  what the strategy says of the rows: put or delete, a new write that all copies get
  nothing that a row can mend -->  none, and why
 ```
@@ -22,7 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from engine.errors import UsageError
-from tools.reconcile.findings import Facts, Finding, Kind, Proof
+from tools.reconcile.findings import RECORD, Facts, Finding, Kind, Proof
 from wal.ids import Fragment, Namespace, NodeId
 
 FORMAT = 1
@@ -30,7 +32,6 @@ L = TypeVar("L")
 
 BY_ITSELF: dict[Kind, str] = {
     Kind.TX_UNRESOLVED: "the transaction has no outcome: its participants decide when they run",
-    Kind.TX_PARTIAL: "no row says which half is right: whoever ran the transaction must write the other one",
     Kind.MISPLACED: "no client reaches a key in a partition that it does not hash to",
 }
 
@@ -53,6 +54,7 @@ class Act(StrEnum):
     REFETCH = "refetch"
     PUT = "put"
     DELETE = "delete"
+    COMMIT = "commit"
     WITH = "with"  # nothing by itself: another line does it as well
     NONE = "none"
 
@@ -94,7 +96,8 @@ class Action(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One line: what is done, where, why. `seen` is what each copy had, and must still have; `right` what the key will be.
 
     `source` is the node whose copy has it, or, with `lsn`, whose log. A refetch without a key is of a whole fragment, and
-    `by` is the line that does what this one says.
+    `by` is the line that does what this one says. A commit writes what the transaction `tx` prepared in `records` of the
+    log of `source`.
     """
 
     n: int
@@ -113,6 +116,8 @@ class Action(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     strategy: Strategy | None = None
     reason: str = ""
     by: int = 0
+    tx: str = ""
+    records: list[int] = []
 
     @property
     def fragment(self) -> Fragment:
@@ -194,6 +199,8 @@ def action_for(n: int, finding: Finding, strategy: Strategy) -> Action:
     changed = msgspec.structs.replace
     if finding.kind in BY_ITSELF:
         return changed(told, reason=BY_ITSELF[finding.kind])
+    if finding.kind is Kind.TX_PARTIAL:
+        return _of_a_transaction(finding, told)
     if finding.key is None:
         return _of_a_copy(finding, told, strategy)
     if finding.proof in (Proof.LOG, Proof.CHECKSUM) and finding.right:
@@ -209,6 +216,23 @@ def action_for(n: int, finding: Finding, strategy: Strategy) -> Action:
         return changed(told, action=Act.DELETE, right={"absent": True}, reason=why)
     source = next(node for node, facts in readable.items() if facts == right)
     return changed(told, action=Act.PUT, right=right, source=source, reason=why)
+
+
+def _of_a_transaction(finding: Finding, told: Action) -> Action:
+    """A transaction that ended in two ways: what was rolled back of it is written, where a log proves that it should be."""
+    if finding.proof is not Proof.LOG:
+        if any("prepared" in facts for facts in finding.copies.values()):
+            return _unplanned(told, "a participant waits for the outcome: it asks when its nodes run; check again then")
+        why = "no log has both the commit of the partition that decides and all that was rolled back: "
+        return _unplanned(told, why + "whoever ran the transaction must write the other half")
+    for node, facts in finding.evidence.items():
+        records = sorted({lsn for name, lsn in facts.items() if name.startswith(RECORD) and isinstance(lsn, int)})
+        if records:
+            why = f"the partition that decides has committed, and the log of {node} has what was rolled back"
+            return msgspec.structs.replace(
+                told, action=Act.COMMIT, right=finding.right, source=node, tx=finding.tx, records=records, reason=why
+            )
+    return _unplanned(told, "no log that was read has what was rolled back")
 
 
 def _of_a_copy(finding: Finding, told: Action, strategy: Strategy) -> Action:

@@ -125,6 +125,10 @@ def apply_command(
         after = check([str(path) for path in paths.values()], only=touched)
         emit(lines_of(after))
         code = after.exit_code
+        ended = {mine[note.n].tx for note in log.done.values()} - {""}
+        if code is ExitCode.DIFFERENCES and ended >= {finding.tx for finding in after.decoded()}:
+            emit([f"transactions={len(ended)} are whole now: that they ended in two ways stays in the logs until these go"])
+            code = ExitCode.CONSISTENT
     raise typer.Exit(PART_WAY if left else code)
 
 
@@ -159,7 +163,7 @@ def _stands(actions: Sequence[Action], notes: Iterable[Note]) -> Iterator[str]:
 
 def _changes(actions: Sequence[Action]) -> int:
     """How many changes a plan has: a refetch is one on each copy."""
-    return sum(len(a.on) if a.action is Act.REFETCH else a.action in (Act.PUT, Act.DELETE) for a in actions)
+    return sum(len(a.on) if a.action is Act.REFETCH else a.action in (Act.PUT, Act.DELETE, Act.COMMIT) for a in actions)
 
 
 def _read(path: Path) -> bytes:

@@ -28,8 +28,10 @@ from tools.reconcile.task import Read, ShareResult, Task
 from tools.reconcile.uncollected import uncollected
 from tools.wal.rows import LogRows
 from tools.wal.rows import Rows as LogSaid
+from wal import begins
 from wal.ids import Fragment, NodeId
 from wal.packed import PackedBlock, skim
+from wal.records import Trimmed
 
 
 @uncollected
@@ -75,7 +77,8 @@ def log_rows(
     """What a log says of each key of some fragments, or of a range of their keys, up to where the state was folded.
 
     Of fragments of which some copy is `above` a counter, it keeps every later update, as far as the log goes by now. A
-    write that cannot be opened is told (`unopened`): then nothing that this log says is the whole of it.
+    write that cannot be opened is told (`unopened`): then nothing that this log says is the whole of it. Where its node
+    trimmed the log meanwhile, the copies' histories begin later (`State.fragments`), and so does what is said.
     """
     rows = LogRows(wanted.__contains__, above, ranges)
 
@@ -85,7 +88,36 @@ def log_rows(
 
     found = skim(state.path / "wal", take, to_lsn=None if above and state.damage is None else state.lsn or None)
     rows.unopened = next((str(one) for one in found if one.kind == "newer"), "")
+    if begins(state.path / "wal") > state.log_begins:
+        _forget_trimmed(state, rows, [name for name in state.fragments if name in wanted])
     return rows
+
+
+def _forget_trimmed(state: State, rows: LogRows, names: Sequence[Fragment]) -> None:
+    """What was heard of segments that went while the log was read is not all that they told: it is as if not heard.
+
+    The log says what went, behind where the state was folded; if that went as well, nothing is known of any fragment.
+    """
+    above: dict[Fragment, int] = {}
+    first = 0
+
+    def take(block: PackedBlock) -> None:
+        nonlocal first
+        first = first or block.first_lsn
+        for record in block.records:
+            if isinstance(record, Trimmed):
+                for namespace, number, counter in record.dropped:
+                    above[namespace, number] = max(counter, above.get((namespace, number), 0))
+
+    missing = skim(state.path / "wal", take, from_lsn=state.lsn + 1)
+    unknown = first > state.lsn + 1 or any(one.damage for one in missing)
+    for name in names:
+        view = state.fragments[name]
+        counter = view.counter.highest_applied if unknown else above.get(name, 0)
+        if counter > view.history_from:
+            state.fragments[name] = msgspec.structs.replace(view, history_from=counter)
+            if name in rows.fragments:
+                rows.fragments[name].forget(counter)
 
 
 def _not_folding(path: str, partitions: Sequence[int]) -> dict[int, str]:

@@ -38,7 +38,8 @@ class Foreshore(DataSource):
     def reader(self, schema: StructType) -> Reader:
         """Reads the table."""
         values = _one_of(Values, self.options.get("values", Values.HASH), "values")
-        return Reader(pieces(self._table(), self._directories(), values, int(self.options.get("shares", SHARES))))
+        shares, sketched = int(self.options.get("shares", SHARES)), self.options.get("sketched") == "true"
+        return Reader(pieces(self._table(), self._directories(), values, shares, sketched=sketched))
 
     def streamReader(self, schema: StructType) -> LogReader:  # noqa: N802  # Spark names it so
         """Follows logs."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from engine.errors import UsageError
+from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import State, read_directory
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Rules
@@ -28,11 +28,14 @@ from tools.reconcile.exported import TableShare, is_table, judge_tables, sketche
 from tools.reconcile.findings import Finding, Values
 from tools.reconcile.plan import Share, plan
 from tools.reconcile.share import check_share
+from tools.reconcile.sketch import encoded, sketching
 from tools.reconcile.sketched import planned_of
 from tools.reconcile.survey import Look, local_path, surveys_of
 from wal import Block, inspect, list_segments
 from wal.ids import fragment_name
 
+NO_PARTITION = -1
+"""Where a row of a state says so it is no row, but the sketch of all of them, as its value."""
 ROWS_AT_ONCE = 10_000
 SHARES = 8
 
@@ -101,7 +104,7 @@ SCHEMAS: dict[Table, Any] = {
 
 class Piece(NamedTuple):
     """What one task reads. `above` and `to`: of a segment, the records above an LSN, and up to one; 0: to its end. `tables`
-    are compared, if there are any, and not directories."""
+    are compared, if there are any, and not directories. `sketched`: the last row of a state is the sketch of it."""
 
     table: Table
     path: str = ""
@@ -111,16 +114,19 @@ class Piece(NamedTuple):
     above: int = 0
     to: int = 0
     tables: tuple[str, ...] = ()
+    sketched: bool = False
 
 
-def pieces(table: Table, directories: Sequence[str], values: Values, shares: int = SHARES) -> list[Piece]:
+def pieces(
+    table: Table, directories: Sequence[str], values: Values, shares: int = SHARES, *, sketched: bool = False
+) -> list[Piece]:
     """The tasks that a table is read in. Raises UsageError."""
     paths = [local_path(given) for given in directories]
     if not paths:
         raise UsageError("no directory was given: expected the data directories of nodes")
     match table:
         case Table.STATE:
-            return [Piece(table, path, values=values) for path in paths]
+            return [Piece(table, path, values=values, sketched=sketched) for path in paths]
         case Table.WAL:
             return [
                 Piece(table, path, info.name, values=values) for path in paths for info in list_segments(Path(path) / "wal")
@@ -206,6 +212,15 @@ def _rows(piece: Piece) -> Iterator[Cells]:
 
 
 def _state(piece: Piece) -> Iterator[Cells]:
+    if piece.sketched:
+        with sketching(piece.path) as (sketch, whole):
+            if whole is None:
+                raise CorruptionError(sketch.survey.problem or f"nothing of {piece.path} can be read")
+            yield from cells_of(whole, piece.values)
+            data = encoded(sketch)
+            head = (sketch.survey.node, "", NO_PARTITION, b"", 0, 0, False)
+            yield (*head, len(data), None, data)
+        return
     with read_directory(piece.path, tolerant=True) as state:
         yield from cells_of(state, piece.values)
 

@@ -16,7 +16,7 @@ import msgspec
 from engine.offline.directory import PartitionView
 from rebalance.results import COMMITTED
 from tools.reconcile.copies import Rules
-from tools.reconcile.findings import Facts, Finding, Kind
+from tools.reconcile.findings import RECORD, Facts, Finding, Kind, Proof
 from tools.reconcile.logs import Torn
 from tools.reconcile.votes import right_one
 from wal.ids import NodeId, TxId, tx_name
@@ -85,7 +85,21 @@ def _in_two_ways(number: int, one: Torn) -> Finding:
     for p, word in sorted({(p, word) for words in one.said.values() for p, word in words.items()}):
         by_word.setdefault(word, []).append(p)
     detail = "; ".join(f"{word} in partition {','.join(map(str, where))}" for word, where in sorted(by_word.items()))
-    return Finding(Kind.TX_PARTIAL, number, on=one.on, tx=tx_name(one.tx), copies=copies, detail=detail)
+    evidence: dict[NodeId, Facts] = {}
+    for node, lsns in one.undone.items():
+        evidence[node] = {"record": "prepare"}
+        evidence[node] |= {f"{RECORD}{p}": lsn for p, lsn in lsns.items()}
+    return Finding(
+        Kind.TX_PARTIAL,
+        number,
+        on=one.on,
+        tx=tx_name(one.tx),
+        copies=copies,
+        detail=detail,
+        proof=Proof.LOG if evidence else None,
+        right={"committed": True} if evidence else {},
+        evidence=evidence,
+    )
 
 
 def _unresolved(

@@ -159,8 +159,8 @@ class Writer(DataSourceArrowWriter):
                         told.take(Done(Change(action.namespace, key, None), Outcome.FAILED, str(error)))
                         continue
                     yield Change(action.namespace, key, right.value if right is not None else None, seen)
-                case Act.REFETCH:
-                    why = "it is written into a directory, or by a node: `foreshore reconcile apply` does it"
+                case Act.REFETCH | Act.COMMIT:
+                    why = "it is written into a directory, by a node, or as a whole: `foreshore reconcile apply` does it"
                     told.take(Done(Change(action.namespace, key, None), Outcome.SKIPPED, why))
                 case _:
                     pass

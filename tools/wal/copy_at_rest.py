@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.state.node_image import NodeImage
-from engine.state.store import Entry
 from engine.state.store_errors import StoreError
-from engine.state.store_lmdb import LmdbStore
 from rebalance import table as topologies
-from rebalance.image import FragmentImage
 from rebalance.table import Topology
 from tools.terminal import complain
 from tools.wal.places import Place
@@ -19,6 +16,9 @@ from wal import Block, inspect
 from wal import records as r
 from wal.footer import speaking_of
 from wal.ids import MAPS, Fragment
+
+if TYPE_CHECKING:
+    from engine.state.store import Entry
 
 
 class AtRest(msgspec.Struct, frozen=True):
@@ -34,6 +34,10 @@ def at_rest(place: Place, fragment: Fragment, key: bytes) -> AtRest:
     """What a directory's checkpoint says; nothing where there is none, or none that can be read."""
     if place.directory is None:
         return AtRest()
+    from engine.state.node_image import NodeImage  # noqa: PLC0415  # who has only a log does not wait for a store
+    from engine.state.store_lmdb import LmdbStore  # noqa: PLC0415
+    from rebalance.image import FragmentImage  # noqa: PLC0415
+
     try:
         store = LmdbStore(place.directory / "store", read_only=True)
         try:

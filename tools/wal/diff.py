@@ -13,10 +13,9 @@ from xxhash import xxh3_64_intdigest
 from engine.errors import UsageError
 from tools.terminal import ExitCode, Row, complain, show, word
 from tools.wal.absent import absent
-from tools.wal.dump import AsJson, OfNamespace, OfPartition
 from tools.wal.filters import Filter
-from tools.wal.key import check_names
-from tools.wal.places import Place, place_of
+from tools.wal.options import AsJson, OfNamespace, OfPartition
+from tools.wal.places import Place, check_names, place_of
 from tools.wal.trouble import Trouble
 from wal import Block, list_segments
 from wal import records as r

@@ -22,29 +22,22 @@ from tools.wal.absent import Shown, absent
 from tools.wal.filters import Filter, Span
 from tools.wal.jobs import Jobs, Run, written_in_parts
 from tools.wal.objects import Keys, Told
+from tools.wal.options import AsJson, Directories, FromLsn, OfNamespace, OfPartition, ToLsn, WithValues, check_range
 from tools.wal.places import Place, place_of
 from tools.wal.records import line, lines
 from tools.wal.times import time_of
 from tools.wal.trouble import Trouble
 from wal import Block, Finding, appended, inspect
-from wal.counters import COUNTER_MAX
-from wal.ids import PARTITIONS_MAX
+from wal.ids import COUNTER_MAX
 from wal.records import KINDS, Record
 
 FOLLOW_SECONDS = 0.2
 TYPES = [str(kind.__struct_config__.tag) for kind in KINDS]
 
-Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Data directories, logs, or segment files.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For a program: one JSON object a line.")]
-FromLsn = Annotated[int, typer.Option(min=1, help="The first LSN.")]
-ToLsn = Annotated[int | None, typer.Option(min=1, help="The last LSN.")]
 FromTime = Annotated[
     str | None, typer.Option(metavar="TIME", help="Not before: 2023-11-14T22:13:20Z, or how long ago: -10m, -1h, -2d.")
 ]
 ToTime = Annotated[str | None, typer.Option(metavar="TIME", help="Not after.")]
-OfNamespace = Annotated[str | None, typer.Option(help="Only what is about this namespace.")]
-OfPartition = Annotated[int | None, typer.Option(min=0, max=PARTITIONS_MAX - 1, help="Only what is about this partition.")]
-WithValues = Annotated[Values, typer.Option(help="What to show of values beside their size.")]
 
 _Render: TypeAlias = Callable[[Place, Block, Filter], Sequence[Any]]
 """What is shown of a block: lines, or objects."""
@@ -216,7 +209,7 @@ def _renderer(values: Values, keys: Keys, *, several: bool, as_json: bool) -> _R
     def objects(place: Place, block: Block, wanted: Filter) -> Sequence[Any]:
         node = place.name if several else ""
         records = enumerate(block.records, block.first_lsn) if wanted.plain else kept(block, wanted)
-        return [told.object(lsn, block, record, node) for lsn, record in records]
+        return told.lines(block, records, node)
 
     def text(place: Place, block: Block, wanted: Filter) -> Sequence[Any]:
         head = f"node={place.name} " if several else ""
@@ -261,14 +254,6 @@ def _following(
 
 
 # Arguments.
-
-
-def check_range(from_lsn: int, to_lsn: int | None) -> None:
-    """Raise UsageError for a range that ends before it begins."""
-    if to_lsn is not None and to_lsn < from_lsn:
-        raise UsageError(
-            f"--to-lsn is {to_lsn} and --from-lsn is {from_lsn}: expected a range that ends where it begins or later"
-        )
 
 
 def tx_of(text: str | None) -> str:

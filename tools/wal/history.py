@@ -12,8 +12,8 @@ from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import State, read_directory
 from tools.terminal import ExitCode, Row, Unreadable, show, word
 from tools.wal.absent import absent
-from tools.wal.dump import AsJson, Directories, OfNamespace, OfPartition
 from tools.wal.filters import Filter
+from tools.wal.options import AsJson, Directories, OfNamespace, OfPartition
 from tools.wal.places import Place, place_of
 from wal import indexes
 from wal.ids import Fragment, fragment_name

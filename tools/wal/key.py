@@ -14,9 +14,9 @@ from tools.reconcile.findings import Values
 from tools.terminal import ExitCode, bytes_of, complain, emit, to_json, word
 from tools.wal.absent import absent
 from tools.wal.copy_at_rest import at_rest, partitions_of_cluster
-from tools.wal.dump import AsJson, WithValues
 from tools.wal.filters import Filter
-from tools.wal.places import Place, place_of
+from tools.wal.options import AsJson, WithValues
+from tools.wal.places import check_names, place_of
 from tools.wal.records import origin_text
 from tools.wal.story import Change, Event, Seen, Story, Verdict
 from tools.wal.times import time_of, time_text
@@ -85,18 +85,6 @@ def key(
     if verdict.differ and any(place.live for place in places):
         complain("a node runs in one of these: what differs there may be under way")
     trouble.end(ExitCode.WRONG if verdict.differ else nothing)
-
-
-def check_names(places: list[Place]) -> None:
-    """Raise UsageError unless each directory is another node's, of one cluster."""
-    seen: dict[str, Place] = {}
-    for place in places:
-        if place.name in seen:
-            raise UsageError(f"{seen[place.name].path} and {place.path} both belong to {place.name!r}: name each node once")
-        seen[place.name] = place
-    clusters = sorted({place.cluster for place in places if place.cluster})
-    if len(clusters) > 1:
-        raise UsageError(f"the directories belong to clusters {', '.join(clusters)}: name those of one cluster")
 
 
 class Shown:

@@ -19,7 +19,7 @@ from engine.host.data_directory import held
 from engine.state.store_errors import StoreError
 from engine.state.store_lmdb import LmdbStore
 from tools.terminal import Unreadable, complain, show
-from tools.wal.dump import AsJson
+from tools.wal.options import AsJson
 from tools.wal.places import Place, place_of
 from wal import DirectoryDisk, Finding, Report, list_segments
 from wal import verify as verify_log

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal, assert_never
 
-from rebalance import table as topologies
+import msgspec
+
 from rebalance.lives import INCARNATION_BITS
 from rebalance.results import COMMITTED
-from tools.reconcile.findings import HASH_BYTES, Values
-from tools.terminal import word
+from tools.reconcile.findings import Values, value_hash
+from tools.terminal import to_json, word
 from tools.wal import schema as s
+from tools.wal.records import version_text
 from tools.wal.times import time_text
 from wal import Block
 from wal import records as r
 from wal.ids import DECISIONS, Namespace
+
+_PLAIN = bytes(byte for byte in range(0x21, 0x7F) if byte not in b'"\\')
+"""Of a key: what JSON and a line have as it is."""
+_TX, _END = ',"tx":"', '"}]}'
 
 
 class Keys(StrEnum):
@@ -36,7 +41,40 @@ class Told:
     def __init__(self, values: Values = Values.NONE, keys: Keys = Keys.TEXT) -> None:
         self._head: dict[str, Any] = {}
         self._values = values
+        self._brief = values is Values.NONE and keys in (Keys.TEXT, Keys.UTF8)
         self._bytes = _WRITTEN[keys]
+
+    def lines(self, block: Block, records: Iterable[tuple[int, r.Record]], node: str = "") -> list[s.Object | msgspec.Raw]:
+        """These records of a block as objects, or as what objects are in JSON: of a put of one plain key, as nearly every
+        record is, none is made, so that it costs what a line does."""
+        if not self._brief:
+            return [self.object(lsn, block, record, node) for lsn, record in records]
+        told: list[s.Object | msgspec.Raw] = []
+        head = _head_of(block, node)
+        for lsn, record in records:
+            if type(record) is r.Update and len(record.writes) == 1:
+                (write,) = record.writes
+                keys, namespace = write.keys, write.namespace
+                if (
+                    len(keys) == 1
+                    and not keys[0].translate(None, _PLAIN)
+                    and (value := write.values[0]) is not None
+                    and not write.origin
+                    and write.answer is None
+                    and namespace != DECISIONS
+                ):
+                    first = write.start + 1
+                    stable = f',"stable":{write.stable}' if write.stable else ""
+                    text = (
+                        f'{{"type":"update","schema":{s.SCHEMA},"lsn":{lsn}{head}{{"namespace":{_quoted(namespace)},'
+                        f'"partition":{write.partition},"epoch":{write.epoch},"first":{first},"last":{first},'
+                        f'"entries":[{{"key":"{keys[0].decode()}","op":"put","counter":{first},"size":{len(value)}}}]'
+                        f"{stable}{_TX if write.tx else ''}{write.tx.hex()}{_END if write.tx else '}]}'}"
+                    )
+                    told.append(msgspec.Raw(text.encode()))
+                    continue
+            told.append(self.object(lsn, block, record, node))
+        return told
 
     def object(self, lsn: int, block: Block, record: r.Record, node: str = "") -> s.Object:  # noqa: C901  # one case for each record, flat
         """A record as it stands in a block."""
@@ -101,8 +139,10 @@ class Told:
             case r.Forget(partition, epoch, answered):
                 sessions = [s.Answered(session.hex(), sequence) for session, sequence in answered]
                 return s.Forget(**head, partition=partition, epoch=epoch, sessions=sessions)
-            case r.FragmentClear(namespace, partition, reason, gone):
-                return s.FragmentClear(**head, namespace=_name(namespace), partition=partition, reason=reason, gone=gone)
+            case r.FragmentClear(namespace, partition, reason, gone, kept):
+                return s.FragmentClear(
+                    **head, namespace=_name(namespace), partition=partition, reason=reason, gone=gone, kept=kept
+                )
             case r.FragmentReady(namespace, partition, lwm, digest, table, full):
                 return s.FragmentReady(
                     **head,
@@ -213,19 +253,6 @@ class Told:
         return key.hex() if namespace == DECISIONS else self._bytes(key)
 
 
-def version_text(topology: bytes) -> str:
-    """The version of an encoded map; `-` for none."""
-    try:
-        return str(topologies.decode(topology).version) if topology else "-"
-    except ValueError:
-        return f"unknown({len(topology)}B)"
-
-
-def value_hash(value: bytes) -> str:
-    """How a value is told from another without being shown."""
-    return hashlib.blake2b(value, digest_size=HASH_BYTES).hexdigest()
-
-
 def _utf8(data: bytes) -> str:
     return data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
@@ -244,6 +271,26 @@ def _decision(outcome: int) -> Literal["commit", "abort"]:
 
 def _counters(partition: int, ranges: Iterable[r.Range]) -> list[s.Counters]:
     return [s.Counters(_name(ns), partition, start + 1, start + delta) for ns, start, delta in ranges]
+
+
+def _head_of(block: Block, node: str) -> str:
+    """What stands between the LSN and the first write of each update of a block."""
+    told = s.Update(
+        schema=s.SCHEMA,
+        lsn=0,
+        time=time_text(block.time_ms),
+        time_ms=block.time_ms,
+        segment=block.segment,
+        offset=block.offset,
+        node=node,
+        writes=[],
+    )
+    return to_json(told).partition('"lsn":0')[2].removesuffix("]}")
+
+
+@lru_cache(maxsize=1024)
+def _quoted(namespace: Namespace) -> str:
+    return to_json(_name(namespace))
 
 
 @lru_cache(maxsize=1024)

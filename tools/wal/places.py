@@ -85,6 +85,18 @@ def place_of(text: str) -> Place:
         raise Unreadable(str(error)) from error
 
 
+def check_names(places: list[Place]) -> None:
+    """Raise UsageError unless each directory is another node's, of one cluster."""
+    seen: dict[str, Place] = {}
+    for place in places:
+        if place.name in seen:
+            raise UsageError(f"{seen[place.name].path} and {place.path} both belong to {place.name!r}: name each node once")
+        seen[place.name] = place
+    clusters = sorted({place.cluster for place in places if place.cluster})
+    if len(clusters) > 1:
+        raise UsageError(f"the directories belong to clusters {', '.join(clusters)}: name those of one cluster")
+
+
 def _file(path: Path) -> Place:
     if segment_lsn(path.name) is None:
         raise Unreadable(f"{path} is not a segment of a log: expected a name like 00000000000000000001.wal")

@@ -12,9 +12,8 @@ from typing import assert_never
 
 from rebalance.lives import INCARNATION_BITS
 from rebalance.results import COMMITTED
-from tools.reconcile.findings import Values
+from tools.reconcile.findings import Values, value_hash
 from tools.terminal import word
-from tools.wal.objects import value_hash, version_text
 from tools.wal.times import time_text
 from wal import Block
 from wal import records as r
@@ -78,8 +77,9 @@ def about(record: r.Record, values: Values) -> str:  # noqa: C901  # one case fo
         case r.Forget(partition, epoch, answered):
             said = [f"{session.hex()}<={sequence}" for session, sequence in answered]
             return " ".join([f"p{partition} e{epoch} sessions={len(answered)}", *said])
-        case r.FragmentClear(namespace, partition, reason, gone):
-            return f"{_name(namespace)}/{partition} {'gone' if gone else 'loading'}: {word(reason.encode())}"
+        case r.FragmentClear(namespace, partition, reason, gone, kept):
+            how = "gone" if gone else "loading, rows kept" if kept else "loading"
+            return f"{_name(namespace)}/{partition} {how}: {word(reason.encode())}"
         case r.FragmentReady(namespace, partition, lwm, digest, epochs_, full):
             table = ",".join(f"{epoch}:{first}" for epoch, first in epochs_)
             way = "full" if full else "historical"
@@ -172,3 +172,13 @@ def _ranges(partition: int, ranges: Iterable[r.Range]) -> Iterator[str]:
 @lru_cache(maxsize=1024)
 def _name(namespace: Namespace) -> str:
     return word(namespace.encode("utf-8", "surrogatepass"))
+
+
+def version_text(topology: bytes) -> str:
+    """The version of an encoded map; `-` for none."""
+    from rebalance import table as topologies  # noqa: PLC0415  # maps are seldom, and their hashes come with OpenSSL
+
+    try:
+        return str(topologies.decode(topology).version) if topology else "-"
+    except ValueError:
+        return f"unknown({len(topology)}B)"

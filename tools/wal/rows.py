@@ -100,6 +100,19 @@ class Rows:
                 self.unknown.add(key)
             self.highest = above
 
+    def forget(self, begins: int) -> None:
+        """The log was trimmed up to this counter while it was read: of what lay there, only a part was heard."""
+        self.said = {key: said for key, said in self.said.items() if said.counter > begins}
+        self.before = {key: said for key, said in self.before.items() if said.counter > begins}
+        if self.above is not None and begins > self.above:
+            self.above, self.later = None, {}
+
+    def keep(self) -> None:
+        """They count for nothing any more, and are still there: which of them stay, and as of when, a transfer will say."""
+        self.above = None
+        self.later, self.before = {}, {}
+        self.loading, self.live = True, set()
+
     def judge(self, key: bytes, entry: Entry | None, history_from: int) -> str:
         """Why a store's entry is not what the log says; empty if it is, or if the log does not tell."""
         said = self.said.get(key)
@@ -179,9 +192,9 @@ class LogRows:
                     self.fragments.pop((record.namespace, record.partition), None)
                 case r.Preload():
                     self._preload(record)
-                case r.FragmentClear(namespace, partition, _, gone):
+                case r.FragmentClear(namespace, partition):
                     if self._wanted((namespace, partition)):
-                        self.fragments[namespace, partition] = Rows(loading=not gone)
+                        self._clear((namespace, partition), record)
                 case r.FragmentReady(namespace, partition, full=full):
                     if full and self._wanted((namespace, partition)):
                         self._ready(self._rows((namespace, partition)))
@@ -242,6 +255,8 @@ class LogRows:
         for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
             if key < lower or (upper and key >= upper):
                 continue
+            if not counter and rows.loading and key in rows.live:
+                continue
             rows.live.discard(key)
             if counter:
                 entry = Entry(epoch, counter, value)
@@ -249,6 +264,12 @@ class LogRows:
             else:
                 rows.said.pop(key, None)
                 rows.unknown.discard(key)
+
+    def _clear(self, fragment: Fragment, record: r.FragmentClear) -> None:
+        if record.kept:
+            self._rows(fragment).keep()
+        else:
+            self.fragments[fragment] = Rows(loading=not record.gone)
 
     def _ready(self, rows: Rows) -> None:
         for key in rows.live:

@@ -192,6 +192,7 @@ class FragmentClear(_Record, kw_only=True, tag="clear"):
     partition: int
     reason: str
     gone: bool
+    kept: bool
 
 
 class FragmentReady(_Record, kw_only=True, tag="ready"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.terminal import Row, show
-from tools.wal.dump import AsJson, Directories
+from tools.wal.options import AsJson, Directories
 from tools.wal.places import Place, losses_of, place_of
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble

@@ -12,13 +12,13 @@ import typer
 
 from tools.terminal import ExitCode, Row, show, word
 from tools.wal.absent import absent
-from tools.wal.dump import AsJson, Directories, FromLsn, OfNamespace, OfPartition, ToLsn, check_range
 from tools.wal.filters import Filter
 from tools.wal.jobs import Jobs, Run, in_parts
+from tools.wal.options import AsJson, Directories, FromLsn, OfNamespace, OfPartition, ToLsn, check_range
 from tools.wal.places import Place, place_of
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
-from wal import Block, Finding, inspect, list_segments
+from wal import Block, Finding, SegmentInfo, inspect, list_segments
 from wal import records as r
 from wal.footer import Ask, Footer, Span
 from wal.records import kind_of
@@ -55,16 +55,20 @@ def stat(
                 counted.join(part)
         else:
             ask = counted.asker(wanted, from_lsn, to_lsn)
-            for block in trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser(), ask=ask):
+            passed = counted.pass_over
+            for block in trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser(), ask=ask, passed=passed):
                 counted.add(block, wanted)
         tally = counted.tally
-        files = list_segments(place.source)  # what is wrong was told
+        if to_lsn is not None:  # else all of them were passed
+            counted.segments, counted.segment_bytes = 0, 0
+            for file in list_segments(place.source):  # what is wrong was told
+                counted.pass_over(file)
         rows.append(
             {
                 "node": place.name,
                 "live": place.live,
-                "segments": len(files),
-                "segment_bytes": sum(file.bytes for file in files),
+                "segments": counted.segments,
+                "segment_bytes": counted.segment_bytes,
                 "blocks": tally.blocks,
                 "records": tally.records,
                 "bytes": tally.bytes,
@@ -83,9 +87,17 @@ def stat(
 def _counted(place: Place, wanted: Filter, from_lsn: int, to_lsn: int | None, run: Run) -> Counted:
     """What some segments hold."""
     counted = Counted()
-    chosen = wanted.chooser()
-    ask = counted.asker(wanted, from_lsn, to_lsn)
-    for found in inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=chosen, ask=ask, **run._asdict()):
+    blocks = inspect(
+        place.source,
+        from_lsn,
+        to_lsn,
+        owner=place.owner,
+        choose=wanted.chooser(),
+        ask=counted.asker(wanted, from_lsn, to_lsn),
+        passed=counted.pass_over,
+        **run._asdict(),
+    )
+    for found in blocks:
         if isinstance(found, Finding):
             counted.findings.append(found)
         else:
@@ -98,6 +110,13 @@ class Counted(msgspec.Struct):
 
     tally: Tally = msgspec.field(default_factory=Tally)
     findings: list[Finding] = []
+    segments: int = 0
+    segment_bytes: int = 0
+
+    def pass_over(self, segment: SegmentInfo) -> None:
+        """A segment's file."""
+        self.segments += 1
+        self.segment_bytes += segment.bytes
 
     def asker(self, wanted: Filter, from_lsn: int, to_lsn: int | None) -> Ask | None:
         """Counts a segment by its footer, where all of it is wanted and the footer tells."""
@@ -122,11 +141,13 @@ class Counted(msgspec.Struct):
         tally = self.tally
         tally.block((block.first_lsn, block.last_lsn), len(records), time_ms=block.time_ms, size=block.bytes)
         for kind, run in groupby(records, type):
-            alike = list(run)
+            alike: list[Any] = list(run)
             whole = len(alike) == len(block.records) and block.body
             size = (block.body if whole else len(_encode(alike))) - _array_header(len(alike))
             tally.kind(kind_of(alike[0]), len(alike), size)
-            if issubclass(kind, r.Update | r.Prepare | r.History):
+            if kind is r.Update:
+                tally.update(alike)
+            elif issubclass(kind, r.Prepare | r.History):
                 self._add(alike)
 
     def _add(self, records: list[Any]) -> None:
@@ -138,6 +159,8 @@ class Counted(msgspec.Struct):
     def join(self, behind: Counted) -> None:
         """What was counted behind it, too."""
         self.tally.join(behind.tally)
+        self.segments += behind.segments
+        self.segment_bytes += behind.segment_bytes
 
     def rows(self, node: str, top: int) -> Iterator[Row]:
         """The figures, the largest first."""

@@ -16,8 +16,8 @@ import msgspec
 
 from rebalance import table as topologies
 from rebalance.table import Standing, Topology
+from tools.reconcile.findings import value_hash
 from tools.wal.copy_at_rest import AtRest
-from tools.wal.objects import value_hash
 from wal import Block, RawBlock
 from wal import records as r
 from wal.ids import CLIENTS, DECISIONS, MAPS, SESSION_BYTES, Fragment, NodeId, TxId
@@ -212,6 +212,7 @@ class Reading:
         self._standing: list[tuple[Change, Seen]] = []
         self._open: dict[TxId, list[tuple[Change, Seen]]] = {}
         self._gone: list[tuple[Change, Event]] = []
+        self._compared = False  # a transfer of the rows that differ is under way
         self._map = b""
         self._known: Topology | None = rest.topology
         story.note_map(rest.topology)
@@ -287,11 +288,10 @@ class Reading:
                         self._cut(lsn, time_ms, first - 1, f"epoch {epoch} begins with counter {first}, below it")
             case r.Undo(ns, at, above) if (ns, at) == (namespace, partition):
                 self._cut(lsn, time_ms, above, f"undone: what is above counter {above} was not continued")
-            case r.FragmentClear(ns, at, reason) if (ns, at) == (namespace, partition):
-                self._event(lsn, time_ms, f"cleared: {reason}")
-                self._cut(lsn, time_ms, 0)
+            case r.FragmentClear(ns, at) if (ns, at) == (namespace, partition):
+                self._clear(lsn, time_ms, record)
             case r.FragmentReady(ns, at, lwm, full=full) if (ns, at) == (namespace, partition):
-                way = "in full" if full else "by history"
+                way = self._way(full=full)
                 self._event(lsn, time_ms, f"caught up {way} to counter {lwm}{self._from()}")
                 if full:
                     self.floor = max(lwm, self.floor)
@@ -346,12 +346,24 @@ class Reading:
         change.seen.append(seen)
         self._open.setdefault(tx, []).append((change, seen))
 
+    def _way(self, *, full: bool) -> str:
+        compared, self._compared = self._compared, False
+        return "by history" if not full else "where it differed" if compared else "in full"
+
+    def _clear(self, lsn: int, time_ms: int, record: r.FragmentClear) -> None:
+        self._compared = record.kept
+        self._event(lsn, time_ms, f"{'to be compared' if record.kept else 'cleared'}: {record.reason}")
+        if not record.kept:
+            self._cut(lsn, time_ms, 0)
+
     def _preload(self, lsn: int, time_ms: int, record: r.Preload) -> None:
         if self._story.key not in record.keys:
             return
         at = record.keys.index(self._story.key)
         if not record.counters[at]:
-            self._event(lsn, time_ms, f"told that there is no such key{self._from()}")
+            self._event(
+                lsn, time_ms, f"{'may differ' if self._compared else 'told that there is no such key'}{self._from()}"
+            )
             self._cut(lsn, time_ms, 0)
             return
         change = self._story.change(record.epochs[at], record.counters[at], record.values[at], b"")

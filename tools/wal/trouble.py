@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import typer
 
@@ -30,12 +30,13 @@ class Trouble:
         choose: Choose | None = None,
         ask: Ask | None = None,
         newest_first: bool = False,
+        passed: Callable[[SegmentInfo], None] = lambda _: None,
     ) -> Iterator[Block]:
-        """The blocks of a log, without what is wrong with it."""
+        """The blocks of a log, without what is wrong with it; `passed` is told of segments, as by `wal.inspect`."""
         if newest_first:
             blocks = backwards(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose)
         else:
-            blocks = inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose, ask=ask)
+            blocks = inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose, ask=ask, passed=passed)
         progress = Progress(place.log_bytes)
         try:
             for found in blocks:

@@ -10,9 +10,8 @@ import typer
 
 from engine.errors import UsageError
 from tools.terminal import ExitCode, complain, emit, to_json
-from tools.wal.dump import AsJson
-from tools.wal.key import check_names
-from tools.wal.places import Place, place_of
+from tools.wal.options import AsJson
+from tools.wal.places import Place, check_names, place_of
 from tools.wal.records import origin_text
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble

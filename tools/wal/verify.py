@@ -9,28 +9,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from engine.errors import CorruptionError, UsageError
-from engine.offline.directory import State, read_directory
 from engine.offline.live import is_live
 from engine.state.store_errors import StoreDamaged, StoreError, StoreTooNew
-from engine.state.store_file import structure_problems
-from engine.state.store_lmdb import LmdbStore
 from tools.pager import Progress
-from tools.reconcile.logs import LogTold
 from tools.terminal import ExitCode, Unreadable, code_of, emit, exit_code_of, to_json
-from tools.wal.against import Owed, check_peers, owed_by, read_peers
-from tools.wal.audit import audit as audit_store
 from tools.wal.jobs import Jobs, Run, in_parts
-from tools.wal.logic import Logic, torn
 from tools.wal.places import Place, losses_of, place_of
 from wal import Block, Finding, Report, inspect, joined, verify_part
 from wal import verify as verify_log
 from wal.cut import loss_name
+
+if TYPE_CHECKING:
+    from engine.offline.directory import State
+    from tools.reconcile.logs import LogTold
+    from tools.wal.against import Owed
 
 SHOWN = 5
 """So many damages of a store are told one by one; it is to be replaced as a whole anyway."""
@@ -72,6 +70,8 @@ def verify(
     if store_only and (bare := [str(place.path) for place in places if place.directory is None]):
         raise Unreadable(f"{', '.join(bare)}: no data directory, so there is no store that --store-only could check")
     if against:
+        from tools.wal.against import check_peers  # noqa: PLC0415  # who checks a log does not wait for what checks more
+
         check_peers(places[0], places[1:])
     code = ExitCode.OK
     told: dict[str, LogTold] = {}
@@ -85,13 +85,22 @@ def verify(
         code = max(code, checked.code)
         if checked.told is not None:
             told[place.name] = checked.told
+    code = max(code, _together(told, as_json=as_json)) if told else code
+    if code:
+        raise typer.Exit(code)
+
+
+def _together(told: dict[str, LogTold], *, as_json: bool) -> ExitCode:
+    """Tell what no log says by itself, and all of them together do."""
+    from tools.wal.logic import torn  # noqa: PLC0415  # see above
+
+    code = ExitCode.OK
     alone = {tx for name, log in told.items() for tx in torn({name: log})}
     for tx, broken in torn(told).items():
         if tx not in alone:
             emit([to_json({"together": str(broken)}) if as_json else f"together: contradiction {broken}"])
             code = ExitCode.LOGIC
-    if code:
-        raise typer.Exit(code)
+    return code
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -291,6 +300,9 @@ class Checked:
         """Whether the store can be folded onto."""
         directory = self.place.directory
         assert directory is not None, "a store is looked for in a data directory only"
+        from engine.state.store_file import structure_problems  # noqa: PLC0415  # see above
+        from engine.state.store_lmdb import LmdbStore  # noqa: PLC0415
+
         path = directory / "store"
         try:
             with (path / "data.mdb").open("rb"):
@@ -333,6 +345,9 @@ class Checked:
     def _check_fold(self, peers: list[Place]) -> None:
         """The log onto the checkpoint, as the next start would do it; then who is asked about its end."""
         assert self.place.directory is not None, "a directory is folded as a whole"
+        from engine.offline.directory import read_directory  # noqa: PLC0415  # see above
+        from tools.wal.against import owed_by, read_peers  # noqa: PLC0415
+
         try:
             with ExitStack() as stack:
                 others = read_peers(peers, stack)
@@ -364,6 +379,8 @@ class Checked:
         if report is None or report.damaged or not report.blocks:
             return
         if self._wanted.logic:
+            from tools.wal.logic import Logic, torn  # noqa: PLC0415  # see above
+
             logic = Logic(state.topology.partitions if state.topology is not None else 0)
             for found in inspect(place.source, to_lsn=state.lsn or None):
                 if isinstance(found, Block):
@@ -374,6 +391,8 @@ class Checked:
             for broken in torn({place.name: self.told}).values():
                 self._problem("contradiction", ExitCode.LOGIC, str(broken))
         if self._wanted.audit:
+            from tools.wal.audit import audit as audit_store  # noqa: PLC0415  # see above
+
             for what in audit_store(place.source, state, log_bytes=report.bytes):
                 self._problem("contradiction", ExitCode.LOGIC, f"store {what}")
 

@@ -23,7 +23,7 @@ from engine.offline.directory import read_directory
 from engine.state.store import Entry
 from engine.state.store_envelope import ROWS, fragment_key
 from engine.turn.settings import Settings
-from tests.support.commands import FORESHORE
+from tests.support.commands import FORESHORE, reconcile
 from tests.support.directories import NODES, SEGMENT_BYTES, Nodes, append, copies, replace
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, fragment_of
@@ -332,28 +332,19 @@ def test_a_node_that_runs_takes_what_is_proven_wrong_from_its_peers(stopped: lis
     for directory in directories[1:]:
         replace(directory, other, {lost: None})
 
-    async def command(*words: object) -> tuple[int | None, str]:
-        """In another process: nobody has a store open twice in one."""
-        process = await asyncio.create_subprocess_exec(
-            *FORESHORE, "reconcile", *map(str, words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-        )
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            told, _ = await process.communicate()
-        return process.returncode, told.decode()
-
     async def tell() -> None:
         nodes = Nodes(tmp_path / "live", Settings(partitions=PARTITIONS, wal_segment_bytes=SEGMENT_BYTES))
         try:
             await nodes.start()
             await nodes.settle()
             at = ",".join(server.address for server in nodes.servers.values())
-            await command("check", *directories, "--out", tmp_path / "report")
-            await command("plan", tmp_path / "report", "-o", tmp_path / "plan")
+            await reconcile("check", *directories, "--out", tmp_path / "report")
+            await reconcile("plan", tmp_path / "report", "-o", tmp_path / "plan")
             actions = read_plan((tmp_path / "plan").read_bytes(), "plan")[1]
             assert sorted((a.action, *a.on) for a in actions) == [("refetch", "n1"), ("refetch", "n2", "n3")]
-            code, told = await command("apply", tmp_path / "plan", *directories, "--at", at)
+            code, told = await reconcile("apply", tmp_path / "plan", *directories, "--at", at)
             assert (code, told.splitlines()[0]) == (0, "changes=3 applied=3"), told
-            assert (await command("status", tmp_path / "plan"))[0] == 0
+            assert (await reconcile("status", tmp_path / "plan"))[0] == 0
         finally:
             await nodes.close()
 
@@ -433,7 +424,11 @@ def test_the_page_has_every_kind_with_every_strategy() -> None:
     for kind in Kind:
         right: Facts = {"epoch": 1, "counter": 5}
         more: dict[str, object] = {"key": None if kind in of_copies else "k"}
-        proven = action_for(1, finding(kind, SEEN, proof=Proof.LOG, right=right, holders=["n1"], **more), Strategy.PROOF)
+        told: dict[str, object] = (
+            {"evidence": {"n1": {"record": "prepare", "lsn_p7": 57}}} if kind is Kind.TX_PARTIAL else {}
+        )
+        told |= more | {"right": right, "holders": ["n1"]}
+        proven = action_for(1, finding(kind, SEEN, proof=Proof.LOG, **told), Strategy.PROOF)
         unproven = {s: action_for(1, finding(kind, SEEN, **more), s).action for s in Strategy}
         acts = ", ".join(dict.fromkeys(f"`{act}`" for act in unproven.values()))
         assert said[str(kind)] == (f"`{proven.action}`", acts), kind

@@ -22,16 +22,19 @@ from tools.reconcile.evidence import Asked, ask
 from tools.reconcile.findings import raw_key
 from tools.reconcile.logs import Stretch, read_stretch
 from tools.reconcile.plan import Share
-from tools.reconcile.share import check_share
-from wal import Block, inspect, parts
+from tools.reconcile.share import check_share, log_rows
+from tools.wal.rows import audited
+from wal import Block, DirectoryDisk, Log, LogSettings, inspect, parts
 from wal import records as r
 from wal.ids import Fragment, partition_of
+from wal.segment import segment_name
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 HOT = ("acc", partition_of(b"{hot}0", PARTITIONS))
 SHARES = 16
+LOG = LogSettings(segment_bytes=8 << 10, total_bytes=64 << 20)
 
 
 class Noting:
@@ -219,3 +222,63 @@ def test_every_row_is_read_by_one_share(skewed: list[Path]) -> None:
     keys = [sum(t.keys for t in check_share(share).counts.namespaces.values()) for share in noting.shares]
     assert sum(keys) == whole.summary.keys
     assert max(keys) < 2 * sum(keys) / SHARES
+
+
+class Trims:
+    """All fragments; as soon as it is asked of the first record, the node trims the first segments of its log."""
+
+    def __init__(self, directory: Path, segments: int) -> None:
+        self._wal, self._segments = directory / "wal", segments
+        self._gone = parts(self._wal)[:segments]
+        self._directory = directory
+
+    def __contains__(self, name: object) -> bool:
+        if self._gone:
+            first = parts(self._wal)[self._segments]
+            dropped: dict[Fragment, int] = {}
+            for block in inspect(self._wal, 1, first - 1):
+                for record in block.records if isinstance(block, Block) else ():
+                    for write in record.writes if isinstance(record, r.Update | r.Prepare) else ():
+                        dropped[write.fragment] = max(dropped.get(write.fragment, 0), write.end)
+            log = Log.open(DirectoryDisk(self._wal), cluster="foreshore", node=self._directory.name, settings=LOG)
+            log.append([r.Trimmed(first, [(*at, to) for at, to in dropped.items()])], now_ms=NOW_MS, durable=True)
+            log.close()
+            for lsn in self._gone:
+                (self._wal / segment_name(lsn)).unlink()
+            self._gone = []
+        return True
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_a_log_that_is_trimmed_while_it_is_heard_says_nothing_that_it_does_not_know(
+    segments: int, segmented: list[Path], tmp_path: Path
+) -> None:
+    """The first segment is read to its end, and those behind it are gone, with what was written and deleted there."""
+    (directory,) = copies(segmented[:1], tmp_path)
+    with read_directory(directory) as state:
+        whole = log_rows(state, state.fragments, {})
+        before = {name: view.history_from for name, view in state.fragments.items()}
+        known = {name: dict(whole.fragments[name].said) for name in whole.fragments}
+        log = log_rows(state, Trims(directory, segments), dict.fromkeys(state.fragments, 1))
+        after = {name: view.history_from for name, view in state.fragments.items()}
+        assert any(after[name] > before[name] for name in after), "something went"
+        for name, said in log.fragments.items():
+            assert list(audited(state.rows(name, lambda _key, _what: None), said, after[name])) == []
+            kept = {key: one for key, one in known[name].items() if one.counter > after[name]}
+            assert said.said == kept, name
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_log_that_is_trimmed_while_it_is_read_is_damaged_only_if_no_node_runs(
+    live: bool, segmented: list[Path], tmp_path: Path
+) -> None:
+    (directory,) = copies(segmented[:1], tmp_path)
+    begun = parts(directory / "wal")
+    for lsn in begun[1:3]:
+        (directory / "wal" / segment_name(lsn)).unlink()
+    stretch = Stretch(str(directory), ("foreshore", "n1"), 0, live=live)
+    assert read_stretch(stretch).damage, "the first segment is there, and those behind it are not"
+    (directory / "wal" / segment_name(begun[0])).rename(tmp_path / "first")
+    told = read_stretch(stretch)
+    assert told.damage == []
+    assert told.first_lsn == begun[3]

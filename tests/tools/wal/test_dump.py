@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from tests.support.reconciled import fragment_of
 from tests.support.told_in_text import line_of
 from tests.wal.golden import DIRECTORY, FIRST_DIRECTORY
 from tools.terminal import bytes_of, word
+from tools.wal.objects import Keys, Told
 from tools.wal.schema import schema
+from wal import Block
+from wal import records as r
 from wal.records import KINDS
 
 SCHEMA = Path(__file__).parents[3] / "docs" / "wal-dump.schema.json"
@@ -62,6 +66,27 @@ def test_json_is_never_poorer_than_text(values: str, left: list[Path]) -> None:
         assert len(lines) == len(items) > 0
         for line, item in zip(lines, items, strict=True):
             assert line_of(item) == line
+
+
+def test_a_put_for_which_no_object_is_made_is_the_same_json() -> None:
+    fates = itertools.product(
+        ("acc", 'a"b', "~tx"),
+        (b"k", b'a"b', b"a\\b", "caf\u00e9".encode(), b"\xff\x00", b""),
+        (b"v", b"", None),
+        (0, 7),
+        (b"", bytes(range(16))),
+        ("", 'n"1'),
+    )
+    as_raw = 0
+    for namespace, key, value, stable, tx, node in fates:
+        record = r.Update([r.Write(namespace, 7, 2, 40, [key], [value], stable, tx)])
+        block = Block(9, 1_700_000_000_123, [record], "00000000000000000001.wal", offset=256, bytes=80)
+        for keys in Keys:
+            shows = Told(keys=keys)
+            (shown,) = shows.lines(block, enumerate(block.records, 9), node)
+            as_raw += isinstance(shown, msgspec.Raw)
+            assert msgspec.json.encode(shown) == msgspec.json.encode(shows.object(9, block, record, node))
+    assert as_raw
 
 
 def test_an_object_says_where_its_record_stands(left: list[Path]) -> None:
