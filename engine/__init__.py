@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from engine.api import open as open  # noqa: A004  # as `dbm.open`; not in `__all__`: `import *` keeps the builtin
     from engine.client.codecs import Codec, by_tuple
     from engine.client.modes import Concurrency, Isolation
+    from engine.client.namespaces import NamespaceInfo
     from engine.client.oneshot import Check, Delete, Put
     from engine.client.operations import Entry, Version
     from engine.client.timing import Aged
@@ -44,6 +45,7 @@ _WHERE = {
     "engine.api": ("Database", "Namespace", "Snapshot", "Transaction", "connect", "open", "transactional"),
     "engine.client.codecs": ("Codec", "by_tuple"),
     "engine.client.oneshot": ("Check", "Delete", "Put"),
+    "engine.client.namespaces": ("NamespaceInfo",),
     "engine.client.operations": ("Entry", "Version"),
     "engine.client.timing": ("Aged",),
     "engine.client.transaction": ("Concurrency", "Isolation"),
@@ -70,6 +72,7 @@ __all__ = [
     "Isolation",
     "LockTimeout",
     "Namespace",
+    "NamespaceInfo",
     "NoQuorum",
     "PartitionLost",
     "ProtocolError",

@@ -19,6 +19,7 @@ from engine.client.here import OfThisProcess
 from engine.client.inside import TransactionNamespace
 from engine.client.modes import Concurrency, Isolation, check_label, check_mode
 from engine.client.namespace import Access
+from engine.client.namespaces import WithNamespaces, check_name_of
 from engine.client.oneshot import Operation, transact
 from engine.client.outside import CodedNamespace
 from engine.client.running import Level, Mode, TransactionOptions, check_run, pause, to_await
@@ -28,7 +29,6 @@ from engine.client.timing import check_seconds
 from engine.client.transaction import Transaction as RawTransaction
 from engine.client.transaction import entered
 from engine.protocol.addresses import addresses_of
-from wal.ids import check_name
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -130,7 +130,7 @@ class Transaction(OfThisProcess):
         await self._raw.__aexit__(kind, error, traceback)
 
 
-class Database(OfThisProcess, Access):
+class Database(OfThisProcess, Access, WithNamespaces):
     """A cluster, or an embedded node, as an application sees it."""
 
     def __init__(self, session: Session, where: str, close: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -169,17 +169,12 @@ class Database(OfThisProcess, Access):
         self, name: str, *, codec: CodecName | Codec[Any, Any] | type[Any] | None = None, backups: int | None = None
     ) -> Namespace[Any, Any]:
         """A named map; it exists as soon as it is written to. `backups` must be what the cluster keeps."""
-        if not isinstance(name, str):
-            raise errors.UsageError(f"the name of a namespace is {name!r}: expected a str")
-        try:
-            check_name("namespace", name)
-        except ValueError as error:
-            raise errors.UsageError(str(error)) from None
+        check_name_of(name)
         topology = self.session.router.topology
         if backups is not None and topology is not None and backups != topology.backups:
             raise errors.UsageError(
                 f"namespace {name!r} was asked for with backups={backups}; this cluster keeps {topology.backups} "
-                "synchronous backups of every namespace, and settings of their own come later"
+                "synchronous backups of every namespace: expected that, or none"
             )
         return Namespace(self, name, codec_of(codec))
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 from engine import aio, errors
 from engine.aio import Setting
 from engine.client.blocking import TransactionNamespace
+from engine.client.blocking_namespaces import BlockingNamespaces
 from engine.client.blocking_snapshots import Snapshot, SnapshotNamespace, read
 from engine.client.codecs import Codec, CodecName
 from engine.client.here import OfThisProcess
@@ -248,12 +249,12 @@ class Transaction(OfThisProcess):
         self._run(self._native.__aexit__(kind, error, traceback))
 
 
-class Database(OfThisProcess):
+class Database(OfThisProcess, BlockingNamespaces):
     """A cluster, or an embedded node, as an application sees it."""
 
     def __init__(self, loop: Loop, native: aio.Database, again: Callable[[], Coroutine[Any, Any, aio.Database]]) -> None:
         self._loop = loop
-        self._native = native
+        self._native: aio.Database = native
         self._again = again
         loop.forked = self._in_child
 

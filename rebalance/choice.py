@@ -1,4 +1,4 @@
-"""How one copy of one fragment catches up: nothing, history, or all of it, and why.
+"""How one copy of one fragment catches up: nothing, history, the rows that differ, or all of them, and why.
 
 The supplier decides when the demand arrives, because it alone knows both sides as they are now. The first question is
 where the two histories part: the end of the last epoch that both tables have. What the joiner has beyond that was never
@@ -6,6 +6,8 @@ continued, and it must undo it. Then the cheapest sound kind of transfer is take
 
 * **nothing**: same history up to the same counter, and the digests agree,
 * **historical**: the supplier's log reaches back to what the joiner has, and less is missing than there are rows,
+* **differential**: it does not, or the joiner cannot undo what it must, and it has rows that are worth comparing: the two
+  tell each other what their rows add up to, leaf by leaf, and those under leaves that differ go (`rebalance.leaves`),
 * **full** otherwise, and where there is nothing yet; the joiner is emptied first.
 
 Both sides are told of in the same words, those of the demand (`rebalance.telling`).
@@ -16,9 +18,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
+from rebalance.leaves import LEAF_BYTES, leaf_count
 from rebalance.messages import Have
 from wal.counters import PartitionCounter
 
@@ -28,7 +32,33 @@ class Kind(StrEnum):
 
     NOTHING = "nothing"
     HISTORICAL = "historical"
+    DIFFERENTIAL = "differential"
     FULL = "full"
+
+
+OF_ROWS = (Kind.DIFFERENTIAL, Kind.FULL)
+"""Of these kinds rows go, and not updates."""
+
+ASK_BYTES = 100
+"""What it takes to ask for leaves, and to be told that there are some."""
+
+
+class Amount(NamedTuple):
+    """What there is of a fragment, about; `row_bytes` is what one row weighs in a batch."""
+
+    rows: int
+    row_bytes: int
+
+    @property
+    def in_full(self) -> int:
+        """The bytes of all rows."""
+        return self.rows * self.row_bytes
+
+    def by_leaves(self, changed: int) -> int:
+        """The bytes of all leaves, and at most, on average, of the rows under those that differ, where so many rows do."""
+        leaves, changed = leaf_count(self.rows), min(changed, self.rows)
+        beside = (self.rows - changed) * min(changed, leaves) // leaves
+        return ASK_BYTES + LEAF_BYTES * leaves + (changed + beside) * self.row_bytes
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -86,23 +116,28 @@ def _epoch_at(table: list[tuple[int, int]], counter: int) -> int:
     return table[at - 1][0] if at else 0
 
 
-def choose(joiner: Have, supplier: Have, reach: int, rows: Callable[[int], int] | None) -> Choice:
+def choose(
+    joiner: Have, supplier: Have, reach: int, rows: Callable[[int], int] | None, amount: Callable[[], Amount]
+) -> Choice:
     """How `joiner` catches up with `supplier`, decided here and nowhere else.
 
     `reach`: the supplier's log holds every write above this counter; it was tried in vain if the joiner wants no history.
     `rows` counts those of the supplier, up to a limit, and is asked only where history could do; None: history is
-    preferred, however few rows there are.
+    preferred, however few rows there are. `amount` is asked where history cannot do, and the joiner has rows.
     """
     if joiner.no_history:
         reach = supplier.highest + 1
     if joiner.loading:
+        if joiner.kept and amount().by_leaves(0) < amount().in_full // 2:
+            return Choice(Kind.DIFFERENTIAL, "the copy has rows, and it is not known which of them are right")
         return Choice(Kind.FULL, "the copy was emptied and not filled again")
     common = divergence(_known_epochs(joiner, supplier), joiner.highest, supplier.epochs, supplier.highest)
     cut = common if joiner.highest > common else -1
     lwm, ranges = joiner.lwm, joiner.ranges
     if cut >= 0:
         if cut < joiner.stable:
-            return Choice(Kind.FULL, f"its history parts at {cut} and it can undo down to {joiner.stable} only")
+            parted = f"its history parts at {cut} and it can undo down to {joiner.stable} only"
+            return _of_rows(parted, supplier.lwm - cut + joiner.highest - cut, amount)
         lwm = min(lwm, cut)
         ranges = [(start, min(delta, cut - start)) for start, delta in ranges if start < cut]
     mine = dict(supplier.digests)
@@ -117,10 +152,20 @@ def choose(joiner: Have, supplier: Have, reach: int, rows: Callable[[int], int] 
     if not missing:
         return Choice(Kind.NOTHING, f"{parted}same history up to {supplier.lwm}", cut)
     if lwm < reach:
-        return Choice(Kind.FULL, f"the log reaches back to {reach} and {lwm} is needed", cut, missing)
+        why = f"the log reaches back to {reach} and {lwm} is needed"
+        if not joiner.highest:
+            return Choice(Kind.FULL, why, cut, missing)
+        return _of_rows(why, missing + (joiner.highest - cut if cut >= 0 else 0), amount)
     if rows is not None and not joiner.highest:  # each row is an update, and those that were changed often are several
         return Choice(Kind.FULL, "the copy is empty", cut, missing)
     there = rows(missing + 1) if rows is not None else 0
     if there and missing >= there:
         return Choice(Kind.FULL, f"{missing} updates are missing and there are {there} rows", cut, missing)
     return Choice(Kind.HISTORICAL, f"{parted}{missing} updates are missing above {lwm}", cut, missing, has)
+
+
+def _of_rows(why: str, changed: int, amount: Callable[[], Amount]) -> Choice:
+    """Rows have to go: those that differ, if so many updates leave enough of them alike, or all."""
+    there = amount()
+    kind = Kind.DIFFERENTIAL if there.by_leaves(changed) < there.in_full else Kind.FULL
+    return Choice(kind, why, missing=changed)

@@ -12,16 +12,17 @@ from __future__ import annotations
 from itertools import islice
 from typing import assert_never, get_args
 
-from rebalance.choice import Kind
+from rebalance.choice import OF_ROWS, Kind
 from rebalance.demanding import Progress, Session
+from rebalance.leaves import LEAF_BYTES
 from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Transfer
 from rebalance.moves import order_of_work
 from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
 from rebalance.rule import NEVER, NewMap, Rule
 from rebalance.settling import STUCK_AFTER, Settling
+from rebalance.surveying import Surveys
 from rebalance.table import back_off_ms
-from rebalance.telling import have_of
 from wal import records as r
 from wal.ids import NO_VERSION, Fragment, NodeId, TxId
 from wal.probe import probe
@@ -34,6 +35,8 @@ PART_HAVES = 500
 AGAIN_PARTS = 4
 """Parts of a demand that are said again at a time, when nobody answers."""
 END_WORK = 500
+HAVE_BYTES = 100
+"""What a fragment weighs in a demand, about; leaves weigh more."""
 
 
 class Demander(Rule):
@@ -53,6 +56,7 @@ class Demander(Rule):
         self._pauses: dict[NodeId, int] = {}  # a supplier that has nothing to give yet -> when to ask it again
         self.put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
         self.settling = Settling(core, again=self._again, differs=self._put_off_or_again, planned=self._plan_wake)
+        self.surveys = Surveys(core, ready=self._again)
         self._fence = NO_VERSION
         self._aside = 0  # how often this node was set aside for being slow
         self._held_until = 0  # it asks for nothing before
@@ -63,7 +67,7 @@ class Demander(Rule):
         """How many partitions are not caught up."""
         demanded = sum(len(s.partitions) for s in self._sessions.values())
         waiting = sum(map(len, self._queue.values())) + sum(map(len, self._deferred.values()))
-        return demanded + waiting + len(self.settling) + len(self.put_off)
+        return demanded + waiting + len(self.settling) + len(self.put_off) + len(self.surveys)
 
     def demanded(self, number: int) -> bool:
         """Whether a partition was demanded and nothing of it has been supplied yet."""
@@ -84,6 +88,7 @@ class Demander(Rule):
             self.settling.forget(number)
             self.put_off.pop(number, None)
             self.settling.answers.forget(number)
+            self.surveys.forget(number)
             primary = local.placement.primary
             if local.role is Role.MOVING and primary is not None:
                 self._queue.setdefault(primary, {})[number] = None
@@ -144,7 +149,8 @@ class Demander(Rule):
                 parts.append([])
                 size = 0
             parts[-1].append(number)
-            size += 1 + len(self.core.replica.partition(number).fragments)
+            fragments = self.core.replica.partition(number).fragments
+            size += 1 + len(fragments) + sum(len(self.surveys.leaves((ns, number))) for ns in fragments) // HAVE_BYTES
         return parts
 
     def _ask_on(self, session: Session) -> None:
@@ -166,7 +172,7 @@ class Demander(Rule):
         core = self.core
         numbers = [number for number in session.parts[part] if number in session.partitions]
         haves = [
-            have_of(fragment, fragment.recent_digests(), no_history=fragment.name in self._no_history)
+            self.surveys.have(fragment, no_history=fragment.name in self._no_history)
             for number in numbers
             for fragment in core.replica.partition(number).fragments.values()
         ]
@@ -211,17 +217,18 @@ class Demander(Rule):
         session.taking = False
         if self._sessions.get(session.supplier) is not session or not may_act(core, core.fence):
             return
-        while (batch := session.ahead.pop(session.batch + 1, None)) is not None:
+        while session.has_room(core) and (batch := session.ahead.pop(session.batch + 1, None)) is not None:
             session.batch += 1
             self._take(session, batch)
             core.send(session.supplier, Credit(core.fence, session.number, session.batch, 1))
             if batch.last:
                 self._end(session)
                 return
-            if core.work >= WORK_MAX and session.batch + 1 in session.ahead:
-                session.taking = True
-                core.resume(lambda: self._take_on(session))
-                return
+            if core.work >= WORK_MAX:
+                break
+        if session.room or session.batch + 1 in session.ahead:
+            session.taking = True
+            core.resume(lambda: self._take_on(session))
 
     def _take(self, session: Session, batch: Supply) -> None:
         self.core.work += batch.work
@@ -246,18 +253,24 @@ class Demander(Rule):
             if rows.partition in session.partitions:
                 self.core.log(rows)
                 taken = session.transfers.get((rows.namespace, rows.partition))
-                kind = "full" if taken is not None and taken.kind == Kind.FULL else "fetched"
+                kind = taken.kind if taken is not None and taken.kind in OF_ROWS else "fetched"
                 self.progress.rows[kind] = self.progress.rows.get(kind, 0) + len(rows.keys)
         for results in batch.results:
             if results.partition in session.partitions:
                 self.core.log(results)
         for namespace, partition in batch.done:
             whole = session.transfers.get((namespace, partition))
-            if whole is not None and partition in session.partitions and whole.kind == Kind.FULL:
+            if whole is not None and partition in session.partitions and whole.kind in OF_ROWS:
                 self.core.log(
                     r.FragmentReady(namespace, partition, whole.up_to, whole.digest, epochs=whole.epochs, full=True)
                 )
                 self._no_history.pop((namespace, partition), None)
+        for found in batch.differing:
+            session.make_room(self.core, found)
+        for namespace, partition in batch.survey:
+            if partition in session.partitions:
+                session.survey.setdefault(partition, []).append((namespace, partition))
+                session.in_full = True
         for namespace, partition in batch.missed:
             probe("demand.history_missed")
             self.core.note(f"{session.supplier} could not supply the history of {namespace}/{partition}: asking for all")
@@ -279,16 +292,23 @@ class Demander(Rule):
         """What must be true before the first entry of this transfer arrives."""
         core, name = self.core, (transfer.namespace, transfer.partition)
         session.transfers[name] = transfer
+        session.leaves[name] = len(self.surveys.leaves(name)) // LEAF_BYTES
+        self.surveys.changed(name)
         first = name not in self.progress.kinds or transfer.missing
-        if first or transfer.kind == Kind.FULL:
+        if first or transfer.kind in OF_ROWS:
             self.progress.kinds[name] = transfer.kind
             self.progress.reasons[name] = transfer.reason
             self.progress.expected[name] = transfer.missing
-        if transfer.kind == Kind.FULL:
+        if transfer.kind in OF_ROWS:
             session.in_full = True
-            core.note(f"{transfer.namespace}/{transfer.partition} from {session.supplier} in full: {transfer.reason}")
-            core.log(r.FragmentClear(transfer.namespace, transfer.partition, transfer.reason))
-        elif transfer.cut >= 0:
+            kept = transfer.kind == Kind.DIFFERENTIAL
+            how = "where its rows differ" if kept else "in full"
+            core.note(f"{transfer.namespace}/{transfer.partition} from {session.supplier} {how}: {transfer.reason}")
+            core.log(r.FragmentClear(transfer.namespace, transfer.partition, transfer.reason, kept=kept))
+            return
+        if transfer.kind == Kind.NOTHING:
+            self._no_history.pop(name, None)  # what history could not bring has come from the primary meanwhile
+        if transfer.cut >= 0:
             fragment = core.replica.fragment(name)
             keys = sorted({k for w in fragment.lacking(transfer.cut, []) for k in w.keys})
             probe("demand.undid_suffix")
@@ -309,10 +329,10 @@ class Demander(Rule):
         Not at once, if none of it was supplied: such a primary owes its promotion, or has another map, and would say so
         again as fast as it is asked.
         """
-        if session.partitions and session.partitions.keys() <= session.later.keys():
+        if session.partitions and session.partitions.keys() <= session.later.keys() and not session.survey:
             probe("demand.nothing_to_give")
             self._pauses[session.supplier] = self.core.now + self.core.settings.retransmit_ms * MS
-        served = len(session.partitions) - len(session.later)
+        served = len(session.partitions) - len(session.later) + len(session.survey)
         self._at_a_time[session.supplier] = max(self.core.settings.max_parallel_migrations, 2 * served)
         session.ending = list(session.partitions)[::-1]
         session.awaited = {}
@@ -332,6 +352,8 @@ class Demander(Rule):
             work += 1 + len(core.replica.partition(number).fragments)
             if self._whole(number, session):
                 self.settling.begin(number, core.now)
+            elif number in session.survey:
+                self.surveys.begin(supplier, number, session.survey[number])
             elif number in session.later and session.in_full:
                 self._deferred.setdefault(supplier, {})[number] = None
             else:

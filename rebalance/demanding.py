@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import msgspec
 
-from rebalance.messages import Supply, Transfer
+from rebalance.messages import Differing, Supply, Transfer
+from rebalance.ports import WORK_MAX, Node
+from rebalance.surveying import Room
 from wal.ids import Fragment, NodeId, TxId
+from wal.probe import probe
 
 
 class Progress(msgspec.Struct):
@@ -29,7 +34,10 @@ class Session:
         self.partitions = {n: None for part in parts for n in part}
         self.awaited: dict[int, None] = {}  # demanded, and nothing of them was supplied yet
         self.transfers: dict[Fragment, Transfer] = {}
-        self.in_full = False  # something is taken in full
+        self.in_full = False  # something is taken as rows, or will be
+        self.survey: dict[int, list[Fragment]] = {}  # the supplier asks what the rows of these add up to
+        self.leaves: dict[Fragment, int] = {}  # how many leaves it was told of
+        self.room: deque[Room] = deque()  # to be made before more is taken
         self.later: dict[int, None] = {}  # partitions that the supplier will serve in another session
         self.doubts: dict[int, list[TxId]] = {}  # prepared here without a write, when the demand was made
         self.batch = 0  # the last batch that was taken
@@ -38,3 +46,20 @@ class Session:
         self.ending: list[int] | None = None  # everything was supplied: partitions still to be looked at
         self.heard_at = now
         self.asked_at = now
+
+    def make_room(self, core: Node, found: Differing) -> None:
+        """It is known which leaves differ: what is under them here goes. Answers to what was not told mean nothing."""
+        name = (found.namespace, found.partition)
+        taken, count = self.transfers.get(name), self.leaves.pop(name, 0)
+        if taken is None or found.partition not in self.partitions or len(found.bits) != (count + 7) // 8:
+            probe("demand.no_such_leaves")
+            self.transfers.pop(name, None)  # it is not whole in the end, and asked for again
+        else:
+            self.room.append(Room(found, count, taken.up_to, core.local[found.partition].epoch))
+
+    def has_room(self, core: Node) -> bool:
+        """Go on with that; whether nothing is left of what the next rows come in place of, before this turn ends."""
+        while self.room and core.work < WORK_MAX:
+            if self.room[0].name[1] not in self.partitions or self.room[0].step(core):
+                self.room.popleft()
+        return not self.room

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from rebalance.table import Topology
 from wal.ids import NodeId
 from wal.records import Claim
+
+if TYPE_CHECKING:
+    from rebalance.table import Topology
 
 LIVES_SAID = 64
 """Of so many lives before it a heartbeat tells, and the record of a start."""

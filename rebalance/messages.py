@@ -94,7 +94,8 @@ class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `stable`: how far down it can undo. `loading`: nothing that can be built on. `no_history`: that was tried in vain.
     `suspects` are keys to be sent as they are. `beyond` is of which epoch it is what was applied beyond a gap, as (start,
-    delta, epoch): the table tells only of what the low watermark has passed.
+    delta, epoch): the table tells only of what the low watermark has passed. `kept`: it is loading, and has rows. `leaves`
+    are what its rows add up to (`rebalance.leaves`), where its supplier has asked.
     """
 
     namespace: Namespace
@@ -109,6 +110,8 @@ class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
     no_history: bool = False
     suspects: list[bytes] = []
     beyond: list[tuple[int, int, int]] = []
+    kept: bool = False
+    leaves: bytes = b""
 
     @property
     def name(self) -> Fragment:
@@ -147,8 +150,8 @@ class Credit(msgspec.Struct, frozen=True, array_like=True, tag="more", gc=False)
 class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How one fragment catches up, and why.
 
-    `kind` is nothing, historical or full. `cut`: undo everything above it first (-1: nothing to undo). A full transfer
-    is whole up to `up_to`, with this digest and these epochs.
+    `kind` is nothing, historical, differential or full. `cut`: undo everything above it first (-1: nothing to undo). One of
+    rows is whole up to `up_to`, with this digest and these epochs.
     """
 
     namespace: Namespace
@@ -162,6 +165,17 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epochs: list[tuple[int, int]]
 
 
+class Differing(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Under which leaves of a fragment the two copies have other rows, a bit for each leaf that was told."""
+
+    namespace: Namespace
+    partition: int
+    bits: bytes
+
+
+BYTES_A_WORK = 1 << 10
+"""So many bytes of rows are as much work as a row. What a turn makes of large ones leaves before the next is made, and what
+a turn takes of them is answered before the next is taken: else one side would rest while the other works."""
 ROWS_A_WORK = 4
 """Rows of a full transfer are taken so many times as fast as anything else: they are put, and nothing is looked up."""
 
@@ -170,7 +184,8 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
     """One batch of a session.
 
     The first brings the epochs and the transfers; `later` partitions are for another session, because enough go in full in
-    this one. `done` fragments are complete, `missed` ones need another kind.
+    this one. `done` fragments are complete, `missed` ones need another kind. `survey`: what do the rows of these fragments
+    add up to? Their partitions are among the later ones. What is `differing` comes in the next batches.
     """
 
     version: Version
@@ -186,13 +201,16 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
     done: list[tuple[Namespace, int]] = []
     missed: list[tuple[Namespace, int]] = []
     last: bool = False
+    survey: list[tuple[Namespace, int]] = []
+    differing: list[Differing] = []
 
     @property
     def work(self) -> int:
         """What it is to take it."""
         rows = sum(len(rows.keys) for rows in self.rows)
+        size = sum(len(value) for rows in self.rows for value in rows.values if value is not None)
         answers = sum(len(some.txs) for some in self.results)
-        return 2 * len(self.transfers) + len(self.writes) + answers + rows // ROWS_A_WORK
+        return 2 * len(self.transfers) + len(self.writes) + answers + rows // ROWS_A_WORK + size // BYTES_A_WORK
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -9,13 +9,14 @@ stands in for one that is away.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 
 import msgspec
 
 from rebalance.affinity import Affinity, assign
 from rebalance.aside import aside_next, fast, waited_for
 from rebalance.messages import SingleMap
+from rebalance.namespaces import NamespaceSettings, changed
 from rebalance.salvage import INTERVENTIONS_KEPT, best_copy
 from rebalance.survivors import CopyReports, returned_disks, sorted_reports, survivors_of, trusted_nodes
 from rebalance.table import (
@@ -29,7 +30,7 @@ from rebalance.table import (
     disk_name,
     lost_disks,
 )
-from wal.ids import NodeId, Version
+from wal.ids import Namespace, NodeId, Version
 from wal.records import Claim
 
 PLACED_AT_ONCE = 500
@@ -50,6 +51,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     aside: Mapping[NodeId, int] | None = None  # who is too slow to be waited for, and how often; else as before
     mute: Sequence[NodeId] = ()  # of these, who does not answer at all
     reset: Sequence[int] = ()  # lost partitions that begin again with the best copies that are here
+    namespaces: Mapping[Namespace, NamespaceSettings] = {}  # of which the map is to say something else
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -232,6 +234,7 @@ class _Next:
             interventions=interventions,
             aside={n: times for n, times in self.aside.items() if n in baseline or n in alive},
             listed=_listed(old, self.members, allocations, placements),
+            namespaces=changed(old.namespaces, change.namespaces, version),
         )
 
 
@@ -341,7 +344,7 @@ def _place(
     *,
     steady: set[NodeId],
     replaced: Mapping[NodeId, NodeId],
-    alive: Mapping[NodeId, Candidate],
+    alive: Container[NodeId],
     handover: bool,
 ) -> Placement:
     if not survivors:
@@ -360,13 +363,21 @@ def _place(
     return _changed(old, Placement(0, epoch, tuple(owners), (primary, *in_sync)))
 
 
-def placed_beside(old: Placement, ideal: Sequence[NodeId], whole: Sequence[NodeId]) -> Placement:
-    """Where a partition is once these MOVING copies are in sync as well; whoever is surplus with that stays for now."""
-    in_sync = [*old.in_sync, *whole]
-    wanted = [n for n in ideal if n in in_sync and n != old.owners[0]]
-    extra = [n for n in in_sync if n not in wanted and n != old.owners[0]]
-    held = (old.owners[0], *wanted, *extra)
-    return _changed(old, Placement(0, old.epoch, (*held, *(n for n in old.owners if n not in held)), held))
+def placed_under_the_same(
+    old: Placement, ideal: Sequence[NodeId], whole: Sequence[NodeId], here: Container[NodeId]
+) -> Placement:
+    """Where a partition is once these MOVING copies are in sync as well, and its primary stays: by the same rule."""
+    primary = old.owners[0]
+    return _place(
+        old,
+        ideal,
+        [*old.in_sync, *whole],
+        [primary],
+        steady={primary},
+        replaced={},
+        alive=here,
+        handover=False,
+    )
 
 
 def _standing_in(extra: Sequence[NodeId], ideal: Sequence[NodeId], have: Sequence[NodeId]) -> list[NodeId]:

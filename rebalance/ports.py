@@ -114,6 +114,14 @@ class Rows(Protocol):
         """Some rows from `start` on."""
         ...
 
+    def look_below(self, name: Fragment, most: int, /) -> int:
+        """Prepare `count`; how much work it was, above `most` if it cannot be asked yet."""
+        ...
+
+    def count(self, name: Fragment, /) -> int | None:
+        """How many rows a fragment has, tombstones aside; None if that is not known."""
+        ...
+
     def walk(self, name: Fragment, /) -> Walk | None:
         """What to go through to sum up a fragment's contents; None: that cannot be done."""
         ...
@@ -262,12 +270,33 @@ def _nothing_to_do() -> None:
     pass
 
 
-class Operation:
-    """Something a primary decided: records, logged here, that count once every in-sync copy has them.
+class Shipped(Protocol):
+    """Something a primary decided: records, logged here, that count once every in-sync copy has them."""
 
-    `counted` is called then. `abandoned`: the topology changed and this node is not the primary any more, so that whether
-    they count is for the new one. One of the two is called, once.
-    """
+    @property
+    def partition(self) -> int:
+        """Which all of it concerns."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """In which it was decided."""
+        ...
+
+    @property
+    def records(self) -> Sequence[r.Record]:
+        """What is shipped."""
+        ...
+
+    def counted(self) -> None:
+        """It counts: called once, unless `abandoned` is."""
+
+    def abandoned(self) -> None:
+        """The topology changed, and this node is not the primary any more: whether it counts is for the new one."""
+
+
+class Operation:
+    """Something shipped, whose owner is told what became of it by functions."""
 
     __slots__ = ("abandoned", "counted", "epoch", "partition", "records")
 
@@ -289,7 +318,7 @@ class Operation:
 class Shipping(Protocol):
     """How what a primary decided reaches the other copies."""
 
-    def ship(self, operation: Operation, local: LocalPartition) -> None:
+    def ship(self, operation: Shipped, local: LocalPartition) -> None:
         """Send an operation, already logged here, to the copies of its partition."""
         ...
 

@@ -23,7 +23,7 @@ from msgspec import structs
 
 from rebalance.fragment import FragmentState
 from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
-from rebalance.partition import LocalPartition, PartitionState
+from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.ports import MS, Node, Operation, Shipping, may_act
 from rebalance.rule import NEVER, NewMap, Rule
 from rebalance.telling import tail_of
@@ -57,6 +57,16 @@ class Promotion(Rule):
     def switch(self, new: NewMap) -> None:
         """A new map names this node primary of partitions that it does not serve yet."""
         self.begin(new.promoted)
+
+    def step(self, new: NewMap) -> None:
+        """A light step: a copy that was let go has nothing to answer, and the others are asked on."""
+        for local in new.moved:
+            answers = self._waiting.get(local.number)
+            if answers is None or answers.keys() <= dict.fromkeys(local.needed).keys():
+                continue
+            probe("promotion.copy_was_let_go")
+            self._waiting[local.number] = {n: a for n, a in answers.items() if n in local.needed}
+            self._finish_if_complete(local.number)
 
     def begin(self, partitions: Iterable[LocalPartition]) -> None:
         """Become primary of these; whatever was under way before is void."""
@@ -122,8 +132,9 @@ class Promotion(Rule):
         answers: list[CopyTail] = []
         core.work += sum(1 + len(theirs.fragments) for theirs in message.copies)
         for theirs in message.copies:
-            if theirs.partition >= len(core.local) or core.local[theirs.partition].placement.primary != sender:
-                continue
+            local = core.local[theirs.partition] if theirs.partition < len(core.local) else None
+            if local is None or local.placement.primary != sender or local.role is Role.NONE:
+                continue  # it is another's, or a light step let this copy go, of which a new primary will hear
             state = core.replica.partition(theirs.partition)
             if _emptied(state):
                 continue  # it survived in name only: its heartbeats say so, and the next map will not list it
@@ -153,10 +164,14 @@ class Promotion(Rule):
             if answers is None or sender not in answers:
                 continue
             answers[sender] = answer
-            complete = {n: a for n, a in answers.items() if a is not None}
-            if len(complete) == len(answers):
-                del self._waiting[answer.partition]
-                self._finish(self.core.local[answer.partition], complete)
+            self._finish_if_complete(answer.partition)
+
+    def _finish_if_complete(self, number: int) -> None:
+        answers = self._waiting[number]
+        complete = {n: a for n, a in answers.items() if a is not None}
+        if len(complete) == len(answers):
+            del self._waiting[number]
+            self._finish(self.core.local[number], complete)
         if not self._waiting:
             self.alarm.off()
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from rebalance.affinity import Affinity, assign
-from rebalance.plan import placed_beside
+from rebalance.plan import placed_under_the_same
 from rebalance.table import BEFORE_KEPT, Placement, Topology
 from wal.ids import NodeId, Version
 from wal.records import Claim
@@ -37,31 +37,40 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def light_step(
-    old: Topology, map_hash: int, vouched: Vouched, claims: Sequence[Claim], affinity: Affinity = assign
+    old: Topology,
+    map_hash: int,
+    vouched: Vouched,
+    claims: Sequence[Claim],
+    affinity: Affinity = assign,
+    *,
+    surplus: Collection[int] = (),
 ) -> Step | None:
-    """The step that makes in sync what is vouched for; None if there is nothing that can be done like this.
+    """The step that makes in sync what is vouched for, and lets go what is `surplus`; None if there is nothing to do so.
 
-    `claims` is all that is known for sure of what disks have claimed: a copy that counts from now on is held to what its
-    node has on disk now. Where a member is concerned that was set aside, a full exchange weighs who is waited for instead.
+    Copies are placed by the rule of the full exchange: what is not wanted any more goes as soon as every wanted copy that
+    is here is in sync, in this very step. `claims` is all that is known for sure of what disks have claimed: a copy that
+    counts from now on is held to what its node has on disk now. Where a member is concerned that was set aside, a full
+    exchange weighs who is waited for instead.
     """
     lives = {m.node: m.allocation for m in old.members}
     ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
     changed: list[tuple[int, Placement]] = []
-    for number in sorted(vouched):
+    for number in sorted(dict.fromkeys([*vouched, *surplus])):
         placement = old.placements[number]
-        if any(old.aside.get(node, 0) > 0 for node in placement.in_sync):
+        if placement.lost or any(old.aside.get(node, 0) > 0 for node in placement.in_sync):
             continue  # the slow copy is to go with the map that brings another one, and not after it
         whole = [
             node
-            for node, primary in vouched[number].items()
+            for node, primary in vouched.get(number, {}).items()
             if primary == placement.primary
             and node in placement.owners
             and node not in placement.in_sync
             and lives.get(node, "") == old.allocations.get(node)
             and old.aside.get(node, 0) <= 0
         ]
-        if whole:
-            changed.append((number, placed_beside(placement, ideal[number], whole)))
+        placed = placed_under_the_same(placement, ideal[number], whole, lives)
+        if placed != placement:
+            changed.append((number, placed))
     if not changed:
         return None
     return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives))

@@ -1,8 +1,9 @@
 """How a primary brings MOVING copies up to date; `rebalance.vouching` says when it vouches for them.
 
 A demand is answered by one session: the supplier chooses a transfer for every fragment (`choice`), reads its log once
-for all that go historically, then scans what goes in full, fragment by fragment. Batches are bounded in bytes and leave
-only while the demander has credit, so neither side's memory grows with the data. Writes on the partition never wait.
+for all that go historically, then scans what goes as rows, fragment by fragment: all of them, or those under the leaves
+that differ, which it finds out in a look of its own before. Batches are bounded in bytes and leave only while the demander
+has credit, so neither side's memory grows with the data. Writes on the partition never wait.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from typing import assert_never, get_args
 
 import msgspec
 
-from rebalance.choice import Choice, Kind, choose
+from rebalance.choice import OF_ROWS, Amount, Choice, Kind, choose
+from rebalance.fragment import FragmentState
+from rebalance.leaves import are_leaves
 from rebalance.lives import INCARNATION_BITS
-from rebalance.messages import Credit, Demand, Have, Settled, Supply, ToSupplier, Transfer
+from rebalance.messages import Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
-from rebalance.supplying import Session
+from rebalance.supplying import ROW_BYTES, Session
 from rebalance.table import Standing
 from rebalance.telling import have_of, nothing_of
 from rebalance.vouching import Vouching, awaited
@@ -32,6 +35,7 @@ from wal.want import Want
 ROWS_COUNTED_MAX = 4096
 """Rows are counted up to here to compare a full transfer with the missing updates; more than this is many."""
 MANY = 1 << 62
+ROWS_WEIGHED = 64
 
 
 PLAN_WORK = 500
@@ -85,6 +89,9 @@ class SupplySide(Rule):
         session.taken[message.part] = None
         haves: dict[int, dict[Namespace, Have]] = {}
         for have in message.haves:
+            if have.leaves and not are_leaves(have.leaves):
+                probe("supply.no_leaves")
+                have = msgspec.structs.replace(have, leaves=b"")  # noqa: PLW2901
             haves.setdefault(have.partition, {})[have.namespace] = have
         session.demanded.append((message.partitions[::-1], haves))
         if not session.planning:
@@ -135,13 +142,18 @@ class SupplySide(Rule):
         names = dict.fromkeys([*state.fragments, *haves])
         haves = {ns: haves.get(ns) or nothing_of((ns, number)) for ns in names}
         choices = {ns: self._choose(have, returning=session.returning) for ns, have in haves.items()}
-        if any(c.kind is Kind.FULL for c in choices.values()):
+        if any(c.kind in OF_ROWS for c in choices.values()):
             most = core.settings.max_parallel_migrations
             if session.many >= most and session.in_full >= most * MANY_UPDATES:
                 first.later.append(number)
                 return CHOICE_WORK * len(choices)
             session.many += 1
             session.in_full += sum(f.counter.lwm for f in state.fragments.values())
+        if unknown := [ns for ns, c in choices.items() if c.kind is Kind.DIFFERENTIAL and not haves[ns].leaves]:
+            probe("supply.asked_for_leaves")
+            first.survey.extend((ns, number) for ns in unknown)
+            first.later.append(number)
+            return CHOICE_WORK * len(choices)
         session.partitions.append(number)
         first.epochs.append((number, local.epoch))
         first.prepares.extend(state.prepared.values())
@@ -158,7 +170,7 @@ class SupplySide(Rule):
         mine = have_of(fragment, [(c, d) for c, _ in have.digests if (d := fragment.digest_at(c)) is not None])
         as_rows = not (self.core.settings.prefer_history and returning)
         rows = (lambda limit: self._count_rows(have.name, limit)) if as_rows else None
-        return choose(have, mine, fragment.history_from, rows)
+        return choose(have, mine, fragment.history_from, rows, lambda: self._amount(fragment))
 
     def _count_rows(self, name: Fragment, limit: int) -> int:
         """How many rows a fragment has; what is above the limit is many."""
@@ -166,13 +178,25 @@ class SupplySide(Rule):
         self.core.work += page.work
         return len(page.rows) if page.next is None else MANY
 
+    def _amount(self, fragment: FragmentState) -> Amount:
+        """How many rows a fragment has (where nobody knows, as many as updates), and what one of its first ones weighs."""
+        store, name = self.core.replica.store, fragment.name
+        page = store.page(name, b"", ROWS_WEIGHED)
+        looked = store.look_below(name, ROWS_COUNTED_MAX)
+        self.core.work += page.work + looked
+        rows = store.count(name) if looked <= ROWS_COUNTED_MAX else None
+        weight = sum(len(key) + len(entry.value or b"") + ROW_BYTES for key, entry in page.rows)
+        return Amount(fragment.counter.lwm if rows is None else rows, weight // max(1, len(page.rows)))
+
     def _plan(self, session: Session, have: Have, choice: Choice) -> Transfer:
         """What the session owes for one fragment."""
         name = have.name
         fragment = self.core.replica.fragment(name)
         lwm, epochs = fragment.counter.lwm, list(fragment.epochs)
-        if choice.kind is Kind.FULL:
+        if choice.kind in OF_ROWS:
             session.full.append(name)
+            if choice.kind is Kind.DIFFERENTIAL:
+                session.leaves[name] = have.leaves
         elif have.suspects:
             session.fetch.append((name, have.suspects))
         if choice.has is not None:
@@ -259,9 +283,13 @@ class SupplySide(Rule):
                     session.reading = True
                     core.task(ReadHistory((session.node, session.number), core.settings.supply_batch_bytes))
                 return
+            elif session.leaves_wait():
+                if (differing := session.compare(core)) is not None:
+                    self._send(session, self._batch(session, differing=[differing]))
             elif session.full:
                 rows, results, done = session.next_rows(core)
-                self._send(session, self._batch(session, rows=rows, results=results, done=done))
+                if rows or results or done:
+                    self._send(session, self._batch(session, rows=rows, results=results, done=done))
             else:
                 session.over = True
                 self._send(session, self._batch(session, last=True))
@@ -318,6 +346,7 @@ class SupplySide(Rule):
         results: list[r.Results] | None = None,
         done: list[Fragment] | None = None,
         missed: list[Fragment] | None = None,
+        differing: list[Differing] | None = None,
         last: bool = False,
     ) -> Supply:
         return Supply(
@@ -330,6 +359,7 @@ class SupplySide(Rule):
             done=done or [],
             missed=missed or [],
             last=last,
+            differing=differing or [],
         )
 
     def _send(self, session: Session, batch: Supply) -> None:

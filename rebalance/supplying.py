@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from rebalance.contents import Entry
-from rebalance.messages import Demand, Have, Supply
+from rebalance.leaves import LEAF_BYTES, Survey, Under, differing
+from rebalance.messages import BYTES_A_WORK, Demand, Differing, Have, Supply
 from rebalance.ports import Node
 from rebalance.vouching import Awaited
 from wal import records as r
@@ -48,6 +49,9 @@ class Session:
         self.missed: list[Fragment] = []
         self.full: deque[Fragment] = deque()  # still to be scanned, in order
         self.cursor: bytes | None = None  # where the scan of full[0] stands
+        self.leaves: dict[Fragment, bytes] = {}  # those of the demander, where they are not compared yet
+        self._survey: Survey | None = None  # of full[0], to compare them with
+        self._under: Under | None = None  # and of its rows only these
         self.fetch: list[tuple[Fragment, list[bytes]]] = []  # keys to send as they are now
         self.results_sent: dict[int, None] = {}  # partitions, the answers of which were sent
         self.answers: deque[TxId] | None = None  # of the partition of full[0]: still to be sent
@@ -61,9 +65,26 @@ class Session:
         """
         self.partitions = [number for number in self.partitions if holds(number)]
         if self.full and not holds(self.full[0][1]):
-            self.cursor = self.answers = None
+            self.cursor = self.answers = self._survey = self._under = None
         self.full = deque(name for name in self.full if holds(name[1]))
         self.fetch = [(name, keys) for name, keys in self.fetch if holds(name[1])]
+
+    def leaves_wait(self) -> bool:
+        """Whether leaves are to be compared before anything else goes."""
+        return bool(self.full) and self.full[0] in self.leaves
+
+    def compare(self, core: Node) -> Differing | None:
+        """Sum up some more of the next fragment's rows; under which leaves they differ, when that is known."""
+        name = self.full[0]
+        survey = self._survey = self._survey or Survey(core.replica.store, name)
+        core.work += survey.step(BATCH_WORK)
+        if not survey.done:
+            return None
+        theirs = self.leaves.pop(name)
+        count = len(theirs) // LEAF_BYTES
+        bits = differing(survey.leaves(count), theirs)
+        self._survey, self._under = None, Under(count, bits)
+        return Differing(*name, bits)
 
     def next_rows(self, core: Node) -> tuple[list[r.Preload], list[r.Results], list[Fragment]]:
         """The next rows of what is taken in full: the end of one fragment, and others as far as they fit in a batch.
@@ -74,14 +95,16 @@ class Session:
         preloads: list[r.Preload] = []
         results: list[r.Results] = []
         done: list[Fragment] = []
-        while self.full and size < most and core.work < enough:
+        while self.full and not self.leaves_wait() and size < most and core.work < enough:
             name = self.full[0]
             if name[1] not in self.results_sent:
                 results.append(self._next_answers(core, name[1], enough - core.work))
                 continue
             page = core.replica.store.page(name, self.cursor or b"", enough - core.work)
             core.work += page.work + 1
-            rows, following = page.rows, page.next
+            rows, following, under = page.rows, page.next, self._under
+            if under is not None:
+                rows = [row for row in rows if row[0] in under]
             for taken, (key, entry) in enumerate(rows, 1):
                 size += len(key) + len(entry.value or b"") + ROW_BYTES
                 if size >= most and taken < len(rows):
@@ -92,7 +115,9 @@ class Session:
             self.cursor = following
             if following is None:
                 self.full.popleft()
+                self._under = None
                 done.append(name)
+        core.work += size // BYTES_A_WORK
         return preloads, results, done
 
     def _next_answers(self, core: Node, number: int, most: int) -> r.Results:

@@ -21,7 +21,8 @@ from hashlib import blake2b
 
 import msgspec
 
-from wal.ids import NO_VERSION, NodeId, Version
+from rebalance.namespaces import NamespaceSettings
+from wal.ids import NO_VERSION, Namespace, NodeId, Version
 from wal.records import Claim
 
 FORMAT = 1
@@ -122,6 +123,8 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     other lives on that disk had claimed before, also for whoever missed it.
 
     `fence`, in a map that came by a light step (`rebalance.steps`): the version of the last one that did not.
+
+    `namespaces` are those of which the operator has said something.
     """
 
     version: Version
@@ -143,6 +146,7 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     aside: dict[NodeId, int] = {}  # msgspec copies it
     listed: dict[str, tuple[int, Version]] = {}
     fence: Version = NO_VERSION
+    namespaces: dict[Namespace, NamespaceSettings] = {}
 
     @property
     def fenced(self) -> Version:
@@ -261,6 +265,9 @@ def what_changed(before: Topology | None, after: Topology) -> str:
     said += [f"{node} is another life" for node in new if node in old and old[node] != new[node]]
     if before.baseline != after.baseline:
         said.append(f"baseline {','.join(after.baseline)}")
+    if before.namespaces != after.namespaces:
+        changed = [name for name, new in after.namespaces.items() if new != before.namespaces.get(name)]
+        said += [f"namespace {name} {after.namespaces[name].stands}" for name in changed]
     primaries = in_sync = lost = 0
     for p, q in zip(before.placements, after.placements, strict=False):
         lost += q.lost

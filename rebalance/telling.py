@@ -38,7 +38,14 @@ def nothing_of(name: Fragment) -> Have:
     return Have(*name, 0, 0, [], [], [])
 
 
-def have_of(fragment: FragmentState, digests: list[tuple[int, int]], *, no_history: bool = False) -> Have:
+def have_of(
+    fragment: FragmentState,
+    digests: list[tuple[int, int]],
+    *,
+    no_history: bool = False,
+    kept: bool = False,
+    leaves: bytes = b"",
+) -> Have:
     """What a demand says, and what it is compared with; with those digests that are of interest."""
     counter = fragment.counter
     return Have(
@@ -53,6 +60,8 @@ def have_of(fragment: FragmentState, digests: list[tuple[int, int]], *, no_histo
         no_history=no_history,
         suspects=[] if fragment.loading else list(fragment.suspects),
         beyond=_beyond(fragment) if fragment.beyond else [],
+        kept=kept,
+        leaves=leaves,
     )
 
 

@@ -40,6 +40,7 @@ class Vouching:
         self._lives: Mapping[NodeId, Awaited] = {}  # which life of each member the map lists
         self.pending: dict[int, dict[NodeId, dict[str, int]]] = {}  # MOVING, and waited for; the counters each must reach
         self.vouched: dict[tuple[int, NodeId], None] = {}
+        self._news: list[tuple[int, NodeId]] = []  # of these, what nobody was told yet
         self.differed: dict[tuple[Fragment, NodeId], int] = {}  # copies with other contents than this one, and how often
         self._comparisons: dict[tuple[int, NodeId], Comparison] = {}
         self._round = core.run << 32
@@ -112,6 +113,7 @@ class Vouching:
             return
         if not wrong:
             self.vouched[key] = None
+            self._news.append(key)
             return
         probe("supply.contents_differed")
         for namespace in wrong:
@@ -127,6 +129,11 @@ class Vouching:
         The word may have gone into a light step that is decided already, and relies on this node to wait for the copy.
         """
         return (number, node) in self.vouched
+
+    def take_news(self) -> list[tuple[int, NodeId]]:
+        """The copies that were vouched for since this was asked, and are still."""
+        news, self._news = self._news, []
+        return [key for key in news if key in self.vouched]
 
     def begin_anew(self, local: LocalPartition, node: NodeId) -> None:
         """The copy begins again: do not wait for it."""

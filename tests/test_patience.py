@@ -20,6 +20,7 @@ BOUNDED = {"communicate", "join", "run", "check_call", "check_output", "wait"}
 BOUND = re.compile(r"(waiting|asyncio\.timeout)\(")
 OF_MODELS = (
     "tests/rebalance/copies.py",
+    "tests/rebalance/test_differential.py",
     "tests/rebalance/test_histories.py",
     "tests/sim/background.py",
     "tests/sim/machine.py",

@@ -18,6 +18,7 @@ code says:
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import sys
@@ -169,6 +170,8 @@ def run(module: str, name: str, arguments: Sequence[str]) -> int:
         if importlib.util.find_spec(module) is None:
             raise Unreadable(f"this installation has no {name!r}: {module} is missing; install the project again")
         started = importlib.import_module(module).app
+        gc.freeze()
+        gc.enable()  # see `foreshore`
         code = started(args=list(arguments), prog_name=f"foreshore {name}", standalone_mode=False)
     except (Error, LogError, LogClosed, DiskError) as error:
         complain(error)

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from engine.errors import Unavailable
-from tools import cluster_locks, cluster_moves, cluster_orders
+from tools import cluster_locks, cluster_moves, cluster_namespaces, cluster_orders
 from tools.asking import Refused, check_address, form, node_names, question, run, status_or_none, wait_for
 from tools.terminal import ExitCode, Row, emit, plain, program, show, to_json
 
@@ -275,6 +275,10 @@ app.command()(cluster_moves.migrations)
 
 app.command()(cluster_locks.locks)
 app.command()(cluster_locks.transactions)
+
+# Namespaces.
+
+app.command()(cluster_namespaces.namespaces)
 
 # Orders.
 

@@ -23,13 +23,16 @@ def grown(
 ) -> int:
     """How many bytes a transaction writes with these values beside, or instead of, those `before`; it wrote `keys` in all
     until then. Raises UsageError if these are too many, or the bytes, before anything is sent."""
-    keys += sum(key not in before for key in values)
+    for key, value in values.items():
+        size += len(key) + (len(value) if value is not None else 0)
+        if key in before:
+            size -= len(key) + len(before[key] or b"")
+        else:
+            keys += 1
     if keys > KEYS_MAX:
         raise errors.UsageError(
             f"transaction {name} would write {keys} keys: expected at most {KEYS_MAX} in one transaction"
         )
-    size += sum(len(key) + len(value or b"") for key, value in values.items())
-    size -= sum(len(key) + len(before[key] or b"") for key in values if key in before)
     if size > TRANSACTION_BYTES_MAX:
         raise errors.UsageError(
             f"the writes of transaction {name} would have {size} bytes: expected at most {TRANSACTION_BYTES_MAX} in one "

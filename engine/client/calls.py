@@ -148,8 +148,11 @@ class GetCall(KeysCall):
 class LockCall(GetCall):
     """Lock keys for a transaction, to read them (`shared`) or to write them, and read them.
 
-    `held` of them it has locked to read. `skip`: but for those that somebody has, which are read at `SKIPPED`.
+    `held` of them it has locked to read. `skip`: but for those that somebody has, which are read at `SKIPPED`. `holding`:
+    it has asked for other keys before.
     """
+
+    holding = False
 
     def __init__(
         self,
@@ -185,6 +188,7 @@ class LockCall(GetCall):
             skip=self.skip,
             shared=self.shared,
             held=[key for key in keys if key in self.held] if self.held else [],
+            holding=self.holding,
         )
 
 

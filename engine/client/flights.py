@@ -15,6 +15,8 @@ WITHIN_MS_MAX = 3_600_000
 ELSEWHERE_MS = 50
 """What any copy may answer is asked of another one after so long, and after twice as long each time."""
 
+NOTHING: dict[Item, None] = {}
+
 
 class Errand:
     """A call under way."""
@@ -39,7 +41,7 @@ class Errand:
         self.deadline = deadline
         self.todo: list[Item] | None = None  # None: not split yet, because there is no table
         self.flights = 0
-        self.answered: dict[Item, None] = {}  # of what any copy may answer
+        self.answered = NOTHING  # of what any copy may answer
         self.attempts = 0
         self.retry_at = 0
         self.last = ""  # why it had to be tried again, for a person
@@ -64,6 +66,8 @@ class Errand:
         """Of what any copy may answer these were, but for what its answer did not reach: nobody needs to be asked."""
         assert self.todo is not None, "it was split before anything was sent"
         left = dict.fromkeys(self.call.rest)
+        if self.answered is NOTHING:
+            self.answered = {}
         self.answered.update((item, None) for item in items if item not in left)
         self.todo = [item for item in self.todo if item not in self.answered]
 

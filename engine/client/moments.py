@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from typing import TypeAlias
 
 from engine import errors
 from engine.client.calls import Call, GetCall
@@ -29,6 +30,8 @@ CHECKS_TO_CUT = 32
 """So many times it is asked whether all is as it was; then a cut is dearer no more."""
 CUT_SECONDS = 2.0
 """One that takes longer is done without."""
+
+Ask: TypeAlias = Callable[[Call], Awaitable[None]]
 
 
 class HeldCut:
@@ -65,29 +68,29 @@ class HeldCut:
 class Moment:
     """The moment at which a transaction reads. `unsure`: what it has read may not have been so at one.
 
-    `ask` does a call within its time, which is over at `until`.
+    Its time is over at `until`. It has no way back to its transaction, which has it: each would keep the other in memory
+    until the interpreter looks for such circles. So it is told with each question how to `ask` one within that time.
     """
 
-    def __init__(self, session: Session, ask: Callable[[Call], Awaitable[None]], until: float) -> None:
+    def __init__(self, session: Session, until: float) -> None:
         self._session = session
-        self._ask = ask
         self._until = until
         self._held: HeldCut | None = None
         self._checks = 0
         self.unsure = False
 
-    async def get(self, namespace: Namespace, keys: list[bytes]) -> GetCall:
+    async def get(self, ask: Ask, namespace: Namespace, keys: list[bytes]) -> GetCall:
         """Read keys: at the cut, if there is one; else as they are now."""
         if self._held is not None:
             call = GetCall(namespace, keys, cut=self._held.cut)
             try:
-                await self._ask(call)
+                await ask(call)
             except (errors.SnapshotLost, errors.SnapshotTooOld):
                 await self.leave()
             else:
                 return call
         call = GetCall(namespace, keys)
-        await self._ask(call)
+        await ask(call)
         return call
 
     @property
@@ -95,7 +98,7 @@ class Moment:
         """Whether what is read now is read at a cut, at which all was so that was read before."""
         return self._held is not None
 
-    async def be_sure(self, checks: Iterable[Call]) -> None:
+    async def be_sure(self, ask: Ask, checks: Iterable[Call]) -> None:
         """See that all is as it was, which is what these calls ask."""
         self._checks += 1
         await self.leave()
@@ -106,7 +109,7 @@ class Moment:
             except errors.Error:
                 self._held = None  # it goes without, and is told by the others what is wrong
         for check in checks:
-            await self._ask(check)
+            await ask(check)
         self.unsure = False
 
     async def leave(self) -> None:

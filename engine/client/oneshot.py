@@ -15,12 +15,13 @@ from engine import errors
 from engine.client.batches import grown
 from engine.client.codecs import Codec, key_of, value_of
 from engine.client.ends import CommitCall, StatusCall, Tested
+from engine.client.expiring import TimesToLive
 from engine.client.namespace import Access
 from engine.client.namespace import Namespace as RawNamespace
 from engine.client.operations import ABSENT, MISSING, Version, condition
 from engine.client.outside import CodedNamespace
 from engine.client.running import check_attempts, pause
-from engine.client.timing import time_left
+from engine.client.timing import time_left, time_to_live
 from engine.protocol.limits import KEYS_MAX
 from wal.ids import Namespace as NamespaceName
 from wal.ids import partition_of
@@ -38,12 +39,14 @@ class Within(Protocol[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Put(Generic[K, V]):
-    """Set a key; only if it has no value, this value, or is the entry of this version, where one of these is said."""
+    """Set a key; only if it has no value, this value, or is the entry of this version, where one of these is said. `ttl`
+    (seconds): it expires so long after it is set."""
 
     namespace: Within[K, V]
     key: K
     value: V
     _: KW_ONLY
+    ttl: float | None = None
     if_absent: bool = False
     if_value: V | Any = MISSING
     if_version: Version | None = None
@@ -112,6 +115,7 @@ class _Asked:
         self._access = access
         self._writes: dict[NamespaceName, dict[bytes, bytes | None]] = {}
         self._conditions: list[Tested] = []
+        self._ttls = TimesToLive()
         self._namespaces: dict[NamespaceName, RawNamespace] = {}
         size = 0
         if not isinstance(operations, Iterable):
@@ -130,6 +134,8 @@ class _Asked:
             value = value_of(codec, operation.value) if isinstance(operation, Put) else None
             size = grown(size, {}, {key: value}, "that is said at once")
             written[key] = value
+            if isinstance(operation, Put):
+                self._ttls.note(raw.name, [key], time_to_live(operation.ttl))
         if not self._writes:
             raise errors.UsageError(
                 "nothing is to be written: expected a Put or a Delete; to only read, there is `db.snapshot`"
@@ -181,4 +187,5 @@ class _Asked:
             locks=[],
             reads=[],
             conditions=self._conditions,
+            ttls=self._ttls.listed(),
         )

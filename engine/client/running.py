@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Literal, TypedDict, TypeVar
 
 from engine import errors
 from engine.client.modes import Concurrency, Isolation
+from rebalance.table import Topology
+from wal.ids import Namespace, NodeId, partition_of
 
 T = TypeVar("T")
 
@@ -27,6 +29,8 @@ class TransactionOptions(TypedDict, total=False):
     lock_timeout: float
 
 
+CLAIMS_MAX = 64
+"""So many keys at most are locked first where a transaction gave way that wanted to write them."""
 RETRY_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Between two attempts, about."""
 
@@ -35,6 +39,22 @@ async def pause(attempt: int) -> None:
     """The pause after a failed attempt: longer after later ones, and never the same for two that met."""
     seconds = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS)) - 1]
     await asyncio.sleep(seconds * random.uniform(0.5, 1.5))  # noqa: S311  # spreads retries, hides no secret
+
+
+def in_order(
+    wanted: Iterable[tuple[Namespace, bytes]], topology: Topology | None
+) -> Iterator[tuple[Namespace, list[bytes]]]:
+    """Keys in the order in which all lock them who know theirs beforehand, in as few steps as that takes: node by node, and
+    those of one node at once, which stand in all of its lines from the same moment on."""
+    if topology is None:
+        return
+    placements = topology.placements
+    by_node: dict[tuple[NodeId, Namespace], list[bytes]] = {}
+    for namespace, key in sorted(wanted):
+        node = placements[partition_of(key, len(placements))].primary or ""
+        by_node.setdefault((node, namespace), []).append(key)
+    for node, namespace in sorted(by_node):
+        yield namespace, by_node[node, namespace]
 
 
 def check_function(function: object) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from engine.errors import UsageError
-from engine.protocol.limits import TIMEOUT_MS_MAX, TTL_MS_MAX
+from engine.protocol.limits import FOR_GOOD_MS, TIMEOUT_MS_MAX, TTL_MS_MAX
 
 V = TypeVar("V")
 
@@ -39,11 +39,15 @@ def milliseconds(name: str, seconds: float) -> int:
 
 def time_to_live(seconds: float | None) -> int:
     """How long a value is to last, as a request carries it: ms, rounded up, so that it lasts as long as was asked for; 0:
-    for good. Raises UsageError."""
+    as its namespace says, which is for good unless it says otherwise; `math.inf`: for good. Raises UsageError."""
     if seconds is None:
         return 0
+    if seconds == math.inf:
+        return FOR_GOOD_MS
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds * 1000 <= TTL_MS_MAX:
-        raise UsageError(f"ttl is {seconds!r}: expected a number of seconds above 0, at most {TTL_MS_MAX // 1000}, or None")
+        raise UsageError(
+            f"ttl is {seconds!r}: expected a number of seconds above 0, at most {TTL_MS_MAX // 1000}, math.inf or None"
+        )
     return math.ceil(seconds * 1000)
 
 

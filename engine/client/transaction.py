@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Self, TypeVar
@@ -25,6 +26,7 @@ from engine.client.expiring import TimesToLive
 from engine.client.modes import Concurrency, Isolation, check_patience
 from engine.client.moments import Moment
 from engine.client.ranges import Seen, in_pieces, scanned_of, seen_of
+from engine.client.running import CLAIMS_MAX, in_order
 from engine.client.session import Session
 from engine.protocol.requests import SKIPPED, Scanned
 from wal.ids import Namespace as NamespaceName
@@ -32,8 +34,6 @@ from wal.ids import partition_of
 
 T = TypeVar("T")
 NOTHING: Seen = (SKIPPED, 0, None)
-CLAIMS_MAX = 64
-"""Of so many keys at most that a transaction wanted to write when it gave way the next one locks all first."""
 KEEP_SECONDS = 2.0
 """Between two renewals of a transaction's locks; a small part of their lease."""
 entered: ContextVar[tuple[tuple[Transaction, object], ...]] = ContextVar("entered", default=())
@@ -59,8 +59,7 @@ class Transaction:
         self.label = label
         self.tx = self._owner = session.router.identity.new_owner()  # holds its locks; it commits as `_take_id` says
         self._ends_at = time.monotonic() + timeout
-        self._timeout = timeout
-        self._lock_timeout = lock_timeout
+        self._timeout, self._lock_timeout = timeout, lock_timeout
         self._read: dict[NamespaceName, dict[bytes, Seen]] = {}
         self._written: dict[NamespaceName, dict[bytes, bytes | None]] = {}
         self._wanted: dict[tuple[NamespaceName, bytes], None] = {}  # what it has asked for to write it
@@ -69,12 +68,12 @@ class Transaction:
         self._scanned: list[Scanned] = []  # if it is SERIALIZABLE
         self._ttls = TimesToLive()
         self._bytes = 0  # of what is written
-        self._moment = Moment(session, self._ask, self._ends_at)  # if it is optimistic
+        self._moment = Moment(session, self._ends_at)  # if it is optimistic
         self._asked_for: dict[bytes, None] = {}  # keys that may be locked for it somewhere
         self._astray: dict[bytes, None] = {}  # some of these: the call that was to lock them failed, perhaps not everywhere
         self._in_turn = asyncio.Lock()  # tasks that share a transaction touch keys one after the other
         self._state = "open"
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
     @property
     def id(self) -> str:
@@ -115,10 +114,9 @@ class Transaction:
         return next((key for key in keys if key in touched and key not in reads), None)
 
     def follow(self, before: Transaction, error: errors.Error) -> None:
-        """It is begun since one like it has failed: what that one wanted to write when it gave way to others is locked
-        first, in the order of keys. So it does not meet them in a circle again, nor others who begin so."""
+        """One like it gave way to others: what that one wanted to write is locked first, in the order that all keep."""
         if isinstance(error, errors.Deadlock) and len(before._wanted) <= CLAIMS_MAX:
-            self._claims = sorted(before._wanted)
+            self._claims = list(before._wanted)
 
     @property
     def over(self) -> bool:
@@ -232,9 +230,9 @@ class Transaction:
         """Read keys that were not touched before; lock them, if pessimistic, and also those that it has locked to read,
         unless that will do (`shared`). `skip`: but for those that others have."""
         async with self._in_turn:
-            while self._claims:
-                claimed, key = self._claims.pop(0)
-                await self._touch_new(claimed, [key], shared=False, now=False, skip=False)
+            claims, self._claims = self._claims, []
+            for claimed, some in in_order(claims, self.session.router.topology):
+                await self._touch_new(claimed, some, shared=False, now=False, skip=False)
             await self._touch_new(namespace, keys, shared=shared, now=now, skip=skip)
 
     async def _touch_new(self, namespace: NamespaceName, keys: list[bytes], *, shared: bool, now: bool, skip: bool) -> None:
@@ -248,7 +246,7 @@ class Transaction:
         if not new:
             return
         if self.concurrency is Concurrency.OPTIMISTIC:
-            call = await self._moment.get(namespace, new)
+            call = await self._moment.get(self._ask, namespace, new)
             if not self._moment.is_cut and (call.answers > 1 or self._scanned or any(self._read.values())):
                 self._moment.unsure = self.isolation is not Isolation.READ_COMMITTED
         else:
@@ -257,11 +255,12 @@ class Transaction:
             if not (skip or now):
                 self._refuse_own_locks(namespace, new, shared=shared)
             call = LockCall(self._owner, namespace, new, wait_ms, self.label, skip=skip, shared=shared, held=held)
+            call.holding = bool(self._asked_for)
             self._asked_for |= dict.fromkeys(new)
             if not (shared or skip):
                 self._wanted |= dict.fromkeys((namespace, key) for key in new)
             if self._keeper is None:
-                self._keeper = asyncio.get_running_loop().create_task(self._keep())
+                self._keeper = asyncio.get_running_loop().call_later(min(KEEP_SECONDS, left), self._begin_to_keep)
             try:
                 await self._ask(call)
             except errors.Error:
@@ -286,7 +285,7 @@ class Transaction:
             first, *others = in_pieces(self._scanned)
             checks = [CheckCall(self._owner, [], reads, absent, scanned=first, going_on=True)]
             checks += [CheckCall(self._owner, [], [], [], scanned=piece, going_on=True) for piece in others]
-            await self._moment.be_sure(checks)
+            await self._moment.be_sure(self._ask, checks)
 
     async def _ask(self, call: Call) -> None:
         left = self._ends_at - time.monotonic()
@@ -319,14 +318,15 @@ class Transaction:
     def _too_late(self) -> errors.TransactionTimeout:
         return errors.TransactionTimeout(f"the transaction {self.name} took longer than its timeout of {self._timeout} s")
 
+    def _begin_to_keep(self) -> None:
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())  # few last for so long
+
     async def _keep(self) -> None:
         """Renew the locks' leases for as long as the transaction is open, and give them back when its time is over."""
         while (left := self._ends_at - time.monotonic()) > 0:
-            await asyncio.sleep(min(KEEP_SECONDS, left))
-            try:
+            with suppress(errors.Error):  # the commit will tell if a lock was lost
                 await self.session.call(KeepLocksCall(self._owner, list(self._asked_for)), timeout=KEEP_SECONDS)
-            except errors.Error:
-                continue  # the commit will tell if a lock was lost
+            await asyncio.sleep(min(KEEP_SECONDS, left))
         await self._release()
 
     # The end.
@@ -340,8 +340,7 @@ class Transaction:
         self.check_open()
         self._stop_keeping()
         await self._moment.leave()
-        optimistic = self.concurrency is Concurrency.OPTIMISTIC
-        locks, reads, absent = seen_of(self._read, self._written, optimistic=optimistic)
+        locks, reads, absent = seen_of(self._read, self._written, optimistic=self.concurrency is Concurrency.OPTIMISTIC)
         if self._written:
             self._take_id()
         self._state = "committed"
@@ -432,7 +431,7 @@ class Transaction:
     def _stop_keeping(self) -> None:
         if self._keeper is not None:
             self._keeper.cancel()
-            self._keeper = None
+        self._keeper = None
 
     async def __aenter__(self) -> Self:
         return self

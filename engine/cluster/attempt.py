@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from engine.cluster.claims import Claims
 from engine.messages import Promise, SingleMap
 from rebalance.lives import Life, disk_of, earlier, may_vote, set_back
+from rebalance.namespaces import NamespaceSettings
 from rebalance.plan import Change
 from rebalance.table import Candidate, Topology
 from wal import records as r
-from wal.ids import NO_BALLOT, Ballot, NodeId, Version
+from wal.ids import NO_BALLOT, Ballot, Namespace, NodeId, Version
 
 
 class Intent:
@@ -29,8 +30,11 @@ class Intent:
         reset: Sequence[int] = (),
         aside: Mapping[NodeId, int] | None = None,
         mute: Sequence[NodeId] = (),
+        namespaces: Mapping[Namespace, NamespaceSettings] | None = None,
+        surplus: Sequence[int] = (),
         reason: str = "",
         can_wait: bool = False,
+        gathers: bool = True,
     ) -> None:
         self.candidates = list(candidates)
         self.handover = list(handover)
@@ -39,8 +43,11 @@ class Intent:
         self.reset = list(reset)
         self.aside = aside
         self.mute = list(mute)
+        self.namespaces = namespaces or {}
+        self.surplus = list(surplus)  # partitions with a copy that may go
         self.reason = reason
         self.can_wait = can_wait  # nobody is missed, asks, or is held up
+        self.gathers = gathers  # other reasons may come with these: one map for all of them is better than several
 
 
 class Attempt:
@@ -61,6 +68,10 @@ class Attempt:
     def asks(self, node: NodeId, life: Life) -> bool:
         """Whether it is this disk that is to be in the map; another one may speak under a name that is no member's."""
         return any((c.node, c.allocation) == (node, life.allocation) for c in self.intent.candidates)
+
+    def asks_of(self, node: NodeId) -> bool:
+        """Whether anybody of this name is to be in the map."""
+        return any(c.node == node for c in self.intent.candidates)
 
     @property
     def accepted(self) -> bytes:
@@ -138,6 +149,7 @@ class Attempt:
             reset=intent.reset,
             aside=intent.aside,
             mute=intent.mute,
+            namespaces=intent.namespaces,
         )
 
 

@@ -25,6 +25,7 @@ class Detector:
         self._silent: dict[NodeId, list[NodeId]] = {}  # whom each node said that it does not hear
         self._last_look = 0
         self.since: int | None = None  # when this node began to listen
+        self.heard_again = False  # somebody who was suspected, since this was looked at last
 
     def listen(self) -> None:
         """Called once a turn: begin to listen, or begin anew after being away."""
@@ -46,6 +47,7 @@ class Detector:
         self._heard[node] = now
         if before is not None and now - before > self.core.settings.suspicion_ms * MS:
             self._back[node] = now
+        self.heard_again |= before is None or now - before > self.core.settings.suspicion_ms * MS
 
     def expect(self, node: NodeId) -> None:
         """A node should be there from now on."""
@@ -98,9 +100,10 @@ class Detector:
         voters = topology.voters if topology is not None else ()
         return [n for n in dict.fromkeys([*self.core.peers(), *voters]) if self.suspected(n)]
 
-    def note_silent(self, node: NodeId, silent: list[NodeId]) -> None:
-        """A node says whom it does not hear."""
-        self._silent[node] = silent
+    def note_silent(self, node: NodeId, silent: list[NodeId]) -> bool:
+        """A node says whom it does not hear; whether it hears somebody again whom it did not."""
+        before, self._silent[node] = self._silent.get(node, ()), silent
+        return any(n not in silent for n in before)
 
     def _can_lead(self, node: NodeId) -> bool:
         """Whether a majority hears this member and each other, as far as they say: else it is heard and cannot lead."""

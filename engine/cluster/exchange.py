@@ -33,17 +33,7 @@ from engine.cluster.attempt import Attempt, Intent
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.splits import Splits
-from engine.messages import (
-    Accept,
-    Announce,
-    AskMap,
-    Commit,
-    CopyReport,
-    Promise,
-    Propose,
-    Refuse,
-    SingleMap,
-)
+from engine.messages import Accept, Announce, AskMap, Commit, CopyReport, Promise, Propose, Refuse, SingleMap
 from engine.messages.cluster import ToExchange
 from engine.turn.core import Core
 from rebalance import table as topologies
@@ -275,6 +265,12 @@ class Exchange(Rule):
             if c.node not in attempt.singles or attempt.restarted(topology, self.claims, c.node)
         ]
         self.core.send(tuple(asked), Announce(attempt.after, attempt.ballot, attempt.intent.handover))
+
+    def on_peer_seen(self, node: NodeId) -> None:
+        """A connection was made: what was announced before may not have reached it."""
+        attempt = self.attempt
+        if attempt and attempt.proposed is None and node not in attempt.singles and attempt.asks_of(node):
+            self.core.send(node, Announce(attempt.after, attempt.ballot, attempt.intent.handover))
 
     def on_promise(self, sender: NodeId, message: Promise) -> None:
         """Count a promise."""

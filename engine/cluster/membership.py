@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never, get_args
 
-from engine.cluster.attempt import Intent
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.exchange import Exchange
@@ -19,18 +18,18 @@ from engine.cluster.leaving import Leaving
 from engine.cluster.names import Names
 from engine.cluster.orders import Orders
 from engine.cluster.pace import MUTE_SUSPICIONS, Pace
+from engine.cluster.reasons import Reasons, is_member
 from engine.cluster.steps import Steps
-from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, ResetLost, SetBaseline
+from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, ResetLost, SetBaseline, SetNamespace
 from engine.messages.cluster import ToMembership
 from engine.turn.core import Core
 from engine.turn.events import Connect, PeerSeen
 from rebalance.anew import Anew
-from rebalance.plan import surplus, wanted_handover
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
 from rebalance.supplier import SupplySide
-from rebalance.table import BACK_OFF_MS, Candidate, Topology, split_from
-from wal.ids import NO_VERSION, NodeId, Version
+from rebalance.table import BACK_OFF_MS, Candidate, split_from
+from wal.ids import NO_VERSION, Namespace, NodeId, Version
 
 REST = 9
 """Nobody writes while an exchange runs. One that could wait keeps away from the last so many times as long as that took."""
@@ -53,6 +52,7 @@ class Membership(Rule):
         supply: SupplySide,
         anew: Anew,
         stalled: Callable[[int], list[NodeId]],
+        gone: Callable[[], list[Namespace]],
     ) -> None:
         self._stalled = stalled  # the copies that have not answered this node for so many times `suspicion_ms`
         super().__init__()
@@ -64,19 +64,17 @@ class Membership(Rule):
         self.steps = steps
         self.supply = supply
         self.anew = anew
-        self._frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
         self.seen: dict[NodeId, Candidate] = {}  # everyone a connection was made to, or who asked to join
         self._joins: dict[NodeId, tuple[int, Version]] = {}  # who asks to join -> when it last did, and with which map
         self.leaving = Leaving(core, detector)
         self.pace = Pace(core)
-        self._emptied: dict[NodeId, None] = {}  # who has a copy that is in sync by the map and was emptied
-        self.orders = Orders(core, detector)
+        self.orders = Orders(core, detector, gone=gone)
+        self.reasons = Reasons(core, steps=steps, leaving=self.leaving, orders=self.orders, pace=self.pace)
         self._reason_since: int | None = None
         self._led_since: int | None = None  # when the exchange began that this node leads
         self._rest_until = 0
         self._stepped_at = 0
         self._next_heartbeat = 0
-        self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
         self._look_at = 0  # when to look again whether an exchange is due
         self._silent: list[NodeId] = []  # who was suspected when this node last looked
         self._silence_at: int | None = 0  # when somebody may come to be suspected
@@ -96,6 +94,9 @@ class Membership(Rule):
         self.seen[event.node] = Candidate(event.node, event.allocation, event.incarnation, event.address, event.domain)
         if self.core.topology is None or self.core.topology.member(event.node) is None:
             self.detector.heard(event.node)
+        if self._asks_in:
+            self.core.send(event.node, self._join())
+        self.exchange.on_peer_seen(event.node)
 
     # Messages.
 
@@ -111,12 +112,14 @@ class Membership(Rule):
                 self.exchange.send_map(sender)  # unless it was told of a light step just now
             return
         if message.version == self.core.version:
-            self.detector.note_silent(sender, message.silent)
+            if self.detector.note_silent(sender, message.silent) and self._joins:
+                self._look_at = self.core.now  # perhaps it was all that somebody who joins waited for
             self._note_pace(sender, message)
+            self.orders.namespaces.heard(sender, message)
         if message.version == self.core.version and message.frozen:
-            self._frozen[sender] = None
+            self.reasons.frozen[sender] = None
         else:
-            self._frozen.pop(sender, None)
+            self.reasons.frozen.pop(sender, None)
 
     def _goes_with_ours(self, sender: NodeId, message: Heartbeat) -> bool:
         """Whether its map is ours, led to ours, or came after it."""
@@ -151,9 +154,9 @@ class Membership(Rule):
             return
         if message.version == core.version:
             self.detector.note_silent(sender, message.silent)
-        if message.version < core.version or _is_member(topology, candidate):
+        if message.version < core.version or is_member(topology, candidate):
             self.exchange.send_map(sender)
-        if _is_member(topology, candidate):
+        if is_member(topology, candidate):
             return
         self._look_at = core.now
         core.task(Connect(message.node, message.address))  # each time: its last life may have asked from elsewhere
@@ -185,13 +188,12 @@ class Membership(Rule):
         if self._led_since is not None:
             self._rest_until = core.now + min(REST * (core.now - self._led_since), REST_MS_MAX * MS)
             self._led_since = None
-        self._frozen = {}
-        self._emptied = {}
+        self.reasons.switch()
         self._reason_since = None
         self.leaving.switch(topology)
         self.pace.switch(topology)
-        self._joins = {n: asked for n, asked in self._joins.items() if not _is_member(topology, self.seen[n])}
-        if not _is_member(topology, self.me):
+        self._joins = {n: asked for n, asked in self._joins.items() if not is_member(topology, self.seen[n])}
+        if not is_member(topology, self.me):
             self._next_heartbeat = core.now  # to ask with the map that came
         for member in topology.members:
             if member.node != core.node:
@@ -204,6 +206,9 @@ class Membership(Rule):
         core = self.core
         self.claims.step()
         self._reason_since, self._stepped_at = None, core.now
+        if self.steps.complete:
+            self._look_at = core.now
+        self._vouch(self.detector.coordinator(), list(self.supply.vouching.vouched))  # of the map before it is not heard
         core.beat(core.peers(), self._heartbeat())
 
     def tick(self) -> None:
@@ -215,22 +220,30 @@ class Membership(Rule):
             self._next_heartbeat = core.now + beat
             self._beat()
             core.quorum = self.detector.has_quorum()
-        if core.now >= self._look_at:
+        if core.now >= self._look_at or self.steps.take_news():
             self._look_at = core.now + min(beat, core.settings.exchange_delay_ms * MS // 2)
             self._lead()
         self.alarm.at = min(self._next_heartbeat, self._look_at)
         if self._silence_at is not None:
             self.alarm.by(self._silence_at)
 
-    def _notice_silence(self) -> None:
-        """Whenever somebody comes to be suspected, look again at what was waiting for it.
+    def flush(self) -> None:
+        """Tell the coordinator of the copies that were vouched for in this turn; heartbeats say it again."""
+        if news := self.supply.vouching.take_news():
+            self._vouch(self.detector.coordinator(), news)
 
-        A new exchange waits for the next look: who is cut off together comes to be suspected one by one.
+    def _notice_silence(self) -> None:
+        """Whenever somebody comes to be suspected, or is heard again, look again at what was waiting for it.
+
+        A new exchange waits for the next look: who is cut off together comes to be suspected, and heard again, one by one.
         """
-        if self._silence_at is not None and self.core.now < self._silence_at:
+        heard_again, self.detector.heard_again = self.detector.heard_again, False
+        if not heard_again and self._silence_at is not None and self.core.now < self._silence_at:
             return
         silent = self.detector.silent()
         if silent != self._silent:
+            if any(n not in silent for n in self._silent):
+                self._next_heartbeat = self.core.now  # who joins waits until everybody hears it
             self._silent = silent
             self.exchange.look_again()
         self._silence_at = self.detector.next_suspicion()
@@ -241,8 +254,7 @@ class Membership(Rule):
         self._silence_at = self.core.now
 
     def _beat(self) -> None:
-        core, topology = self.core, self.core.topology
-        peers = core.peers()
+        core, peers = self.core, self.core.peers()
         fresh = core.now - 2 * core.settings.suspicion_ms * MS
         self._joins = {node: asked for node, asked in self._joins.items() if asked[0] >= fresh}
         hearers = tuple(dict.fromkeys([*peers, *self._joins]))  # who asks to join is told who is there
@@ -252,30 +264,38 @@ class Membership(Rule):
             core.send(hearers, beat)
             core.beat(hearers, beat)
             core.longest_sync = 0
-        if self.leaving.since is None and (topology is None or not _is_member(topology, self.me)):
-            others = tuple(dict.fromkeys([*peers, *self.seen]))
-            others = tuple(n for n in others if n != core.node)
+        if self._asks_in:
+            others = tuple(n for n in dict.fromkeys([*peers, *self.seen]) if n != core.node)
             if others:
-                me = self.me
-                core.send(
-                    others,
-                    Join(
-                        me.node,
-                        me.allocation,
-                        incarnation=me.incarnation,
-                        address=me.address,
-                        domain=me.domain,
-                        version=core.version,
-                        cluster=topology.cluster if topology is not None else self.exchange.consent,
-                        silent=self.detector.silent(),
-                    ),
-                )
+                core.send(others, self._join())
         leader = self.detector.coordinator()
         self.leaving.say(leader)
-        if leader is None:
-            return
-        if self.supply.vouching.vouched and core.serving:
-            core.send(leader, CaughtUp(core.fence, list(self.supply.vouching.vouched), self.claims.sure()))
+        self._vouch(leader, list(self.supply.vouching.vouched))
+
+    @property
+    def _asks_in(self) -> bool:
+        """Whether this node asks to be let in."""
+        topology = self.core.topology
+        return self.leaving.since is None and (topology is None or not is_member(topology, self.me))
+
+    def _join(self) -> Join:
+        core, topology, me = self.core, self.core.topology, self.me
+        return Join(
+            me.node,
+            me.allocation,
+            incarnation=me.incarnation,
+            address=me.address,
+            domain=me.domain,
+            version=core.version,
+            cluster=topology.cluster if topology is not None else self.exchange.consent,
+            silent=self.detector.silent(),
+        )
+
+    def _vouch(self, leader: NodeId | None, copies: list[tuple[int, NodeId]]) -> None:
+        """Tell the coordinator of copies that have everything this node has."""
+        core = self.core
+        if leader is not None and copies and core.serving:
+            core.send(leader, CaughtUp(core.fence, copies, self.claims.sure(), core.version))
 
     def _heartbeat(self) -> Heartbeat:
         core, topology = self.core, self.core.topology
@@ -293,6 +313,7 @@ class Membership(Rule):
             stalled=[n for n in self._stalled(1) if self.detector.is_steady(n)],  # who was cut off gets its time again
             emptied=self._emptied_here(),
             mute=[n for n in self._stalled(MUTE_SUSPICIONS) if self.detector.is_steady(n)],
+            dropped=self.orders.namespaces.gone_here(),
         )
 
     def _emptied_here(self) -> bool:
@@ -306,7 +327,7 @@ class Membership(Rule):
     def _note_pace(self, node: NodeId, beat: Heartbeat) -> None:
         """How fast a member says that it is, and whether its copies are whole; this one too."""
         if beat.emptied:
-            self._emptied[node] = None
+            self.reasons.emptied[node] = None
         if not beat.busy_ms:
             self.pace.heard(node, beat.sync_ms, beat.stalled, beat.mute)
         elif beat.sync_ms >= self.core.settings.slow_ms:  # of a sync that is under way
@@ -339,7 +360,7 @@ class Membership(Rule):
             return
         alive = self._alive()
         names = {c.node: c for c in alive}
-        intent = self._intent(topology, alive, names)
+        intent = self.reasons.intent(topology, alive)
         if not intent.reason:
             self._reason_since = None
             return
@@ -350,10 +371,9 @@ class Membership(Rule):
         absent = [n for n in topology.voters if n not in names or not self.detector.heard_since_start(n)]
         if starting and absent:
             return  # the cluster is coming back: give the others the time to come too
-        lost = any(m.node not in names for m in topology.members)
-        if not lost and waited < core.settings.exchange_delay_ms * MS:
+        if intent.gathers and waited < core.settings.exchange_delay_ms * MS:
             return
-        if intent.can_wait and self.steps.take():
+        if intent.can_wait and self.steps.take(intent.surplus, alone=not intent.handover):
             return
         if intent.can_wait and (core.now < self._rest_until or self.steps.coming):
             return
@@ -363,69 +383,12 @@ class Membership(Rule):
         self._led_since = core.now
         self.exchange.begin(intent)
 
-    def _intent(self, topology: Topology, alive: list[Candidate], names: dict[NodeId, Candidate]) -> Intent:
-        """What the next map should change, and for which reasons; for none, nothing is to be begun."""
-        core = self.core
-        lost = [m.node for m in topology.members if m.node not in names]
-        joins = [c.node for c in alive if not _is_member(topology, c)]
-        vouched: dict[int, list[NodeId]] = {}
-        for partition, node in self.steps.caught_up:
-            vouched.setdefault(partition, []).append(node)
-        going = self.leaving.granted(topology, list(names))
-        present = [c.node for c in alive if c.node not in going]
-        handover, extra = self._wanted_moves(topology, present, vouched)
-        if going:
-            leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going]
-            handover = [*handover, *leaving]
-        baseline, reset = self.orders.standing(topology)
-        slow = self.pace.to_set_aside(topology, names) if not (self._frozen or core.frozen) else {}
-        now = {
-            "lost " + ", ".join(lost): bool(lost),
-            "joining " + ", ".join(joins): bool(joins),
-            "leaving " + ", ".join(going): bool(going),
-            "the baseline changes": baseline is not None,
-            "lost partitions begin again": bool(reset),
-            "too slow: " + ", ".join(slow): bool(slow),
-            "not whole: " + ", ".join(self._emptied): bool(self._emptied),
-            "an exchange that did not end": bool(self._frozen) or core.frozen,
-        }
-        soon = {
-            f"{len(self.steps.caught_up)} copies caught up": bool(self.steps.caught_up),
-            f"{len(handover)} primaries to move": bool(handover),
-            "surplus copies": bool(extra),
-        }
-        given = [reason for reason, holds in (now | soon).items() if holds]
-        return Intent(
-            alive,
-            handover=sorted(set(handover)),
-            baseline=baseline,
-            reset=reset,
-            aside=self.pace.known(topology) | slow,
-            mute=[n for n in slow if self.pace.is_mute(n, names)],
-            leaving=going,
-            reason="; ".join(given),
-            can_wait=not any(now.values()),
-        )
-
-    def _wanted_moves(
-        self, topology: Topology, present: list[NodeId], vouched: dict[int, list[NodeId]]
-    ) -> tuple[list[int], list[int]]:
-        """Primaries to move and copies to drop; computed once for as long as nothing changes."""
-        if not self.core.affinity_known:
-            return [], []
-        asked = (topology, present, vouched)
-        if self._moves is None or self._moves[0] != asked:
-            affinity = self.core.affinity
-            handover = wanted_handover(topology, present, vouched, affinity)
-            self._moves = (asked, handover, surplus(topology, present, affinity))
-        return self._moves[1], self._moves[2]
-
     def on(self, sender: NodeId, message: ToMembership) -> None:
         """Everything that is said about membership."""
         match message:
             case Halt():
                 self.leaving.on_halt(message)
-            case SetBaseline() | ResetLost():
+            case SetBaseline() | ResetLost() | SetNamespace():
                 self._look_at = self.core.now
                 self.orders.handle(message)
             case Heartbeat():
@@ -437,12 +400,3 @@ class Membership(Rule):
                 self.leaving.on_leave(message)
             case _:
                 assert_never(message)
-
-
-def _is_member(topology: Topology, candidate: Candidate) -> bool:
-    """Whether the map lists this very life of a node, on this very disk."""
-    member = topology.member(candidate.node)
-    return member is not None and (member.allocation, member.incarnation) == (
-        candidate.allocation,
-        candidate.incarnation,
-    )

@@ -29,6 +29,7 @@ from engine.messages import (
     Refuse,
     ResetLost,
     SetBaseline,
+    SetNamespace,
     SingleMap,
     Survey,
     Surveyed,
@@ -104,7 +105,7 @@ class Names:
             return False
         if isinstance(message, OF_ANY_LIFE):
             return True
-        if isinstance(message, Leave | SetBaseline | ResetLost):
+        if isinstance(message, Leave | SetBaseline | ResetLost | SetNamespace):
             if returns:
                 return True
         elif message.version > self.core.version:

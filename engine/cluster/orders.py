@@ -8,21 +8,20 @@ person waits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import assert_never
 
 import msgspec
 
 from engine.cluster.detector import Detector
-from engine.messages import ResetLost, SetBaseline
+from engine.cluster.namespaces import ORDER_MS_MAX, NamespaceOrders
+from engine.messages import ResetLost, SetBaseline, SetNamespace
 from engine.messages.cluster import Order
 from engine.turn.core import Core
 from rebalance.affinity import Affinity
 from rebalance.ports import MS
 from rebalance.table import Topology
-from wal.ids import NodeId
-
-ORDER_MS_MAX = 60_000
-"""So long an order waits for its exchange."""
+from wal.ids import Namespace, NodeId
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,12 +76,13 @@ def cost_of(topology: Topology, baseline: tuple[NodeId, ...], affinity: Affinity
 class Orders:
     """The orders that stand on one node."""
 
-    def __init__(self, core: Core, detector: Detector) -> None:
+    def __init__(self, core: Core, detector: Detector, *, gone: Callable[[], list[Namespace]]) -> None:
         self.core = core
         self.detector = detector
         self._baseline: SetBaseline | None = None
         self._reset: ResetLost | None = None
         self._until = 0
+        self.namespaces = NamespaceOrders(core, pass_on=self._pass_on, gone=gone)
 
     # Given here.
 
@@ -132,7 +132,7 @@ class Orders:
             self._pass_on(ResetLost([(number, topology.placements[number].version) for number in lost]))
         return lost
 
-    def _pass_on(self, order: SetBaseline | ResetLost) -> None:
+    def _pass_on(self, order: Order) -> None:
         self.handle(order)
         leader = self.detector.coordinator()
         if leader is not None and leader != self.core.node:
@@ -142,6 +142,9 @@ class Orders:
 
     def handle(self, order: Order) -> None:
         """An order came, to be carried out by the next exchange that this node leads."""
+        if isinstance(order, SetNamespace):
+            self.namespaces.handle(order)
+            return
         topology = self.core.topology
         self._until = self.core.now + ORDER_MS_MAX * MS
         match order:

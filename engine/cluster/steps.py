@@ -17,6 +17,7 @@ what was accepted. `docs/light-steps.md` says why this is safe.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
@@ -31,7 +32,7 @@ from rebalance.rule import NewMap, Rule
 from rebalance.steps import Step, fits, light_step, moving_in, stepped, worth_a_step
 from rebalance.table import Standing, Topology
 from wal import records as r
-from wal.ids import Ballot, NodeId
+from wal.ids import NO_VERSION, Ballot, NodeId
 from wal.probe import probe
 
 TOGETHER_MS = 1_000
@@ -64,6 +65,7 @@ class Steps(Rule):
         self.claims = claims
         self.caught_up: dict[tuple[int, NodeId], NodeId] = {}  # MOVING copies, and the primaries who vouch for them
         self._attempt: _Attempt | None = None
+        self._last_came = False  # the last copy that is waited for was vouched for, and nobody looked yet
         self._since = 0  # when the first of them was vouched for that no step has taken in
         self._moving: tuple[Topology | None, int] = (None, 0)  # of this map: copies that are not in sync
         self._switched_at = 0
@@ -85,28 +87,38 @@ class Steps(Rule):
         topology = self.core.topology
         if topology is None or message.version != topology.fenced:
             return
+        if message.placed not in (NO_VERSION, topology.version):
+            probe("steps.vouched_in_another_map")
+            return
         self.claims.learn(message.claims)
         if not self.caught_up:
             self._since = self.core.now
         for number, node in message.copies:
             if number < topology.partitions and topology.placements[number].standing_of(node) is Standing.MOVING:
                 self.caught_up[number, node] = sender
+        self._last_came = self.complete
 
-    def take(self) -> bool:
-        """Take in what is vouched for, if that can be done by a light step; whether one is under way, or soon will be."""
+    def take(self, surplus: Sequence[int] = (), *, alone: bool = True) -> bool:
+        """Take in what is vouched for, and let go what is surplus, if that can be done by a light step.
+
+        Whether one is under way, or soon will be. Copies are not let go `alone` where a full exchange is due as well.
+        """
         core, exchange = self.core, self.exchange
-        if exchange.standing is None or not self.caught_up or not core.affinity_known:
+        if exchange.standing is None or not (self.caught_up or (surplus and alone)) or not core.affinity_known:
             return False
         if self.under_way:
             return True
         assert core.topology is not None
-        worth = worth_a_step(core.topology, self.caught_up, self.moving, self._most)
+        if not self.caught_up and self.coming:
+            return True
+        worth = not self.caught_up or worth_a_step(core.topology, self.caught_up, self.moving, self._most)
         if not worth and core.now < self._since + TOGETHER_MS * MS:
             return True
         by_partition: dict[int, dict[NodeId, NodeId]] = {}
         for (number, node), primary in self.caught_up.items():
             by_partition.setdefault(number, {})[node] = primary
-        step = light_step(core.topology, core.map_hash, by_partition, self.claims.sure(), core.affinity)
+        claims = self.claims.sure()
+        step = light_step(core.topology, core.map_hash, by_partition, claims, core.affinity, surplus=surplus)
         if step is not None:
             self.begin(step)
         return step is not None
@@ -128,6 +140,16 @@ class Steps(Rule):
         if now >= (min(stepped + FOLLOWED_MS * MS, last) if stepped > switched else last):
             return False
         return not self.caught_up and self.moving > 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all copies that are not in sync are vouched for: nobody else comes."""
+        return bool(self.caught_up) and len(self.caught_up) >= self.moving
+
+    def take_news(self) -> bool:
+        """Whether the last of them came, since this was asked."""
+        came, self._last_came = self._last_came, False
+        return came
 
     def begin(self, step: Step) -> None:
         """Propose it, to all voters."""

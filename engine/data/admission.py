@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container
 
 from engine.data.sessions import AHEAD_MAX, Sessions
 from engine.protocol.requests import Code, CommitTx, Put, Request, Swap
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
+from rebalance.namespaces import Stands, told_dropping
 from rebalance.partition import LocalPartition, Role
 from rebalance.results import ABORTED
 from wal.ids import CODECS, DECISIONS, EXPIRIES, Namespace, TxId
@@ -22,25 +23,40 @@ class Admission:
         self.core = core
         self.desk = desk
         self.sessions = sessions
-        self._in_use: list[Callable[[TxId, int], bool]] = []
+        self._parts_in_use: list[Container[tuple[TxId, int]]] = []
+        self._in_use: list[Container[TxId]] = []
 
-    def ask_of_ids(self, in_use: Callable[[TxId, int], bool]) -> None:
-        """Whoever executes something under an id in a partition says so by this."""
+    def look_at_parts(self, in_use: Container[tuple[TxId, int]]) -> None:
+        """Whoever executes something under an id in a partition has it in here meanwhile."""
+        self._parts_in_use.append(in_use)
+
+    def look_at_ids(self, in_use: Container[TxId]) -> None:
+        """The same, of ids which are in use in every partition."""
         self._in_use.append(in_use)
 
     def is_in_use(self, tx: TxId, partition: int) -> bool:
         """Whether something of this id is under way: what became of the id must have one meaning in a partition."""
-        for in_use in self._in_use:
-            if in_use(tx, partition):
+        for ids in self._in_use:
+            if tx in ids:
+                return True
+        part = (tx, partition)
+        for parts in self._parts_in_use:
+            if part in parts:
                 return True
         return tx in self.core.replica.partition(partition).prepared
 
-    def crowded_out(self, namespace: Namespace) -> str:
+    def dropping(self, namespace: Namespace) -> str:
+        """Why nobody reads or writes a namespace, or nothing."""
+        said = self.core.namespaces.get(namespace)
+        return told_dropping(namespace) if said is not None and said.stands is Stands.DROPPING else ""
+
+    def not_there(self, namespace: Namespace) -> str:
         """Why there can be no such namespace, or nothing."""
         known, most = self.core.replica.namespaces, self.core.settings.namespaces_max
         if namespace in known or namespace == CODECS:
-            return ""
-        if len(known) - sum(own in known for own in (DECISIONS, CODECS, EXPIRIES)) >= most:
+            return self.dropping(namespace) if namespace in self.core.namespaces else ""
+        dropped = [name for name, said in self.core.namespaces.items() if said.stands is Stands.DROPPED and name in known]
+        if len(known) - len(dropped) - sum(own in known for own in (DECISIONS, CODECS, EXPIRIES)) >= most:
             return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
         return ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rebalance.partition import Group
-from rebalance.ports import Operation
+from rebalance.ports import Shipped
 from wal import records as r
 from wal.ids import NodeId
 
@@ -27,7 +27,7 @@ class Batch:
         "waiting",
     )
 
-    def __init__(self, sequence: int, operations: list[Operation], group: Group, acked: dict[NodeId, None]) -> None:
+    def __init__(self, sequence: int, operations: list[Shipped], group: Group, acked: dict[NodeId, None]) -> None:
         self.sequence = sequence
         self.operations = operations
         self.records: list[r.Record] = [record for o in operations for record in o.records]

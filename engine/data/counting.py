@@ -1,9 +1,9 @@
 """How many rows there are, at the primary of them: no row is read where a copy knows how many it has.
 
-Each partition is counted at one moment, and waits for whatever is in doubt there: so a count is what a scan would find
-that came to each partition just then. It goes on with the others meanwhile; of those that it had counted it keeps the
-number. Where an older version wrote what a copy has, nobody knows how many rows there are, and they are walked, as a scan
-does.
+Each partition is counted at one moment, and waits for what was in doubt there when it was looked at first: so a count is
+what a scan would find that came to each partition just then. It goes on with the others meanwhile; of those that it had
+counted it keeps the number. Where an older version wrote what a copy has, nobody knows how many rows there are, and they
+are walked, as a scan does.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from engine.data.holdings import Holdings, Key
 from engine.data.kept import Kept
 from engine.data.scans import ReadPage
 from engine.protocol.requests import Rows, Scan
 from engine.state.store import LayeredStore
-from wal.ids import Era, Fragment
+from wal.ids import Era, Fragment, TxId
 from wal.probe import probe
 
 CHANGED_MAX = 1_000
@@ -31,7 +32,19 @@ Count: TypeAlias = Callable[[Fragment, int], tuple[int | None, int]]
 class Counting:
     """A count that is being answered; `waits`: what is left is in doubt."""
 
-    __slots__ = ("_aside", "_count", "_counted", "_page", "_partitions", "_walking", "done", "marks", "request", "waits")
+    __slots__ = (
+        "_aside",
+        "_count",
+        "_counted",
+        "_in_doubt",
+        "_page",
+        "_partitions",
+        "_walking",
+        "done",
+        "marks",
+        "request",
+        "waits",
+    )
 
     def __init__(self, request: Scan, count: Count, page: ReadPage) -> None:
         self.request = request
@@ -41,6 +54,7 @@ class Counting:
         self._aside: list[int] = []  # which were in doubt
         self._walking: dict[int, bytes] = {}  # where to go on, in what nobody knows the number of
         self._counted = 0
+        self._in_doubt: dict[int, dict[TxId | None, None]] = {}  # who was, by partition, when it came there first
         self.marks: list[tuple[int, int]] = []
         self.done = self.waits = False
 
@@ -69,6 +83,18 @@ class Counting:
         self.waits = not self._partitions and bool(self._aside)
         self.done = not self._partitions and not self._aside
         return work
+
+    def waited_for(self, number: int, held: Holdings) -> list[Key]:
+        """A key of a partition that was in doubt when this count came there first, and is still; or none.
+
+        Whoever voted later was not done when the count was asked for. So it need not be in it, and is not waited for: there
+        may be no moment at which nobody is in doubt.
+        """
+        keys = [key for key in held.keys_in_doubt(number) if key[0] == self.request.namespace]
+        first = self._in_doubt.get(number)
+        if first is None:
+            first = self._in_doubt[number] = dict.fromkeys(held.owned(key) for key in keys)
+        return next(([key] for key in keys if held.owned(key) in first), [])
 
     def reply(self) -> Rows:
         """The answer."""

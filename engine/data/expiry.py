@@ -20,17 +20,16 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from heapq import heappop, heappush
 
-from engine.data.cuts import Cuts
+from engine.data.deletes import NOBODY, Deletes, written
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
-from engine.data.replication import Replication
 from engine.data.scans import Scanning
 from engine.protocol.requests import KEYS_AT_ONCE, Get, Request, Scan, Values
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
-from rebalance.ports import MS, Operation, leads, may_act
+from rebalance.ports import MS, leads, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.ids import EXPIRIES, NAME, Namespace, TxId, partition_of
@@ -46,7 +45,6 @@ RIPE_AT_ONCE = 2_000
 READ_AT_ONCE = 1_000
 LATE_MS = 1_000
 """A wall clock may jump: it is looked at so often at least, where anything is to expire."""
-NOBODY: TxId = b""
 
 
 def row_of(namespace: Namespace, key: bytes) -> bytes:
@@ -73,20 +71,11 @@ def _go_on(waiting: Iterable[_Waiting]) -> None:
             one.then()
 
 
-def _written(
-    core: Core, namespace: Namespace, number: int, epoch: int, *, rows: dict[bytes, bytes | None], tx: TxId = NOBODY
-) -> r.Write:
-    counter = core.replica.ensure_fragment((namespace, number)).counter
-    start = counter.reserve(len(rows))
-    values = list(rows.values())
-    return r.Write(namespace, number, epoch, start, list(rows), values=values, stable=counter.lwm, tx=tx)
-
-
 def deadlines(core: Core, beside: r.Write, entries: Iterable[tuple[Namespace, bytes, int, int]]) -> r.Write:
     """What is to be written `beside` something, so that entries expire: (namespace, key, counter, how long they last)."""
     now = core.wall_ms
     rows: dict[bytes, bytes | None] = {row_of(ns, key): b"%d %d" % (now + ttl_ms, at) for ns, key, at, ttl_ms in entries}
-    return _written(core, EXPIRIES, beside.partition, beside.epoch, rows=rows, tx=beside.tx)
+    return written(core, EXPIRIES, beside.partition, beside.epoch, rows=rows, tx=beside.tx)
 
 
 def deadlines_beside(core: Core, writes: list[r.Write], ttls: Iterable[tuple[Namespace, bytes, int]]) -> r.Write:
@@ -109,13 +98,12 @@ class _Waiting:
 class Expiry(Rule):
     """What expires in the partitions that one node leads."""
 
-    def __init__(self, core: Core, desk: Desk, replication: Replication, locks: LockTable, cuts: Cuts) -> None:
+    def __init__(self, core: Core, desk: Desk, locks: LockTable, deletes: Deletes) -> None:
         super().__init__()
         self.core = core
         self.desk = desk
-        self.replication = replication
         self.locks = locks
-        self.cuts = cuts
+        self.deletes = deletes
         self.waiting: dict[Key, list[_Waiting]] = {}  # until what is under way with a key counts
         self._deadlines: dict[int, dict[bytes, int]] = {}  # by partition and row: no later than in the heap
         self._heap: list[tuple[int, int, bytes]] = []
@@ -129,9 +117,9 @@ class Expiry(Rule):
 
     def deadline_of(self, write: r.Write, ttl_ms: int) -> r.Write:
         """What is to be written beside the entries of a write, so that they expire."""
-        at = range(write.start + 1, write.end + 1)
+        entries = enumerate(zip(write.keys, write.values, strict=True), write.start + 1)
         return deadlines(
-            self.core, write, [(write.namespace, key, n, ttl_ms) for key, n in zip(write.keys, at, strict=True)]
+            self.core, write, [(write.namespace, key, at, ttl_ms) for at, (key, value) in entries if value is not None]
         )
 
     def note(self, write: r.Write) -> None:
@@ -271,35 +259,16 @@ class Expiry(Rule):
         if not keys:
             return
         entries[EXPIRIES] = [row_of(*key) for key in keys]
-        writes = [_written(core, ns, number, local.epoch, rows=dict.fromkeys(gone)) for ns, gone in entries.items()]
-        update = r.Update(writes)
-        core.log_unapplied(update)
-        for key in keys:
-            self.locks.pend(key)
         self._number += 1
         self._under_way[self._number] = []
-        counted, abandoned = (
-            partial(self._counted, self._number, writes, keys),
-            partial(self._abandoned, self._number, keys),
-        )
-        self.replication.ship(Operation(local, [update], counted=counted, abandoned=abandoned), local)
+        self.deletes.ship(local, entries, keys, over=partial(self._over, self._number, keys))
 
-    def _counted(self, number: int, writes: list[r.Write], keys: list[Key]) -> None:
-        core = self.core
-        probe("expiry.deleted")
-        for write in writes:
-            self.cuts.keep(write, core.era)
-            core.replica.apply_write(write)
-        waiting = self._under_way[number]
-        self._abandoned(number, keys)
-        if self.waiting:
+    def _over(self, number: int, keys: list[Key], counts: bool) -> None:
+        waiting = self._under_way.pop(number)
+        if counts:
+            probe("expiry.deleted")
             self.done_with(keys)
-        _go_on(waiting)
-
-    def _abandoned(self, number: int, keys: list[Key]) -> None:
-        del self._under_way[number]
-        for key in keys:
-            self.locks.unpend(key)
+            _go_on(waiting)
 
     # Time and topology.
 

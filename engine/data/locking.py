@@ -6,7 +6,8 @@ nothing ends here, too. What is voted on is two-phase commit, and elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from engine.data import ranges
 from engine.data.admission import Admission
@@ -56,9 +57,7 @@ class Locking(Rule):
     def on_lock(self, session: SessionId, request: Lock) -> None:
         """Lock keys and read them."""
         core = self.core
-        problem = self.admission.crowded_out(request.namespace)
-        if problem:
-            self.desk.refuse(session, request.id, Code.USAGE, problem)
+        if self._is_not_there(session, request):
             return
         assert core.topology is not None
         new = not self.locks.is_owner(request.owner)
@@ -87,24 +86,38 @@ class Locking(Rule):
                     values.values[at] = (SKIPPED, 0, None)
             self.desk.reply(session, values)
 
-        def granted() -> None:
-            self.locks.lend(request.owner, core.now + core.settings.lock_lease_ms * MS)
-            self.locks.introduce(request.owner, request.label, core.now, session)
-            if over := self.reads.expiry.over(request.namespace, request.keys[:KEYS_AT_ONCE], request.owner):
-                self.reads.expiry.delete_first(over, granted, (session, request), request.owner)
-                return
-            self.reads.confirm(needed, session, request, answer)
-
         def expired(held: str, ring: Ring) -> None:
             probe("lock.timed_out")
             self.desk.reply(session, refused_lock(request.id, core.node, timeout, held, ring))
 
         if free:
             who = Who(request.label, core.now, session)
-            until = core.now + timeout * MS
-            self.locks.wait_all(request.owner, free, until, granted, expired, shared=request.shared, who=who)
+            until, shared, holding = core.now + timeout * MS, request.shared, request.holding
+            granted = partial(self._granted, session, request, needed, answer)
+            self.locks.wait_all(request.owner, free, until, granted, expired, shared=shared, who=who, holding=holding)
         else:
             self.reads.confirm(needed, session, request, answer)
+
+    def _is_not_there(self, session: SessionId, request: Lock) -> bool:
+        """Refuse to lock what cannot be there: whether that was so, and then nobody holds it any more."""
+        problem = self.admission.not_there(request.namespace)
+        if problem:
+            self.locks.give_up(request.owner, [(request.namespace, key) for key in request.keys])
+            self.desk.refuse(session, request.id, Code.USAGE, problem)
+        return bool(problem)
+
+    def _granted(self, session: SessionId, request: Lock, needed: dict[NodeId, None], answer: Callable[[], None]) -> None:
+        """Keys are a transaction's: it is answered when what has expired is gone, and this node is primary still."""
+        core, expiry = self.core, self.reads.expiry
+        if self._is_not_there(session, request):
+            return
+        self.locks.lend(request.owner, core.now + core.settings.lock_lease_ms * MS)
+        self.locks.introduce(request.owner, request.label, core.now, session)
+        if over := expiry.over(request.namespace, request.keys[:KEYS_AT_ONCE], request.owner):
+            again = partial(self._granted, session, request, needed, answer)
+            expiry.delete_first(over, again, (session, request), request.owner)
+            return
+        self.reads.confirm(needed, session, request, answer)
 
     def on_keep_locks(self, session: SessionId, request: KeepLocks) -> None:
         """Renew leases."""

@@ -5,17 +5,18 @@ died), or the partition changes its primary; unless it is pinned (`engine.data.h
 
 Whoever must wait is served in order, readers beside each other: no reader passes a writer who waits, so that neither
 starves. Only a reader who wants to write what it reads stands before all others, since nobody behind it could go on
-without it; it has the key when it is its only reader. Two of these wait for each other, and one must give way.
+without it; it has the key when it is its only reader. Two of these wait for each other, and one must give way. And a
+writer who holds other keys passes some of those who hold nothing (`engine.data.lines`).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 
 from engine.data.holdings import Holdings, Key, Who
+from engine.data.lines import Line
 from engine.protocol.requests import Code, Failed, Link
 from rebalance.rule import NEVER
 from wal.ids import NodeId, TxId
@@ -34,10 +35,23 @@ class Waiter:
 
     `taken` are those that it has got so far: it gives them back if it does not get all, and reads on what it has `raised`
     from reading to writing. `expired` is told what stood in the way, and the circle in which it gives way, if it is in one.
-    `who` it is, and since when it waits, is for a person to see.
+    `who` it is, and since when it waits, is for a person to see. `holding`: it holds other keys already, here or elsewhere.
     """
 
-    __slots__ = ("deadline", "done", "expired", "granted", "keys", "missing", "owner", "raised", "shared", "taken", "who")
+    __slots__ = (
+        "deadline",
+        "done",
+        "expired",
+        "granted",
+        "holding",
+        "keys",
+        "missing",
+        "owner",
+        "raised",
+        "shared",
+        "taken",
+        "who",
+    )
 
     def __init__(
         self,
@@ -49,9 +63,11 @@ class Waiter:
         *,
         shared: bool,
         who: Who | None = None,
+        holding: bool = False,
     ) -> None:
         self.owner = owner
         self.who = who
+        self.holding = holding
         self.keys = keys
         self.shared = shared
         self.missing = 0
@@ -62,17 +78,23 @@ class Waiter:
         self.expired = expired
         self.done = False
 
+    @property
+    def presses(self) -> bool:
+        """Whether it is to pass those who hold nothing."""
+        return self.holding and not self.shared
+
 
 class LockTable(Holdings):
     """Locks by key. Invariant: the first who waits for a key cannot have it: for whoever has it, or for a single write."""
 
     def __init__(self, place: Callable[[bytes], int]) -> None:
         super().__init__(place)
-        self._waiting: dict[Key, OrderedDict[Waiter, None]] = {}
+        self._waiting: dict[Key, Line[Waiter]] = {}
         self._pending: dict[Key, int] = {}  # single writes under way; they hold a key together
         self._waiters: dict[Waiter, None] = {}
         self._waiters_of: dict[TxId, dict[Waiter, None]] = {}
         self.began: list[TxId] = []  # who has begun to wait since somebody looked for circles
+        self.gave_up = False  # somebody who waited, since then
         self._ends: list[tuple[int, int, Waiter | TxId]] = []  # a heap of deadlines; no entry is later than its deadline
         self._number = 0
 
@@ -131,12 +153,13 @@ class LockTable(Holdings):
         *,
         shared: bool = False,
         who: Who | None = None,
+        holding: bool = False,
     ) -> None:
         """Take all keys, waiting in line for each; then `granted`. After `deadline` (ns), or told to give way: `expired`.
 
         Who gives up has none of them, but for reading what it read before: a timeout is no grant, not even of a part.
         """
-        waiter = Waiter(owner, keys, deadline, granted, expired, shared=shared, who=who)
+        waiter = Waiter(owner, keys, deadline, granted, expired, shared=shared, who=who, holding=holding)
         held, sharing = self._owner, self._sharing
         for key in dict.fromkeys(keys):
             if key not in held and key not in sharing and key not in self._waiting and key not in self._pending:
@@ -151,9 +174,7 @@ class LockTable(Holdings):
             if self._at_once(owner, key, shared=shared):
                 self._give(waiter, key)
                 continue
-            line = self._waiting.setdefault(key, OrderedDict())
-            line[waiter] = None
-            line.move_to_end(waiter, last=not reads)
+            self._waiting.setdefault(key, Line()).join(waiter, raising=reads)
             waiter.missing += 1
         if waiter.missing:
             self._waiters[waiter] = None
@@ -233,7 +254,7 @@ class LockTable(Holdings):
                 continue
             if not self._free(waiter.owner, key, shared=waiter.shared):
                 return
-            self._leave(waiter, key)
+            self._leave(waiter, key, served=True)
             if key in waiter.raised and not self.holds(waiter.owner, key):
                 waiter.done = True  # its lease ran out: what it has read may not be so any more
                 self._give_up(waiter, "itself, until its lease ran out")
@@ -245,12 +266,11 @@ class LockTable(Holdings):
                 self._no_longer_waits(waiter)
                 waiter.granted()
 
-    def _leave(self, waiter: Waiter, key: Key) -> bool:
+    def _leave(self, waiter: Waiter, key: Key, *, served: bool = False) -> bool:
         """Out of the line; whether it stood in it."""
         line = self._waiting.get(key)
-        if line is None or waiter not in line:
+        if line is None or not line.leave(waiter, served=served):
             return False
-        del line[waiter]
         if not line:
             del self._waiting[key]
         return True
@@ -313,6 +333,7 @@ class LockTable(Holdings):
     def _give_up(self, waiter: Waiter, held: str, ring: Ring = ()) -> None:
         """A waiter that is marked as done gets nothing any more: it gives back what it took, and is told."""
         self._no_longer_waits(waiter)
+        self.gave_up = True
         left = [key for key in waiter.keys if self._leave(waiter, key)]
         self.give_up(waiter.owner, waiter.taken)
         for key, raised in waiter.raised.items():
@@ -330,6 +351,11 @@ class LockTable(Holdings):
     def waits_at(self, owner: TxId) -> Who | None:
         """Who waits here, and since when, if it does."""
         return next((waiter.who for waiter in self._waiters_of.get(owner, ())), None)
+
+    def may_close_a_circle(self, owner: TxId) -> bool:
+        """Whether it waits here and holds something: here, or elsewhere as its client says. Others may wait for it."""
+        waiters = self._waiters_of.get(owner, ())
+        return bool(waiters) and (owner in self._keys or any(waiter.holding for waiter in waiters))
 
     @property
     def waiters(self) -> int:

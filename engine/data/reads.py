@@ -29,7 +29,7 @@ from engine.data.locks import LockTable
 from engine.data.scans import Alike, alike
 from engine.messages import AskMap, Confirm, Confirmed
 from engine.messages.data import ToReads
-from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Request, Scan, Values
+from engine.protocol.requests import KEYS_AT_ONCE, Code, Get, Lock, Request, Scan, Values
 from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.ports import MS, WORK_MAX, may_act
@@ -122,6 +122,9 @@ class Reads(Rule):
         if request.cut != NO_ERA:
             self.at_cut.on_get(session, request)
             return
+        if request.namespace in core.namespaces and (problem := self.admission.dropping(request.namespace)):
+            self.desk.refuse(session, request.id, Code.USAGE, problem)
+            return
         assert core.topology is not None
         partitions = core.topology.partitions
         numbers = dict.fromkeys(partition_of(key, partitions) for key in request.keys[:KEYS_AT_ONCE])
@@ -209,6 +212,9 @@ class Reads(Rule):
         core, numbers = self.core, request.partitions
         if request.cut != NO_ERA:
             self.at_cut.on_scan(session, request)
+            return
+        if request.namespace in core.namespaces and (problem := self.admission.dropping(request.namespace)):
+            self.desk.refuse(session, request.id, Code.USAGE, problem)
             return
         if request.count and not request.stale and not caught_up and self.expiry.behind:
             self.expiry.catch_up(lambda: self.on_scan(session, request, caught_up=True), (session, request))
@@ -326,6 +332,10 @@ class Reads(Rule):
             return
 
         def doubtful(partition: int, start: bytes, following: bytes | None) -> bool:
+            if isinstance(scan, Counting) and not start and following is None and not request.stale:
+                found = scan.waited_for(partition, self.locks)
+                awaited.extend(found)
+                return bool(found)
             for namespace, key in self.locks.keys_in_doubt(partition) if not request.stale else ():
                 if (
                     namespace == request.namespace

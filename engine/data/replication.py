@@ -22,7 +22,7 @@ from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.turn.core import Core
 from rebalance.partition import Group, LocalPartition, Role
-from rebalance.ports import MS, WORK_MAX, Operation, may_act
+from rebalance.ports import MS, WORK_MAX, Shipped, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.counters import CounterError
@@ -60,7 +60,7 @@ class Replication(Rule):
         self._demanded = demanded  # whether the first supply of a partition is on its way to this node
         self._compare = compare  # a primary asks what a copy of this node contains, here and now
         self._hear = hear  # something of an era was heard of
-        self._turn: dict[Group, list[Operation]] = {}
+        self._turn: dict[Group, list[Shipped]] = {}
         self._batches: dict[int, Batch] = {}
         self._sequence = core.run << 40  # answers to an earlier life of this node mean nothing
         self._backlog: dict[NodeId, int] = {}
@@ -72,7 +72,7 @@ class Replication(Rule):
 
     # Primary.
 
-    def ship(self, operation: Operation, local: LocalPartition) -> None:
+    def ship(self, operation: Shipped, local: LocalPartition) -> None:
         """Send an operation, already logged here, with this turn's batch to the copies of its partition."""
         group = self._turn.get(local.group)
         if group is None:
@@ -89,7 +89,7 @@ class Replication(Rule):
             self.core.send(sender, Replicated(self.core.fence, sequences, self.core.claim_lsn))
         self._acks = {}
 
-    def _dispatch(self, operations: list[Operation], group: Group, acked: dict[NodeId, None], *, counts: bool) -> None:
+    def _dispatch(self, operations: list[Shipped], group: Group, acked: dict[NodeId, None], *, counts: bool) -> None:
         core = self.core
         self._sequence += 1
         batch = Batch(self._sequence, operations, group, acked)
@@ -231,8 +231,8 @@ class Replication(Rule):
         batches, self._batches = self._batches, {}
         self._backlog, self._lagging = {}, {}
         turn, self._turn = self._turn, {}
-        regrouped: dict[tuple[Group, tuple[NodeId, ...], bool], list[Operation]] = {}
-        pending: list[tuple[list[Operation], dict[NodeId, None], bool]] = [
+        regrouped: dict[tuple[Group, tuple[NodeId, ...], bool], list[Shipped]] = {}
+        pending: list[tuple[list[Shipped], dict[NodeId, None], bool]] = [
             *((b.operations, b.acked, b.counts) for b in batches.values()),
             *((operations, {}, False) for operations in turn.values()),
         ]
@@ -296,26 +296,40 @@ class Replication(Rule):
 
         A copy that is in sync takes all or nothing. A MOVING copy passes over what concerns partitions whose epoch it
         has not adopted: their supply will bring it. While the first batch of that supply is on its way it takes nothing.
+        A copy that a light step let go passes over what its primary, who has not heard of that, still says to it: by the
+        map that is decided nobody relies on it.
         """
         core = self.core
         taken: list[r.Record] = []
         started: dict[int, int] = {}
+        places, held = core.local, core.replica.partitions
         for record in records:
+            about = _about(record)
+            if about is not None and about.partition < len(places):
+                place, had = places[about.partition], held.get(about.partition)
+                steady = place.role is Role.BACKUP and had is not None and about.epoch == had.epoch == place.epoch
+                if steady and place.placement.primary == sender:
+                    taken.append(record)  # how it nearly always is
+                    continue
             claims = _claims(record)
             if not claims:
                 core.note(f"{sender} replicated a record that only a node itself may log: {r.kind_of(record)}")
                 return None
-            passed = False
+            passed, gone = False, 0
             for partition, epoch in claims:
                 local = core.local[partition] if partition < len(core.local) else None
-                if local is None or local.placement.primary != sender or local.role not in _HELD:
+                if local is None or local.placement.primary != sender or local.role not in _TOLD:
                     probe("replicate.refused_not_primary")
                     return None
+                if local.role is Role.NONE:
+                    probe("replicate.copy_was_let_go")
+                    gone += 1
+                    continue
                 known = started.get(partition)
                 if known is None:
                     known = core.replica.partition(partition).epoch
                 if local.role is Role.BACKUP and epoch == known == local.epoch:
-                    continue  # how it nearly always is
+                    continue
                 if local.role is Role.MOVING:
                     if self._demanded(partition):
                         return None  # it may begin with a clearing, which would wipe what comes now
@@ -330,7 +344,9 @@ class Replication(Rule):
                 elif not isinstance(record, r.History) and epoch != known:
                     probe("replicate.refused_epoch")
                     return None
-            if not passed:
+            if 0 < gone < len(claims):
+                return None  # some of it is for copies that are here, and none may be passed over for the others' sake
+            if not passed and not gone:
                 taken.append(record)
         return taken
 
@@ -372,7 +388,18 @@ class Replication(Rule):
                 assert_never(message)
 
 
-_HELD = (Role.BACKUP, Role.MOVING)
+_TOLD = (Role.BACKUP, Role.MOVING, Role.NONE)
+"""What a node may be to a partition of which it is told by the primary."""
+
+_OF_ONE = frozenset((r.Prepare, r.Outcome))
+
+
+def _about(record: r.Record) -> r.Write | r.Prepare | r.Outcome | None:
+    """What says of which partition and epoch a record is, if it is of one and of a kind that comes all the time."""
+    if type(record) is r.Update:
+        writes = record.writes
+        return writes[0] if len(writes) == 1 else None
+    return record if type(record) in _OF_ONE else None  # type: ignore[return-value]  # which are these
 
 
 def _claims(record: r.Record) -> list[tuple[int, int]]:

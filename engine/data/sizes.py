@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from rebalance.ports import Operation
+from collections.abc import Sequence
+
+from rebalance.ports import Shipped
 from wal import records as r
 
 BATCH_BYTES_MAX = 16 << 20
 """Of what is sent again after a change of topology; a turn's batch is as large as the turn."""
 
 
-def pieces_of(operations: list[Operation]) -> list[list[Operation]]:
+def pieces_of(operations: list[Shipped]) -> list[list[Shipped]]:
     """Operations of many turns, in batches that are as large as one turn's may be."""
-    pieces: list[list[Operation]] = []
+    pieces: list[list[Shipped]] = []
     left = 0
     for operation in operations:
         size = size_of(operation.records)
@@ -23,7 +25,7 @@ def pieces_of(operations: list[Operation]) -> list[list[Operation]]:
     return pieces
 
 
-def size_of(records: list[r.Record]) -> int:
+def size_of(records: Sequence[r.Record]) -> int:
     """About how many bytes records have."""
     total = 0
     for record in records:

@@ -19,6 +19,7 @@ from functools import partial
 from engine.data.admission import Admission
 from engine.data.cuts import Cuts
 from engine.data.holdings import Key
+from engine.data.lasting import lasts_ms
 from engine.data.locks import LockTable, Ring, refused_lock
 from engine.data.origins import Origins
 from engine.data.reads import Reads
@@ -28,7 +29,7 @@ from engine.protocol.requests import Code, Done, Put, Swap
 from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
-from rebalance.ports import MS, Operation, leads, may_act
+from rebalance.ports import MS, leads, may_act
 from wal import records as r
 from wal.ids import DECISIONS, NAME, Namespace, TxId, partition_of, partitions_of
 from wal.probe import probe
@@ -51,18 +52,46 @@ class _Job:
 
 
 class _Part:
-    """What one partition is written by a request. Each time it was asked for is a job that waits.
+    """What one partition is written by a request, as it is shipped. Each time it was asked for is a job that waits.
 
-    `locked`: its keys are pinned in the name of its id; else they are pending.
+    `locked`: its keys are pinned in the name of its id; else they are pending. There is one for each write that is under
+    way, and no more objects than it needs: with four more a turn of 64 puts made the interpreter look for circles.
     """
 
-    __slots__ = ("deadline", "jobs", "locked", "write")
+    __slots__ = ("deadline", "epoch", "jobs", "locked", "partition", "records", "write", "writes")
 
-    def __init__(self, write: r.Write, *, locked: bool) -> None:
+    def __init__(self, writes: Writes, write: r.Write, job: _Job, *, locked: bool) -> None:
+        self.writes = writes
         self.write = write
+        self.partition = write.partition
+        self.epoch = write.epoch
         self.deadline: r.Write | None = None  # what says when it expires
         self.locked = locked
-        self.jobs: list[_Job] = []
+        self.jobs: tuple[_Job, ...] = (job,)
+        self.records: tuple[r.Record, ...] = ()
+
+    def counted(self) -> None:
+        """Durable on every in-sync copy: apply, unlock, answer."""
+        self.writes.on_counted(self)
+
+    def abandoned(self) -> None:
+        """Another primary has it or closes it; the client asks there."""
+        self.writes.on_abandoned(self)
+
+
+def _parts_of(request: Put, partitions: int) -> dict[int, tuple[list[bytes], list[bytes | None]]]:
+    """Its keys and values, by partition."""
+    if len(request.keys) == 1:
+        return {partition_of(request.keys[0], partitions): (request.keys, request.values)}
+    parts: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
+    numbers = partitions_of(request.keys, partitions)
+    for number, key, value in zip(numbers, request.keys, request.values, strict=True):
+        part = parts.get(number)
+        if part is None:
+            part = parts[number] = ([], [])
+        part[0].append(key)
+        part[1].append(value)
+    return parts
 
 
 class Writes:
@@ -81,9 +110,9 @@ class Writes:
         self._confirm = reads.confirm
         self.expiry = reads.expiry
         self.under_way: dict[tuple[TxId, int], _Part] = {}  # by the partition, too: a request may be asked again in parts
-        admission.ask_of_ids(lambda tx, number: (tx, number) in self.under_way)
+        admission.look_at_parts(self.under_way)
 
-    def _counted(self, part: _Part) -> None:
+    def on_counted(self, part: _Part) -> None:
         """Durable on every in-sync copy: apply, unlock, answer."""
         core, cuts = self.core, self.cuts
         if cuts.leases:
@@ -103,7 +132,7 @@ class Writes:
                 job.over = True
                 reply(job.session, Done(job.request_id, True, job.answer, version))
 
-    def _abandoned(self, part: _Part) -> None:
+    def on_abandoned(self, part: _Part) -> None:
         """Another primary has it or closes it; the client asks there."""
         probe("write.abandoned")
         self._release(part)
@@ -127,20 +156,14 @@ class Writes:
     def on_put(self, session: SessionId, request: Put, *, granted: bool = False) -> None:
         """Set keys, blindly. `granted`: it had to wait for transactions and holds the locks now."""
         core, namespace, locks = self.core, request.namespace, self.locks
-        problem = self.admission.crowded_out(namespace)
+        problem = self.admission.not_there(namespace)
         if problem:
+            locks.give_up(request.tx, [(namespace, key) for key in request.keys])
             self.desk.refuse(session, request.id, Code.USAGE, problem)
             return
         assert core.topology is not None
         partitions = core.topology.partitions
-        by_partition: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
-        numbers = partitions_of(request.keys, partitions)
-        for number, key, value in zip(numbers, request.keys, request.values, strict=True):
-            part = by_partition.get(number)
-            if part is None:
-                part = by_partition[number] = ([], [])
-            part[0].append(key)
-            part[1].append(value)
+        by_partition = _parts_of(request, partitions)
         core.work += len(request.keys) // 4
         known: list[int] = []  # answered already, or under way
         awaited, version = self.admission.sessions.hear(request.tx, request.acked), request.version
@@ -214,7 +237,7 @@ class Writes:
         core, locks, local = self.core, self.locks, leads(self.core, number)
         if local is None or local.role is Role.DRAINING or not core.quorum or not may_act(core, core.fence):
             return False
-        if not self.admission.is_new(request.tx, number):
+        if not self.admission.is_new(request.tx, number) or self.admission.dropping(request.namespace):
             return False
         if granted:
             return all(locks.holds(request.tx, (request.namespace, key)) for key in keys)
@@ -232,14 +255,15 @@ class Writes:
         part = self.under_way.get((tx, number))
         if part is not None:
             probe("write.asked_again_while_under_way")
-            part.jobs.append(job)
+            part.jobs += (job,)
             job.left += 1
 
     def on_swap(self, session: SessionId, request: Swap, *, granted: bool = False) -> None:
         """Set one key if a condition holds."""
         core, locks = self.core, self.locks
-        problem = self.admission.crowded_out(request.namespace)
+        problem = self.admission.not_there(request.namespace)
         if problem:
+            locks.give_up(request.tx, [(request.namespace, request.key)])
             self.desk.refuse(session, request.id, Code.USAGE, problem)
             return
         assert core.topology is not None
@@ -336,19 +360,17 @@ class Writes:
             tx=tx,
             answer=answer,
         )
-        part = self.under_way[(tx, local.number)] = _Part(write, locked=locked)
-        part.jobs.append(job)
+        part = self.under_way[(tx, local.number)] = _Part(self, write, job, locked=locked)
         job.left += 1
-        records: list[r.Record] = []
         origin = self.origins.of(job.session, tx, local)
-        if origin is not None:
-            records.append(self.origins.log(origin, local))
+        before = () if origin is None else (self.origins.log(origin, local),)
         writes = [write]
-        if request.ttl_ms:
-            part.deadline = self.expiry.deadline_of(write, request.ttl_ms)
+        ttl_ms = lasts_ms(core, request) if request.ttl_ms or namespace in core.namespaces else 0
+        if ttl_ms and any(value is not None for value in values):
+            part.deadline = self.expiry.deadline_of(write, ttl_ms)
             writes.append(part.deadline)
         update = r.Update(writes)
-        records.append(update)
+        part.records = (*before, update)
         core.log_unapplied(update)
         if locked:
             self.locks.pin(tx, [(namespace, key) for key in keys], in_doubt=False)
@@ -356,8 +378,7 @@ class Writes:
             pend = self.locks.pend
             for key in keys:
                 pend((namespace, key))
-        counted, abandoned = partial(self._counted, part), partial(self._abandoned, part)
-        self.replication.ship(Operation(local, records, counted=counted, abandoned=abandoned), local)
+        self.replication.ship(part, local)
 
     def _refuse_taken(self, session: SessionId, request: Put | Swap) -> None:
         probe("write.id_of_a_transaction")

@@ -30,6 +30,7 @@ from engine.messages.cluster import (
     Refuse,
     ResetLost,
     SetBaseline,
+    SetNamespace,
     Survey,
     Surveyed,
 )
@@ -70,6 +71,7 @@ Message: TypeAlias = (
     | Join
     | Leave
     | SetBaseline
+    | SetNamespace
     | ResetLost
     | Halt
     | Survey
@@ -164,6 +166,7 @@ __all__ = [
     "SealCut",
     "Sealed",
     "SetBaseline",
+    "SetNamespace",
     "Settle",
     "Settled",
     "SingleMap",

@@ -10,7 +10,7 @@ from rebalance.lives import Life
 from rebalance.messages import CopyReport, SingleMap
 from rebalance.steps import Step
 from wal import records as r
-from wal.ids import NO_VERSION, Ballot, NodeId, Version
+from wal.ids import NO_VERSION, Ballot, Namespace, NodeId, Version
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", gc=False):
@@ -24,7 +24,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     of them, the last one is repeated: `busy_ms` says for how long this has been so, and `sync_ms` how much of it is the
     sync that is under way. `stalled`: copies that have not answered me for longer than it takes to be suspected.
     `emptied`: the map calls a copy of mine in sync that is not whole. `mute`: copies that have not answered me for longer
-    than the slowest disk may take.
+    than the slowest disk may take. `dropped`: namespaces that are being dropped, and of which I lead no row.
     """
 
     version: Version
@@ -40,6 +40,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     stalled: list[NodeId] = msgspec.field(default_factory=list)
     emptied: bool = False
     mute: list[NodeId] = msgspec.field(default_factory=list)
+    dropped: list[Namespace] = msgspec.field(default_factory=list)
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
@@ -79,6 +80,18 @@ class ResetLost(msgspec.Struct, frozen=True, array_like=True, tag="reset-lost", 
     """
 
     partitions: list[tuple[int, int]]  # (partition, version of its placement)
+
+
+class SetNamespace(msgspec.Struct, frozen=True, array_like=True, tag="set-namespace", gc=False):
+    """An operator's order, passed on to the coordinator: a namespace is to be like this from now on, or to be dropped.
+
+    It is given on what version `seen` said of it, and void for anything else.
+    """
+
+    name: Namespace
+    seen: Version
+    ttl_ms: int = 0
+    drop: bool = False
 
 
 class Halt(msgspec.Struct, frozen=True, array_like=True, tag="halt", gc=False):
@@ -198,17 +211,19 @@ class AskMap(msgspec.Struct, frozen=True, array_like=True, tag="ask-map", gc=Fal
 class CaughtUp(msgspec.Struct, frozen=True, array_like=True, tag="caught-up", gc=False):
     """A primary to the coordinator: these MOVING copies have everything I have, and I wait for them until another map.
 
-    `claims` is how far their disks, and others, were heard to be durable.
+    `claims` is how far their disks, and others, were heard to be durable. `placed` is the sender's map: a copy that was let
+    go since, and is made anew, has not been vouched for.
     """
 
     version: Version
     copies: list[tuple[int, NodeId]]
     claims: list[r.Claim] = msgspec.field(default_factory=list)
+    placed: Version = NO_VERSION
 
 
 ToExchange: TypeAlias = Announce | Promise | SingleMap | Propose | Accept | Refuse | Commit | AskMap
 ToSteps: TypeAlias = ProposeStep | AcceptStep | CommitStep | CaughtUp
 ToFormation: TypeAlias = Announce | Promise | Propose | Accept | Refuse
-ToMembership: TypeAlias = Heartbeat | Join | Leave | Halt | SetBaseline | ResetLost
+ToMembership: TypeAlias = Heartbeat | Join | Leave | Halt | SetBaseline | ResetLost | SetNamespace
 ToRescue: TypeAlias = Survey | Surveyed
-Order: TypeAlias = SetBaseline | ResetLost
+Order: TypeAlias = SetBaseline | ResetLost | SetNamespace

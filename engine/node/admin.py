@@ -7,16 +7,18 @@ from typing import Any
 import msgspec
 
 from engine.cluster.orders import Cost
+from engine.messages import SetNamespace
 from engine.node.inquiry import Inquiry
 from engine.node.machines import Machines
 from engine.node.map_counts import MapCounts
 from engine.protocol.requests import Admin, Code, Report
 from engine.turn.events import SessionId
 from engine.turn.turns import TURN_MS_MAX
+from rebalance.namespaces import NOT_SAID
 from rebalance.ports import MS
 from rebalance.salvage import as_object
 from rebalance.table import Topology
-from wal.ids import Fragment, fragment_name
+from wal.ids import NAME, Fragment, Version, fragment_name
 
 DIGITS_MAX = 5
 CONTENTS_MAX = 4_096
@@ -33,8 +35,7 @@ class Administration:
 
     def on_admin(self, session: SessionId, request: Admin) -> None:
         """Do a command, or say why not."""
-        arguments = request.arguments
-        problem, body = "", dict[str, Any]()
+        arguments, problem, body = request.arguments, "", dict[str, Any]()
         nodes, sure = tuple(arguments.get("nodes", [])), "yes" in arguments
         match request.command:
             case "status":
@@ -68,6 +69,8 @@ class Administration:
                 problem, names = _fragments(arguments.get("fragments", []))
                 problem = problem or self.node.anew.order(names)
                 body = self.node.anew.as_object()
+            case "namespaces":
+                problem, body = self._order_namespace(arguments) if arguments else "", self.namespaces()
             case "locks" | "transactions" | "give-up":
                 problem = self._inquiry.ask(session, request.id, request.command, arguments)
                 if not problem:
@@ -175,6 +178,31 @@ class Administration:
             "under_replicated": counts.under_replicated,
             "lost": counts.lost,
         }
+
+    def namespaces(self) -> dict[str, Any]:
+        """Those that this node has anything of, or its map: what the map says of them."""
+        core = self.node.core
+        known = [name for name in core.replica.namespaces if NAME.fullmatch(name)]
+        told = dict.fromkeys(known, NOT_SAID) | core.namespaces
+        return {
+            "node": core.node,
+            "namespaces": {
+                name: {"since": str(said.since), "ttl_ms": said.ttl_ms, "stands": said.stands}
+                for name, said in sorted(told.items())
+            },
+        }
+
+    def _order_namespace(self, arguments: dict[str, list[str]]) -> str:
+        """Order what a namespace is to be like, or that it is dropped; why not, or nothing."""
+        major, _, minor = arguments["seen"][0].partition(".")
+        return self.node.membership.orders.namespaces.give(
+            SetNamespace(
+                arguments["name"][0],
+                Version(int(major), int(minor)),
+                ttl_ms=int(arguments["ttl_ms"][0]),
+                drop="drop" in arguments,
+            )
+        )
 
     def counters(self, namespaces: list[str]) -> dict[str, Any]:
         """Per fragment: LWM, HWM, ranges, digest, epoch; and, where few are asked for, contents at the last checkpoint."""

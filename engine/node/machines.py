@@ -16,6 +16,8 @@ from engine.cluster.steps import Steps
 from engine.data.admission import Admission
 from engine.data.cut_reads import CutReads
 from engine.data.cuts import Cuts
+from engine.data.deletes import Deletes
+from engine.data.dropping import Dropping
 from engine.data.expiry import Expiry
 from engine.data.locking import Locking
 from engine.data.locks import LockTable
@@ -118,6 +120,7 @@ class Machines:
             self.cuts,
             self.rounds,
             self.expiry,
+            self.dropping,
         )
 
     def _make_copies(self, core: Core) -> None:
@@ -146,7 +149,9 @@ class Machines:
         self.sessions = Sessions(core, self.replication, self.desk)
         self.admission = Admission(core, self.desk, self.sessions)
         at_cut = CutReads(core, self.desk, self.cuts)
-        self.expiry = Expiry(core, self.desk, self.replication, self.locks, self.cuts)
+        deletes = Deletes(core, self.replication, self.locks, self.cuts)
+        self.expiry = Expiry(core, self.desk, self.locks, deletes)
+        self.dropping = Dropping(core, self.locks, self.expiry, deletes)
         self.reads = Reads(core, self.locks, self.admission, at_cut, self.expiry)
         self.writes = Writes(core, self.replication, self.locks, self.admission, self.reads, cuts=self.cuts)
         self.locking = Locking(core, self.locks, self.admission, self.reads)
@@ -178,6 +183,7 @@ class Machines:
             supply=self.supply,
             anew=self.anew,
             stalled=self.replication.stalled,
+            gone=self.dropping.gone,
         )
         self.formation = Formation(core, self.desk, self.exchange, candidates=self.membership.candidates)
         self.rescue = Rescue(core, self.desk, self.claims, self.exchange)
@@ -234,6 +240,7 @@ class Machines:
             (self.anew.switch, "a copy that is to be taken anew is cleared before it is demanded"),
             (self.demander.switch, "it says what this node has, which nothing above changes any more"),
             (self._evict, "what moved away goes when nobody above needed it"),
+            (self.dropping.switch, "its next heartbeat says what of a namespace is left here, of all that it leads now"),
             (self._prepare_affinity, "where copies should be is found out for the next map, in what is left of the turn"),
             (self.steps.switch, "membership finds nothing vouched for that was so by what another map said"),
             (self.membership.switch, "what it says of this node in its next heartbeat is what came of all this"),
@@ -248,8 +255,10 @@ class Machines:
         return [
             (self.supply.switch, "who is in sync now is waited for as such, and not as vouched for"),
             (self._regroup, "all that is shipped from here on goes to the copies of the new map"),
+            (self.promotion.step, "a copy that was let go is asked no more"),
             (self.anew.step, "a copy that was taken anew is whole now"),
             (self.demander.switch, "what is in sync does not ask to be"),
+            (self._evict, "what was let go goes when nobody above needed it"),
             (self.steps.step, "what was taken in is not taken in again"),
             (self.membership.step, "its next heartbeat says which map this is"),
             (self.reads.step, "how old a copy is that left nobody knows"),

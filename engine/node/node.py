@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import assert_never, get_args
 
 from engine.cluster.formation import about_first_map
@@ -65,9 +66,12 @@ from rebalance.affinity import Affinity, assign
 from rebalance.lives import in_brief, lives_before
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX, HistoryRead
-from rebalance.rule import NEVER, Rule
+from rebalance.rule import NEVER, Alarm, Rule
 from wal import records as r
 from wal.ids import PARTITIONS_MAX, NodeId
+
+_at: Callable[[Alarm], int] = attrgetter("at")
+_wake_at: Callable[[Rule], int] = attrgetter("wake_at")
 
 
 class Node(Machines):
@@ -157,6 +161,7 @@ class Node(Machines):
             self._note_since(min(len(events), len(waiting)))
         self._tick()
         core.go_on()
+        self.membership.flush()
         self.deadlocks.flush()
         self.replication.flush()
         self.reads.flush()
@@ -247,13 +252,7 @@ class Node(Machines):
 
     def _first_alarm(self) -> int:
         """When the first of the rules is to be woken; each turn asks, so nearly all of them are not asked themselves."""
-        first = NEVER
-        for alarm in self._alarms:
-            if alarm.at < first:
-                first = alarm.at
-        for rule in self._asked:
-            first = min(first, rule.wake_at)
-        return first
+        return min(NEVER, *map(_at, self._alarms), *map(_wake_at, self._asked))
 
     def _next_wake(self) -> int | None:
         first = self._first_alarm()

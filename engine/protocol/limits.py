@@ -8,6 +8,7 @@ how many namespaces there are) is not decided here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import assert_never
@@ -53,6 +54,8 @@ TIMEOUT_MS_MAX = 3_600_000
 COUNTER_MAX = 1 << 62
 TTL_MS_MAX = 10 * 365 * 86_400_000
 """Whatever is to last longer is kept for good."""
+FOR_GOOD_MS = -1
+"""A time to live that never ends, whatever its namespace says."""
 NODES_MAX = 1_000
 SESSIONS_MAX = 1_000
 LABEL_MAX = 200
@@ -216,6 +219,8 @@ def _admin(command: str, arguments: dict[str, list[str]]) -> str:
     named = [("node", node) for node in arguments.get("nodes", ())]
     if command == "init":
         named.append(("cluster", arguments["cluster"][0]))
+    if command == "namespaces" and arguments:
+        return _namespace_order(arguments)
     if command in {"init", "baseline"}:
         for kind, name in named:
             if not NAME.fullmatch(name):
@@ -226,8 +231,25 @@ def _admin(command: str, arguments: dict[str, list[str]]) -> str:
     return ""
 
 
+def _namespace_order(arguments: dict[str, list[str]]) -> str:
+    for name in ("name", "seen", "ttl_ms"):
+        if len(arguments.get(name, ())) != 1:
+            return f"an order about a namespace needs one value of {name!r}"
+    if problem := _namespace(arguments["name"][0]):
+        return problem
+    if not _SEEN.fullmatch(arguments["seen"][0]):
+        return f"{arguments['seen'][0][:80]!r} is no version: expected such as 5.3"
+    ttl_ms = arguments["ttl_ms"][0]
+    if not _NUMBER.fullmatch(ttl_ms) or int(ttl_ms) > TTL_MS_MAX:
+        return f"a time to live is {ttl_ms[:80]!r} ms: expected 0 (for good) to {TTL_MS_MAX}"
+    return ""
+
+
 # Fields.
 
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_SEEN = re.compile(r"[0-9]{1,12}\.[0-9]{1,8}")
+"""A version as text."""
 _RULE = "expected 1 to 64 letters, digits, '.', '_' or '-'"
 
 
@@ -320,8 +342,8 @@ def label_problem(label: str) -> str:
 
 
 def _ttl(ttl_ms: int, values: list[bytes | None]) -> str:
-    if not 0 < ttl_ms <= TTL_MS_MAX:
-        return f"a time to live is {ttl_ms} ms: expected 1 to {TTL_MS_MAX}"
+    if ttl_ms != FOR_GOOD_MS and not 0 < ttl_ms <= TTL_MS_MAX:
+        return f"a time to live is {ttl_ms} ms: expected 1 to {TTL_MS_MAX}, or {FOR_GOOD_MS}"
     return "a delete has no time to live" if None in values else ""
 
 

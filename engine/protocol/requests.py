@@ -108,7 +108,7 @@ class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
     `shared`: to read them; else to write them. `held` of them it has locked to read, and that must be so still. `label` is
     what those are told who wait for it. `skip`: keys that would have to be waited for to write them are not locked, and are
     answered with epoch `SKIPPED`. Of more than `KEYS_AT_ONCE` keys the first are locked and answered, and the rest is to be
-    asked for again.
+    asked for again. `holding`: it holds other keys already, perhaps elsewhere.
     """
 
     id: int
@@ -121,6 +121,7 @@ class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
     skip: bool = False
     shared: bool = False
     held: list[bytes] = []
+    holding: bool = False
 
 
 class KeepLocks(msgspec.Struct, frozen=True, array_like=True, tag="keep-locks", gc=False):

@@ -117,8 +117,8 @@ class Replica:
                 self._change_partition(partition).results.merge(txs, outcomes, floor, answers)
             case r.Forget(partition, _, answered):
                 self._change_partition(partition).results.forget_up_to(answered)
-            case r.FragmentClear(namespace, partition, _, gone):
-                self._clear((namespace, partition), gone=gone)
+            case r.FragmentClear(namespace, partition, _, gone, kept):
+                self._clear((namespace, partition), gone=gone, kept=kept)
             case r.FragmentReady():
                 self._ready(record)
             case r.Undo(namespace, partition, above):
@@ -343,9 +343,10 @@ class Replica:
     def _drop_unconfirmed(self, fragment: FragmentState, lwm: int) -> None:
         drop_unconfirmed(self.store, fragment, lwm)
 
-    def _clear(self, name: Fragment, *, gone: bool) -> None:
+    def _clear(self, name: Fragment, *, gone: bool, kept: bool = False) -> None:
         self.changes.keep(name)
-        self.store.clear(name)
+        if not kept:
+            self.store.clear(name)
         state = self._change_partition(name[1])
         # What this copy answered rested on what it had. The supplier's answers come with its data.
         state.results = Results()
@@ -359,7 +360,10 @@ class Replica:
                 del state.prepared[tx]  # it is in doubt elsewhere
         else:
             fragment = self.ensure_fragment(name)
+            tombstones = fragment.tombstones
             fragment.clear(loading=True)
+            if kept:
+                fragment.tombstones = tombstones
             self.changes.touch(fragment)
             self._reserve_again(name[1])
 

@@ -12,13 +12,16 @@ from wal.probe import probe
 
 
 def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> None:
-    """Rows of a full transfer; what is newer here stays."""
+    """Rows of a transfer; what is newer here stays, and what was written live while loading does until it is told of."""
     name = fragment.name
     rows, dead = store.layer_of(name)
     weight = 0
     for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
+        makes_room = fragment.loading and not counter
+        if makes_room and key in fragment.suspects:
+            continue
         suspect = fragment.suspects.pop(key, 0) is None
-        if fragment.loading or not suspect:
+        if not makes_room and (fragment.loading or not suspect):
             held = store.get(name, key)
             if held is not None and (held.epoch, held.counter) >= (epoch, counter):
                 continue

@@ -37,11 +37,13 @@ def structure_problems(path: Path) -> list[str]:
     """What is wrong with the pages of a store *at rest* (a stopped node's, or a copy): [] if nothing is.
 
     It reads every page and takes no help from LMDB, which damage can bring down; so it goes before anything else that
-    looks at a suspicious file. Raises StoreForeign if that is no LMDB file at all.
+    looks at a suspicious file. Raises StoreForeign if that is no LMDB file at all: neither of its two root pages is.
     """
     try:
         return [str(problem) for problem in verify(str(path))]  # type: ignore[no-untyped-call]  # not annotated there
     except (VerifyError, OSError) as error:
+        if isinstance(error, VerifyError) and _magic_at(path / "data.mdb") >= 0:
+            return [f"a root page is damaged: {error}"]
         raise StoreForeign(
             f"{path} is not a store: expected an LMDB file in data.mdb, found: {error}; name the directory of a store"
         ) from error
@@ -154,16 +156,22 @@ def _no_room(path: Path) -> bool:
     return False
 
 
+def _magic_at(file: Path) -> int:
+    """Where one of the two root pages of LMDB is in a file; -1 if none is there."""
+    with file.open("rb") as opened:
+        return opened.read(MAP_STEP_BYTES * 2).find(_LMDB_MAGIC)
+
+
 def not_lmdb(path: Path, error: lmdb.Error) -> StoreError:
     """Why LMDB does not take the file for one of its own."""
-    with (path / "data.mdb").open("rb") as file:
-        head = file.read(MAP_STEP_BYTES * 2)
-    at = head.find(_LMDB_MAGIC)
+    at = _magic_at(path / "data.mdb")
     if at < 0:
         return StoreForeign(
             f"{path} is not a store: expected an LMDB file in data.mdb, found something else; name the directory of a store"
         )
-    version = int.from_bytes(head[at + 4 : at + 8], "little")
+    with (path / "data.mdb").open("rb") as file:
+        file.seek(at + len(_LMDB_MAGIC))
+        version = int.from_bytes(file.read(4), "little")
     if version in _LMDB_FORMATS:
         return StoreTooNew(
             f"store {path}: expected LMDB data format 1, found {version}; "

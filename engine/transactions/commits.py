@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from engine.data.expiry import deadlines_beside
+from engine.data.lasting import those_that_expire
 from engine.messages import Part
 from engine.protocol.requests import CommitTx, Unlock
 from engine.turn.core import Core
@@ -78,9 +79,10 @@ def reserved(core: Core, part: Part, local: LocalPartition, tx: TxId) -> list[r.
         counter = core.replica.ensure_fragment((namespace, local.number)).counter
         start = counter.reserve(len(keys))
         writes.append(r.Write(namespace, local.number, local.epoch, start, keys, values=values, stable=counter.lwm, tx=tx))
-    if part.ttls:
-        core.work += len(part.ttls)
-        writes.append(deadlines_beside(core, writes, part.ttls))
+    ttls = those_that_expire(core, part.writes, part.ttls) if part.ttls or core.namespaces else []
+    if ttls:
+        core.work += len(ttls)
+        writes.append(deadlines_beside(core, writes, ttls))
     return writes
 
 

@@ -65,7 +65,7 @@ class Coordinator(Deciding):
         """Commit (or only prepare) a transaction."""
         core = self.core
         for namespace, _, _ in request.writes:
-            problem = self.admission.crowded_out(namespace)
+            problem = self.admission.not_there(namespace)
             if problem:
                 self.desk.refuse(session, request.id, Code.USAGE, problem)
                 return

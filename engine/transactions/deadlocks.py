@@ -2,7 +2,9 @@
 
 A primary knows who waits there for whom, and nobody knows more. A circle that lies on one node it finds at the end of the
 turn in which somebody has begun to wait. For the others each tells the coordinator, at short intervals and only while
-somebody waits, which waits it has seen at two looks in a row; and once that there are none any more. The coordinator lays
+somebody waits, which waits it has seen at two looks in a row; and once that there are none any more. A wait of one that
+holds something, here or elsewhere, may be what closes a circle: that is told of almost at once, and also that somebody has
+given up, who might be taken for a part of the next one. The coordinator lays
 together what it was told last: whoever stands in a circle will stand there until one gives way, for none of them does
 anything but wait. It is the youngest, which has done least so far and meets the others again only when they are further;
 the nodes where it waits refuse it at once, and name all, the keys and the nodes.
@@ -31,6 +33,8 @@ from wal.probe import probe
 
 LOOK_MS = 30
 """From look to look; a wait that two of them saw is told of."""
+SOON_MS = 2
+"""From look to look when one has begun to wait that holds something."""
 STALE_MS = 1_000
 """What a node told so long ago counts no more: by now it would have told something else."""
 WAITS_MAX = 500
@@ -64,6 +68,7 @@ class Deadlocks(Rule):
         self._detector = detector
         self._locks = locks
         self._look_at = 0
+        self._looked_at = 0
         self._seen: dict[_Waiting, None] = {}  # at the last look
         self._telling = False  # of some, the last time
         self._told: dict[NodeId, tuple[int, list[Wait]]] = {}  # when, and what
@@ -74,12 +79,13 @@ class Deadlocks(Rule):
         return self._look_at if (self._locks.waited_for or self._telling) and self.core.serving else NEVER
 
     def tick(self) -> None:
-        """Tell of the waits that were there at the last look, too."""
+        """Tell of the waits that were there at the last look, too, and of those that may be a part of a circle."""
         core = self.core
-        self._look_at = core.now + LOOK_MS * MS
+        self._look_at, self._looked_at = core.now + LOOK_MS * MS, core.now
         found = {wait[:2]: wait for wait in islice(self._locks.waits(), WAITS_MAX)}
         core.work += len(found)
-        stood = [wait for pair, wait in found.items() if pair in self._seen]
+        risky = self._locks.may_close_a_circle
+        stood = [wait for pair, wait in found.items() if pair in self._seen or risky(pair[0])]
         self._seen = dict.fromkeys(found)
         coordinator = self._detector.coordinator()
         if (stood or self._telling) and coordinator is not None:
@@ -99,6 +105,9 @@ class Deadlocks(Rule):
     def flush(self) -> None:
         """End of the turn: a circle of waits that are all here is found at once, where somebody has begun to wait."""
         began, self._locks.began = self._locks.began, []
+        gave_up, self._locks.gave_up = self._locks.gave_up, False
+        if gave_up or any(map(self._locks.may_close_a_circle, began)):
+            self._look_at = min(self._look_at, self._looked_at + SOON_MS * MS)
         between: dict[_Waiting, tuple[Key, bool]] = {}
         blockers: dict[TxId, list[TxId]] = {}
         ages: dict[TxId, int] = {}

@@ -41,7 +41,8 @@ class Deciding(Rule):
         self.desk = writes.desk
         self.active: dict[TxId, Transaction] = {}
         self.one_phase: dict[TxId, OnePhase] = {}
-        self.admission.ask_of_ids(lambda tx, _: tx in self.active or tx in self.one_phase)
+        self.admission.look_at_ids(self.active)
+        self.admission.look_at_ids(self.one_phase)
         self._over: dict[int, list[TxId]] = {}  # decision records to delete with the partition's next one
 
     # In one partition.

@@ -151,6 +151,8 @@ class Participant(Rule):
         stale = self.locking.conflict(owner, [] if optimistic else part.locks, part.reads, keys)
         if part.conditions and not stale:
             stale = self._expired(owner, part)
+        if self.core.namespaces and not stale:
+            stale = next(filter(None, (self.writes.admission.dropping(ns) for ns, _, _ in part.writes)), "")
         if stale:
             probe("tx.conflict")
             self.give_up_part(owner, part.partition)

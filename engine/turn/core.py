@@ -17,10 +17,11 @@ from engine.turn.settings import Settings
 from engine.turn.turns import Maps
 from rebalance.affinity import Affinity, assign
 from rebalance.lives import INCARNATION_BITS, Life, in_brief
+from rebalance.namespaces import NamespaceSettings
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX
 from rebalance.table import Topology, version_of
-from wal.ids import FIRST_ERA, NO_VERSION, NodeId, Version, partition_of
+from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partition_of
 from wal.records import Record
 
 
@@ -59,6 +60,7 @@ class Core:
         self.topology: Topology | None = None  # set by `adopt`, as is the fence
         self.fence = NO_VERSION  # what is said about copies is said under this version: light steps do not change it
         self.map_hash = 0
+        self.namespaces: dict[Namespace, NamespaceSettings] = {}  # by the committed map
         self.local: list[LocalPartition] = []
         self.version_number = 0  # of the committed map, for answers
         self.frozen = False  # the single map was sent: no replication and no commits of this version any more
@@ -105,6 +107,7 @@ class Core:
         """This map is committed."""
         self.topology = topology
         self.fence = topology.fenced
+        self.namespaces = topology.namespaces
 
     def stop(self) -> None:
         """An exchange was told what is here, or a map was accepted: nothing is replicated until the next map."""
@@ -129,11 +132,15 @@ class Core:
 
     def send(self, to: NodeId | tuple[NodeId, ...], message: Message) -> None:
         """Say something after this turn's log is durable; to oneself it arrives in the next turn."""
-        targets = (to,) if isinstance(to, str) else to
-        if self.node in targets:
+        if isinstance(to, str):  # how it nearly always is
+            if to == self.node:
+                self.to_self.append(message)
+            else:
+                self.effects.send.append(((to,), message))
+            return
+        if self.node in to:
             self.to_self.append(message)
-            targets = tuple(t for t in targets if t != self.node)
-        if targets:
+        if targets := tuple(t for t in to if t != self.node):
             self.effects.send.append((targets, message))
 
     def send_early(self, targets: tuple[NodeId, ...], message: Message) -> None:

@@ -162,7 +162,12 @@ def test_what_is_said_at_once_is_looked_at(db: engine.Database, kind: Any, data:
             [engine.Put(good, "k", 1), kind(namespace, key, *([value] if kind is engine.Put else []), **tests)]
         )
 
-    tests = ["if_value", "if_version", *(["if_absent"] if kind is not engine.Delete else [])]
+    tests = [
+        "if_value",
+        "if_version",
+        *(["if_absent"] if kind is not engine.Delete else []),
+        *(["ttl"] if kind is engine.Put else []),
+    ]
     drawn = data.draw(st.dictionaries(st.sampled_from(tests), VALUES, max_size=2))
     namespace = data.draw(st.just(good) | VALUES)
     key = data.draw(st.sampled_from(["k", "other"]) | VALUES)
@@ -361,6 +366,7 @@ def test_every_public_name_is_tried() -> None:
         "Entry",
         "Isolation",
         "Namespace",
+        "NamespaceInfo",
         "Put",
         "Snapshot",
         "Transaction",

@@ -95,6 +95,26 @@ def test_the_same_in_a_transaction(db: engine.Database, concurrency: engine.Conc
     assert plain.expires_at("d") is plain.expires_at("kept") is None
 
 
+def test_the_same_of_what_is_said_at_once(db: engine.Database) -> None:
+    flights, others = db.namespace("at-once", codec="json"), db.namespace("at-once-too", codec="json")
+    flights.put("kept", 1, ttl=SHORT)
+    assert db.transact(
+        [
+            engine.Put(flights, "a", 1, ttl=SHORT),
+            engine.Put(flights, "kept", 2),
+            engine.Put(others, "b", 3, ttl=LONG, if_absent=True),
+            engine.Check(flights, "c", if_absent=True),
+        ]
+    )
+    assert not db.transact([engine.Put(others, "b", 4, ttl=SHORT, if_absent=True)])
+    wait()
+    assert (dict(flights.scan()), dict(others.scan())) == ({"kept": 2}, {"b": 3})
+    assert flights.expires_at("kept") is None
+    assert others.expires_at("b") is not None
+    with pytest.raises(errors.UsageError, match="ttl is"):
+        db.transact([engine.Put(flights, "a", 1, ttl=0)])
+
+
 def test_what_is_no_time_to_live_is_refused(db: engine.Database) -> None:
     flights = db.namespace("refused", codec="json")
     for wrong in (0, -1, 1e12, float("nan"), True, "soon"):

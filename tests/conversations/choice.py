@@ -2,8 +2,8 @@
 
 ```
 choose [prefer-history]
-  joiner   lwm=5 highest=9 ranges=(6,2) epochs=1:1,2:6 digests=5:a stable=3 [loading]
-  supplier lwm=20 highest=20 epochs=1:1,2:6 digests=5:a reach=0 rows=100
+  joiner   lwm=5 highest=9 ranges=(6,2) epochs=1:1,2:6 digests=5:a stable=3 [loading] [kept]
+  supplier lwm=20 highest=20 epochs=1:1,2:6 digests=5:a reach=0 rows=100 bytes=100
 ```
 
 What a side does not mention is nothing: no counters, no epochs, a log that reaches back to the beginning. `highest` is
@@ -13,7 +13,7 @@ What a side does not mention is nothing: no counters, no epochs, a log that reac
 
 from __future__ import annotations
 
-from rebalance.choice import choose, divergence
+from rebalance.choice import Amount, choose, divergence
 from rebalance.messages import Have
 from tests.conversations.story import Command, Interpreter, StoryError
 
@@ -33,7 +33,8 @@ class ChoiceStory(Interpreter):
             self.sides[side.verb] = side
         joiner, side = _have(self._side("joiner")), self._side("supplier")
         reach, rows = int(side.option("reach") or 0), int(side.option("rows") or 0)
-        choice = choose(joiner, _have(side), reach, None if prefer else lambda _: rows)
+        amount = Amount(rows, int(side.option("bytes") or 100))
+        choice = choose(joiner, _have(side), reach, None if prefer else lambda _: rows, lambda: amount)
         undo = f" undo-above={choice.cut}" if choice.cut >= 0 else ""
         missing = f" missing={choice.missing}" if choice.missing else ""
         return [f"{choice.kind}{undo}{missing}: {choice.reason}"]
@@ -64,6 +65,7 @@ def _have(side: Command) -> Have:
         digests=pairs(side.option("digests") or "", 16),
         stable=int(side.option("stable") or 0),
         loading=side.flag("loading"),
+        kept=side.flag("kept"),
         beyond=[(start, delta, epoch) for start, delta, epoch in triples(side.option("beyond") or "")],
     )
     side.done()

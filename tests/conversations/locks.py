@@ -4,6 +4,7 @@
 try t1 a b reads=c       take all of these keys at once, to write or to read, or none
 wait t1 a b for=5s       stand in line for them, to write them
 read t1 a b for=5s       the same, to read them
+press t1 a b for=5s      the same as wait, of one that holds other keys, perhaps elsewhere
 pin t1 a b reads=c       it voted: these keys wait for the outcome (a new primary pins what it finds prepared)
 commit t1 a b            the same for its one record, which is being logged
 give-up t1 [a]           its client does not want it any more
@@ -77,7 +78,10 @@ class LockStory(Interpreter):
     def on_read(self, command: Command) -> str:
         return self._wait(command, shared=True)
 
-    def _wait(self, command: Command, *, shared: bool) -> str:
+    def on_press(self, command: Command) -> str:
+        return self._wait(command, shared=False, holding=True)
+
+    def _wait(self, command: Command, *, shared: bool, holding: bool = False) -> str:
         deadline = self.now + duration(command.option("for") or "5s")
         owner = self._owner(command)
         name = self.names.tx_name(owner)
@@ -92,6 +96,7 @@ class LockStory(Interpreter):
                 f"{name} gives way in a circle" if ring else f"{name} gives up: {held or 'the primary changed'}"
             ),
             shared=shared,
+            holding=holding,
         )
         return "" if len(self.told) > before else f"{name} waits"
 

@@ -56,7 +56,7 @@ def record(command: Command, names: Names) -> r.Record:
             return r.Undo(namespace, partition, above, [word.encode() for word in command.rest()])
         case "clear":
             namespace, partition = fragment(command)
-            return r.FragmentClear(namespace, partition, "the story says so", command.flag("gone"))
+            return r.FragmentClear(namespace, partition, "the story says so", command.flag("gone"), command.flag("kept"))
         case "ready":
             namespace, partition = fragment(command)
             return r.FragmentReady(namespace, partition, command.number("lwm"), 0, [], command.flag("full"))

@@ -55,8 +55,8 @@ class Speech:
                 about = f"p{partition} {len(txs)}"
             case r.Forget(partition, epoch, answered):
                 about = f"p{partition} e{epoch} of {len(answered)} sessions"
-            case r.FragmentClear(namespace, partition, reason, gone):
-                about = f"{namespace}/{partition} {'gone' if gone else 'loading'}: {reason}"
+            case r.FragmentClear(namespace, partition, reason, gone, kept):
+                about = f"{namespace}/{partition} {'gone' if gone else 'kept' if kept else 'loading'}: {reason}"
             case r.FragmentReady(namespace, partition, lwm):
                 about = f"{namespace}/{partition} whole up to {lwm}"
             case r.Undo(namespace, partition, above, keys):
@@ -132,6 +132,8 @@ class Speech:
                 return " ".join(nodes)
             case m.ResetLost(lost):
                 return _partitions([number for number, _ in lost])
+            case m.SetNamespace(name, seen, ttl_ms, drop):
+                return f"{name} of {seen} {'dropped' if drop else f'ttl={ttl_ms}'}"
             case m.Halt(version):
                 return str(version)
             case m.Survey(number) | m.Surveyed(number):

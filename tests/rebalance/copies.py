@@ -20,7 +20,7 @@ from rebalance.demander import Demander
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import AskTail, CopyMessage, Credit, Demand, Settle, Settled, Supply, Tail
 from rebalance.partition import LocalPartition, Role
-from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory
+from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory, Shipped
 from rebalance.promotion import Promotion
 from rebalance.rule import NewMap
 from rebalance.stability import Stability
@@ -65,7 +65,7 @@ class Settings(msgspec.Struct):
 
 
 class _Shipped:
-    def __init__(self, operation: Operation, waiting: Sequence[NodeId], lagging: Sequence[NodeId]) -> None:
+    def __init__(self, operation: Shipped, waiting: Sequence[NodeId], lagging: Sequence[NodeId]) -> None:
         self.operation = operation
         self.waiting = dict.fromkeys(waiting)
         self.lagging = dict.fromkeys(lagging)
@@ -80,7 +80,7 @@ class Shipping:
         self._sent: dict[int, _Shipped] = {}
         self._number = copy.run << 20
 
-    def ship(self, operation: Operation, local: LocalPartition) -> None:
+    def ship(self, operation: Shipped, local: LocalPartition) -> None:
         """Send it to the copies of its partition."""
         self._dispatch(_Shipped(operation, local.needed, local.moving))
 
@@ -93,7 +93,7 @@ class Shipping:
     def _say(self, number: int) -> None:
         shipped, copy = self._sent[number], self._copy
         for node in (*shipped.waiting, *shipped.lagging):
-            copy.world.say(copy.node, node, Batch(number, copy.fence, shipped.operation.records))
+            copy.world.say(copy.node, node, Batch(number, copy.fence, list(shipped.operation.records)))
 
     def on_taken(self, sender: NodeId, number: int) -> None:
         """A copy has it."""

@@ -6,6 +6,10 @@ from collections.abc import Container
 
 import pytest
 
+from rebalance.messages import AskTail, Tail
+from rebalance.partition import Role
+from rebalance.rule import NewMap
+from rebalance.table import Placement
 from tests.rebalance.copies import Batch, Copies, Said, name_of
 from tests.rebalance.test_transfers import READER, TROUBLES, three
 from wal import records as r
@@ -35,6 +39,50 @@ def served(copies: Copies) -> None:
     copies[copies.placements[0].owners[0]].put(0, more="rows")
     copies.wait(2)
     copies.judge()
+
+
+def let_go(copies: Copies, gone: str, *told: str) -> None:
+    """A light step without one of the copies takes effect on some of the nodes."""
+    old = copies.placements[0]
+    left = tuple(node for node in old.owners if node != gone)
+    for node in told:
+        local = copies[node].local[0]
+        changed = local.place(Placement(old.version + 1, old.epoch, left, left), node)
+        copies[node]._group(local)
+        copies[node].promotion.step(NewMap([local], [local] if changed else [], []))
+
+
+def test_a_new_primary_does_not_wait_for_a_copy_that_is_let_go_meanwhile() -> None:
+    copies = three()
+    reaches(copies, ["n3"], k1="heard by n3")
+    copies.trouble = lambda _sender, to, said: int(not (isinstance(said, AskTail) and to == "n1"))
+    copies.map(("n2", "n3", "n1"), ("n1", "n2", "n3"), promote=True)
+    copies.wait(2)
+    roles = [copies["n2"].local[0].role]
+    let_go(copies, "n1", "n2")
+    copies.wait(2)
+    roles.append(copies["n2"].local[0].role)
+    assert roles == [Role.PROMOTING, Role.PRIMARY], "n1 has not answered, and need not"
+    assert copies["n2"].rows(0) == copies["n3"].rows(0)
+    assert copies["n2"].rows(0)[b"k1"][2] == b"heard by n3"
+
+
+def test_a_copy_that_was_let_go_has_nothing_to_say_to_a_new_primary_that_has_not_heard_of_it() -> None:
+    copies = three()
+    copies.trouble = lambda *_: 0
+    copies.map(("n2", "n3", "n1"), ("n1", "n2", "n3"), promote=True)
+    let_go(copies, "n1", "n1")
+    tails: list[str] = []
+
+    def listen(sender: str, _to: str, said: Said) -> int:
+        tails.extend([sender] if isinstance(said, Tail) and said.copies else [])
+        return 1
+
+    copies.trouble = listen
+    copies.wait(3)
+    assert "n3" in tails
+    assert "n1" not in tails
+    assert copies["n2"].local[0].role is Role.PROMOTING, "what it does not have is not taken for what it had"
 
 
 def test_what_only_a_survivor_has_is_fetched_from_it() -> None:

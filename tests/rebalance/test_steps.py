@@ -1,14 +1,22 @@
-"""When copies that are vouched for come to count, and how many there are."""
+"""When copies that are vouched for come to count, how many there are, and where a light step places them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, permutations
+
 import msgspec
 
-from rebalance.plan import first_topology
-from rebalance.steps import STEPS, moving_in, worth_a_step
-from rebalance.table import Candidate, Topology
+from rebalance.lives import Life
+from rebalance.messages import SingleMap
+from rebalance.plan import Change, first_topology, next_topology, surplus
+from rebalance.steps import STEPS, fits, light_step, moving_in, stepped, worth_a_step
+from rebalance.table import Candidate, Placement, Topology
+from wal.ids import Ballot, NodeId
 
 NODES = ("n1", "n2", "n3")
+MEMBERS = ("n1", "n2", "n3", "n4")
+IDEAL = ("n1", "n2", "n3")
 
 
 def moving(copies: int, *, alone: int = 0) -> Topology:
@@ -43,3 +51,58 @@ def test_copies_on_nodes_that_are_away_are_not_waited_for() -> None:
     topology = moving(24)
     here = tuple(m for m in topology.members if m.node != "n3")
     assert moving_in(msgspec.structs.replace(topology, members=here)) == 0
+
+
+def _subsets(nodes: Sequence[NodeId]) -> Iterator[tuple[NodeId, ...]]:
+    for size in range(len(nodes) + 1):
+        yield from combinations(nodes, size)
+
+
+def _tables() -> Iterator[tuple[tuple[NodeId, ...], int, tuple[NodeId, ...]]]:
+    """All ways to place a partition among four members: (owners, how many are in sync, which of the others are whole)."""
+    for size in range(1, len(MEMBERS) + 1):
+        for owners in permutations(MEMBERS, size):
+            for in_sync in range(1, size + 1):
+                for whole in _subsets(owners[in_sync:]):
+                    yield owners, in_sync, whole
+
+
+def _ideal(_: Sequence[NodeId], __: Mapping[NodeId, str], partitions: int, ___: int) -> list[tuple[NodeId, ...]]:
+    return [IDEAL] * partitions
+
+
+def test_a_light_step_places_copies_as_a_full_exchange_would_and_lets_none_go_too_soon() -> None:
+    """Each placement of one partition among four members, one partition of a map each, all in one step."""
+    tables = list(_tables())
+    candidates = [Candidate(n, n, 1, f"{n}:1", "") for n in MEMBERS]
+    first = first_topology("c", "test", len(tables), 2, candidates, _ideal)
+    placements = tuple(Placement(1, 1, owners, owners[:whole]) for owners, whole, _ in tables)
+    old = msgspec.structs.replace(first, placements=placements)
+    vouched = {number: dict.fromkeys(whole, owners[0]) for number, (owners, _, whole) in enumerate(tables)}
+    singles = {
+        n: SingleMap(
+            old.version,
+            Ballot(1, "n1"),
+            Life(n, 1, 0),
+            [],
+            [],
+            [(number, copy) for number, copies in vouched.items() for copy, primary in copies.items() if primary == n],
+        )
+        for n in MEMBERS
+    }
+    full = next_topology(
+        old, Change(candidates=candidates, singles=singles, handover=(), baseline=old.baseline, map_hash=7), _ideal
+    ).topology
+    step = light_step(old, 7, vouched, (), _ideal, surplus=range(len(tables)))
+    assert step is not None
+    assert fits(old, 7, step)
+    light = stepped(old, step)
+    light.check()
+    for table, before, after, wanted in zip(tables, old.placements, light.placements, full.placements, strict=True):
+        assert after == wanted, f"{table}: {after}, and a full exchange places {wanted}"
+        assert after.owners[0] == before.owners[0]
+        assert len(after.in_sync) >= min(len(before.in_sync), len(IDEAL)), f"{table}: {after} has too few copies"
+        gone = [n for n in before.in_sync if n not in after.in_sync]
+        assert not gone or all(n in after.in_sync for n in IDEAL), f"{table}: {gone} went before all that are wanted came"
+    again = light_step(light, 8, {}, (), _ideal, surplus=surplus(light, MEMBERS, _ideal))
+    assert again is None, "nothing is left to let go"

@@ -55,6 +55,12 @@ def full(copies: Copies) -> None:
     copies.returns("n3", wiped=True)
 
 
+def differential(copies: Copies) -> None:
+    """It was away for a few writes, the history of which is gone."""
+    historical(copies)
+    copies["n1"].trim()
+
+
 def parted(copies: Copies) -> None:
     """It was primary, and logged what nobody else has: its history was not continued."""
     copies.map(("n3", "n1", "n2"), ("n1", "n2", "n3"), promote=True)
@@ -73,7 +79,7 @@ def parted(copies: Copies) -> None:
     copies.returns("n3")
 
 
-WAYS: dict[str, Callable[[Copies], None]] = {f.__name__: f for f in (nothing, historical, full, parted)}
+WAYS: dict[str, Callable[[Copies], None]] = {f.__name__: f for f in (nothing, historical, differential, full, parted)}
 
 
 def move(copies: Copies) -> None:
@@ -81,10 +87,11 @@ def move(copies: Copies) -> None:
     copies.map(("n1", "n2", "n3"), ("n1", "n2"))
 
 
-def end(copies: Copies) -> None:
-    """Everything comes to rest, and then n3 becomes primary: it can, because it has all."""
+def end(copies: Copies, *, differs: int = 0) -> None:
+    """Everything comes to rest, and then n3 becomes primary: it can, because it has all. So often contents differed."""
     copies.whole()
     copies.judge()
+    assert sum(sum(copy.supply.vouching.differed.values()) for copy in copies.copies.values()) == differs
     copies.map(("n3", "n1", "n2"), ("n1", "n2", "n3"), promote=True)
     copies.wait(3)
     for number in range(len(copies.placements)):
@@ -99,8 +106,8 @@ def test_a_copy_becomes_whole_and_may_be_promoted(way: str) -> None:
     WAYS[way](copies)
     move(copies)
     end(copies)
-    kinds = {"nothing": Kind.NOTHING, "historical": Kind.HISTORICAL, "full": Kind.FULL, "parted": Kind.HISTORICAL}
-    assert copies["n3"].demander.progress.kinds[name_of(0)] == kinds[way]
+    kind = Kind.HISTORICAL if way == "parted" else Kind(way)
+    assert copies["n3"].demander.progress.kinds[name_of(0)] == kind
 
 
 @pytest.mark.parametrize("way", ["historical", "parted"])
@@ -150,7 +157,7 @@ def test_a_message_in_trouble_costs_time_and_nothing_else(way: str, what: str, k
     end(copies)
 
 
-STEPS = {"nothing": 12, "historical": 15, "full": 18, "parted": 28}
+STEPS = {"nothing": 12, "historical": 15, "differential": 24, "full": 18, "parted": 28}
 """From a map in which n3 is MOVING, and a write, until nothing is left to be said or done."""
 
 
@@ -212,23 +219,35 @@ def test_a_small_credit_is_used_up_and_given_again() -> None:
     end(copies)
 
 
-def test_history_that_is_gone_is_replaced_by_rows() -> None:
-    copies = three()
-    historical(copies)
-    copies["n1"].trim()
-    move(copies)
-    end(copies)
-    assert copies["n3"].demander.progress.kinds[name_of(0)] == Kind.FULL
-
-
-def test_history_that_turns_out_to_be_gone_is_missed_and_asked_for_in_full() -> None:
+def test_history_that_turns_out_to_be_gone_is_missed_and_rows_are_asked_for() -> None:
     copies = three()
     historical(copies)
     copies["n1"].trim(unannounced=True)
     move(copies)
     end(copies)
     assert any("could not supply the history" in note for note in copies["n3"].notes)
-    assert copies["n3"].demander.progress.kinds[name_of(0)] == Kind.FULL
+    assert copies["n3"].demander.progress.kinds[name_of(0)] == Kind.DIFFERENTIAL
+
+
+def test_history_that_was_missed_and_has_come_since_is_not_asked_for_again() -> None:
+    copies = three()
+    historical(copies)
+    written = [write for record in copies["n1"].records if isinstance(record, r.Update) for write in record.writes]
+    copies["n1"].trim(unannounced=True)
+
+    def on_its_way(_sender: str, to: str, said: Said) -> int:
+        """What the log has not got any more was under way to the copy, and comes before it asks for all."""
+        if to == "n3" and isinstance(said, Supply) and said.missed:
+            covers = copies["n3"].replica.fragment(name_of(0)).counter.covers
+            copies["n3"].log(r.History([write for write in written if not covers(write.start, write.delta)]))
+        return 1
+
+    copies.trouble = on_its_way
+    move(copies)
+    copies.run()
+    end(copies)
+    assert copies["n3"].demander.progress.kinds[name_of(0)] == Kind.HISTORICAL
+    assert copies.said.count("Demand") < 10, "who is told that nothing is missing has all"
 
 
 def test_a_row_that_differs_is_found_before_it_is_vouched_for() -> None:
@@ -236,7 +255,7 @@ def test_a_row_that_differs_is_found_before_it_is_vouched_for() -> None:
     historical(copies)
     copies["n3"].spoil(0, "k9", "rot")
     move(copies)
-    end(copies)
+    end(copies, differs=1)
     assert copies["n1"].supply.vouching.differed == {(name_of(0), "n3"): 1}
     assert copies["n3"].demander.settling.answers.differed == {name_of(0): 1}
 
@@ -256,7 +275,7 @@ def test_what_differs_at_its_primary_is_asked_for_less_and_less_often() -> None:
     copies.wait(40)
     often = copies["n3"].demander.settling.answers.differed[name_of(0)]
     assert 3 <= often < 10, "it is put off"
-    end(copies)
+    end(copies, differs=often)
 
 
 def test_a_history_that_differs_is_taken_in_full() -> None:

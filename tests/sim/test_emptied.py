@@ -91,8 +91,8 @@ def empty(world: World, name: NodeId) -> None:
 
 
 def until(world: World, holds: Callable[[], bool]) -> None:
-    """Wait for it, not for ever."""
-    assert world.run_while(lambda: not holds(), at_most=REST_NS, look_every=10 * MS), unsettled(world)
+    """Wait for it, not for ever; it may last for less than a millisecond."""
+    assert world.run_while(lambda: not holds(), at_most=REST_NS, look_every=MS // 10), unsettled(world)
 
 
 @pytest.mark.parametrize("name", ["n2", "n3"])

@@ -16,7 +16,7 @@ from engine.client.scans import ScanCall
 from engine.protocol.requests import Scanned
 from tests.sim.clients import Client
 from tests.sim.network import MS
-from wal.ids import Namespace, TxId, partition_of
+from wal.ids import NO_ERA, Era, Namespace, TxId, partition_of
 
 Key = tuple[Namespace, bytes]
 LOCK_TIMEOUT_MS = 5_000
@@ -44,6 +44,7 @@ class SimTransaction:
         self.shared: dict[Key, None] = {}  # what it has locked to read, and not to write
         self.scanned: list[Scanned] = []
         self.commit_call: CommitCall | None = None
+        self.cut: Era = NO_ERA  # at which it reads, if it is optimistic and has taken one
 
     async def get(self, namespace: Namespace, keys: Iterable[bytes]) -> dict[bytes, bytes | None]:
         """The values of keys, as this transaction sees them."""
@@ -68,9 +69,10 @@ class SimTransaction:
             new = [key for key in new if (namespace, key) not in self.written]
         if not new:
             return
-        call = GetCall(namespace, new)
+        call = GetCall(namespace, new, cut=self.cut)
         if not self.optimistic:
             call = LockCall(self.tx, namespace, new, self.lock_timeout_ms, shared=shared, held=held)
+            call.holding = bool(self.read)
             self.read = {(namespace, key): (0, 0, None) for key in new} | self.read  # so that a failure releases them
         await self.client.call(call, timeout_ns=self.timeout_ns + self.lock_timeout_ms * MS)
         for key, value in zip(new, call.values, strict=True):

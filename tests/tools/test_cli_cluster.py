@@ -303,6 +303,14 @@ def test_fish_completes_the_same() -> None:
     assert next(line for line in script.splitlines() if "__fish_seen_subcommand_from wal" in line).endswith("export'")
 
 
+def test_zsh_completes_by_the_script_of_bash() -> None:
+    first, *script = foreshore("completion", "zsh").stdout.splitlines()
+    assert first == "autoload -U +X bashcompinit && bashcompinit"
+    assert script == foreshore("completion", "bash").stdout.splitlines()
+    unknown = foreshore("completion", "tcsh")
+    assert (unknown.returncode, "expected bash, zsh or fish" in unknown.stderr) == (2, True)
+
+
 def test_a_shell_completes_commands(tmp_path: Path) -> None:
     script = foreshore("completion", "bash")
     assert script.returncode == 0

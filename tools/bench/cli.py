@@ -36,7 +36,7 @@ from tools.bench.reconcile_spark import on_spark
 from tools.bench.snapshots import snapshot_scan
 from tools.bench.store import store_parts
 from tools.bench.sustained import sustained
-from tools.bench.transfer import full_transfer, replaced, returned
+from tools.bench.transfer import full_transfer, replaced, returned, returned_without_history
 from tools.bench.turns import node_returns, turns_at_limits
 from tools.bench.wal import large_values, readings
 from tools.terminal import emit, program, show, to_json
@@ -65,6 +65,7 @@ FIGURES: dict[str, Measure] = {
     "transfer-large": partial(full_transfer, size=10_000, goal=200),
     "replace": partial(replaced, goal=12),
     "return": partial(returned, goal=8.0),
+    "return-without-history": partial(returned_without_history, goal=1.3),
     "history": partial(history, goal=150_000),
     "replay": partial(replay, goal=200_000),
     "log": log_parts,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -40,11 +40,13 @@ Operation = Callable[[aio.Namespace[bytes, bytes], int], Awaitable[None]]
 
 
 @asynccontextmanager
-async def three_nodes(setting: Setting, figure: str) -> AsyncIterator[tuple[LocalCluster, aio.Database]]:
+async def three_nodes(
+    setting: Setting, figure: str, options: Sequence[str] = ()
+) -> AsyncIterator[tuple[LocalCluster, aio.Database]]:
     """A new cluster and a client of it; both are gone afterwards."""
     directory = setting.directory / figure
     directory.mkdir()
-    with LocalCluster(directory, []) as cluster:
+    with LocalCluster(directory, options) as cluster:
         setting.say(f"{figure}: three nodes form a cluster")
         await cluster.form(NODES)
         async with await aio.connect(cluster.addresses) as database:

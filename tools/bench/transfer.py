@@ -22,6 +22,8 @@ LARGE_LESS = 10
 """So many times fewer rows, where they are large."""
 PATIENCE_SECONDS = 600.0
 WRITERS = 64
+CHECKPOINTS_SECONDS = 3.0
+"""A few checkpoints, which trim the log."""
 
 
 @asynccontextmanager
@@ -204,6 +206,48 @@ async def returned(setting: Setting, figure: str, goal: float) -> list[Measured]
             parts={"records moved": moved[case], "in full": moved["empty"], "in full s": round(full, 2)},
         )
         for case, at_least in (("nothing changed", None), ("a tenth changed", goal))
+    ]
+
+
+NO_HISTORY = ["--wal-segment-bytes", str(1 << 20), "--wal-total-bytes", str(3 << 20), "--checkpoint-ms", "500"]
+"""What a log like this is trimmed to is less than what a tenth of the rows is, if those are many."""
+
+
+async def returned_without_history(setting: Setting, figure: str, goal: float) -> list[Measured]:
+    """A node is away while a tenth is changed, and the history of that is gone; against an empty one in its place."""
+    rows = setting.updates
+    async with three_nodes(setting, figure, NO_HISTORY) as (cluster, database):
+        setting.say(f"{figure}: {rows:,} rows")
+        namespace = database.namespace(NAMESPACE)
+        await _fill(namespace, rows, b"v" * VALUE_BYTES)
+        await _stop(cluster, "n3")
+        await _fill(namespace, rows // 10, b"w" * VALUE_BYTES)
+        await asyncio.sleep(CHECKPOINTS_SECONDS)
+        node, took = await _becomes_whole(cluster, "n3")
+        progress = await ask(node.address, "progress")
+        updates, moved = sum(progress["updates"].values()), progress["rows"].get("differential", 0)
+        others = sum(progress["rows"].values()) - moved
+        await _stop(cluster, "n3")
+        _, full = await _becomes_whole(cluster, "n4")
+        await counted(cluster, rows + rows // 10)
+    return [
+        Measured(
+            figure=figure,
+            what=f"a node returns to {rows:,} rows, a tenth changed, its history gone: what moves, of the changed",
+            value=round((moved + others + updates) / (rows // 10), 3),
+            unit="x",
+            goal=goal,
+            at_most=True,
+            counted=rows,
+            seconds=round(took, 3),
+            parts={
+                "rows that differ": moved,
+                "rows in full": others,
+                "updates": updates,
+                "an empty one s": round(full, 2),
+                "its time to this": round(full / took, 2),
+            },
+        )
     ]
 
 

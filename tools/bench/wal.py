@@ -29,7 +29,7 @@ from wal.records import Record
 
 RUNS = 3
 LARGE_BYTES = 1 << 10
-_COMMAND = [sys.executable, "-m", "tools.cli", "wal"]
+_COMMAND = [sys.executable, "-m", "foreshore", "wal"]
 ROOT_RUNS_AS = "postgres"
 _BIN = Path("/usr/lib/postgresql")
 

@@ -40,7 +40,7 @@ class Story:
         self.session = Session()
         self.asked: list[Call] = []
         self.lost = False
-        self.moment = Moment(self.session, self._ask, math.inf)  # type: ignore[arg-type]  # it does what a moment needs
+        self.moment = Moment(self.session, math.inf)  # type: ignore[arg-type]  # it does what a moment needs
 
     async def _ask(self, call: Call) -> None:
         self.asked.append(call)
@@ -49,7 +49,7 @@ class Story:
 
     async def sure(self, times: int) -> None:
         for _ in range(times):
-            await self.moment.be_sure([CheckCall(b"tx", [], [], [], scanned=[])])
+            await self.moment.be_sure(self._ask, [CheckCall(b"tx", [], [], [], scanned=[])])
 
 
 def test_it_is_cut_after_some_questions_and_before_the_last_of_them() -> None:
@@ -60,11 +60,11 @@ def test_it_is_cut_after_some_questions_and_before_the_last_of_them() -> None:
         await told.sure(1)
         assert [*cut, told.moment.is_cut] == [False, False, True]
         assert len(told.asked) == CHECKS_TO_CUT
-        assert (await told.moment.get("ns", [b"k"])).cut == CUT
+        assert (await told.moment.get(told._ask, "ns", [b"k"])).cut == CUT
         await told.moment.leave()
         assert isinstance(told.session.said[-1], KeepCutCall)
         assert told.session.said[-1].over
-        assert (await told.moment.get("ns", [b"k"])).cut == NO_ERA
+        assert (await told.moment.get(told._ask, "ns", [b"k"])).cut == NO_ERA
 
     asyncio.run(story())
 
@@ -74,7 +74,7 @@ def test_where_the_cut_is_lost_it_goes_on_without() -> None:
         told = Story()
         await told.sure(CHECKS_TO_CUT)
         told.lost = True
-        assert (await told.moment.get("ns", [b"k"])).cut == NO_ERA
+        assert (await told.moment.get(told._ask, "ns", [b"k"])).cut == NO_ERA
         assert not told.moment.is_cut, "what is read next may be of another moment"
 
     asyncio.run(story())

@@ -237,7 +237,7 @@ def test_a_node_that_begins_anew_finds_in_its_rows_what_is_to_expire() -> None:
     assert not alone.stands()
 
 
-@pytest.mark.parametrize("ttl_ms", [-1, 1 << 62])
+@pytest.mark.parametrize("ttl_ms", [-2, 1 << 62])
 def test_what_is_no_time_is_refused(ttl_ms: int) -> None:
     alone = Story()
     refused = alone.ask(put(1, ttl_ms=ttl_ms))

@@ -106,6 +106,15 @@ def test_what_is_acknowledged_goes_when_answers_pile_up_and_what_is_not_stays() 
     assert any(isinstance(record, r.Forget) for record in alone.records), "the log says what was forgotten"
 
 
+def test_the_newest_answers_stay_although_they_are_acknowledged() -> None:
+    alone = Alone()
+    for number in range(1, 40):
+        alone.put(ANN, number, number - 1)
+        if number > 1:
+            assert tx_of(ANN, number - 1) in alone.known(), "who was just answered may still ask how it ended"
+    assert any(isinstance(record, r.Forget) for record in alone.records)
+
+
 def test_a_late_copy_of_what_was_answered_and_forgotten_is_not_executed() -> None:
     alone = Alone()
     alone.put(ANN, 1, 0, b"old")

@@ -4,8 +4,8 @@ A node is a value that takes events, so that its state is the sequence of events
 number; equal ones (`fingerprint`) have one. What an event makes of a state is found out once, by a real `Node` on a real
 log in memory, which is told the whole sequence again if it has gone on since; and then remembered.
 
-A step is one event, paid to the end: what the node says to itself is part of it. Heartbeats and requests to join are left
-out: in a small world nobody is suspected by the clock.
+A step is one event, paid to the end: what the node says to itself is part of it. Heartbeats, requests to join and the word
+for copies that caught up are left out: in a small world nobody is suspected by the clock, and maps change as it says.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from engine.cluster.attempt import Intent
-from engine.messages import Heartbeat, Join, Message, kind_of
+from engine.messages import CaughtUp, Heartbeat, Join, Message, kind_of
 from engine.node.node import Node
 from engine.protocol.requests import Reply, Request
 from engine.state.recover import recover
@@ -38,6 +38,7 @@ from wal.ids import NodeId
 BEGIN_NS = 1_000_000_000
 DOWN = 0
 """The life of a node that does not run."""
+_LEFT_OUT = (CaughtUp, Heartbeat, Join)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -177,6 +178,7 @@ class _Running:
         assert node is not None
         while True:
             effects = node.turn(self.now, events)
+            node.core.to_self = [said for said in node.core.to_self if not isinstance(said, _LEFT_OUT)]
             self._pay(node, effects)
             events = []
             if not (node.core.to_self or node.core.resumed):
@@ -189,7 +191,7 @@ class _Running:
             node.core.durable_lsn = host.last_lsn
             self.logged.extend(effects.log)
         for targets, message in (*effects.early, *effects.send):
-            if not isinstance(message, Heartbeat | Join):
+            if not isinstance(message, _LEFT_OUT):
                 encoded = _encode(message)
                 self.said.extend((target, encoded) for target in targets)
         self.answers.extend((reply.id, reply) for _, reply in effects.reply)

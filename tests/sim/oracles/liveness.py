@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rebalance.partition import Role
 from tests.sim.world import World
+from wal.records import kind_of
 
 
 def out_of_sync(world: World) -> str:
@@ -39,4 +40,7 @@ def unsettled(world: World) -> str:
         for what in ("in_doubt", "locks"):
             if status[what]:
                 return f"{machine.name}: {what} is {status[what]}"
+        # What nobody asks for any more may be under way all the same: the deletes of what expires, for one.
+        if records := machine.node.replication.open_records():
+            return f"{machine.name} has logged what does not count yet: {', '.join(map(kind_of, records[:5]))}"
     return ""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
+from engine.client.calls import PutCall
 from engine.messages import Heartbeat, Life
 from engine.protocol.requests import Done, GetStatus, Put, Status
 from engine.state.store import CheckpointImage, Entry
@@ -16,6 +17,7 @@ from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles import Pulse, out_of_sync, unsettled
 from tests.sim.oracles.copies import compare_maps
+from tests.sim.oracles.deletions import Deletions
 from tests.sim.oracles.log_records import LogFold
 from tests.sim.oracles_tests.small import KEY, KEYS, NAME, PARTITIONS, Small, small_world
 from tests.sim.violation import Violation
@@ -317,6 +319,16 @@ def test_rest_is_not_found_where_a_node_is_away_or_a_lock_is_held() -> None:
         assert out_of_sync(small.world) == f"{small.backup.name} does not serve (killed)"
 
 
+def test_what_is_logged_and_does_not_count_yet_is_no_rest() -> None:
+    with small_world() as small:
+        node, put = small.primary.node, PutCall(small.client.new_tx(), "acc", [KEY], [b"more"])
+        assert node is not None
+        small.client.spawn(small.client.call(put, timeout_ns=SECOND))
+        assert small.world.run_while(lambda: not node.replication.open_records(), at_most=SECOND, look_every=50_000)
+        assert unsettled(small.world) == f"{small.primary.name} has logged what does not count yet: update"
+        assert small.world.run_while(lambda: bool(unsettled(small.world)), at_most=SECOND)
+
+
 # Who must live.
 
 
@@ -358,6 +370,22 @@ def test_a_step_in_which_a_node_died_may_have_a_copy_less() -> None:
         gone = before.placements[1].in_sync[-1]
         members = tuple(member for member in before.members if member.node != gone)
         compare_maps(before, msgspec.structs.replace(_without_a_copy(before, 1), members=members), set())
+
+
+def test_who_goes_by_a_decided_map_that_its_log_still_writes_waits_for_nobody_whom_that_leaves_out() -> None:
+    with small_world() as small:
+        newest, node = small.world.newest(), small.primary.node
+        assert newest is not None
+        assert node is not None
+        gone = newest.placements[NAME[1]].in_sync[-1]
+        small.copy(small.world.machines[gone]).clear(loading=True)
+        small.copy(small.primary).stable = 1
+        (oracle,) = (o for o in small.oracles.all if isinstance(o, Deletions))
+        with pytest.raises(Violation, match=f"{gone}, in sync, has"):
+            oracle.look(small.world)
+        later = Version(newest.version.major + 1, 0)
+        node.core.topology = msgspec.structs.replace(_without_a_copy(newest, NAME[1]), version=later)
+        oracle.look(small.world)
 
 
 def _without_a_copy(before: Topology, number: int) -> Topology:

@@ -10,12 +10,13 @@ from tests.sim.planted.expiry import EXPIRY
 from tests.sim.planted.fault import Fault
 from tests.sim.planted.locks import LOCKS
 from tests.sim.planted.membership import MEMBERSHIP
+from tests.sim.planted.namespaces import NAMESPACES
 from tests.sim.planted.transactions import TRANSACTIONS
 from tests.sim.planted.transfers import TRANSFERS
 from tests.sim.planted.words import WORDS
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault
-    for faults in (WORDS, ELECTIONS, MEMBERSHIP, TRANSACTIONS, LOCKS, CUTS, EXPIRY, COPIES, TRANSFERS, DEEDS)
+    for faults in (WORDS, ELECTIONS, MEMBERSHIP, TRANSACTIONS, LOCKS, CUTS, EXPIRY, NAMESPACES, COPIES, TRANSFERS, DEEDS)
     for fault in faults.all
 }

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from engine.cluster import attempt, exchange
-from engine.messages import Accept, Announce, Commit, CopyReport, Promise, Propose, SetBaseline
+from engine.messages import Accept, Announce, Commit, CopyReport, Promise, Propose, ProposeStep, SetBaseline
 from rebalance import lives, promotion
 from rebalance import plan as assignment
 from rebalance import survivors as believed
@@ -145,6 +145,20 @@ def a_step_under_a_ballot_of_which_nobody_knows(machine: Machine) -> None:
     around(steps, "begin", begin)
 
 
+@ELECTIONS.fault("1, 2")
+def a_step_is_taken_before_it_is_decided(machine: Machine) -> None:
+    """A voter that accepts a light step goes by it at once, and lets copies go that may be relied on yet."""
+    assert machine.node is not None
+    exchange, steps = machine.node.exchange, machine.node.steps
+
+    def on_propose(original: Callable[..., None], sender: NodeId, message: ProposeStep) -> None:
+        original(sender, message)
+        if exchange.accepted[0] == message.ballot:
+            exchange.adopt(*steps._make(message.step))
+
+    around(steps, "on_propose", on_propose)
+
+
 def _with_survivors(machine: Machine, survivors: Callable[..., list[NodeId]]) -> None:
     """Choose the copies that count by another rule; `survivors` gets the right one first."""
     assert machine.node is not None
@@ -219,6 +233,7 @@ def surplus_copy_dropped_at_once(machine: Machine) -> None:
         return right(old, ideal, wanted, [n for n in leaders if n in wanted] or wanted, *rest, **more)
 
     during(machine, machine.node.exchange, "_try_propose", assignment, "_place", place)
+    during(machine, machine.node.steps, "take", assignment, "_place", place)
 
 
 @ELECTIONS.fault(

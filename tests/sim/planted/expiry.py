@@ -103,7 +103,7 @@ def what_was_put_since_expires_too(machine: Machine) -> None:
                 update = r.Update([write])
                 expiry.core.log_unapplied(update)
                 counted: Callable[[], Any] = partial(expiry.core.replica.apply, update)
-                expiry.replication.ship(Operation(local, [update], counted=counted), local)
+                expiry.deletes.replication.ship(Operation(local, [update], counted=counted), local)
 
     around(expiry, "_delete", delete)
 

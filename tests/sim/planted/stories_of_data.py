@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
-from engine.messages import Demand
+from engine.messages import AcceptStep, Demand
 from engine.turn.settings import Durability
 from tests.sim.network import MS, Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
@@ -90,7 +90,7 @@ def a_copy_is_vouched_for_and_misses_a_write(plant: Plant | None) -> None:
         stage.start("n2")
         node = stage["n1"].node
         assert node is not None
-        stage.until(lambda: (0, "n2") in node.supply.vouching.vouched, "n1 vouches for n2")
+        stage.until(lambda: (0, "n2") in node.supply.vouching.vouched, "n1 vouches for n2", look_every=MS // 10)
         lost = stage.lose("replicate", "n1", "n2")
         doing = stage.begin_put(key(0), b"third")
         stage.until(lambda: "n2" in node.core.local[0].placement.in_sync, "n2 is in sync")
@@ -100,22 +100,27 @@ def a_copy_is_vouched_for_and_misses_a_write(plant: Plant | None) -> None:
 
 @story
 def a_copy_is_vouched_for_and_a_demand_comes_once_more(plant: Plant | None) -> None:
-    """n1 has given its word for n2 to the coordinator. Then n2's first demand arrives, which was said again long ago."""
+    """n1 has given its word for n2 to the coordinator, which waits for the end of another step. Then n2's first demand
+    arrives, which was said again long ago."""
     with Stage(plant, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
         stage.put(key(0), b"first")
         stage.power_cut("n2")
         stage.left_out("n2")
         stage.put(key(0), b"second")
         late = Rule("demand", lambda *said: isinstance(said[2], Demand) and said[:2] == ("n2", "n1"), drop=False, left=1)
-        stage.world.network.rules.append(late)
+        accepts = Rule("accept-step", lambda *said: isinstance(said[2], AcceptStep), drop=False)
+        network = stage.world.network
+        network.rules += [late, accepts]
         stage.start("n2")
         node = stage["n1"].node
         assert node is not None
         stage.until(lambda: (0, "n2") in node.steps.caught_up, "the coordinator knows that n2 is whole", look_every=MS)
         lost = stage.lose("replicate", "n1", "n2")
-        stage.world.network.release([late], [held for held in stage.world.network.held if held.rule is late])
+        network.release([late], [held for held in network.held if held.rule is late])
         stage.wait(5)
         doing = stage.begin_put(key(0), b"third")
+        stage.wait(5)
+        network.release([accepts], [held for held in network.held if held.rule is accepts])
         stage.until(lambda: "n2" in node.core.local[0].placement.in_sync, "n2 is in sync")
         stage.succeeded(doing, b"third", lost)
         stage.curtain()

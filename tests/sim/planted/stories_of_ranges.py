@@ -1,11 +1,13 @@
-"""Stories of ranges that transactions have scanned, and of rows that come into them."""
+"""Stories of ranges that transactions have scanned and of rows that come into them, and of writes on a condition."""
 
 from __future__ import annotations
 
+from engine.client.ends import CommitCall
+from engine.client.scans import CountCall
 from engine.errors import Conflict
 from engine.messages import Replicated
 from tests.sim.network import Rule
-from tests.sim.planted.stage import NAMESPACE, Stage, Stories, key, told
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
 from tests.sim.world import Plant
 
@@ -70,3 +72,47 @@ def the_room_is_taken_while_it_is_scanned(plant: Plant | None) -> None:
         ending = stage.begin(late.commit())
         stage.until(lambda: ending.done, "the second is answered")
         _at_most_one(stage)
+
+
+@story
+def of_two_conditions_one_does_not_hold(plant: Plant | None) -> None:
+    """What is said at once is not done, on neither node, if one of its conditions does not hold; and is told so."""
+    with Stage(plant) as stage:
+        one, other = key(0), key(1)
+        stage.put(other, b"there")
+        client = stage.client
+        call = CommitCall(
+            client.new_tx(),
+            client.new_owner(),
+            optimistic=True,
+            writes=[(NAMESPACE, [one, other], [b"new", b"new"])],
+            locks=[],
+            reads=[],
+            conditions=[(NAMESPACE, one, "absent", None, 0, 0), (NAMESPACE, other, "equals", b"another", 0, 0)],
+        )
+        stage.do(client.call(call, timeout_ns=ANSWER_NS))
+        stage.must(not call.applied, "it was told that it is done")
+        found = [stage.get(name) for name in (one, other)]
+        stage.must(found == [None, b"there"], f"nothing was to be done, and there is {found}")
+        stage.curtain()
+
+
+@story
+def rows_are_counted_while_one_after_the_other_is_in_doubt(plant: Plant | None) -> None:
+    """Somebody has voted when it is counted, and that is waited for; who votes meanwhile, and is not decided, is not."""
+    with Stage(plant) as stage:
+        first, second = stage.transaction(), stage.transaction()
+        stage.do(first.put(NAMESPACE, {key(0): b"1", key(1): b"1"}))
+        stage.do(first.prepare())
+        count = CountCall(NAMESPACE)
+        counting = stage.begin(stage.client.call(count, timeout_ns=ANSWER_NS))
+        stage.wait(20)
+        stage.must(not counting.done, f"nobody knows yet whether there is a row, and {count.counted} were counted")
+        stage.do(second.put(NAMESPACE, {key(0, 1): b"2", key(1, 1): b"2"}))
+        stage.do(second.prepare())
+        stage.do(first.commit())
+        stage.wait(100)
+        stage.must(told(counting), "who voted later is not waited for")
+        stage.must(count.counted == 2, f"{count.counted} rows were counted, and there were two")
+        stage.do(second.rollback())
+        stage.curtain()

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from engine.data.counting import Counting
 from engine.messages import Inquired, PrepareParts, Vote, Waits
 from engine.protocol.requests import Check, Rows
 from engine.transactions.commits import Phase, Transaction
@@ -485,6 +486,43 @@ def a_range_is_marked_where_it_is_promised(machine: Machine) -> None:
     around(reads, "_scan_on", go_on)
 
 
+@TRANSACTIONS.fault("5")
+def conditions_are_not_looked_at(machine: Machine) -> None:
+    """A participant votes for what is said at once, whether or not its conditions hold."""
+    assert machine.node is not None
+    replace(machine.node.participant, "unmet", lambda owner, part: "")
+
+
+@TRANSACTIONS.fault("10")
+def a_count_waits_for_whoever_comes(machine: Machine) -> None:
+    """A count of rows waits until there is a moment at which nobody is in doubt."""
+    assert machine.node is not None
+    reads = machine.node.reads
+
+    def go_on(original: Callable[..., None], run: int) -> None:
+        scan = reads._scans[run][0] if run in reads._scans else None
+        if isinstance(scan, Counting):
+            scan._in_doubt.clear()
+        original(run)
+
+    around(reads, "_scan_on", go_on)
+
+
+@TRANSACTIONS.fault("5")
+def a_count_waits_for_nobody(machine: Machine) -> None:
+    """Rows are counted beside a transaction whose client may have been told that it is done."""
+    assert machine.node is not None
+    reads = machine.node.reads
+
+    def go_on(original: Callable[..., None], run: int) -> None:
+        scan = reads._scans[run][0] if run in reads._scans else None
+        if isinstance(scan, Counting):
+            scan._in_doubt = {number: {} for number in scan.request.partitions}
+        original(run)
+
+    around(reads, "_scan_on", go_on)
+
+
 # Circles.
 
 
@@ -498,6 +536,13 @@ def waits_that_are_over_are_not_taken_back(machine: Machine) -> None:
             original(coordinator, waits)
 
     around(machine.node.deadlocks, "_report", report)
+
+
+@TRANSACTIONS.fault("10")
+def who_holds_something_waits_unnoticed(machine: Machine) -> None:
+    """A node tells of the waits of those who hold something no sooner than of others, which close no circle."""
+    assert machine.node is not None
+    replace(machine.node.locks, "may_close_a_circle", lambda owner: False)
 
 
 @TRANSACTIONS.fault("10")

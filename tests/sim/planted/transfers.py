@@ -10,10 +10,12 @@ import msgspec
 from engine.data.replication import PATIENCE_MAX
 from engine.messages import AskTail, Credit, Settled
 from engine.state import freezing
+from rebalance import demanding
 from rebalance.fragment import FragmentState
 from rebalance.image import FragmentImage, image_of
 from rebalance.partition import LocalPartition
-from rebalance.ports import MS
+from rebalance.ports import MS, Node
+from rebalance.surveying import Room
 from tests.sim.machine import Machine
 from tests.sim.planted.copies import full_transfer_without_clearing
 from tests.sim.planted.fault import Faults, around, during, replace
@@ -69,6 +71,33 @@ def rows_lost_and_contents_not_compared(machine: Machine) -> None:
 def not_cleared_and_contents_not_compared(machine: Machine) -> None:
     """A copy that is taken in full keeps what it had, and its primary does not compare contents."""
     full_transfer_without_clearing(machine)
+    contents_not_compared(machine)
+
+
+class _NoRoom(Room):
+    """It takes away nothing."""
+
+    def step(self, core: Node) -> bool:
+        """What lies under the leaves that differ stays."""
+        return True
+
+
+@TRANSFERS.fault(
+    "4, 8",
+    harmless="""The primary finds other contents than its own before it vouches for the copy, which is emptied then, and
+    takes all rows.""",
+    both="no-room-and-contents-not-compared",
+)
+def what_differs_is_not_taken_away(machine: Machine) -> None:
+    """A copy that is told which leaves differ keeps what it has under them, so that what was deleted meanwhile stays."""
+    assert machine.node is not None
+    during(machine, machine.node.demander, "_take", demanding, "Room", _NoRoom)
+
+
+@TRANSFERS.fault("4, 8")
+def no_room_and_contents_not_compared(machine: Machine) -> None:
+    """A copy keeps what it has under leaves that differ, and its primary does not compare contents."""
+    what_differs_is_not_taken_away(machine)
     contents_not_compared(machine)
 
 

@@ -214,7 +214,12 @@ def written(stage: Stage, statement: Statement, words: list[str]) -> Answer:
 # Catching up.
 
 
-@expects("rebalance", "NODE FRAGMENT = historical|full|nothing|none", least=2, values="historical full nothing none")
+@expects(
+    "rebalance",
+    "NODE FRAGMENT = historical|differential|full|nothing|none",
+    least=2,
+    values="historical differential full nothing none",
+)
 def rebalance(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """The way that a copy caught up since its node started."""
     machine, name = stage.machine(statement, words[0]), stage.fragment(statement, words[1])

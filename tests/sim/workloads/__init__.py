@@ -6,8 +6,10 @@ so that they meet.
 
 from __future__ import annotations
 
+from tests.sim.workloads.at_once import at_once_of
 from tests.sim.workloads.bulk import Bulk
 from tests.sim.workloads.cuts import cuts_of
+from tests.sim.workloads.ending import ending_of
 from tests.sim.workloads.fleeting import fleeting_of
 from tests.sim.workloads.load import Load, set_up
 from tests.sim.workloads.retry import retry_of
@@ -30,6 +32,8 @@ WORKLOADS = {
     "rooms": rooms_of,
     "cuts": cuts_of,
     "fleeting": fleeting_of,
+    "at-once": at_once_of,
+    "ending": ending_of,
 }
 
 __all__ = ["WORKLOADS", "Bulk", "Load", "judge", "read_everything", "set_up"]

@@ -13,7 +13,7 @@ from random import Random
 from engine import errors
 from engine.client.calls import GetCall
 from engine.client.cuts import KeepCutCall, TakeCutCall
-from engine.client.scans import ScanCall
+from engine.client.scans import CountCall, ScanCall
 from rebalance.table import Topology
 from tests.sim.checkers.history import Get, Read, ReadBalances, Transaction
 from tests.sim.clients import Client
@@ -61,21 +61,27 @@ def topology_of(client: Client) -> Callable[[], Topology | None]:
     return lambda: client.router.topology
 
 
-async def scanned(client: Client, namespace: Namespace, cut: Era, limit: int) -> Rows:
-    """All rows of a namespace at a cut."""
+async def scanned(client: Client, namespace: Namespace, cut: Era, limit: int, *, reverse: bool = False) -> Rows:
+    """All rows of a namespace at a cut, from either end."""
     rows: Rows = {}
-    start: bytes | None = b"\0"
-    while start is not None:
-        page = await client.call(ScanCall(namespace, start, None, limit, cut=cut), timeout_ns=TIMEOUT_NS)
+    left: tuple[bytes, bytes | None] | None = (b"\0", None)
+    while left is not None:
+        page = await client.call(ScanCall(namespace, *left, limit, cut=cut, reverse=reverse), timeout_ns=TIMEOUT_NS)
+        keys = [key for key, _ in page.rows]
+        if keys != sorted(keys, reverse=reverse):
+            raise Violation("cut", f"{namespace} at {cut}: a page is out of order: {keys}", About(keys=tuple(keys)))
         rows |= dict(page.rows)
-        start = page.next_start
+        left = page.following
     return rows
 
 
 async def _again(client: Client, namespace: Namespace, cut: Era, first: Rows, rng: Random) -> None:
     """Read what was found once more, and a few keys that may have come since; raise Violation if it is another."""
+    counted = await client.call(CountCall(namespace, cut=cut), timeout_ns=TIMEOUT_NS)
+    if counted.counted != len(first):
+        raise Violation("cut", f"{namespace} at {cut} has {len(first)} rows, and {counted.counted} were counted")
     if rng.random() < 0.5:
-        second = await scanned(client, namespace, cut, rng.choice([3, 1_000]))
+        second = await scanned(client, namespace, cut, rng.choice([3, 1_000]), reverse=rng.random() < 0.5)
     else:
         now = await client.call(ScanCall(namespace, b"\0", None, 1_000), timeout_ns=TIMEOUT_NS)
         keys = list(dict.fromkeys([*first, *(key for key, _ in now.rows)]))

@@ -21,6 +21,18 @@ BALANCE = 100
 NODES_OF_RING = tuple(f"r{i}" for i in range(6))
 TIMEOUT_NS = 4_000 * MS
 
+
+class Ending:
+    """What all clients together know of the namespace that is dropped: see `tests.sim.workloads.ending`."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []  # and acknowledged, since the last drop was ordered
+        self.doomed: list[bytes] = []  # that had been acknowledged when the drop was ordered that is under way
+        self.gone: dict[bytes, None] = {}  # by a drop that was seen to be over
+        self.seen = ""  # what the order under way names
+        self.drops = 0
+
+
 Step = Callable[[int], Awaitable[int]]
 """One thing that a process does; the process to go on as."""
 
@@ -36,6 +48,7 @@ class Load:
         self.stopping = False
         self.given_up: Mapping[int, None] = {}
         self.fleeting: list[Fleeting] = []  # keys that expire
+        self.ending = Ending()  # a namespace that is dropped and begun anew
         self.pace = 1
         self.done = 0
         self.rivals = Rivals(recorder.world)

@@ -93,8 +93,8 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
 
     async def step(process: int) -> int:
         recorder, tx = load.recorder, begin(client, rng)
-        keys = [f"l{_generation(load)}-{i}" for i in rng.sample(range(LISTS), rng.randrange(1, 4))]
-        ops: list[Append | Read] = [Append(k, load.element()) if rng.random() < 0.6 else Read(k) for k in keys]
+        ops = drawn_lists(load, rng)
+        keys = [op.key for op in ops]
         recorder.begin("lists", process, Transaction(tuple(ops)))
         attempt = load.rivals.begin(tx.tx, keys)
         reads: list[tuple[int, int, Read]] = []
@@ -103,16 +103,10 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
             for key in keys:
                 since = client.world.now
                 found |= await tx.get("lists", [key.encode()])
-                reads.append((since, client.world.now, Read(key, _elements(found[key.encode()]))))
+                reads.append((since, client.world.now, Read(key, elements_of(found[key.encode()]))))
             told: list[Append | Read] = []
             for op in ops:
-                held = found[op.key.encode()]
-                if isinstance(op, Append):
-                    more = str(op.value).encode()
-                    await tx.put("lists", {op.key.encode(): held + b" " + more if held else more})
-                    told.append(op)
-                else:
-                    told.append(Read(op.key, _elements(held)))
+                told.append(await carry_out(tx, op, found[op.key.encode()]))
             await tx.commit()
             load.rivals.committed(attempt)
             recorder.end(process, "ok", Transaction(tuple(told)))
@@ -127,6 +121,12 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
         return process
 
     return step
+
+
+def drawn_lists(load: Load, rng: Random) -> list[Append | Read]:
+    """What is to be done with some of the lists."""
+    keys = [f"l{_generation(load)}-{i}" for i in rng.sample(range(LISTS), rng.randrange(1, 4))]
+    return [Append(k, load.element()) if rng.random() < 0.6 else Read(k) for k in keys]
 
 
 def list_names(load: Load) -> list[str]:
@@ -147,7 +147,17 @@ def _generation(load: Load) -> int:
     return load.done // (LISTS * LIST_MAX * 4)
 
 
-def _elements(held: bytes | None) -> tuple[int, ...]:
+async def carry_out(tx: SimTransaction, op: Append | Read, held: bytes | None) -> Append | Read:
+    """Append to a list of which `held` is kept, or read it; the operation, with what was read."""
+    if isinstance(op, Read):
+        return Read(op.key, elements_of(held))
+    more = str(op.value).encode()
+    await tx.put("lists", {op.key.encode(): held + b" " + more if held else more})
+    return op
+
+
+def elements_of(held: bytes | None) -> tuple[int, ...]:
+    """What a list has, as it is kept."""
     return tuple(int(v) for v in held.split()) if held else ()
 
 

@@ -1,0 +1,109 @@
+"""For which reasons the coordinator begins an exchange, and whether it waits for more of them.
+
+What a member lacks, asks for or is held up by is due now; what would only be better is due soon, and one map is better than
+several: other reasons are waited for (`exchange_delay_ms`) where others may come. A node that was expected back, and is
+the last one, comes alone; so does what an operator orders, and the last of the copies that come to count.
+"""
+
+from __future__ import annotations
+
+from engine.cluster.attempt import Intent
+from engine.cluster.leaving import Leaving
+from engine.cluster.orders import Orders
+from engine.cluster.pace import Pace
+from engine.cluster.steps import Steps
+from engine.turn.core import Core
+from rebalance.plan import surplus, wanted_handover
+from rebalance.table import Candidate, Topology
+from wal.ids import NodeId
+
+
+def is_member(topology: Topology, candidate: Candidate) -> bool:
+    """Whether the map lists this very life of a node, on this very disk."""
+    member = topology.member(candidate.node)
+    life = candidate.allocation, candidate.incarnation
+    return member is not None and (member.allocation, member.incarnation) == life
+
+
+class Reasons:
+    """What would have to change, as the coordinator sees it."""
+
+    def __init__(self, core: Core, *, steps: Steps, leaving: Leaving, orders: Orders, pace: Pace) -> None:
+        self._core = core
+        self._steps = steps
+        self._leaving = leaving
+        self._orders = orders
+        self._pace = pace
+        self.frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
+        self.emptied: dict[NodeId, None] = {}  # who has a copy that is in sync by the map and was emptied
+        self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
+
+    def switch(self) -> None:
+        """Another map: what was said under the one before is said again if it is so."""
+        self.frozen, self.emptied = {}, {}
+
+    def intent(self, topology: Topology, alive: list[Candidate]) -> Intent:
+        """What the next map should change, and for which reasons; for none, nothing is to be begun."""
+        core, names = self._core, {c.node: c for c in alive}
+        lost = [m.node for m in topology.members if m.node not in names]
+        joins = [c.node for c in alive if not is_member(topology, c)]
+        vouched: dict[int, list[NodeId]] = {}
+        for partition, node in self._steps.caught_up:
+            vouched.setdefault(partition, []).append(node)
+        going = self._leaving.granted(topology, list(names))
+        present = [c.node for c in alive if c.node not in going]
+        handover, extra = self._wanted_moves(topology, present, vouched)
+        if going:
+            leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going]
+            handover = [*handover, *leaving]
+        baseline, reset = self._orders.standing(topology)
+        namespaces = self._orders.namespaces.standing(topology)
+        slow = self._pace.to_set_aside(topology, names) if not (self.frozen or core.frozen) else {}
+        now = {
+            "lost " + ", ".join(lost): bool(lost),
+            "joining " + ", ".join(joins): bool(joins),
+            "leaving " + ", ".join(going): bool(going),
+            "the baseline changes": baseline is not None,
+            "namespaces change: " + ", ".join(namespaces): bool(namespaces),
+            "lost partitions begin again": bool(reset),
+            "too slow: " + ", ".join(slow): bool(slow),
+            "not whole: " + ", ".join(self.emptied): bool(self.emptied),
+            "an exchange that did not end": bool(self.frozen) or core.frozen,
+        }
+        soon = {
+            f"{len(self._steps.caught_up)} copies caught up": bool(self._steps.caught_up),
+            f"{len(handover)} primaries to move": bool(handover),
+            "surplus copies": bool(extra),
+        }
+        given = [reason for reason, holds in (now | soon).items() if holds]
+        # Who else should be here may come next, and be in the same map; so may others if this one was not expected either.
+        all_back = bool(joins) and all(n in names for n in topology.voters) and all(n in topology.voters for n in joins)
+        ordered = baseline is not None or bool(namespaces or reset)
+        all_whole = self._steps.complete and not any(now.values())
+        return Intent(
+            alive,
+            handover=sorted(set(handover)),
+            baseline=baseline,
+            reset=reset,
+            aside=self._pace.known(topology) | slow,
+            mute=[n for n in slow if self._pace.is_mute(n, names)],
+            namespaces=namespaces,
+            surplus=extra,
+            leaving=going,
+            reason="; ".join(given),
+            can_wait=not any(now.values()),
+            gathers=not (lost or ordered or all_back or all_whole),
+        )
+
+    def _wanted_moves(
+        self, topology: Topology, present: list[NodeId], vouched: dict[int, list[NodeId]]
+    ) -> tuple[list[int], list[int]]:
+        """Primaries to move and copies to drop; computed once for as long as nothing changes."""
+        if not self._core.affinity_known:
+            return [], []
+        asked = (topology, present, vouched)
+        if self._moves is None or self._moves[0] != asked:
+            affinity = self._core.affinity
+            handover = wanted_handover(topology, present, vouched, affinity)
+            self._moves = (asked, handover, surplus(topology, present, affinity))
+        return self._moves[1], self._moves[2]

@@ -1,0 +1,122 @@
+"""What the rows of a fragment add up to, leaf by leaf: two copies that compare these know which rows to look at.
+
+The keys are spread over so many leaves by their hash, and a leaf is the sum of the digests of its rows
+(`rebalance.contents`): the digest of the contents is the sum of all leaves. Nothing is kept up to date by a write. Who is
+asked walks the rows, in pieces, while they go on changing: a leaf that is equal on both sides is of rows that both have
+seen alike, and one that a write has come between is taken for one that differs, which costs its rows and nothing else.
+
+There are `LEAVES_A_ROW` for each row, so that a row that differs takes few others with it. On the wire a leaf is 32 bits:
+of two that differ one pair in 2^32 passes for equal, and what is wrong then is found by the 64 bits of all contents before
+the copy counts (`rebalance.comparing`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from xxhash import xxh3_64_intdigest
+
+from rebalance.contents import Entry, row_digest
+from rebalance.ports import Rows
+from wal.ids import Fragment
+
+LEAVES_A_ROW = 3
+LEAVES_MAX = 1 << 16
+"""All leaves of a fragment go in one message, and are kept until they are compared: 256 KiB at most."""
+LEAF_BYTES = 4
+
+_TWIG_BITS = 17
+"""Rows are summed up finer than any leaf, because how many there are is known at the end."""
+
+
+def leaf_count(rows: int) -> int:
+    """How many leaves so many rows have.
+
+    >>> leaf_count(0), leaf_count(100), leaf_count(1_000_000)
+    (1, 300, 65536)
+    """
+    return max(1, min(LEAVES_A_ROW * rows, LEAVES_MAX))
+
+
+def leaf_of(key: bytes, count: int) -> int:
+    """Of so many leaves, that of a key."""
+    return _twig_of(key) * count >> _TWIG_BITS
+
+
+def _twig_of(key: bytes) -> int:
+    return xxh3_64_intdigest(key) >> (64 - _TWIG_BITS)
+
+
+class Survey:
+    """Sums up the rows of one fragment, some at a time. Each row counts as it was when it was come to."""
+
+    def __init__(self, store: Rows, name: Fragment) -> None:
+        self._store = store
+        self._name = name
+        self._twigs: dict[int, int] = {}
+        self._at: bytes | None = b""
+        self.rows = 0
+
+    def step(self, rows: int) -> int:
+        """Look at about so many; how much work it was."""
+        assert self._at is not None, "all rows were looked at"
+        page = self._store.page(self._name, self._at, rows)
+        self._at = page.next
+        self._take(page.rows)
+        return page.work + 1
+
+    def _take(self, rows: Iterable[tuple[bytes, Entry]]) -> None:
+        twigs = self._twigs
+        for key, entry in rows:
+            if entry.value is not None:
+                self.rows += 1
+                twig = _twig_of(key)
+                twigs[twig] = twigs.get(twig, 0) + row_digest(key, entry)
+
+    @property
+    def done(self) -> bool:
+        """Whether all rows were looked at."""
+        return self._at is None
+
+    def leaves(self, count: int) -> bytes:
+        """The sums, as so many leaves."""
+        assert self.done, "some rows were not looked at"
+        sums = [0] * count
+        for twig, digest in self._twigs.items():
+            sums[twig * count >> _TWIG_BITS] += digest
+        return struct.pack(f">{count}I", *(some & 0xFFFF_FFFF for some in sums))
+
+
+def are_leaves(told: bytes) -> bool:
+    """Whether what a peer told can be leaves."""
+    return 0 < len(told) <= LEAF_BYTES * LEAVES_MAX and not len(told) % LEAF_BYTES
+
+
+def differing(mine: bytes, theirs: bytes) -> bytes:
+    """Which leaves differ, a bit for each, the first one highest.
+
+    >>> differing(bytes(12), bytes(11) + b"x").hex()
+    '20'
+    """
+    assert len(mine) == len(theirs), f"{len(mine)} bytes of leaves, expected {len(theirs)}"
+    count = len(mine) // LEAF_BYTES
+    bits = bytearray((count + 7) // 8)
+    for at, (a, b) in enumerate(zip(struct.unpack(f">{count}I", mine), struct.unpack(f">{count}I", theirs), strict=True)):
+        if a != b:
+            bits[at >> 3] |= 0x80 >> (at & 7)
+    return bytes(bits)
+
+
+class Under:
+    """The keys under some leaves of a fragment: those whose bit is set."""
+
+    __slots__ = ("_bits", "_count")
+
+    def __init__(self, count: int, bits: bytes) -> None:
+        self._count = count
+        self._bits = bits
+
+    def __contains__(self, key: bytes) -> bool:
+        leaf = leaf_of(key, self._count)
+        return bool(self._bits[leaf >> 3] & 0x80 >> (leaf & 7))

@@ -1,0 +1,125 @@
+"""What a demander does for a differential transfer: it sums up its rows by leaf, and makes room for those that differ.
+
+A supplier without the history that a copy lacks asks what the copy's rows add up to (`Supply.survey`); the next demand
+says so. What was summed up may be said for as long as nothing but live writes has changed the rows: a new map, or any
+transfer that begins, ends that, and they are summed up anew when somebody asks again.
+
+The rows under the leaves that differ go, in pieces, before those of the supplier come. They would all come anyway, and
+what does not was deleted. Not so what was written live since the transfer was planned: that is above its counter, of the
+epoch that both take part in, and comes no other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rebalance.fragment import FragmentState
+from rebalance.leaves import Survey, Under, leaf_count
+from rebalance.messages import Differing, Have
+from rebalance.ports import WORK_MAX, Node
+from rebalance.telling import have_of
+from wal import records as r
+from wal.ids import Fragment, NodeId
+from wal.probe import probe
+
+ROWS_AT_ONCE = 500
+
+
+class Surveys:
+    """The copies of one node that a supplier has asked about; one is summed up at a time."""
+
+    def __init__(self, core: Node, *, ready: Callable[[NodeId, int], None]) -> None:
+        self._core = core
+        self._ready = ready  # all that was asked about a partition is known
+        self._wanted: dict[int, tuple[NodeId, dict[Fragment, None]]] = {}
+        self._under_way: tuple[Fragment, Survey] | None = None
+        self._going_on = False
+        self._found: dict[Fragment, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def leaves(self, name: Fragment) -> bytes:
+        """What was found, and still holds."""
+        return self._found.get(name, b"")
+
+    def have(self, fragment: FragmentState, *, no_history: bool) -> Have:
+        """What a demand says of a copy."""
+        return have_of(
+            fragment,
+            fragment.recent_digests(),
+            no_history=no_history,
+            kept=fragment.loading and bool(self._core.replica.store.page(fragment.name, b"", 1).rows),
+            leaves=self.leaves(fragment.name),
+        )
+
+    def begin(self, supplier: NodeId, number: int, names: list[Fragment]) -> None:
+        """A supplier asks about these fragments of a partition."""
+        self._wanted[number] = (supplier, dict.fromkeys(names))
+        self._later()
+
+    def forget(self, number: int) -> None:
+        """A partition begins anew: what was found does not hold any more."""
+        self._wanted.pop(number, None)
+        for namespace in self._core.replica.partition(number).fragments:
+            self.changed((namespace, number))
+
+    def changed(self, name: Fragment) -> None:
+        """A transfer of a fragment begins: nor does that."""
+        self._found.pop(name, None)
+        if self._under_way is not None and self._under_way[0] == name:
+            self._under_way = None
+
+    def _later(self) -> None:
+        if not self._going_on and self._wanted:
+            self._going_on = True
+            self._core.resume(self._go_on)
+
+    def _go_on(self) -> None:
+        """Do a piece."""
+        core = self._core
+        self._going_on = False
+        while self._wanted and core.work < WORK_MAX:
+            number, (supplier, names) = next(iter(self._wanted.items()))
+            if not names:
+                del self._wanted[number]
+                self._ready(supplier, number)
+                continue
+            name = next(iter(names))
+            if self._under_way is None or self._under_way[0] != name:
+                self._under_way = (name, Survey(core.replica.store, name))
+            survey = self._under_way[1]
+            core.work += survey.step(ROWS_AT_ONCE)
+            if survey.done:
+                self._found[name] = survey.leaves(leaf_count(survey.rows))
+                self._under_way = None
+                del names[name]
+        self._later()
+
+
+class Room:
+    """Takes away what a copy has under the leaves that differ, some rows at a time."""
+
+    def __init__(self, found: Differing, count: int, up_to: int, epoch: int) -> None:
+        self.name = (found.namespace, found.partition)
+        self._under = Under(count, found.bits)
+        self._up_to = up_to
+        self._epoch = epoch
+        self._at: bytes | None = b""
+
+    def step(self, core: Node) -> bool:
+        """Do a piece; whether it was the last one."""
+        assert self._at is not None, "all rows were looked at"
+        page, live = core.replica.store.page(self.name, self._at, ROWS_AT_ONCE), core.replica.fragment(self.name).suspects
+        self._at = page.next
+        keys = [
+            key
+            for key, entry in page.rows
+            if key in self._under and key not in live and not (entry.epoch == self._epoch and entry.counter > self._up_to)
+        ]
+        core.work += page.work + 1
+        if keys:
+            probe("demand.made_room")
+            nothing = [0] * len(keys)
+            core.log(r.Preload(*self.name, epochs=nothing, counters=nothing, keys=keys, values=[None] * len(keys)))
+        return self._at is None

@@ -1,0 +1,27 @@
+"""A question to all primaries stays the same question while they change."""
+
+from __future__ import annotations
+
+from engine.client.namespaces import AskNodes
+from rebalance.plan import first_topology
+from rebalance.table import Candidate, Topology
+from tests.conversations.in_turn import in_turn
+
+
+def _map(*names: str) -> Topology:
+    candidates = [Candidate(name, f"d-{name}", 1, f"{name}:1", "") for name in names]
+    return first_topology("c1", "test", 4, 0, candidates, in_turn)
+
+
+def test_each_primary_is_asked_once_and_who_comes_later_by_the_next_question() -> None:
+    known = [_map("n1", "n2")]
+    question = AskNodes({}, lambda: known[-1])
+    assert len(question.partitions(4)) == 2
+    known.append(_map("n1", "n2", "n3", "n4"))
+    assert len(question.partitions(4)) == 2, "its items are what they were"
+    assert len(AskNodes({}, lambda: known[-1]).partitions(4)) == 4
+
+
+def test_an_order_is_for_one_of_them() -> None:
+    order = AskNodes({"name": ["acc"]}, lambda: _map("n1", "n2", "n3"))
+    assert len(order.partitions(4)) == 1

@@ -1,0 +1,63 @@
+"""The namespaces of a cluster: what there is, settings of their own, and the end of one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from engine import aio
+from engine.client.namespaces import NamespaceInfo
+from engine.errors import UsageError
+from tools.asking import Refused, check_address, run
+from tools.terminal import Row, show
+
+AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
+Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
+
+
+def namespaces(
+    address: Address,
+    name: Annotated[str | None, typer.Option("--set", help="Give this one settings; it need not exist.")] = None,
+    ttl: Annotated[float | None, typer.Option(help="With --set: seconds for which a value lasts; else for good.")] = None,
+    doomed: Annotated[str | None, typer.Option("--drop", help="Delete this one, with all that is in it.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Drop it although it has rows.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for it.")] = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """All namespaces, with how many keys each has and its settings; or, with --set or --drop, one changed first.
+
+    The ttl of a namespace is for what is written there from then on without one of its own. What has rows is dropped with
+    --yes only. Exit code 1: there is no such namespace, or somebody else changed it just then.
+    """
+    check_address(address)
+    if name is not None and doomed is not None:
+        raise UsageError("--set and --drop were both given: expected one of them")
+    if ttl is not None and name is None:
+        raise UsageError("--ttl is for --set NAME, or for each value that is put")
+    run(_namespaces(address, name, ttl, doomed, timeout, yes=yes, as_json=as_json))
+
+
+async def _namespaces(
+    address: str, name: str | None, ttl: float | None, doomed: str | None, seconds: float, *, yes: bool, as_json: bool
+) -> None:
+    async with await aio.connect(address, timeout=seconds) as db:
+        if doomed is not None and not yes:
+            rows = next((info.rows for info in await db.namespaces() if info.name == doomed), 0)
+            if rows:
+                raise Refused(
+                    f"namespace {doomed} has {rows} rows, which would be gone for good: say --yes if that is meant"
+                )
+        try:
+            if name is not None:
+                await db.create_namespace(name, ttl=ttl)
+            elif doomed is not None:
+                await db.drop_namespace(doomed)
+        except UsageError as error:
+            raise Refused(f"{address}: {error}") from None
+        found = [_row(info) for info in await db.namespaces()]
+    show(found, as_json=as_json)
+
+
+def _row(info: NamespaceInfo) -> Row:
+    return {"namespace": info.name, "rows": info.rows, "ttl": info.ttl, "state": "DROPPING" if info.dropping else "THERE"}
