@@ -238,7 +238,7 @@ class Checked:
             self.notes.append(f"this is all of {self.place.directory}, of which a part was named: {only} checks that alone")
         if not self._alone:
             left = ["--logic"] * (not wanted.logic) + ["--audit"] * (not wanted.audit and not bare)
-            says = "whether what it says can be" + ", and its indexes lead to all of it" * (not wanted.logic)
+            says = "whether what it says can be" + ", and its footers tell of all that is in it" * (not wanted.logic)
             if left:
                 self.notes.append(f"not checked: {says}, with {' and '.join(left)}")
         if self.owed is None and self._report is not None and not self.place.live:

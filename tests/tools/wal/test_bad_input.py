@@ -252,3 +252,18 @@ def test_hundreds_of_segments_are_read_in_their_order_and_a_part_costs_no_more_t
     assert len(runs) <= 20, "a process for each would cost more than reading them"
     assert [run.segment for run in runs[1:]] == [run.until for run in runs[:-1]]
     assert wal("stat", tmp_path, "--jobs", "2").stdout == wal("stat", tmp_path).stdout
+
+
+def test_ten_thousand_segments_are_read_by_each_reader(tmp_path: Path) -> None:
+    count = 10_000
+    disk = filled([[update(at + 1, 400)] for at in range(count)], LogSettings(segment_bytes=1 << 10, total_bytes=1 << 30))
+    for name in disk.names():
+        (tmp_path / name).write_bytes(disk.image(name))
+    (head, *_) = objects("stat", tmp_path)
+    assert (head["segments"], head["records"]) == (count, count)
+    *_, last = objects("segments", tmp_path)
+    assert last["first_lsn"] == count
+    assert [one["lsn"] for one in objects("dump", tmp_path, "--last", "2")] == [count - 1, count]
+    assert wal("verify", tmp_path).exit_code == 0
+    (tmp_path / disk.names()[count // 2]).unlink()
+    assert wal("verify", tmp_path).exit_code == 6

@@ -24,7 +24,7 @@ def test_an_index_that_lies_is_found_by_logic_and_that_it_was_not_looked_for_is_
     tell(disk, name, header, trailer, index)
     for one in disk.names():
         (tmp_path / one).write_bytes(disk.image(one))
-    unsaid = "not checked: whether what it says can be, and its indexes lead to all of it, with --logic"
+    unsaid = "not checked: whether what it says can be, and its footers tell of all that is in it, with --logic"
     plain = wal("verify", tmp_path)
     assert (plain.exit_code, unsaid in plain.stdout) == (0, True)
     for jobs in (1, 2):

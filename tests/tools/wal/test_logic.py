@@ -65,7 +65,7 @@ def test_whole_logs_and_stores_contradict_nothing(left: list[Path], checkpointed
         assert told(directory, "--logic", "--audit") == []
     result = wal("verify", *left, "--logic", "--audit")
     assert "not checked" not in result.stdout
-    unsaid = "not checked: whether what it says can be, and its indexes lead to all of it, with --logic and --audit"
+    unsaid = "not checked: whether what it says can be, and its footers tell of all that is in it, with --logic and --audit"
     assert unsaid in wal("verify", left[0]).stdout
 
 
