@@ -144,8 +144,11 @@ def run_seed(
     if knobs.storm_s is not None:
         storm_ns = int(knobs.storm_s * SECOND)
     shape = draw_shape(draws.of("shape")) if shape is None else shape
-    if shape.partitions:
-        settings = msgspec.structs.replace(settings, partitions=shape.partitions)
+    settings = msgspec.structs.replace(
+        settings,
+        partitions=shape.partitions or settings.partitions,
+        supply_batch_bytes=max(settings.supply_batch_bytes, shape.batch_bytes),
+    )
     lmdb = draw.random() < LMDB_SHARE
     common = [kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE)]
     swarm = {kind: RATES[kind] for kind in common if draw.random() < 0.5}
