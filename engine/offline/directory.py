@@ -72,7 +72,7 @@ class FragmentView(msgspec.Struct, frozen=True):
     `epochs` is the epoch table up to LWM; `digests` every counter of this copy whose digest is known; `tail` who wrote
     what is applied above `stable`. The fragment was not touched after `touched_ms`: the newest block that speaks of it, or
     the first one after the checkpoint; 0 if there is no such block. A `loading` copy was emptied and counts for nothing.
-    The log has every record above `history_from`.
+    The log has every record above `history_from`. `suspects` are keys whose rows are of counters that were undone.
     """
 
     name: Fragment
@@ -84,6 +84,7 @@ class FragmentView(msgspec.Struct, frozen=True):
     loading: bool = False
     touched_ms: int = 0
     history_from: int = 0
+    suspects: list[bytes] = []
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -110,7 +111,8 @@ class State:
     in the store, all of them whole, do not add up: the digest of contents that the last checkpoint wrote, and that of
     what was read. It fills while rows are read. `damage` is where the fold ended before the log did; `log_passed_over` is
     what else is wrong with the log and was come upon, and `log_ended_ms` the time of its last block. `log_begins` is its
-    first LSN as the fold began: a node that runs trims it.
+    first LSN as the fold began: a node that runs trims it. A fragment that has rows in the store and no state, as no
+    node leaves it, has a view without anything.
     """
 
     def __init__(self, path: Path, identity: Identity, store: LmdbStore, replica: Replica, since: LogSince) -> None:
@@ -144,6 +146,11 @@ class State:
         self._store = store
         # What the next checkpoint would do to the rows of the last one: the newest entries are these over those.
         self._cleared, self._changes = replica.store.freeze()
+        self.fragments |= {
+            name: FragmentView(name, PartitionCounter(), digests={0: 0})
+            for name in store.stateless()
+            if since.share.holds(name) and name not in self.fragments and name not in self._cleared
+        }
 
     def reading(self, fragment: Fragment, on_damage: Tell, *, lower: bytes = b"", upper: bytes = b"") -> Reading:
         """The rows of a fragment, to be read beside those of other copies; tell `note` when it is at its end.
@@ -341,4 +348,5 @@ def view_of(state: FragmentState, touched_ms: int) -> FragmentView:
         loading=state.loading,
         touched_ms=touched_ms,
         history_from=state.history_from,
+        suspects=sorted(state.suspects),
     )

@@ -297,6 +297,19 @@ class StoreReads:
             yield fragment
             seek = self._prefix(fragment)[1]
 
+    def stateless(self) -> list[Fragment]:
+        """The fragments that have rows, the first of them whole, and no state: no checkpoint leaves any."""
+        found: list[Fragment] = []
+        for fragment in self._present(lambda _: None):
+            prefix = self._prefix(fragment)[0]
+            with self._lock:
+                if self._txn.get(prefix, db=self._fragments) is not None:
+                    continue
+            rows, _ = self.raw_rows(fragment, b"", 1)
+            if rows and row_is_whole(*rows[0]):
+                found.append(fragment)
+        return found
+
     def _expected(self, seek: bytes, tell: Tell) -> list[Fragment]:
         """The fragments from `seek` on that have states: these may have survived where rows have not."""
         try:

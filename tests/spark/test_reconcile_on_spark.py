@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from engine.errors import UsageError
 from engine.testing import cluster
 from engine.turn.settings import Settings
+from tests.support.damages import DAMAGES, ONE_OF_EACH
 from tests.support.directories import SEGMENT_BYTES, append, archive, build, copies, lead_astray, unmourned
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, story
+from tests.support.reconciled import NOW_MS, PARTITIONS, story
 from tools.reconcile import Report, Values, check
 from tools.reconcile import spark_job as job
 from tools.reconcile.cli import app
@@ -78,7 +79,7 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
     spark = session("local[2]", name="tests")
     try:
         on_spark = OnSpark(spark)
-        for name, damage in DAMAGES.items():
+        for name, damage in ONE_OF_EACH.items():
             directories = damaged(name, stopped, tmp_path / name)
             here = check(directories, values=Values.FULL)
             there = check(directories, values=Values.FULL, engine=on_spark, shares=3)

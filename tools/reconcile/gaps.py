@@ -84,7 +84,8 @@ def _claims(name: Fragment, partition: PartitionView) -> list[Claim]:
 
 def _owned(start: int, end: int, claims: Iterable[Claim]) -> Iterator[Claim]:
     """The gap in pieces, each with the transaction that it belongs to, where one is known; earlier claims go first."""
-    owners = {(c.start, c.delta): c.tx for c in reversed(list(claims)) if start <= c.start and c.start + c.delta <= end}
+    claimed = [c for c in claims if c.tx and start <= c.start and c.start + c.delta <= end]
+    owners = {(c.start, c.delta): c.tx for c in reversed(claimed)}
     at = start
     for (first, delta), tx in sorted(owners.items()):
         if first < at:

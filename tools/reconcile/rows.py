@@ -7,6 +7,7 @@ the digests to say, and up to where they say so (`agreed`) what the log tells is
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -85,6 +86,9 @@ class _Rows:
         self._compared = compared
         self._found: list[tuple[bytes, Finding]] = []
         self._beside: dict[bytes, list[Entry | None]] = {}  # what the others have where one is damaged
+        moving = any(rules.under_way(c.node, c.view.touched_ms) for c in copies)
+        self._issued_to = sys.maxsize if moving else max(c.view.counter.highest_applied for c in copies)
+        self._suspects = {key for c in copies for key in c.view.suspects}
         self._hashed_to = 0 if name[0].startswith(INTERNAL) else rules.partitions
         self._witness = witness_of(self._level)
         self._unseen: set[bytes] = set()  # keys that the witness tells of and no row was seen of
@@ -134,7 +138,7 @@ class _Rows:
 
     def _one(self, key: bytes, entry: Entry) -> None:
         """All copies have this row."""
-        if entry.counter > self._compared.cut:
+        if entry.counter > self._compared.cut and self._issued(key, entry):
             self._on_its_way(key, [(copy, entry) for copy in self._level])
             return
         if entry.value is not None:
@@ -208,7 +212,7 @@ class _Rows:
                 level.append((copy, entry))
             else:
                 behind.append((copy, reach, entry))
-        if any(entry is not None and entry.counter > cut for _, entry in level):
+        if any(entry is not None and entry.counter > cut and self._issued(key, entry) for _, entry in level):
             self._on_its_way(key, level)
             return
         known: list[tuple[NodeId, Entry | None]] = []
@@ -254,6 +258,10 @@ class _Rows:
         self._compared.unsettled_keys += 1
         self._compared.unsettled.append(key)
 
+    def _issued(self, key: bytes, entry: Entry) -> bool:
+        """Whether some copy has applied the counter of a row, or may have: else it is nothing that is on its way."""
+        return entry.counter <= self._issued_to or key in self._suspects
+
     def _as_said(self, key: bytes, said: Said, live: Sequence[Entry | None]) -> Entry | None:
         """The entry that the log says; where no copy has it, its version, with a value that nobody has."""
         if said.value == DELETED:
@@ -265,7 +273,7 @@ class _Rows:
         """What the log says of a key, if it tells each of these apart from it, and the copies agree on their history."""
         witness, agreed = self._witness, self._agreed_to
         said = witness.said.said.get(key, NOTHING) if witness is not None and witness.said is not None else NOTHING
-        top = max(said.counter, *(entry.counter for entry in held if entry is not None), 0)
+        top = max(said.counter, *(entry.counter for entry in held if entry is not None and self._issued(key, entry)), 0)
         history = PARTED if agreed < 0 else AGREED if top <= agreed else ""
         if witness is None or witness.said is None or history != AGREED:
             return _Judgement(Proof.NONE, None, history)
@@ -278,7 +286,7 @@ class _Rows:
             return False
         if entry is None:  # a newer tombstone may have been here, or the row itself in the part that cannot be read
             return copy.view.stable <= reach and None not in copy.damaged
-        return entry.counter <= reach
+        return entry.counter <= reach or not self._issued(key, entry)
 
     def _held_against(
         self,

@@ -273,14 +273,15 @@ def slice_of(path: str, asking: Asking) -> Slice:
     with read_directory(path, partitions={number for _, number in asked}, tolerant=True) as state:
         if state.topology is None or state.topology.cluster != asking.cluster:
             raise UsageError(f"{path} is of another cluster than these buckets: name a directory of {asking.cluster!r}")
-        mine = {name: one for name, one in asked.items() if name in state.fragments}
-        log = log_rows(state, mine, {name: one.cut for name, one in mine.items()})
-        found = {name: _rows(state, one) for name, one in mine.items()}
-        traced = {n: Asked(state.fragments[n], [k for k, *_ in found[n][0]], one.runs) for n, one in mine.items()}
-        for name, one in traced.items():
-            rows, holds = log.fragments.get(name), mine[name].holds()
-            one.keys |= dict.fromkeys(key for key in (rows.said if rows is not None else ()) if holds(key))
-            one.keys |= dict.fromkeys(key for key, _ in found[name][1] if key is not None)
+        log = log_rows(state, asked, {name: one.cut for name, one in asked.items()})
+        found = {name: _rows(state, one) for name, one in asked.items()}
+        views = {name: state.fragments.get(name) or FragmentView(name, PartitionCounter()) for name in asked}
+        traced: dict[Fragment, Asked] = {}
+        for name, one in asked.items():
+            rows, holds = log.fragments.get(name), one.holds()
+            keys = [key for key, *_ in found[name][0]] + [key for key, _ in found[name][1] if key is not None]
+            keys += [key for key in (rows.said if rows is not None else ()) if holds(key)]
+            traced[name] = Asked(views[name], keys, one.runs)
         ask(state, traced)
         return Slice(
             asking.cluster,
@@ -289,14 +290,14 @@ def slice_of(path: str, asking: Asking) -> Slice:
             [
                 SlicedFragment(
                     one,
-                    state.fragments[name],
+                    views[name],
                     state.partitions.get(name[1]) or PartitionView(),
                     *found[name],
                     heard=_heard(log.fragments.get(name) or Rows(), one),
                     newest=list(traced[name].newest.values()),
                     counters=list(traced[name].counters.values()),
                 )
-                for name, one in mine.items()
+                for name, one in asked.items()
             ],
             log.unopened,
         )

@@ -43,7 +43,9 @@ class Sketched:
         self.leaves: dict[Fragment, Leaves] = {one.view.name: one.leaves for one in sketch.fragments}
         self.sliced: dict[Fragment, SlicedFragment] = {one.of.name: one for one in sliced}
         self.fragments: dict[Fragment, FragmentView] = {one.view.name: one.view for one in sketch.fragments}
-        self.fragments |= {name: one.view for name, one in self.sliced.items()}
+        # Who has nothing of a fragment sends what the log says of it, and has nothing all the same.
+        views = {name: one.view for name, one in self.sliced.items()}
+        self.fragments |= {name: view for name, view in views.items() if name in self.fragments or view.digests}
         self.partitions: dict[int, PartitionView] = dict(sketch.partitions)
         self.partitions |= {name[1]: one.partition for name, one in self.sliced.items()}
         self.unequal = {one.view.name: one.unequal for one in sketch.fragments if one.unequal is not None}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.damages import DAMAGES
 from tests.support.directories import copies
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.reconciled import DAMAGES
 from tools.reconcile import check
 from tools.reconcile.archive import archive, distributions, files
 

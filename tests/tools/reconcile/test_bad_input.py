@@ -13,8 +13,9 @@ from typer.testing import CliRunner, Result
 
 from engine.offline.directory import read_directory
 from engine.state.store import Entry
+from tests.support.damages import DAMAGES
 from tests.support.directories import append, copies, lead_astray, replace, unmourned, zero_last_blocks
-from tests.support.reconciled import DAMAGES, NOW_MS, adopt, fragment_of
+from tests.support.reconciled import NOW_MS, adopt, fragment_of
 from tools.cli import app
 from tools.reconcile import Report, check, in_this_process
 from tools.reconcile.children import InChildren, WorkerDied

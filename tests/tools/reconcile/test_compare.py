@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -155,6 +156,30 @@ def test_what_nobody_touched_for_a_while_is_not_on_its_way() -> None:
         assert (finding.kind, finding.on, finding.counters) == (Kind.BEHIND, ["n2", "n3"], [7, 8])
         assert finding.detail == "n1 applied what is missing here"
         assert (compared.unsettled_keys, compared.stale_keys) == (2, 2)
+
+
+def test_a_version_that_no_copy_has_applied_is_not_on_its_way() -> None:
+    forged: dict[bytes, Entry | None] = {b"c": Entry(1, 99, b"newer")}
+    odd = copy_of("n2", STORY, changed=forged, touched_ms=NOW_MS - 3_600_000)
+    assert told(judged(three(n2=odd))) == [(Kind.VERSION_MISMATCH, "c", ["n2"])]
+    assert told(judged([copy_of(n, STORY, changed=forged) for n in ("n1", "n2", "n3")])) == [], "and no log to tell"
+
+
+def test_a_version_that_was_undone_or_fetched_ahead_of_its_history_is_on_its_way() -> None:
+    newer: dict[bytes, Entry | None] = {b"c": Entry(1, 99, b"newer")}
+    busy = copy_of("n2", STORY, changed=newer, touched_ms=NOW_MS)
+    compared = judged(three(n2=busy), BUSY)
+    assert (told(compared), compared.unsettled_keys) == ([], 1)
+    still = copy_of("n2", STORY, changed=newer)
+    undone = still._replace(view=msgspec.structs.replace(still.view, suspects=[b"c"]))
+    compared = judged(three(n2=undone))
+    assert (told(compared), compared.unsettled_keys) == ([], 1)
+
+
+def test_what_a_copy_owes_is_told_at_once_however_many_writes_it_was() -> None:
+    ahead = story(put(6, a="6"), put(7, a="7"), put(8, e="8"))
+    finding = only(judged([copy_of("n1", ahead), copy_of("n2", STORY), copy_of("n3", ahead)]))
+    assert (finding.kind, finding.on, finding.counters) == (Kind.BEHIND, ["n2"], [7, 9])
 
 
 def test_the_clock_of_a_node_that_is_ahead_makes_nothing_old_on_the_others() -> None:

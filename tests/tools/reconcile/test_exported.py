@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from engine.errors import UsageError
+from tests.support.damages import DAMAGES
 from tests.support.directories import copies
-from tests.support.reconciled import DAMAGES
 from tools.reconcile import Values, check
 from tools.reconcile.cli import app
 from tools.reconcile.copies import Rules

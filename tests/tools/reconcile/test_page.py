@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from engine.state.store import Entry
+from tests.support.damages import DAMAGES
 from tests.support.directories import copies, replace
-from tests.support.reconciled import DAMAGES, fragment_of
+from tests.support.reconciled import fragment_of
 from tools.reconcile import Report, Values, check
 from tools.reconcile.page import BARS_MAX, FINDINGS_SHOWN, page_of
 

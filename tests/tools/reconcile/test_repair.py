@@ -24,9 +24,10 @@ from engine.state.store import Entry
 from engine.state.store_envelope import ROWS, fragment_key
 from engine.turn.settings import Settings
 from tests.support.commands import FORESHORE, reconcile
+from tests.support.damages import DAMAGES
 from tests.support.directories import NODES, SEGMENT_BYTES, Nodes, append, copies, replace
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, fragment_of
+from tests.support.reconciled import NOW_MS, PARTITIONS, fragment_of
 from tools.reconcile.apply import Audit, Limits, apply_plan
 from tools.reconcile.changes import Outcome
 from tools.reconcile.cli import app

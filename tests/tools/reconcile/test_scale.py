@@ -14,9 +14,10 @@ import pytest
 
 from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import read_directory
+from tests.support.damages import DAMAGES
 from tests.support.directories import append, copies
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.reconciled import DAMAGES, NOW_MS, fragment_of
+from tests.support.reconciled import NOW_MS, fragment_of
 from tools.reconcile import check, in_this_process
 from tools.reconcile.children import InChildren, WorkerDied
 from tools.reconcile.copies import Level

@@ -14,8 +14,9 @@ from engine import aio
 from engine.offline.directory import read_directory
 from engine.state.store import Entry
 from engine.turn.settings import Settings
+from tests.support.damages import DAMAGES, ONE_OF_EACH
 from tests.support.directories import append, build, copies, flip, lose, replace
-from tests.support.reconciled import DAMAGES, NOW_MS, PARTITIONS, story
+from tests.support.reconciled import NOW_MS, PARTITIONS, story
 from tools.reconcile import Report, check, in_this_process
 from tools.reconcile.copies import Level
 from tools.reconcile.evidence import Asked, ask
@@ -204,7 +205,7 @@ def test_partitions_that_say_the_same_of_themselves_cost_no_task(stopped: list[P
     assert (report.exit_code, [len(share.partitions) for share in noting.shares]) == (1, [1])
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_by_digests_the_same_copies_are_counted(name: str, stopped: list[Path], tmp_path: Path) -> None:
     directories = copies(stopped, tmp_path)
     DAMAGES[name].do(tmp_path)

@@ -12,8 +12,9 @@ from typer.testing import CliRunner, Result
 from engine.errors import UsageError
 from engine.state.store import CheckpointImage, Entry
 from engine.state.store_lmdb import LmdbStore
+from tests.support.damages import COMPARED, DAMAGES
 from tests.support.directories import append, copies, replace
-from tests.support.reconciled import DAMAGES, NOW_MS, fragment_of
+from tests.support.reconciled import NOW_MS, fragment_of
 from tools.reconcile import Report, Values, check, in_this_process
 from tools.reconcile.cli import app
 from tools.reconcile.copies import Rules
@@ -52,7 +53,7 @@ def by_sketches(directories: Sequence[Path], to: Path) -> tuple[Report, Report]:
     return first, report
 
 
-@pytest.mark.parametrize("name", list(DAMAGES))
+@pytest.mark.parametrize("name", COMPARED)
 def test_the_same_is_found_as_in_whole_directories(name: str, stopped: list[Path], tmp_path: Path) -> None:
     directories = copies(stopped, tmp_path)
     DAMAGES[name].do(tmp_path)

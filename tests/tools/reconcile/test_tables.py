@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from engine.errors import UsageError
 from engine.offline.directory import read_directory
+from tests.support.damages import DAMAGES
 from tests.support.directories import SEGMENT_BYTES, append, copies
-from tests.support.reconciled import DAMAGES, NOW_MS
+from tests.support.reconciled import NOW_MS
 from tools.reconcile import Values, check
 from tools.reconcile.cli import app
 from tools.reconcile.tables import SCHEMAS, Reached, Table, batches, ends_of_logs, pieces, pieces_between

@@ -12,8 +12,9 @@ from engine.offline.directory import read_directory
 from engine.offline.repair import Unrepaired
 from engine.turn.settings import Settings
 from tests.support.commands import reconcile
+from tests.support.damages import DAMAGES
 from tests.support.directories import SEGMENT_BYTES, Nodes, append, copies
-from tests.support.reconciled import DAMAGES, IN_DOUBT, NOW_MS, PARTITIONS, fragment_of
+from tests.support.reconciled import IN_DOUBT, NOW_MS, PARTITIONS, fragment_of
 from tests.tools.reconcile.test_repair import planned
 from tools.reconcile.apply import prepared_writes
 from tools.reconcile.findings import Kind, Proof

@@ -11,9 +11,10 @@ import pytest
 from engine.offline.directory import read_directory
 from engine.turn.settings import Settings
 from tests.support.commands import FORESHORE
+from tests.support.damages import DAMAGES
 from tests.support.directories import SEGMENT_BYTES, Nodes, append, copies
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.reconciled import DAMAGES, IN_DOUBT, NOW_MS, PARTITIONS, fragment_of
+from tests.support.reconciled import IN_DOUBT, NOW_MS, PARTITIONS, fragment_of
 from tests.tools.reconcile.test_repair import planned, rows_of, run
 from tools.reconcile.findings import Facts, Finding, Kind, Proof
 from tools.reconcile.plans import Act, Rules, Strategy, make_plan, read_plan

@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 
 from tests.support.commands import damage_log, objects, wal
+from tests.support.damages import DAMAGES
 from tests.support.directories import copies, flip
-from tests.support.reconciled import DAMAGES, fragment_of
+from tests.support.reconciled import fragment_of
 from tests.wal.logs import filled, update
 from tests.wal.test_reader import footer_of, tell
 from wal import Block, inspect, list_segments
