@@ -214,7 +214,9 @@ class _Next:
         if self.taken:
             forced = Intervention("reset-lost", old.version, tuple(alive), tuple(self.taken))
             interventions = (*interventions, forced)[-INTERVENTIONS_KEPT:]
-        allocations = {n: a for n, a in old.allocations.items() if n in baseline or _still_named(n, placements)}
+        # A voter is a disk: that of who is to be one and is away now is the one that was a member's.
+        known = {m.node: m.allocation for m in old.members if m.node in baseline} | old.allocations
+        allocations = {n: a for n, a in known.items() if n in baseline or _still_named(n, placements)}
         allocations |= {n: alive[n].allocation for n in alive if n in baseline or n in allocations}
         return Topology(
             version=version,

@@ -8,7 +8,7 @@ person waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import msgspec
@@ -91,7 +91,7 @@ class Orders:
         topology = self.core.topology
         if topology is None:
             return "the cluster is not formed yet"
-        unknown = [n for n in nodes if topology.member(n) is None and n not in topology.baseline]
+        unknown = _unknown(nodes, topology)
         if unknown:
             return f"not a member: {', '.join(unknown)}; members: {', '.join(m.node for m in topology.members)}"
         if not nodes:
@@ -163,7 +163,9 @@ class Orders:
         """Who should hold the data, if that is to change; and the lost partitions that are to begin again."""
         baseline, reset = self._baseline, self._reset
         late = self.core.now > self._until
-        if baseline is not None and (late or baseline.baselined != topology.baselined):
+        if baseline is not None and (
+            late or baseline.baselined != topology.baselined or _unknown(baseline.nodes, topology)
+        ):
             baseline = self._baseline = None
         if reset is None:
             return (tuple(baseline.nodes) if baseline is not None else None), []
@@ -172,3 +174,8 @@ class Orders:
         if late or not lost:
             self._reset, lost = None, []
         return (tuple(baseline.nodes) if baseline is not None else None), lost
+
+
+def _unknown(nodes: Sequence[NodeId], topology: Topology) -> list[NodeId]:
+    """Those of whom the map knows no disk: a vote of theirs would be nobody's."""
+    return [n for n in nodes if topology.member(n) is None and n not in topology.baseline]

@@ -9,7 +9,7 @@ import msgspec
 from rebalance.lives import Life
 from rebalance.messages import CopyReport, SingleMap
 from rebalance.plan import PLACED_AT_ONCE, Change, first_topology, next_topology, planning, wanted_handover
-from rebalance.table import Candidate, Placement
+from rebalance.table import Candidate, Placement, disk_name
 from wal.ids import Ballot, Version
 
 PARTITIONS = 4 * PLACED_AT_ONCE + 1
@@ -51,6 +51,19 @@ def test_who_leaves_the_baseline_while_it_is_slow_is_still_said_to_be_slow() -> 
     assert all("n3" not in placement.in_sync for placement in following.placements)
     gone = Change(candidates=candidates[:2], singles=singles, handover=[], baseline=["n1", "n2"])
     assert next_topology(following, gone).topology.aside == {}
+
+
+def test_a_member_without_data_that_becomes_a_voter_while_it_is_away_votes_with_the_disk_that_it_had() -> None:
+    candidates = [Candidate(name, f"disk-{name}", 1, f"{name}:1", "") for name in ("n1", "n2", "n3", "n4")]
+    first = first_topology("id", "c", 4, 1, candidates[:3])
+    singles = {c.node: _single(c) for c in candidates}
+    here = Change(candidates=candidates, singles=singles, handover=[], baseline=["n1", "n2", "n3"])
+    with_a_spare = next_topology(first, here).topology
+    assert "n4" not in with_a_spare.allocations
+    away = Change(candidates=candidates[:2], singles=singles, handover=[], baseline=["n1", "n2", "n4"])
+    following = next_topology(with_a_spare, away).topology
+    assert following.allocations == {"n1": "disk-n1", "n2": "disk-n2", "n4": "disk-n4"}
+    assert following.listed[disk_name("n4", "disk-n4")][0] == 1, "and the life that is known of it"
 
 
 def _of_five(in_sync: tuple[str, ...], aside: dict[str, int], mute: tuple[str, ...] = ()) -> Placement:

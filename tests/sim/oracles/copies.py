@@ -36,11 +36,13 @@ class Copies(Oracle):
 
 
 def compare_maps(before: Topology, after: Topology, ordered: set[tuple[NodeId, int]]) -> None:
-    """One step from map to map.
+    """One step from map to map, whose voters can vote.
 
     A node that began another life may have been left out for what it lost, and one that is set aside now for being slow.
     A copy that was `ordered` anew leaves once for each order, as long as another one stays.
     """
+    if nobodys := [node for node in after.voters if node not in after.allocations]:
+        raise Violation("copies", f"the map {after.version} gives votes to {', '.join(nobodys)}, of whom it knows no disk")
     lives = {member.node: member.incarnation for member in before.members}
     slow = {n for n, times in after.aside.items() if times > abs(before.aside.get(n, 0))}
     going_on = {m.node for m in after.members if lives.get(m.node) == m.incarnation and m.node not in slow}

@@ -363,6 +363,15 @@ def test_a_step_that_gives_up_a_copy_before_another_one_is_in_sync_is_found() ->
             compare_maps(before, _without_a_copy(before, 1), set())
 
 
+def test_a_map_that_gives_a_vote_to_no_disk_is_found() -> None:
+    with small_world() as small:
+        before = small.world.newest()
+        assert before is not None
+        unknown = {node: disk for node, disk in before.allocations.items() if node != before.voters[-1]}
+        with pytest.raises(Violation, match=f"gives votes to {before.voters[-1]}"):
+            compare_maps(before, msgspec.structs.replace(before, allocations=unknown), set())
+
+
 def test_a_step_in_which_a_node_died_may_have_a_copy_less() -> None:
     with small_world() as small:
         before = small.world.newest()
