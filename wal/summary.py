@@ -12,7 +12,7 @@ older version: who asks reads the blocks.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, get_args
 from zlib import crc32
@@ -129,9 +129,11 @@ class Summary:
             self.bytes_max += FILTER_BYTES + 12
         known = len(tally.writes)
         if all(type(record) is Update for record in records):
-            self._add([write for record in records for write in record.writes])  # type: ignore[union-attr]
+            writes = [write for record in records for write in record.writes]  # type: ignore[union-attr]
+            self._name(_named_by(writes))
         else:
-            self._add_any(ordinal, records)
+            writes = self._go_through(ordinal, records)
+        self._count(writes)
         for name, _ in islice(reversed(tally.writes), len(tally.writes) - known):  # the new ones
             self.bytes_max += 64 + len(name.encode())
 
@@ -150,62 +152,61 @@ class Summary:
             pair[0] += 1
             pair[1] += len(encoded)
 
-    def _add(self, writes: Sequence[Write]) -> None:
-        """Count writes, and note what they name: the innermost loop of who writes a log."""
-        count = self.tally.write
-        known, slots = self.tally.writes, self.filters.open
-        self.filters.names += len(writes)
+    def _count(self, writes: Iterable[Write]) -> None:
+        """Count writes: with `_name` the innermost loop of who writes a log."""
+        count, known = self.tally.write, self.tally.writes
         for write in writes:
-            at = crc32(write.tx)
-            slots[at & _MASK] = slots[at >> _SHIFT & _MASK] = _YES
-            namespace, keys = write.namespace, write.keys
-            row = known.get((namespace, write.partition))
-            if (
-                row is None
-                or write.closed
-                or len(keys) != 1
-                or namespace == DECISIONS
-                or (value := write.values[0]) is None
-            ):
+            keys, row = write.keys, known.get((write.namespace, write.partition))
+            if row is None or write.closed or len(keys) != 1 or (value := write.values[0]) is None:
                 count(write)
-                if namespace == DECISIONS:
-                    for key in keys:
-                        self._note(key)
             else:  # nearly every write is one
                 row[0] += 1
                 row[1] += 1
                 row[4] += len(keys[0]) + len(value)
 
-    def _add_any(self, ordinal: int, records: Sequence[Record]) -> None:
-        """The same of a block that has records of other kinds."""
+    def _name(self, names: Collection[TxId]) -> None:
+        """Note the transactions that a block names."""
+        slots = self.filters.open
+        self.filters.names += len(names)
+        for at in map(crc32, names):
+            slots[at & _MASK] = slots[at >> _SHIFT & _MASK] = _YES
+
+    def _go_through(self, ordinal: int, records: Sequence[Record]) -> list[Write]:
+        """Note what records of all kinds name and concern; the writes in them."""
+        writes: list[Write] = []
+        names: list[TxId] = []
         about: dict[int, None] = {}
         for record in records:
             kind = type(record)
             if kind in _WRITING:
-                self._add(record.writes)  # type: ignore[union-attr]
-            naming = _NAMING.get(kind)
-            if naming is not None:
-                for tx in naming(record):
-                    self._note(tx)
+                writes += record.writes  # type: ignore[union-attr]
+            if kind in _OF_ONE:
+                names.append(record.tx)  # type: ignore[union-attr]
+            elif (naming := _OF_MANY.get(kind)) is not None:
+                names += naming(record)
             if kind in _CONCERNING:
                 about[record.partition] = None  # type: ignore[union-attr]
+        names += _named_by(writes)
+        self._name(dict.fromkeys(names))  # a prepare, its writes and the decision are of one
         for partition in about:
             blocks = self.about.get(partition)
             if blocks is None:
                 blocks = self.about[partition] = array("I")
                 self.bytes_max += 16
             blocks.append(ordinal)
-            self.bytes_max += 4
-
-    def _note(self, name: TxId) -> None:
-        filters, at = self.filters, crc32(name)
-        filters.open[at & _MASK] = filters.open[at >> _SHIFT & _MASK] = _YES
-        filters.names += 1
+        self.bytes_max += 4 * len(about)
+        return writes
 
 
 def kind_of_type(kind: type[Record]) -> str:
     """The name of the records of this type."""
     return str(kind.__struct_config__.tag)
+
+
+def _named_by(writes: Sequence[Write]) -> list[TxId]:
+    """The transactions of writes, and those whose decisions they write."""
+    decisions = [key for write in writes if write.namespace == DECISIONS for key in write.keys]
+    return [write.tx for write in writes] + decisions
 
 
 def _of_rows(record: Preload | Undo) -> Sequence[TxId]:
@@ -214,10 +215,8 @@ def _of_rows(record: Preload | Undo) -> Sequence[TxId]:
 
 _KINDS: dict[type[Record], str] = {kind: kind_of_type(kind) for kind in get_args(Record)}
 _WRITING = frozenset((Update, Prepare, History))
-_NAMING: dict[type[Record], Callable[[Any], Iterable[TxId]]] = {
-    Prepare: lambda record: (record.tx,),
-    Outcome: lambda record: (record.tx,),
-    Origin: lambda record: (record.tx,),
+_OF_ONE = frozenset((Prepare, Outcome, Origin))
+_OF_MANY: dict[type[Record], Callable[[Any], Iterable[TxId]]] = {
     Results: lambda record: record.txs,
     EpochStart: lambda record: record.ended,
     Preload: _of_rows,
