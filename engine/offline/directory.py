@@ -18,7 +18,7 @@ Nothing here takes a lock that a node would wait for.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -148,7 +148,7 @@ class State:
         self._cleared, self._changes = replica.store.freeze()
         self.fragments |= {
             name: FragmentView(name, PartitionCounter(), digests={0: 0})
-            for name in store.stateless()
+            for name in store.stateless(since.share.partitions)
             if since.share.holds(name) and name not in self.fragments and name not in self._cleared
         }
 
@@ -240,7 +240,7 @@ class State:
 def read_directory(
     path: str | os.PathLike[str],
     *,
-    partitions: Container[int] | None = None,
+    partitions: Collection[int] | None = None,
     namespaces: Container[Namespace] | None = None,
     pages: bool = False,
     tolerant: bool = False,

@@ -9,7 +9,7 @@ record of one fragment changes another, so a share folds to what the whole would
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from pathlib import Path
 from typing import assert_never
 
@@ -35,7 +35,7 @@ class Overtaken(Exception):
 class Share:
     """Which fragments are wanted."""
 
-    def __init__(self, partitions: Container[int] | None, namespaces: Container[Namespace] | None) -> None:
+    def __init__(self, partitions: Collection[int] | None, namespaces: Container[Namespace] | None) -> None:
         self.everything = partitions is None and namespaces is None
         self.partitions = partitions
         self._namespaces = namespaces

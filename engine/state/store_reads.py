@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from itertools import islice, takewhile
 from operator import gt, itemgetter, lt
 from pathlib import Path
@@ -36,7 +37,7 @@ from engine.state.store_envelope import (
 from engine.state.store_errors import StoreDamaged, StoreForeign, StoreTooNew, damaged
 from engine.state.store_file import FORMAT
 from engine.state.store_sums import stored_in
-from wal.ids import Fragment
+from wal.ids import PARTITIONS_MAX, Fragment
 
 Tell: TypeAlias = "Callable[[StoreDamaged], None]"
 
@@ -297,17 +298,31 @@ class StoreReads:
             yield fragment
             seek = self._prefix(fragment)[1]
 
-    def stateless(self) -> list[Fragment]:
-        """The fragments that have rows, the first of them whole, and no state: no checkpoint leaves any."""
+    def stateless(self, wanted: Collection[int] | None = None) -> list[Fragment]:
+        """The fragments of some partitions that have rows, the first of them whole, and no state: no checkpoint leaves any.
+
+        A seek for each namespace and partition; where rows cannot be read it ends, and whoever reads them is told.
+        """
+        numbers = sorted(wanted) if wanted is not None else range(PARTITIONS_MAX)
         found: list[Fragment] = []
-        for fragment in self._present(lambda _: None):
-            prefix = self._prefix(fragment)[0]
-            with self._lock:
-                if self._txn.get(prefix, db=self._fragments) is not None:
-                    continue
-            rows, _ = self.raw_rows(fragment, b"", 1)
-            if rows and row_is_whole(*rows[0]):
-                found.append(fragment)
+        seek = b""
+        try:
+            with self._lock, self._txn.cursor(self._rows) as cursor:
+                while cursor.set_range(seek):
+                    full, raw = cursor.item()
+                    namespace, number = fragment_of(full)
+                    at = bisect_left(numbers, number)
+                    if at < len(numbers) and numbers[at] == number:
+                        prefix = fragment_key((namespace, number))
+                        if self._txn.get(prefix, db=self._fragments) is None and row_is_whole(full, raw):
+                            found.append((namespace, number))
+                        at += 1
+                    behind = namespace.encode() + b"\1"
+                    seek, before = fragment_key((namespace, numbers[at])) if at < len(numbers) else behind, seek
+                    if seek <= before:
+                        break
+        except (lmdb.Error, BadEnvelope):
+            pass
         return found
 
     def _expected(self, seek: bytes, tell: Tell) -> list[Fragment]:

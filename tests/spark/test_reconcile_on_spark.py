@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from engine.errors import UsageError
 from engine.testing import cluster
 from engine.turn.settings import Settings
+from pyspark_foreshore import fetch
 from tests.support.damages import DAMAGES, ONE_OF_EACH
 from tests.support.directories import SEGMENT_BYTES, append, archive, build, copies, lead_astray, unmourned
 from tests.support.patience import PATIENCE_SECONDS
@@ -187,12 +188,33 @@ def _the_tables_of_the_data_source(spark: SparkSession, directories: list[str], 
     assert exported.count() == reader.option("kind", "state").load(",".join(directories)).count()
     assert {row["node"] for row in exported.select("node").distinct().collect()} == {"n1", "n2", "n3"}
     _tables_that_spark_wrote_are_compared(url, directories, to)
+    _what_was_fetched_is_read(spark, directories, to)
     report = check(directories, values=Values.FULL)
     diff = reader.option("kind", "diff").load(",".join(directories))
     assert sorted(row["finding"] for row in diff.collect()) == sorted(line.decode() for line in report.findings)
     diff.createOrReplaceTempView("diff")
     ((count,),) = spark.sql("SELECT count(*) FROM diff WHERE array_contains(on, 'n2') AND proof = 'log'").collect()
     assert count == sum("n2" in f.on and f.proof == "log" for f in report.decoded())
+
+
+def _what_was_fetched_is_read(spark: SparkSession, directories: list[str], to: Path) -> None:
+    """Directories, and the tables that were exported, which only Hadoop's file systems find: the tables say the same."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.viewfs.mounttable.tables.link./by", f"file://{to.parent}")
+    urls = [f"viewfs://tables/by/{Path(path).relative_to(to.parent)}" for path in directories]
+    with pytest.raises(Exception, match=r"pyspark_foreshore\.fetch\(spark, 'viewfs://tables/by/limited/n1'"):
+        spark.read.format("foreshore").load(",".join(urls)).collect()
+    named = fetch(spark, *urls)
+    assert named == ",".join(urls)
+    for table in Table:
+        reader = spark.read.format("foreshore").option("kind", table)
+        far, near = (sorted(map(repr, reader.load(paths).collect())) for paths in (named, ",".join(directories)))
+        assert far == near
+        assert far
+    reader = spark.read.format("foreshore").option("kind", "diff")
+    exported = reader.load(fetch(spark, f"viewfs://tables/by/{to.name}"))
+    told = sorted(row["finding"].encode() for row in exported.collect())
+    assert told == sorted(check_tables([str(to)], rules=Rules(grace_ms=-1)).findings)
 
 
 def _tables_that_spark_wrote_are_compared(url: str, directories: list[str], at: Path) -> None:

@@ -18,13 +18,14 @@ from engine.errors import UsageError
 from engine.offline.directory import PartitionView
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Rules
+from tools.reconcile.fetched import here
 from tools.reconcile.plan import Share
 from tools.reconcile.report import Report, make_report
 from tools.reconcile.run import FINDINGS_KEPT, Engine
 from tools.reconcile.sketch import Asking, Sketch, Slice, SlicedFragment, decoded, encoded, read_file
 from tools.reconcile.sketched import judged, planned_of
 from tools.reconcile.spark_errors import spark_errors
-from tools.reconcile.survey import FILE, local_path
+from tools.reconcile.survey import FILE, named_path
 from tools.reconcile.task import ShareResult
 
 if TYPE_CHECKING:
@@ -49,14 +50,14 @@ class TableShare(msgspec.Struct, frozen=True):
 
 def is_table(path: str) -> bool:
     """Whether an exported table lies there that can be compared."""
-    return (Path(path.removeprefix(FILE)) / SKETCHES).is_dir()
+    return (here(path.removeprefix(FILE)) / SKETCHES).is_dir()
 
 
 def sketches_in(paths: Sequence[str]) -> list[tuple[Sketch, Path]]:
     """The sketches of tables, each with the folder of its rows. Raises UsageError."""
     found: list[tuple[Sketch, Path]] = []
     for given in paths:
-        table = Path(local_path(given))
+        table = here(named_path(given))
         if not is_table(str(table)):
             raise UsageError(f"{given} is no table of `foreshore reconcile export --kind state`: name tables only")
         for node, sketch in sorted(_sketches(table / SKETCHES)):

@@ -28,6 +28,14 @@ def here(path: str) -> Path:
     return Path(SparkFiles.get(_name(path)))
 
 
+def is_fetched(url: str) -> bool:
+    """Whether this process has the directory of a URL: it is one of Spark's, and somebody let them fetch it."""
+    try:
+        return here(url).is_dir()
+    except (ImportError, AssertionError):  # no session of Spark
+        return False
+
+
 def fetch(context: SparkContext, url: str) -> str:
     """Let each executor have the directory of a URL. Raises UsageError, JobFailed."""
     url = url.rstrip("/")

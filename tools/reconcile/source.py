@@ -1,9 +1,9 @@
 """The Spark data source `foreshore`: `spark.read.format("foreshore").option("kind", "diff").load("data/n1,data/n2")`.
 
 Options: `kind` (`wal`, `state` or `diff`), `values` (`none`, `hash` or `full`; Spark prunes no column of such a source)
-and `shares`, into how many tasks a comparison is cut. The directories are those of `load`, with commas between them;
-every executor must see them at these paths. What can be written is told by `tools.reconcile.writer`. `pyspark_foreshore`
-registers it with every session by itself.
+and `shares`, into how many tasks a comparison is cut. The directories are those of `load`, with commas between them:
+every executor must see them at these paths, or have fetched them from URLs (`pyspark_foreshore.fetch`). What can be written
+is told by `tools.reconcile.writer`. `pyspark_foreshore` registers it with every session by itself.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from engine.errors import UsageError
+from tools.reconcile.fetched import SEPARATOR, is_fetched
 from tools.reconcile.findings import Values
-from tools.reconcile.survey import local_path
+from tools.reconcile.survey import FILE, local_path
 from tools.reconcile.tables import SCHEMAS, SHARES, Piece, Table, batches, ends_of_logs, pieces, pieces_between
 from tools.reconcile.writer import Writer
 
@@ -54,7 +55,13 @@ class Foreshore(DataSource):
         return Writer(schema, self.options, self._directories())
 
     def _directories(self) -> list[str]:
-        return [path.strip() for path in self.options.get("path", "").split(",") if path.strip()]
+        found = [path.strip() for path in self.options.get("path", "").split(",") if path.strip()]
+        for path in found:
+            if SEPARATOR in path and not path.startswith(FILE) and not is_fetched(path):
+                raise UsageError(
+                    f"{path} is not here: load(pyspark_foreshore.fetch(spark, {path!r}, ...)) fetches it first"
+                )
+        return found
 
     def _table(self) -> Table:
         found: Table = _one_of(Table, self.options.get("kind", Table.STATE), "kind")

@@ -21,7 +21,7 @@ from engine.offline.refusals import DoesNotFold
 from engine.state.identity import read_identity
 from rebalance.table import Topology
 from tools.reconcile.copies import Level
-from tools.reconcile.fetched import SEPARATOR, here
+from tools.reconcile.fetched import SEPARATOR, here, is_fetched
 from tools.reconcile.logs import LogTold, Reading, Stretch, read_log, read_stretch
 from tools.reconcile.summed import Summed, summed_up
 from tools.reconcile.uncollected import uncollected
@@ -206,6 +206,11 @@ def _owner(path: str) -> NodeId:
     except (CorruptionError, UsageError, OSError):
         return ""
     return identity.node if identity is not None else ""
+
+
+def named_path(given: str) -> str:
+    """As `local_path`, or the URL of what this process of Spark has fetched; `tools.reconcile.fetched.here` is where."""
+    return given.rstrip("/") if SEPARATOR in given and is_fetched(given) else local_path(given)
 
 
 def local_path(given: str) -> str:

@@ -25,12 +25,13 @@ from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Rules
 from tools.reconcile.entries import Cells, entries, value_cells
 from tools.reconcile.exported import TableShare, is_table, judge_tables, sketches_in
+from tools.reconcile.fetched import here
 from tools.reconcile.findings import Finding, Values
 from tools.reconcile.plan import Share, plan
 from tools.reconcile.share import check_share
 from tools.reconcile.sketch import encoded, sketching
 from tools.reconcile.sketched import planned_of
-from tools.reconcile.survey import Look, local_path, surveys_of
+from tools.reconcile.survey import Look, local_path, named_path, surveys_of
 from wal import Block, inspect, list_segments
 from wal.ids import fragment_name
 
@@ -121,7 +122,7 @@ def pieces(
     table: Table, directories: Sequence[str], values: Values, shares: int = SHARES, *, sketched: bool = False
 ) -> list[Piece]:
     """The tasks that a table is read in. Raises UsageError."""
-    paths = [local_path(given) for given in directories]
+    paths = [named_path(given) for given in directories]
     if not paths:
         raise UsageError("no directory was given: expected the data directories of nodes")
     match table:
@@ -129,7 +130,7 @@ def pieces(
             return [Piece(table, path, values=values, sketched=sketched) for path in paths]
         case Table.WAL:
             return [
-                Piece(table, path, info.name, values=values) for path in paths for info in list_segments(Path(path) / "wal")
+                Piece(table, path, info.name, values=values) for path in paths for info in list_segments(here(path) / "wal")
             ]
         case Table.DIFF if any(map(is_table, paths)):
             sketches = [sketch for sketch, _ in sketches_in(paths)]
@@ -221,7 +222,7 @@ def _state(piece: Piece) -> Iterator[Cells]:
             head = (sketch.survey.node, "", NO_PARTITION, b"", 0, 0, False)
             yield (*head, len(data), None, data)
         return
-    with read_directory(piece.path, tolerant=True) as state:
+    with read_directory(here(piece.path), tolerant=True) as state:
         yield from cells_of(state, piece.values)
 
 
@@ -235,9 +236,10 @@ def cells_of(state: State, values: Values) -> Iterator[Cells]:
 
 
 def _wal(piece: Piece) -> Iterator[Cells]:
-    with read_directory(piece.path, partitions=(), tolerant=True) as state:
+    path = here(piece.path)
+    with read_directory(path, partitions=(), tolerant=True) as state:
         node = state.identity.node
-    for block in inspect([Path(piece.path) / "wal" / piece.segment]):
+    for block in inspect([path / "wal" / piece.segment]):
         if isinstance(block, Block):
             for lsn, record in enumerate(block.records, block.first_lsn):
                 if lsn > piece.above and (not piece.to or lsn <= piece.to):

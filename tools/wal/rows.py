@@ -171,9 +171,9 @@ class LogRows:
         for record in records:
             match record:
                 case PackedUpdate() | PackedHistory():
-                    for packed in record.writes:
-                        if self._wanted(packed.fragment):
-                            self._write(packed.opened())
+                    wanted = self._wanted
+                    for packed in [w for w in record.writes if wanted((w.namespace, w.partition))]:
+                        self._write(packed.opened())
                 case r.Update() | r.History():
                     for write in record.writes:
                         self._write(write)

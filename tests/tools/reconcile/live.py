@@ -6,6 +6,7 @@ Exit code 1: a false alarm, or a key left uncompared. `--record` has a line for 
 where it ended: who stops after 40 checks and begins again needs 160 more, of a new cluster.
 
 Nothing is wrong with the copies, so each finding is a false alarm. Half of the checks read all rows, half go by digests.
+After each the writers have as long without one: so it is told how much the checks slow them.
 Hot keys are put, deleted, and written by transactions over two partitions; cold ones lie between them.
 """
 
@@ -31,7 +32,6 @@ from tools.reconcile.report import Summary
 KEYS, HOT = 2_000, 970
 WRITERS = 8
 TICK_SECONDS = 0.1
-ALONE_SECONDS = 5.0
 
 
 class Writers:
@@ -81,7 +81,10 @@ class Writers:
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One check, as it is recorded. `findings` are by kind; `seconds` it took, beside writers."""
+    """One check, as it is recorded. `findings` are by kind; `seconds` it took, beside writers, who then had as long alone.
+
+    `alone` is their rate then, 0 if that was left out.
+    """
 
     level: str
     verdict: str
@@ -90,16 +93,19 @@ class Line(msgspec.Struct, frozen=True):
     findings: dict[str, int]
     seconds: float
     writes_per_second: float
+    alone: float = 0.0
 
 
 class Checked(msgspec.Struct):
-    """What came of it. `rate` is of updates a second beside the checks, `alone` of the same writers before them."""
+    """What came of it. `written` are updates beside the checks, and of these `beside` where `alone` were measured, those
+    in as long a time without a check."""
 
     checks: int = 0
     false_alarms: int = 0
     uncompared: int = 0  # keys, over all checks
     keys_min: int = KEYS
-    rate: float = 0.0
+    written: float = 0.0
+    beside: float = 0.0
     alone: float = 0.0
 
     def take(self, line: Line) -> None:
@@ -108,11 +114,16 @@ class Checked(msgspec.Struct):
         self.false_alarms += line.verdict != "consistent"
         self.uncompared += line.uncompared
         self.keys_min = min(self.keys_min, line.keys) if line.level == "rows" else self.keys_min
+        self.written += line.writes_per_second * line.seconds
+        if line.alone:
+            self.beside += line.writes_per_second * line.seconds
+            self.alone += line.alone * line.seconds
 
     def __str__(self) -> str:
+        slowed = f" slowed={1 - self.beside / self.alone:.3f}" if self.alone else ""
         return (
-            f"checks={self.checks} false_alarms={self.false_alarms} uncompared={self.uncompared} keys>={self.keys_min} "
-            f"writes/s={self.rate:.0f} before={self.alone:.0f}"
+            f"checks={self.checks} false_alarms={self.false_alarms} uncompared={self.uncompared} "
+            f"keys>={self.keys_min} written={self.written:.0f}{slowed}"
         )
 
 
@@ -126,15 +137,15 @@ def check_beside_writers(directory: Path, checks: int, rate: int, record: Path |
         database.namespace("acc").put_many({b"k%04d" % n: b"%d" % n for n in range(KEYS)})
         writers = Writers(database, rate)
         with writers.writing():
-            began, before = time.monotonic(), writers.done
-            time.sleep(ALONE_SECONDS if checks > 2 else 0)  # what a test asks for is no measurement
-            found.alone = (writers.done - before) / max(time.monotonic() - began, TICK_SECONDS)
-            began, before = time.monotonic(), writers.done
+            began = time.monotonic()
             while found.checks < checks:
                 level, start, so_far = ("rows", "digest")[found.checks % 2], time.monotonic(), writers.done
                 words = ["check", *(directory / name for name in nodes.names), "--json", "--level", level]
                 told = foreshore("reconcile", *words, "--recheck", "20", "--delay", "0.1")
-                took, summary = time.monotonic() - start, msgspec.json.decode(told.stdout.splitlines()[-1], type=Summary)
+                took, written = time.monotonic() - start, writers.done
+                if checks > 2:  # what a test asks for is no measurement
+                    time.sleep(took)
+                summary = msgspec.json.decode(told.stdout.splitlines()[-1], type=Summary)
                 line = Line(
                     level,
                     summary.verdict,
@@ -142,7 +153,8 @@ def check_beside_writers(directory: Path, checks: int, rate: int, record: Path |
                     summary.unsettled.keys,
                     summary.findings,
                     round(took, 1),
-                    round((writers.done - so_far) / took),
+                    round((written - so_far) / took),
+                    round((writers.done - written) / took) if checks > 2 else 0.0,
                 )
                 found.take(line)
                 if record is not None:
@@ -150,7 +162,6 @@ def check_beside_writers(directory: Path, checks: int, rate: int, record: Path |
                         file.write(msgspec.json.encode(line) + b"\n")
                 what = told.stdout if summary.verdict != "consistent" else f"{level} keys={summary.keys} {found}"
                 print(f"{time.monotonic() - began:7.1f} {what}", file=sys.stderr, flush=True)
-            found.rate = (writers.done - before) / max(time.monotonic() - began, TICK_SECONDS)
     return found
 
 
