@@ -136,8 +136,9 @@ class Node(Machines):
         What would make the turn too long is left to the next one, which is to follow at once.
         """
         core = self.core
-        core.attentive += min(max(now - core.now, 0), core.settings.heartbeat_ms * MS)
-        core.now = max(now, core.now)
+        if now > core.now:
+            core.attentive += min(now - core.now, core.settings.heartbeat_ms * MS)
+            core.now = now
         core.work = 0
         effects = core.effects = Effects()
         if not self._booted:

@@ -233,25 +233,27 @@ class LayeredStore:
     def page(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
         """The same as far as one turn may go: it looks at no more than `LOOKED_MAX` entries, and `limit`. `down`: the keys
         below `start`, descending."""
-        active, frozen = self._active, self._frozen
-        layers = [active]
-        if frozen is not None and fragment not in active.cleared:
-            layers.append(frozen)
+        sources: list[Callable[..., list[Row]]] = []  # the newest first
         work = 0
-        for layer in layers:
-            new = layer.put_in_order(fragment, SORTED_MAX)
-            if new > SORTED_MAX:
-                return Page([], start, SORTED_MAX)
-            work += new
-        sources = [partial(layer.some_from, down=down) for layer in layers]
-        if not any(fragment in layer.cleared for layer in layers):
-            sources.append(partial(self.base.scan, down=down))
+        for layer in (self._active, self._frozen):
+            if layer is None:
+                continue
+            if fragment in layer.rows:
+                new = layer.put_in_order(fragment, SORTED_MAX)
+                if new > SORTED_MAX:
+                    return Page([], start, SORTED_MAX)
+                work += new
+                sources.append(layer.some_from)
+            if fragment in layer.cleared:
+                break  # whatever lies below
+        else:
+            sources.append(self.base.scan)
         found: list[Row] = []
         looked = 0
         at: bytes | None = start
         while at is not None and len(found) < limit and looked < LOOKED_MAX + limit:
             some = min(max(limit - len(found), ROWS_LEAST), LOOKED_MAX + limit - looked)
-            rows, at = _merged([source(fragment, at, some) for source in sources], some, down=down)
+            rows, at = _merged([source(fragment, at, some, down=down) for source in sources], some, down=down)
             looked += len(rows)
             found += [row for row in rows if row[1] is not GONE and row[1].counter]
         if len(found) > limit:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from sortedcontainers import SortedDict
 
 from engine.state.store import GONE, NOTHING, CheckpointImage, Entry, Loaded, Row, Sums, is_row
@@ -39,12 +41,8 @@ class MemoryStore:
         rows = self._rows.get(fragment)
         if not rows:
             return []
-        found: list[Row] = []
-        for key in rows.irange(None, start, (True, False), reverse=True) if down else rows.irange(start):
-            if len(found) >= limit:
-                break
-            found.append((key, rows[key]))
-        return found
+        keys = rows.irange(None, start, (True, False), reverse=True) if down else rows.irange(start)
+        return [(key, rows[key]) for key in islice(keys, limit)]
 
     def contents(self, fragment: Fragment) -> int | None:
         """The digest of all rows of a fragment."""

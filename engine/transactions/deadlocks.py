@@ -108,6 +108,8 @@ class Deadlocks(Rule):
         gave_up, self._locks.gave_up = self._locks.gave_up, False
         if gave_up or any(map(self._locks.may_close_a_circle, began)):
             self._look_at = min(self._look_at, self._looked_at + SOON_MS * MS)
+        if not began:
+            return
         between: dict[_Waiting, tuple[Key, bool]] = {}
         blockers: dict[TxId, list[TxId]] = {}
         ages: dict[TxId, int] = {}
