@@ -285,6 +285,8 @@ class Client:
         self._plan()
 
     def _plan(self) -> None:
+        if self._alarm is not None and self._alarm <= self.world.now + TICK_NS:
+            return  # it looks that soon whatever there is to do
         wake = self.router.wake_at
         if wake is None:
             return

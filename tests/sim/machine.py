@@ -130,7 +130,7 @@ class Machine:
 
     def _world_time(self, local: int) -> int:
         world, then, rate = self._clock
-        return world + max(0, -(-(local - then) * PPM // rate))
+        return world - (then - local) * PPM // rate if local > then else world
 
     def set_clock(self, *, jump_ns: int = 0, rate: int | None = None) -> None:
         """The monotonic clock jumps forward, or goes at another rate (in millionths) from now on."""
@@ -145,7 +145,8 @@ class Machine:
     @property
     def wall_ms(self) -> int:
         """The wall clock, which may be anything."""
-        return max(0, self.world.wall_ms + self.wall_offset_ms)
+        reads = self.world.wall_ms + self.wall_offset_ms
+        return reads if reads > 0 else 0
 
     # Life.
 
@@ -280,10 +281,11 @@ class Machine:
             return
         events, self._inbox = self._inbox, []
         self.turns += 1
-        self.duties.begin(self.local(world.now))
+        now = self.local(world.now)
+        self.duties.begin(now)
         node.core.wall = self.wall_ms
         try:
-            effects, cost = world.costs.turn(node, self.local(world.now), events)
+            effects, cost = world.costs.turn(node, now, events)
         except Violation:
             raise
         except Exception as error:
@@ -318,9 +320,10 @@ class Machine:
         """What may leave early leaves; the rest waits for the log."""
         assert self.duties is not None
         self._needed = 0
-        self.duties.early(effects, self.local(self.world.now))
+        now = self.local(self.world.now)
+        self.duties.early(effects, now)
         if not effects.log:
-            self._pay(effects)
+            self._pay(effects, now)
             return
         self._unpaid = effects
         self.world.trace.add(self.world.now, "log", self.name, "", effects.log)
@@ -354,18 +357,19 @@ class Machine:
             return
         effects = self._unpaid
         assert effects is not None, "a turn is paid once"
-        self._pay(effects)
+        self._pay(effects, self.local(self.world.now))
         self._go_on(boot)
 
     def _go_on(self, boot: int) -> None:
         """A turn is paid: what waited for it comes next."""
-        back, self._back = self._back, []
-        for fibre in back:
-            self._returned(boot, fibre)
+        if self._back:
+            back, self._back = self._back, []
+            for fibre in back:
+                self._returned(boot, fibre)
         if self.up and self._inbox and self._unpaid is None and not self.paused:
             self._turn()
 
-    def _pay(self, effects: Effects) -> None:
+    def _pay(self, effects: Effects, now: int) -> None:
         """Write the log, and then pay the rest. What refuses stops the node, as in the driver."""
         assert self.node is not None
         assert self.log is not None
@@ -377,7 +381,7 @@ class Machine:
                     watcher.logged(self, effects.log, self.node.core.durable_lsn)
                 self._needed = self.log.next_lsn - 1
             self._unpaid = None
-            self.duties.rest(effects, self.local(self.world.now))
+            self.duties.rest(effects, now)
         except EXPECTED as error:
             self.fail(error)
             return

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engine.messages import Heartbeat, Join, Message
+from engine.messages import Message
 from engine.protocol.wire import decode_messages, frame
 from engine.turn.events import PeerLost, PeerSeen, Received
-from tests.sim.trace import FRAME_HEADER_BYTES
+from tests.sim.trace import CHATTER, FRAME_HEADER_BYTES
 from wal.ids import NodeId
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ class Network:
                 self._post(link, link.boots, data)
 
     def _post(self, link: Link, boots: tuple[int, int], data: bytes) -> None:
-        weather, draw = self.weather, self._draw
+        weather, draw, now = self.weather, self._draw, self.world.now
         if weather.loss and draw.random() < weather.loss:
             self._lose(link.src.name, link.dst.name, data)
             return
@@ -250,12 +250,15 @@ class Network:
             copies += 1
             self.doubled += 1
         for _ in range(copies):
-            at = self.world.now + self._delay()
+            at = now + self._delay()
             if weather.spike and draw.random() < weather.spike:
                 at += draw.randrange(weather.spike_delay)
-            at = max(at, self._clogged.get((link.src.name, link.dst.name), 0))
+            if self._clogged:
+                at = max(at, self._clogged.get((link.src.name, link.dst.name), 0))
             if not weather.reorder:
-                at = link.last = max(at, link.last)
+                if at < link.last:
+                    at = link.last
+                link.last = at
             self.world.at(at, self._deliver, link, boots, data)
 
     def _delay(self) -> int:
@@ -270,7 +273,7 @@ class Network:
         self.delivered += 1
         self.world.trace.add(self.world.now, "deliver", src, dst.name, data)
         for message in decode_messages(data[FRAME_HEADER_BYTES:]):
-            if not isinstance(message, Heartbeat | Join):
+            if not isinstance(message, CHATTER):
                 self.said_at = self.world.now
             dst.receive(Received(src, *self._lives[(src, boots[0])], message))
             for watcher in self.world.watchers.delivered:

@@ -203,15 +203,16 @@ def run_seed(
 def _one_world_at_a_time() -> Iterator[None]:
     """What a world keeps, above all its trace, only grows: to walk all of it again and again for cycles finds nothing.
 
-    The world before this one is a single cycle, and goes now.
+    The world before this one is a single cycle, and goes now; what was there before all worlds is not walked for that.
     """
     gc.collect()
-    thresholds = gc.get_threshold()
-    gc.set_threshold(20_000, 20, 1_000_000)
+    if not gc.get_freeze_count():
+        gc.freeze()
+    gc.disable()
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
+        gc.enable()
 
 
 def _live(

@@ -16,6 +16,8 @@ from wal.records import History, Prepare, Record, Update, Write
 
 Asked = tuple[NodeId, int, int, int]
 """(node, its life, session, request)"""
+WRITES = (Put, Swap, CommitTx)
+WRITTEN = (Update, History, Prepare)
 
 
 class Acknowledged(Oracle):
@@ -23,7 +25,7 @@ class Acknowledged(Oracle):
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._asked: dict[Asked, Request] = {}
+        self._asked: dict[Asked, Put | Swap | CommitTx] = {}
         self._kept: dict[TxId, dict[Fragment, list[Fact]]] = {}
         self._touched: dict[TxId, dict[int, None]] = {}  # the partitions that vote on a transaction
         self._ruined = Ruined()
@@ -52,7 +54,7 @@ class Acknowledged(Oracle):
 
     def asked(self, machine: Machine, session: int, request: Request) -> None:
         """A write came."""
-        if isinstance(request, Put | Swap | CommitTx):
+        if isinstance(request, WRITES):
             self._asked[machine.name, machine.boot, session, request.id] = request
 
     def answers(self, machine: Machine, session: int, reply: Reply, needed_lsn: int) -> None:
@@ -62,7 +64,6 @@ class Acknowledged(Oracle):
             return
         if isinstance(request, CommitTx) and request.prepare_only:
             return
-        assert isinstance(request, Put | Swap | CommitTx)
         self._judge(machine, request)
 
     def _judge(self, machine: Machine, request: Put | Swap | CommitTx) -> None:
@@ -157,4 +158,4 @@ def _keys(request: Put | Swap | CommitTx, partitions: int) -> dict[Fragment, lis
 
 
 def _writes(record: Record) -> Sequence[Write]:
-    return record.writes if isinstance(record, Update | History | Prepare) else ()
+    return record.writes if isinstance(record, WRITTEN) else ()

@@ -18,6 +18,7 @@ Asked = tuple[NodeId, int, int, int]
 """(node, its life, session, request)"""
 
 COMMITTED, ABORTED = "committed", "aborted"
+FOR_GOOD = (Put, Swap, CommitTx, GetStatus)
 
 
 class Answers(Oracle):
@@ -25,18 +26,18 @@ class Answers(Oracle):
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._asked: dict[Asked, Request] = {}
+        self._asked: dict[Asked, Put | Swap | CommitTx | GetStatus] = {}
         self._told: dict[tuple[TxId, str], tuple[str, NodeId]] = {}
 
     def asked(self, machine: Machine, session: int, request: Request) -> None:
         """Something of which the answer is for good."""
-        if isinstance(request, Put | Swap | CommitTx | GetStatus):
+        if isinstance(request, FOR_GOOD):
             self._asked[machine.name, machine.boot, session, request.id] = request
 
     def answers(self, machine: Machine, session: int, reply: Reply, needed_lsn: int) -> None:
         """It is told."""
         request = self._asked.pop((machine.name, machine.boot, session, reply.id), None)
-        if isinstance(request, Put | Swap | CommitTx | GetStatus):
+        if request is not None:
             said = final(request, reply)
             if said is not None:
                 self._tell(machine, request.tx, *said)

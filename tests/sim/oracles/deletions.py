@@ -8,6 +8,7 @@ of every copy must be what its counters say, replayed from the ledger.
 
 from __future__ import annotations
 
+from rebalance.fragment import FragmentState
 from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles.equality import ROWS_AT_ONCE
@@ -16,7 +17,7 @@ from tests.sim.oracles.oracle import Oracle
 from tests.sim.oracles.ruined import Ruined
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
-from wal.ids import Fragment, Version, fragment_name
+from wal.ids import Fragment, NodeId, Version, fragment_name
 
 
 class Deletions(Oracle):
@@ -35,17 +36,16 @@ class Deletions(Oracle):
         newest = max((t for t in (self._ledger.newest, world.newest()) if t is not None), key=_version, default=None)
         if newest is None:
             return
+        in_sync: dict[int, list[tuple[NodeId, dict[Fragment, FragmentState]]]] = {}
         for machine in world.running:
             assert machine.node is not None
             for name, copy in machine.node.core.replica.fragments.items():
                 if copy.loading or name[1] in self._ledger.given_up:
                     continue
-                for node in newest.placements[name[1]].in_sync:
-                    holder = world.machines.get(node)  # none: a disk that is gone, of which the map remembers the name
-                    other = holder.node if holder is not None else None
-                    if holder is None or other is None or not self._ruined.forgive(holder, newest):
-                        continue
-                    theirs = other.core.replica.fragments.get(name)
+                if name[1] not in in_sync:
+                    in_sync[name[1]] = self._in_sync(world, newest, name[1])
+                for node, held in in_sync[name[1]]:
+                    theirs = held.get(name)
                     if copy.stable > (theirs.counter.lwm if theirs is not None else 0):
                         raise Violation(
                             "tombstones",
@@ -53,6 +53,15 @@ class Deletions(Oracle):
                             f"{theirs or 'nothing'}",
                             About(fragments=(name,)),
                         )
+
+    def _in_sync(self, world: World, newest: Topology, number: int) -> list[tuple[NodeId, dict[Fragment, FragmentState]]]:
+        """Who is to have a partition, and what each of them has; not a disk that is gone, whose name the map remembers."""
+        holders = [world.machines[node] for node in newest.placements[number].in_sync if node in world.machines]
+        return [
+            (holder.name, holder.node.core.replica.fragments)
+            for holder in holders
+            if holder.node is not None and self._ruined.forgive(holder, newest)
+        ]
 
     def finish(self, world: World) -> None:
         """The rows of every copy."""

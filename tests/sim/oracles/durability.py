@@ -10,6 +10,8 @@ from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
 from wal.ids import NodeId
 
+FSYNC = Mode.FSYNC
+
 
 class Durability(Oracle):
     """Every message and every answer waits for the disk.
@@ -19,21 +21,26 @@ class Durability(Oracle):
 
     def departs(self, machine: Machine, targets: tuple[NodeId, ...], message: Message, needed_lsn: int) -> None:
         """A message leaves."""
-        self._check(machine, f"{type(message).__name__} to {', '.join(targets)}", needed_lsn)
-        if isinstance(message, Heartbeat):
-            self._check(machine, "a heartbeat with its durable lsn", message.durable_lsn)
+        if isinstance(message, Heartbeat) and message.durable_lsn > needed_lsn:
+            needed_lsn = message.durable_lsn
+        if _is_ahead(machine, needed_lsn):
+            raise _violation(machine, f"{type(message).__name__} to {', '.join(targets)}", needed_lsn)
 
     def answers(self, machine: Machine, session: int, reply: Reply, needed_lsn: int) -> None:
         """A reply leaves."""
-        self._check(machine, f"{type(reply).__name__} #{reply.id}", needed_lsn)
+        if _is_ahead(machine, needed_lsn):
+            raise _violation(machine, f"{type(reply).__name__} #{reply.id}", needed_lsn)
 
-    def _check(self, machine: Machine, what: str, needed_lsn: int) -> None:
-        log = machine.log
-        if log is None or machine.settings.durability is not Mode.FSYNC:
-            return
-        if needed_lsn > log.durable_lsn:
-            raise Violation(
-                "durability",
-                f"{machine.name} says {what}, which lsn {needed_lsn} promises; durable is {log.durable_lsn}",
-                About(nodes=(machine.name,)),
-            )
+
+def _is_ahead(machine: Machine, needed_lsn: int) -> bool:
+    log = machine.log
+    return log is not None and needed_lsn > log.durable_lsn and machine.settings.durability is FSYNC
+
+
+def _violation(machine: Machine, what: str, needed_lsn: int) -> Violation:
+    assert machine.log is not None
+    return Violation(
+        "durability",
+        f"{machine.name} says {what}, which lsn {needed_lsn} promises; durable is {machine.log.durable_lsn}",
+        About(nodes=(machine.name,)),
+    )
