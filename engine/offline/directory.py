@@ -245,14 +245,16 @@ def read_directory(
     pages: bool = False,
     tolerant: bool = False,
     hear: Callable[[Block], None] = lambda _: None,
+    log: bool = True,
 ) -> State:
     """What the node of this directory has; only fragments of `partitions` and `namespaces`, if they are given.
 
     What the node has, its topology above all, is always there; with `namespaces`, the results of single writes to other
     ones are not. `pages` walks the store's pages first, up to PAGES_BYTES_MAX: a file that was cut short, or whose pages
     were damaged, can bring LMDB down, and the process with it. `tolerant` folds up to where the log is damaged
-    (`State.damage`). `hear` gets each block since the checkpoint, and some of them again where a live node went on
-    meanwhile. Raises UsageError if this is no data directory, CorruptionError if it cannot be read.
+    (`State.damage`). Without `log` what lies there is the checkpoint, for who knows that the log says no more. `hear` gets
+    each block since the checkpoint, and some of them again where a live node went on meanwhile. Raises UsageError if this
+    is no data directory, CorruptionError if it cannot be read.
     """
     path = Path(path)
     try:
@@ -264,7 +266,11 @@ def read_directory(
             check_pages(path)
         store = LmdbStore(path / "store", read_only=True)
         try:
-            return _read(path, identity, store, Share(partitions, namespaces), tolerant=tolerant, hear=hear)
+            owner, share = (identity.cluster, identity.node), Share(partitions, namespaces)
+            if not log:
+                since = LogSince(path / "wal", share, owner, unread=True)
+                return State(path, identity, store, recover(LayeredStore(Window(store, share)), since), since)
+            return _read(path, identity, store, share, tolerant=tolerant, hear=hear)
         except BaseException:
             store.close()
             raise

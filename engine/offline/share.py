@@ -99,6 +99,7 @@ class LogSince:
         owner: Owner,
         *,
         tolerant: bool = False,
+        unread: bool = False,
         hear: Callable[[Block], None] = lambda _: None,
     ) -> None:
         self.share = share
@@ -116,6 +117,7 @@ class LogSince:
         self._path = path
         self._owner = owner
         self._tolerant = tolerant
+        self._unread = unread
 
     def replay(self, from_lsn: int) -> Iterator[Records]:
         """The records from there to where the log ends now, or is damaged, if that is tolerated (`damage`).
@@ -125,7 +127,7 @@ class LogSince:
         self.began = self.lsn = from_lsn - 1
         self.begins = begins(self._path)
         doubts, doubted = 0, 0
-        while True:
+        while not self._unread:
             try:
                 for block in read(self._path, self.lsn + 1, owner=self._owner, passed=self._passed):
                     if block.first_lsn != self.lsn + 1:

@@ -34,8 +34,9 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """Some partitions of all directories, for one task. `limit` bounds the findings kept, 0: all.
 
     `ended` is how transactions that are in doubt somewhere ended elsewhere, `torn` those that ended in two ways, and
-    `unheard` are nodes whose logs are damaged, or gone, and so are not asked about rows. `maps`: of each log, the LSNs and
-    versions of the last committed maps. `keys`: nothing but these is looked at, which an earlier look left unsettled.
+    `unheard` are nodes whose logs are damaged, or gone, and so are not asked about rows. `at_rest` are those that do not
+    run and whose checkpoint has all of their log. `maps`: of each log, the LSNs and versions of the last committed maps.
+    `keys`: nothing but these is looked at, which an earlier look left unsettled.
     `ranges`: of these fragments only these rows. The range that has no lower bound goes with all else that there is to say
     of its partition; a share with another one has nothing but these rows (`piece`).
     """
@@ -46,6 +47,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     ended: dict[TxId, dict[int, bool]]
     torn: list[Torn]
     unheard: list[NodeId]
+    at_rest: list[NodeId] = []
     rules: Rules
     limit: int
     maps: dict[NodeId, list[tuple[int, str]]] = {}
@@ -104,6 +106,7 @@ def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int, on
         ended=_ended(readable),
         torn=torn,
         unheard=[s.node for s in readable if s.told.damage or not s.told.ended_ms],
+        at_rest=[s.node for s in readable if not rules.grace_ms and s.lsn == s.checkpoint_lsn and not s.told.damage],
         rules=rules,
         limit=limit,
         maps={s.node: s.told.maps for s in readable},

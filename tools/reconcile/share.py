@@ -42,7 +42,7 @@ def check_share(share: Share) -> ShareResult:
         states: list[State] = []
         unread: dict[int, dict[NodeId, str]] = {}
         for node, path in share.directories.items():
-            state, problems = open_share(path, share.partitions)
+            state, problems = open_share(path, share.partitions, log=node not in share.at_rest)
             if state is not None:
                 states.append(open_states.enter_context(state))
             for number, problem in problems.items():
@@ -56,10 +56,13 @@ def check_share(share: Share) -> ShareResult:
     return result
 
 
-def open_share(path: str, partitions: Sequence[int]) -> tuple[State | None, dict[int, str]]:
-    """One directory's share, without the partitions of it that do not fold; and these, with the reason."""
+def open_share(path: str, partitions: Sequence[int], *, log: bool = True) -> tuple[State | None, dict[int, str]]:
+    """One directory's share, without the partitions of it that do not fold; and these, with the reason.
+
+    Without `log` its checkpoint is all that there is.
+    """
     try:
-        return read_directory(here(path), partitions=partitions, tolerant=True), {}
+        return read_directory(here(path), partitions=partitions, tolerant=True, log=log), {}
     except DoesNotFold:
         unread = _not_folding(path, partitions)
     except CorruptionError as error:

@@ -215,6 +215,30 @@ def test_by_digests_the_same_copies_are_counted(name: str, stopped: list[Path], 
         assert getattr(brief, field) == getattr(whole, field), field
 
 
+def test_who_shares_the_work_reads_no_log_for_what_came_after_a_checkpoint_that_has_all(
+    stopped: list[Path], running: list[Path], tmp_path: Path
+) -> None:
+    """The first look has seen to the end of each log; where a node may run, there may be more by now."""
+    ahead = copies(stopped, tmp_path)
+    append(ahead[1], [r.Update([r.Write(*HOT, 1, 900, [b"later"], [b""])])], now_ms=NOW_MS)
+    told: list[tuple[list[Path], float | None, list[str]]] = [
+        (stopped, None, ["n1", "n2", "n3"]),
+        (stopped, 10.0, []),
+        (running, None, []),
+        (ahead, None, ["n1", "n3"]),
+    ]
+    for directories, grace_seconds, at_rest in told:
+        noting = Noting()
+        check([str(path) for path in directories], engine=noting, grace_seconds=grace_seconds, shares=2)
+        assert [share.at_rest for share in noting.shares] == [at_rest] * 2
+    stands: list[tuple[bool, int]] = []
+    for log in (False, True):
+        with read_directory(ahead[1], log=log) as state:
+            stands.append((state.lsn > state.checkpoint_lsn, state.fragments[HOT].counter.hwm))
+    assert stands == [(False, stands[0][1]), (True, 901)]
+    assert stands[0][1] < 900
+
+
 def test_every_row_is_read_by_one_share(skewed: list[Path]) -> None:
     noting = Noting()
     whole = check([str(path) for path in skewed], engine=noting, shares=SHARES)
