@@ -184,7 +184,7 @@ class Machine:
             affinity=self.affinity,
             draw=self._draw.getrandbits(INCARNATION_BITS),
         )
-        self.up, self.paused, self.why = True, False, ""
+        self.up, self.paused, self.gone, self.why = True, False, False, ""
         self._inbox, self._unpaid, self._computing, self._resume = [], None, False, []
         self._left_over = []
         self._waking = self._wanted = None

@@ -110,3 +110,14 @@ def _written_to() -> World:
     assert world.run_while(lambda: not writing.done, at_most=10 * SECOND)
     assert writing.failure is None
     return world
+
+
+def test_who_has_left_is_heard_again_whoever_starts_it() -> None:
+    """Its disk rots meanwhile, and whoever sees to that starts it: nobody dials a machine that is gone for good."""
+    with _written_to() as world:
+        machine = world.machines["n3"]
+        world.command(machine, "stop")
+        assert world.run_while(lambda: not machine.gone, at_most=10 * SECOND)
+        world.run_for(5 * SECOND)  # the others give it up
+        assert machine.start()
+        assert world.run_while(lambda: bool(out_of_sync(world)), at_most=30 * SECOND), out_of_sync(world)

@@ -83,8 +83,8 @@ def final(request: Request, reply: Reply) -> tuple[str, str] | None:
     match request, reply:
         case Swap(), Done(applied=applied, found=found):
             return "swap", f"applied, with {found!r}" if applied else "not applied"
-        case CommitTx(prepare_only=False), Done():
-            return "end", COMMITTED
+        case CommitTx(prepare_only=False), Done(applied=applied):
+            return "end", COMMITTED if applied else ABORTED  # a condition did not hold: who asks again is refused
         case CommitTx(), Failed(code=Code.CONFLICT, maybe_committed=False):
             return "end", ABORTED
         case GetStatus(), Status(outcome=outcome):

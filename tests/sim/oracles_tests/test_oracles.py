@@ -9,7 +9,7 @@ import pytest
 
 from engine.client.calls import PutCall
 from engine.messages import Heartbeat, Life
-from engine.protocol.requests import Done, GetStatus, Put, Status
+from engine.protocol.requests import Code, CommitTx, Done, Failed, GetStatus, Put, Reply, Status
 from engine.state.store import CheckpointImage, Entry
 from engine.turn.effects import Effects
 from rebalance.partition import LocalPartition, Role
@@ -236,6 +236,21 @@ def tell_two_answers(small: Small) -> None:
         watcher.answers(small.primary, 1, Status(78, "aborted"), 0)
 
 
+def apply_what_was_said_not_to_be(small: Small) -> None:
+    _tell(small, Done(79, applied=False))
+    _tell(small, Done(79))
+
+
+def _tell(small: Small, reply: Reply) -> None:
+    """Ask for a transaction, and answer that."""
+    request = CommitTx(reply.id, TX, TX, True, [(NAME[0], [KEY], [b"1"])], [], [])
+    for watcher in small.world.watchers.asked:
+        watcher.asked(small.primary, 1, request)
+    for oracle in small.oracles.all:
+        if type(oracle).__name__ == "Answers":
+            oracle.answers(small.primary, 1, reply, 0)
+
+
 def write_again_what_was_written(small: Small) -> None:
     copy = small.copy(small.primary)
     start, epoch = copy.counter.lwm, copy.epochs[-1][0]
@@ -272,6 +287,7 @@ def serve_nobody_although_all_are_well(small: Small) -> None:
     [
         ("answers", tell_two_answers),
         ("answers", write_again_what_was_written),
+        ("answers", apply_what_was_said_not_to_be),
         ("memory", remember_every_write),
         ("life", serve_nobody_although_all_are_well),
         ("acknowledged", reply_without_a_write),
@@ -306,6 +322,12 @@ def test_an_oracle_finds_what_is_wrong(oracle: str, misdeed: Callable[[Small], N
         with pytest.raises(Violation) as found:
             misdeed(small)
         assert found.value.oracle == oracle, str(found.value)
+
+
+def test_who_was_told_that_a_condition_did_not_hold_is_refused_when_it_asks_again() -> None:
+    with small_world() as small:
+        _tell(small, Done(79, applied=False))
+        _tell(small, Failed(79, Code.CONFLICT, "aborted"))
 
 
 def test_rest_is_not_found_where_a_node_is_away_or_a_lock_is_held() -> None:
