@@ -1,10 +1,12 @@
-"""Copies that are to be taken anew, in full, from their peers: an operator has seen that their rows are not what they
-should be, although their counters say that nothing is missing.
+"""Copies that are to be taken anew from their peers: an operator, or anti-entropy (`rebalance.entropy`), has seen that
+their rows are not what they should be, although their counters say that nothing is missing.
 
 Nothing is emptied before it is sure that nobody relies on it. The order is told to the coordinator like a copy that is
 not whole, and to the exchange by a word in this node's single map; where other in-sync copies are left, the next map
 calls this one MOVING (its primary is another node then), and only now is the fragment cleared, in the log, and demanded
-like any other. A node that ends before that has forgotten the order, and one that ends later knows it by its log.
+like any other. Where its rows are what it wrote, and most of them right, they are kept: they count for nothing, and those
+that differ come (`docs/differential.md`). A node that ends before that has forgotten the order, and one that ends later
+knows it by its log.
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ class Anew(Rule):
         super().__init__()
         self.core = core
         self.wanted: dict[Fragment, bool] = {}  # in sync by the map; True: a single map has told of it
+        self._how: dict[Fragment, tuple[str, bool]] = {}  # of these, why, and whether the rows are kept to be compared
         self.loading: dict[Fragment, None] = {}  # cleared, and not in sync again
         self.kept: dict[Fragment, None] = {}  # nobody else had an in-sync copy when the map was made
 
-    def order(self, names: list[Fragment]) -> str:
-        """Take these anew; or why not."""
+    def order(self, names: list[Fragment], reason: str = REASON, *, kept: bool = False) -> str:
+        """Take these anew; or why not. `kept`: only the rows that differ, if that is less than all."""
         core = self.core
         if not core.serving:
             return f"{core.node} is in no map now: its copies catch up when it is"
@@ -45,6 +48,7 @@ class Anew(Rule):
         for name in names:
             self.kept.pop(name, None)
             self.wanted.setdefault(name, False)
+            self._how[name] = (reason, kept)
         return ""
 
     def told(self) -> None:
@@ -58,14 +62,15 @@ class Anew(Rule):
             local = core.local[name[1]]
             if local.role is Role.MOVING and name in core.replica.fragments:
                 probe("anew.cleared")
-                core.log(r.FragmentClear(*name, REASON))
+                reason, kept = self._how[name]
+                core.log(r.FragmentClear(*name, reason, kept=kept))
                 self.loading[name] = None
             elif local.in_sync and not told:
                 continue  # that map was on its way before the order came
             elif local.in_sync:
                 core.note(f"{fragment_name(name)} is not taken anew: no other copy of it was in sync")
                 self.kept[name] = None
-            del self.wanted[name]
+            del self.wanted[name], self._how[name]
         self.step()
 
     def step(self, _: NewMap | None = None) -> None:

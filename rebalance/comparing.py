@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import msgspec
+
 from rebalance.contents import Walk
-from rebalance.fragment import FragmentState
 from rebalance.messages import Contents
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX, Node
@@ -46,14 +47,15 @@ def sum_up(core: Node, partition: int, told: Told) -> None:
     if any(f.loading or f.suspects or len(f.counter.ranges) > RANGES_MAX for f in fragments.values()):
         told(None)
         return
-    walks: list[tuple[FragmentState, list[tuple[int, int]], int, Walk]] = []
+    walks: list[tuple[Contents, Walk]] = []
     for fragment in fragments.values():
         walk = core.replica.store.walk(fragment.name)
         if walk is None:
             probe("contents.unknown")
             continue  # an older version wrote it, and nothing has changed it since: there is nothing to compare with
-        walks.append((fragment, list(fragment.counter.ranges), fragment.counter.lwm, walk))
-    summing = _Sum(core, walks, told)
+        counter = fragment.counter
+        walks.append((Contents(fragment.name[0], counter.lwm, list(counter.ranges), 0, fragment.digest), walk))
+    summing = _Sum(core, partition, walks, told)
     if core.work < WORK_MAX:
         summing.go_on()
     else:
@@ -64,10 +66,9 @@ def sum_up(core: Node, partition: int, told: Told) -> None:
 class _Sum:
     """The contents of one partition, while they are summed up."""
 
-    def __init__(
-        self, core: Node, walks: Sequence[tuple[FragmentState, list[tuple[int, int]], int, Walk]], told: Told
-    ) -> None:
+    def __init__(self, core: Node, partition: int, walks: Sequence[tuple[Contents, Walk]], told: Told) -> None:
         self._core = core
+        self._partition = partition
         self._walks = walks
         self._told = told
         self._at = 0
@@ -77,19 +78,19 @@ class _Sum:
         """Do a piece."""
         core, left = self._core, ROWS_AT_ONCE
         while self._at < len(self._walks):
-            fragment, ranges, lwm, walk = self._walks[self._at]
+            there, walk = self._walks[self._at]
             seen = walk.step(left)
             core.work += seen + 1
             left -= seen + 1
             if not walk.done or left <= 0:
                 core.resume(self.go_on)
                 return
-            digest = core.replica.store.walked(fragment.name, walk)
+            digest = core.replica.store.walked((there.namespace, self._partition), walk)
             if digest is None:
                 probe("contents.overtaken_by_a_checkpoint")
                 self._told(None)
                 return
-            self._found.append(Contents(fragment.name[0], lwm, ranges, digest))
+            self._found.append(msgspec.structs.replace(there, digest=digest))
             self._at += 1
         self._told(self._found)
 

@@ -7,14 +7,15 @@ the same, this one whether they have the same, and it is never taken over from a
 ends with equal histories and unequal contents.
 
 A put pays nothing for it. A checkpoint reads each row that it replaces, and keeps the digest of what the store holds
-then; what was applied since is summed up when somebody asks (`Walk`), a bounded number of rows at a time.
+then; what was applied since is summed up when somebody asks (`Walk`), a bounded number of rows at a time. Whether the
+rows of the store are still those of which its digest was made is found out by reading them (`Reading`).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from xxhash import xxh3_64_intdigest
 
@@ -93,3 +94,66 @@ class Walk:
         """The digest, once it is done."""
         assert self.done, f"{len(self._changes) - self._at} rows were not looked at"
         return self._sum
+
+
+class Summed(NamedTuple):
+    """Some rows that a store holds: what they add up to, how many it were, and where to go on (None: none is left).
+
+    `damage`: what was found in place of one of them.
+    """
+
+    digest: int
+    rows: int
+    next: bytes | None
+    damage: str = ""
+
+
+class Reading:
+    """Reads what a store holds of one fragment, so many rows at a time, and holds it against the digest that it keeps.
+
+    `kept` says what that is (None: it is not known, or means nothing any more), and `some` reads.
+    """
+
+    def __init__(self, kept: Callable[[], int | None], some: Callable[[bytes, int], Summed]) -> None:
+        self._kept = kept
+        self._some = some
+        self._expected = kept()
+        self._sum = 0
+        self._rows = 0
+        self._at: bytes | None = b""
+        self._damage = ""
+
+    def step(self, rows: int) -> int:
+        """Look at up to so many rows; how many it were."""
+        assert self._at is not None, "all rows were looked at"
+        read = self._some(self._at, rows)
+        self._at = read.next
+        self._sum += read.digest
+        self._rows += read.rows
+        if read.damage:
+            self._damage, self._at = read.damage, None
+        return read.rows
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to be read."""
+        return self._at is None
+
+    @property
+    def found(self) -> str:
+        """What is wrong, where they do not prove it."""
+        if self._damage:
+            return self._damage
+        return f"its {self._rows} rows add up to {self._sum & MASK:016x}, and {self._expected or 0:016x} was kept of them"
+
+    @property
+    def proves(self) -> bool | None:
+        """Whether the rows are those of which the digest was made; None: a checkpoint came between, or nobody knows."""
+        assert self.done, "some rows were not looked at"
+        if self._kept() != self._expected:
+            return None
+        if self._damage:
+            return False
+        if self._expected is None:
+            return None if self._rows else True
+        return self._sum & MASK == self._expected

@@ -214,12 +214,13 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a copy of one fragment contains, with what is applied, as a digest of its rows."""
+    """What a copy of one fragment contains, with what is applied, as a digest of its rows; `history` is that at `lwm`."""
 
     namespace: Namespace
     lwm: int
     ranges: list[tuple[int, int]]
     digest: int
+    history: int = 0
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled", gc=False):
@@ -253,8 +254,53 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle", gc=Fals
     round: int
 
 
+# Anti-entropy.
+
+
+class AskProofs(msgspec.Struct, frozen=True, array_like=True, tag="ask-proofs", gc=False):
+    """A primary to a copy in sync: what do you contain of these partitions? And `read` the rows of these fragments."""
+
+    version: Version
+    round: int
+    partitions: list[int]
+    read: list[Fragment]
+
+
+class CopyProof(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a copy contains of a partition; None: that cannot be said now.
+
+    Of its namespaces, those whose rows were read and are what was written (`proven`, once it was asked), or are not.
+    """
+
+    partition: int
+    contents: list[Contents] | None
+    proven: list[Namespace]
+    disproved: list[Namespace]
+
+
+class Proofs(msgspec.Struct, frozen=True, array_like=True, tag="proofs", gc=False):
+    """The answer."""
+
+    version: Version
+    round: int
+    copies: list[CopyProof]
+
+
+class Heal(msgspec.Struct, frozen=True, array_like=True, tag="heal", gc=False):
+    """A primary to a copy in sync: your copy of this fragment is wrong, and mine is not; take it anew.
+
+    `kept`: its rows are what it wrote, and most of them are right.
+    """
+
+    version: Version
+    name: Fragment
+    kept: bool
+    reason: str
+
+
 ToPromotion: TypeAlias = AskTail | Tail
 ToSupplier: TypeAlias = Demand | Credit | Settled
 ToDemander: TypeAlias = Supply | Settle
-CopyMessage: TypeAlias = ToPromotion | ToSupplier | ToDemander
+ToAntiEntropy: TypeAlias = AskProofs | Proofs | Heal
+CopyMessage: TypeAlias = ToPromotion | ToSupplier | ToDemander | ToAntiEntropy
 """All that the rules of this package say to each other."""

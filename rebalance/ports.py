@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from rebalance.contents import Entry, Walk
+from rebalance.contents import Entry, Reading, Walk
 from rebalance.fragment import FragmentState
 from rebalance.messages import CopyMessage
 from rebalance.partition import LocalPartition, PartitionState
@@ -82,6 +82,8 @@ class Settings(Protocol):
     def max_parallel_migrations(self) -> int: ...
     @property
     def prefer_history(self) -> bool: ...
+    @property
+    def anti_entropy_ms(self) -> int: ...
 
 
 class Page(Protocol):
@@ -128,6 +130,10 @@ class Rows(Protocol):
 
     def walked(self, name: Fragment, walk: Walk, /) -> int | None:
         """The digest that a walk has come to; None if a checkpoint has overtaken it."""
+        ...
+
+    def prove(self, name: Fragment, /) -> Reading:
+        """Begin to read what the store below holds of a fragment."""
         ...
 
 

@@ -124,6 +124,11 @@ class Whole(msgspec.Struct, frozen=True):
                 found.append(f"{name} waits for an exchange")
             if status["held_up_by"]:
                 found.append(f"an exchange on {name} is held up by {status['held_up_by']}")
+            proofs = status.get("anti_entropy", {})
+            for wrong in proofs.get("wrong_here", []):
+                found.append(f"WRONG ROWS in {wrong['fragment']} on {name}: {wrong['found']}")
+            for wrong in proofs.get("undecided", []):
+                found.append(f"WRONG ROWS in {wrong['fragment']}, and nothing is done about it: {wrong['found']}")
             for other in status.get("split", []):
                 found.append(
                     f"SPLIT: {other['node']} has map {other['map']} of version {other['version']}, which does not go "

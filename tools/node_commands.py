@@ -216,10 +216,21 @@ def _status_lines(found: dict[str, Any]) -> list[str]:
         plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),
         plain({f"maps_{name}": number for name, number in found["maps"].items()}),
         plain({"held_up_by": found["held_up_by"] or None}),
+        *_proofs(found["anti_entropy"]),
         *(plain({"split": other["node"], "version": other["version"], "map": other["map"]}) for other in found["split"]),
         _turns(found["turns"]),
     ]
     return [line for line in lines if line]
+
+
+def _proofs(found: dict[str, Any]) -> list[str]:
+    """What anti-entropy has looked at, what of it is wrong, and who was told to take a copy anew."""
+    ordered = ", ".join(f"{times} on {node}" for node, times in found["ordered"].items())
+    return [
+        plain({"copies_compared": found["compared"], "rows_read": found["rows_read"], "taken_anew": ordered or None}),
+        *(plain({"wrong": wrong["fragment"], "found": wrong["found"]}) for wrong in found["wrong_here"]),
+        *(plain({"undecided": wrong["fragment"], "found": wrong["found"]}) for wrong in found["undecided"]),
+    ]
 
 
 def _turns(found: dict[str, Any]) -> str:

@@ -50,13 +50,17 @@ from engine.messages.transactions import (
 )
 from rebalance.lives import Life
 from rebalance.messages import (
+    AskProofs,
     AskTail,
     Contents,
+    CopyProof,
     CopyReport,
     CopyTail,
     Credit,
     Demand,
     Have,
+    Heal,
+    Proofs,
     Settle,
     Settled,
     SingleMap,
@@ -112,6 +116,9 @@ Message: TypeAlias = (
     | Supply
     | Settled
     | Settle
+    | AskProofs
+    | Proofs
+    | Heal
 )
 
 KINDS: tuple[type[Message], ...] = get_args(Message)
@@ -128,6 +135,7 @@ __all__ = [
     "AcceptStep",
     "Announce",
     "AskMap",
+    "AskProofs",
     "AskTail",
     "CaughtUp",
     "Commit",
@@ -135,6 +143,7 @@ __all__ = [
     "Confirm",
     "Confirmed",
     "Contents",
+    "CopyProof",
     "CopyReport",
     "CopyTail",
     "Credit",
@@ -146,6 +155,7 @@ __all__ = [
     "GiveWay",
     "Halt",
     "Have",
+    "Heal",
     "Heartbeat",
     "Inquire",
     "Inquired",
@@ -156,6 +166,7 @@ __all__ = [
     "Part",
     "PrepareParts",
     "Promise",
+    "Proofs",
     "Propose",
     "ProposeStep",
     "Refuse",

@@ -122,6 +122,7 @@ class Administration:
                 {"fragment": fragment_name(name), "node": other, "times": often}
                 for (name, other), often in node.supply.vouching.differed.items()
             ],
+            "anti_entropy": node.entropy.as_object(),
             "held_up_by": node.exchange.held_up,
             "split": [
                 {"node": n, "version": str(version), "map": f"{map_hash:016x}"}

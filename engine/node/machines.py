@@ -41,6 +41,7 @@ from engine.turn.turns import Turns
 from rebalance.affinity import Affinity, assign, assign_some
 from rebalance.anew import Anew
 from rebalance.demander import Demander
+from rebalance.entropy import AntiEntropy
 from rebalance.lives import next_incarnation
 from rebalance.partition import Group, LocalPartition, Role
 from rebalance.promotion import Promotion
@@ -115,6 +116,7 @@ class Machines:
             self.stability,
             self.deadlocks,
             self.anew,
+            self.entropy,
             self.membership,
             self.locking,
             self.cuts,
@@ -143,6 +145,7 @@ class Machines:
         self.stability = Stability(core, self.replication)
         self.promotion = Promotion(core, self.replication, activated=self._activated)
         self.anew = Anew(core)
+        self.entropy = AntiEntropy(core, self.anew)
 
     def _make_transactions(self, core: Core) -> None:
         """What clients read and write, one by one and in transactions."""
@@ -238,6 +241,7 @@ class Machines:
             (self._begin_again, "a promotion takes stock of what is here, and half a transfer is nothing"),
             (self.promotion.switch, "what it owes goes to the new groups; what it finishes at once serves from here on"),
             (self.anew.switch, "a copy that is to be taken anew is cleared before it is demanded"),
+            (self.entropy.switch, "nobody is asked for what he has under this map before he has all that he keeps"),
             (self.demander.switch, "it says what this node has, which nothing above changes any more"),
             (self._evict, "what moved away goes when nobody above needed it"),
             (self.dropping.switch, "its next heartbeat says what of a namespace is left here, of all that it leads now"),
@@ -257,6 +261,7 @@ class Machines:
             (self._regroup, "all that is shipped from here on goes to the copies of the new map"),
             (self.promotion.step, "a copy that was let go is asked no more"),
             (self.anew.step, "a copy that was taken anew is whole now"),
+            (self.entropy.step, "whoever counts now is asked with the others in the next round"),
             (self.demander.switch, "what is in sync does not ask to be"),
             (self._evict, "what was let go goes when nobody above needed it"),
             (self.steps.step, "what was taken in is not taken in again"),

@@ -19,6 +19,7 @@ from engine.state.node_image import NodeImage
 from engine.state.store import CheckpointImage, Entry, Loaded, Row
 from engine.state.store_errors import StoreDamaged
 from engine.state.store_lmdb import LmdbStore
+from rebalance.contents import Summed
 from wal import Block, Finding, LogDamaged, Owner, SegmentInfo, begins, read
 from wal import records as r
 from wal.ids import Fragment, Namespace, TxId
@@ -238,6 +239,10 @@ class Window:
     def contents(self, fragment: Fragment) -> int | None:
         """As the store has it."""
         return self._store.contents(fragment)
+
+    def sum_some(self, fragment: Fragment, start: bytes, limit: int) -> Summed:
+        """As the store does it."""
+        return self._store.sum_some(fragment, start, limit)
 
     def live(self, fragment: Fragment) -> int | None:
         """As the store has it."""

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from msgspec import Struct
 
 from engine.state.layer import Layer
-from rebalance.contents import Walk
+from rebalance.contents import Reading, Summed, Walk, row_digest
 from wal.ids import Fragment
 
 
@@ -64,6 +64,12 @@ NOTHING = Sums(0, 0)
 def is_row(entry: Entry | None) -> bool:
     """Whether a key has a value."""
     return entry is not None and entry.value is not None
+
+
+def summed(rows: Sequence[Row], limit: int) -> Summed:
+    """What rows add up to, of which up to `limit` were asked for."""
+    last = rows[-1][0] + b"\0" if len(rows) == limit else None
+    return Summed(sum(row_digest(key, entry) for key, entry in rows), len(rows), last)
 
 
 class Page(NamedTuple):
@@ -121,6 +127,10 @@ class BaseStore(Protocol):
 
     def contents(self, fragment: Fragment) -> int | None:
         """The digest of all rows of a fragment; None if it is not known (no state of it, or one of an older version)."""
+        ...
+
+    def sum_some(self, fragment: Fragment, start: bytes, limit: int) -> Summed:
+        """What up to `limit` rows with keys >= `start` add up to; damage is told, and not raised."""
         ...
 
     def live(self, fragment: Fragment) -> int | None:
@@ -323,6 +333,8 @@ class LayeredStore:
         if alone:
             return Walk(None, list(changes.items()), none_of)
         stored = self.base.contents(fragment)
+        if stored == 0 and not changes:
+            return Walk(0, [], none_of)
         if not stored and not self.base.scan(fragment, b"", 1):
             return Walk(0, list(changes.items()), none_of)
         return Walk(stored, list(changes.items()), Held(self.base, fragment)) if stored is not None else None
@@ -332,6 +344,21 @@ class LayeredStore:
         if walk.stored is not None and (self.base.contents(fragment) or 0) != walk.stored:
             return None
         return walk.digest
+
+    def prove(self, fragment: Fragment) -> Reading:
+        """Begin to read what the store below holds of a fragment; of one that was cleared here that is nothing."""
+        if self._is_cleared(fragment):
+            return Reading(lambda: None, lambda _start, _limit: Summed(0, 0, None))
+        return Reading(
+            lambda: None if self._is_cleared(fragment) else self.base.contents(fragment), partial(self.sum_some, fragment)
+        )
+
+    def sum_some(self, fragment: Fragment, start: bytes, limit: int) -> Summed:
+        """What some rows of the store below add up to."""
+        return self.base.sum_some(fragment, start, limit)
+
+    def _is_cleared(self, fragment: Fragment) -> bool:
+        return fragment in self._active.cleared or (self._frozen is not None and fragment in self._frozen.cleared)
 
     # Checkpoints.
 

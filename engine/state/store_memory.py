@@ -6,8 +6,8 @@ from itertools import islice
 
 from sortedcontainers import SortedDict
 
-from engine.state.store import GONE, NOTHING, CheckpointImage, Entry, Loaded, Row, Sums, is_row
-from rebalance.contents import MASK, row_digest
+from engine.state.store import GONE, NOTHING, CheckpointImage, Entry, Loaded, Row, Sums, is_row, summed
+from rebalance.contents import MASK, Summed, row_digest
 from wal.ids import Fragment
 
 
@@ -47,6 +47,10 @@ class MemoryStore:
     def contents(self, fragment: Fragment) -> int | None:
         """The digest of all rows of a fragment."""
         return self._sums.get(fragment, NOTHING).contents if fragment in self._fragments else None
+
+    def sum_some(self, fragment: Fragment, start: bytes, limit: int) -> Summed:
+        """What some rows add up to."""
+        return summed(self.scan(fragment, start, limit), limit)
 
     def live(self, fragment: Fragment) -> int | None:
         """How many rows of a fragment are no tombstones."""

@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias
 
 import lmdb
 
-from engine.state.store import Entry, Loaded, Row
+from engine.state.store import Entry, Loaded, Row, summed
 from engine.state.store_envelope import (
     DATABASES,
     FORMAT_KEY,
@@ -37,6 +37,7 @@ from engine.state.store_envelope import (
 from engine.state.store_errors import StoreDamaged, StoreForeign, StoreTooNew, damaged
 from engine.state.store_file import FORMAT
 from engine.state.store_sums import stored_in
+from rebalance.contents import Summed
 from wal.ids import PARTITIONS_MAX, Fragment
 
 Tell: TypeAlias = "Callable[[StoreDamaged], None]"
@@ -122,6 +123,13 @@ class StoreReads:
     def contents(self, fragment: Fragment) -> int | None:
         """The digest of all rows of a fragment; None if there is no state of it, or one that an older version wrote."""
         return self._sums(fragment)[0]
+
+    def sum_some(self, fragment: Fragment, start: bytes, limit: int) -> Summed:
+        """What some rows add up to; damage among them is told, and not raised."""
+        try:
+            return summed(self.scan(fragment, start, limit), limit)
+        except StoreDamaged as damage:
+            return Summed(0, 0, None, str(damage))
 
     def live(self, fragment: Fragment) -> int | None:
         """How many rows of a fragment are no tombstones; None as for `contents`."""

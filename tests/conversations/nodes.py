@@ -94,7 +94,7 @@ class NodesStory(Interpreter):
             text = command.option(field.name)
             if text is not None:
                 knobs[field.name] = msgspec.convert(text, field.type, strict=False)
-        self._cluster = cluster = Cluster(msgspec.convert(knobs, Settings), self.names)
+        self._cluster = cluster = Cluster(msgspec.convert({"anti_entropy_ms": 0} | knobs, Settings), self.names)
         nodes = command.rest()
         for node in nodes:
             cluster.start(node)

@@ -213,6 +213,12 @@ class Speech:
                 said = "".join(f" {ns} at {mark}" for ns, mark in marks) + "".join(f" {ns} is wrong" for ns in wrong)
                 said += "".join(f" {self._tx(tx)} has ended" for tx in ended)
                 return f"p{partition}{said}{''.join(f' {self._tx(p.tx)} reads' for p in prepares)}"
+            case m.AskProofs(_, _, partitions, read):
+                return f"{_partitions(partitions)}{''.join(f'; read {ns}/{p}' for ns, p in read)}"
+            case m.Proofs(_, _, copies):
+                return "; ".join(map(_proof, copies))
+            case m.Heal(_, (namespace, partition), kept, reason):
+                return f"{namespace}/{partition} {'where it differs' if kept else 'in full'}: {reason}"
             case _:
                 assert_never(message)
 
@@ -336,6 +342,14 @@ def _tail(copy: m.CopyTail) -> str:
         f" {f.namespace} lwm={f.lwm}{''.join(f'({start},{delta})' for start, delta in f.ranges)}" for f in copy.fragments
     )
     return f"p{copy.partition} e{copy.epoch}{held}"
+
+
+def _proof(proof: m.CopyProof) -> str:
+    if proof.contents is None:
+        return f"p{proof.partition} cannot say"
+    said = "".join(f" {c.namespace} lwm={c.lwm} {c.digest >> 48:04x}" for c in proof.contents)
+    said += "".join(f" {ns} is proven" for ns in proof.proven) + "".join(f" {ns} is disproved" for ns in proof.disproved)
+    return f"p{proof.partition}{said}"
 
 
 def _have(have: m.Have) -> str:

@@ -17,8 +17,21 @@ from engine.state.store import Entry, LayeredStore
 from engine.state.store_memory import MemoryStore
 from rebalance.anew import Anew
 from rebalance.demander import Demander
+from rebalance.entropy import TICKS, AntiEntropy
 from rebalance.lives import INCARNATION_BITS
-from rebalance.messages import AskTail, CopyMessage, Credit, Demand, Settle, Settled, Supply, Tail
+from rebalance.messages import (
+    AskProofs,
+    AskTail,
+    CopyMessage,
+    Credit,
+    Demand,
+    Heal,
+    Proofs,
+    Settle,
+    Settled,
+    Supply,
+    Tail,
+)
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory, Shipped
 from rebalance.promotion import Promotion
@@ -26,6 +39,7 @@ from rebalance.rule import NewMap
 from rebalance.stability import Stability
 from rebalance.supplier import SupplySide
 from rebalance.table import Member, Placement, Topology
+from tests.support.rot import rot
 from wal import records as r
 from wal.errors import Finding
 from wal.history import HistoryCursor, Wanted
@@ -62,6 +76,7 @@ class Settings(msgspec.Struct):
     supply_batch_bytes: int = 120
     max_parallel_migrations: int = 1
     prefer_history: bool = False
+    anti_entropy_ms: int = 3_000
 
 
 class _Shipped:
@@ -189,6 +204,7 @@ class Copy:
             self.log(record)
         self.shipping = Shipping(self)
         self.anew = Anew(self)
+        self.entropy = AntiEntropy(self, self.anew)
         self.stability = Stability(self, self.shipping)
         self.demander = Demander(self)
         self.supply = SupplySide(self, self.shipping, regroup=self._group)
@@ -255,6 +271,8 @@ class Copy:
                 self.supply.on(sender, said)
             case AskTail() | Tail():
                 self.promotion.on(sender, said)
+            case AskProofs() | Proofs() | Heal():
+                self.entropy.on(sender, said)
 
     def go_on(self) -> bool:
         """Do one thing of what was put off; whether there was one."""
@@ -310,6 +328,7 @@ class Copy:
         self.shipping.switch()
         self.promotion.switch(new)
         self.anew.switch(new)
+        self.entropy.switch(new)
         self.demander.switch(new)
 
     def _group(self, local: LocalPartition) -> None:
@@ -376,6 +395,12 @@ class Copy:
         held = self.replica.store.get(name, key.encode())
         assert held is not None
         self.replica.store.put(name, key.encode(), Entry(held.epoch, held.counter, value.encode()))
+
+    def rot(self, partition: int, key: str, value: str | None) -> None:
+        """A row of the last checkpoint is not what was written there, or is gone, and nothing tells."""
+        base = self.replica.store.base
+        assert isinstance(base, MemoryStore)
+        rot(base, (NAMESPACE, partition), key.encode(), value.encode() if value is not None else None)
 
     def rows(self, partition: int) -> dict[bytes, tuple[int, int, bytes]]:
         """All live rows."""
@@ -499,6 +524,15 @@ class Copies:
             for node, copy in self.copies.items():
                 if node not in self.away:
                     copy.tick()
+            self.run()
+
+    def round(self, times: int = 1) -> None:
+        """So many rounds of anti-entropy pass; each of their ticks is over before the next one."""
+        for _ in range(times * TICKS):
+            for node, copy in self.copies.items():
+                if node not in self.away:
+                    copy.work = 0
+                    copy.entropy.tick()
             self.run()
 
     # What happens to nodes.

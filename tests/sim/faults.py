@@ -17,6 +17,7 @@ from tests.sim.majority import LostMajority
 from tests.sim.namesakes import Namesake
 from tests.sim.network import MS, Weather
 from tests.sim.oracles.ruined import Ruined
+from tests.sim.rotting import rot_one
 from tests.sim.vault import MemoryVault
 from tests.sim.violation import About, Violation
 from tests.sim.ways import Ways, lasting
@@ -63,6 +64,7 @@ RATES = {
     "weather": 3.0,  # loss, duplicates, delay, reordering; another one every few seconds
     "lost-majority": 1.0,  # most voters' disks are gone at once, and an operator goes on by force from what is left
     "namesake": 2.0,  # a second process is started under the name of a node that is there
+    "rot": 3.0,  # a row of a checkpoint changes or goes, and nothing tells: anti-entropy is to find it
     "reset-lost": 2.0,  # an operator has what is LOST begin again, whatever that loses; and disks go that nobody can spare
 }
 """How often each kind comes, relative to the others, in a seed that has it."""
@@ -76,6 +78,9 @@ MAJORITY_LOST_SHARE = 0.06
 NAMESAKE = "namesake"
 NAMESAKE_SHARE = 0.15
 """The share of the seeds in which that happens."""
+ROT = "rot"
+ROT_SHARE = 0.15
+"""The share of the seeds in which that happens, and anti-entropy is on. Then no disk is lost: a row may be right on one."""
 LAST_RESORT_NS = 15_000 * MS
 """In the calm what is LOST is given up after so long, if its disks are gone."""
 
@@ -131,6 +136,7 @@ class Faults:
             "lost-majority": lambda _: self.majority.strike(self._draw),
             NAMESAKE: self._namesake,
             "reset-lost": self._reset_lost,
+            ROT: lambda machine: rot_one(world, machine, self._draw),
             "everybody": self._everybody,
             "lull": self._begin_lull,
         }

@@ -20,6 +20,7 @@ from rebalance.affinity import assign
 from tests.sim.costs import COSTS
 from tests.sim.draws import Draws
 from tests.sim.faults import (
+    DESTRUCTIVE,
     GIVING_UP,
     GIVING_UP_SHARE,
     MAJORITY_LOST,
@@ -27,6 +28,8 @@ from tests.sim.faults import (
     NAMESAKE,
     NAMESAKE_SHARE,
     RATES,
+    ROT,
+    ROT_SHARE,
     Faults,
 )
 from tests.sim.knobs import AS_DRAWN, Knobs
@@ -34,6 +37,7 @@ from tests.sim.machine import Speed
 from tests.sim.network import MS
 from tests.sim.oracles import Pulse, look_inside, out_of_sync, unsettled, watch
 from tests.sim.recorder import Recorder
+from tests.sim.rotting import write_cold
 from tests.sim.shapes import Shape, draw_shape
 from tests.sim.violation import Violation
 from tests.sim.workloads import WORKLOADS, Bulk, Load, judge, read_everything, set_up
@@ -150,7 +154,7 @@ def run_seed(
         supply_batch_bytes=max(settings.supply_batch_bytes, shape.batch_bytes),
     )
     lmdb = draw.random() < LMDB_SHARE
-    common = [kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE)]
+    common = [kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE, ROT)]
     swarm = {kind: RATES[kind] for kind in common if draw.random() < 0.5}
     while len(swarm) < 6:
         kind = draw.choice(common)
@@ -161,9 +165,16 @@ def run_seed(
         swarm[MAJORITY_LOST] = RATES[MAJORITY_LOST]
     if draws.of("namesake").random() < NAMESAKE_SHARE:
         swarm[NAMESAKE] = RATES[NAMESAKE]
+    rotting = draws.of("rot")
+    if rotting.random() < ROT_SHARE:
+        swarm = {kind: rate for kind, rate in swarm.items() if kind not in (*DESTRUCTIVE, MAJORITY_LOST, GIVING_UP)}
+        swarm[ROT] = RATES[ROT]
     used = dict(rates) if rates is not None else swarm
     if lmdb:
         used.pop("old-disk", None)
+        used.pop(ROT, None)
+    interval = rotting.choice([1_000, 3_000]) if ROT in used else 0
+    settings = msgspec.structs.replace(settings, anti_entropy_ms=interval)
     options = (
         f"{shape.name}, {count} nodes, {settings.partitions} partitions, {settings.backups} backups, "
         f"{'LMDB' if lmdb else 'memory'}"
@@ -238,6 +249,9 @@ def _live(
             raise Violation(
                 "liveness", f"a cluster of which nothing is wrong does not take the first write: {begun.failure}"
             )
+        if ROT in rates:
+            cold = first.spawn(write_cold(first))
+            world.run_while(lambda: not cold.done, at_most=60 * SECOND)
         for _ in range(shape.clients):
             _spawn(world, load, draw)
         if shape.bulk:
@@ -259,6 +273,7 @@ def _live(
         faults.calm()
         load.pace = CALM_PACE
         _rest(world, load)
+        _heal(world)
         oracles.look(world)
         oracles.finish(world)
         quiet_from = world.now
@@ -311,6 +326,17 @@ def _look_at_clients(world: World) -> None:
         for task in client.tasks:
             if task.failure is not None:
                 raise Violation("client", f"{task.name} was told {task.failure!r}, which it does not expect")
+
+
+def _heal(world: World) -> None:
+    """What rotted is found, and made right from a copy that is."""
+
+    def wrong() -> bool:
+        world.rotten.look(world)
+        return bool(world.rotten) or bool(unsettled(world))
+
+    if not world.run_while(wrong, at_most=REST_NS, look_every=LOOK_NS):
+        raise Violation("rotten", f"what rotted was not healed: {world.rotten}; {unsettled(world)}")
 
 
 def _rest(world: World, load: Load) -> None:

@@ -25,6 +25,7 @@ from tests.sim.draws import Draws
 from tests.sim.machine import Machine, Speed
 from tests.sim.network import Network
 from tests.sim.observer import Observer, Watchers
+from tests.sim.rotting import Rotten
 from tests.sim.trace import Trace
 from tests.sim.vault import LmdbVault, MemoryVault, Vault
 from tests.sim.violation import Violation
@@ -69,6 +70,7 @@ class World:
         self.ordered_anew: set[tuple[NodeId, int]] = (
             set()
         )  # copies that an operator wants taken anew, by node and partition
+        self.rotten = Rotten()
         self._console_sessions: dict[NodeId, int] = {}
         self._machine_class = machine_class
         self._plant = plant

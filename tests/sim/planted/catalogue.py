@@ -11,12 +11,12 @@ from tests.sim.planted.fault import Fault
 from tests.sim.planted.locks import LOCKS
 from tests.sim.planted.membership import MEMBERSHIP
 from tests.sim.planted.namespaces import NAMESPACES
+from tests.sim.planted.rot import ROT
 from tests.sim.planted.transactions import TRANSACTIONS
 from tests.sim.planted.transfers import TRANSFERS
 from tests.sim.planted.words import WORDS
 
-FAULTS: dict[str, Fault] = {
-    fault.name: fault
-    for faults in (WORDS, ELECTIONS, MEMBERSHIP, TRANSACTIONS, LOCKS, CUTS, EXPIRY, NAMESPACES, COPIES, TRANSFERS, DEEDS)
-    for fault in faults.all
-}
+_MEMBERS = (WORDS, ELECTIONS, MEMBERSHIP)
+_DATA = (TRANSACTIONS, LOCKS, CUTS, EXPIRY, NAMESPACES)
+_COPIES = (COPIES, TRANSFERS, ROT, DEEDS)
+FAULTS: dict[str, Fault] = {fault.name: fault for faults in (*_MEMBERS, *_DATA, *_COPIES) for fault in faults.all}

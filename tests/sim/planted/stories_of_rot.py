@@ -1,0 +1,123 @@
+"""Stories of rows that are not what was written: nobody notices at first, and they are healed by whoever is right."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.state.store import Entry
+from engine.state.store_memory import MemoryStore
+from tests.sim.planted.stage import NAMESPACE, SETTINGS, Stage, Stories, key
+from tests.sim.world import Plant
+from tests.support.rot import rot
+from wal.ids import NodeId
+
+ROT = Stories()
+story = ROT.story
+
+QUICK = msgspec.structs.replace(SETTINGS, anti_entropy_ms=900, checkpoint_ms=200)
+ALL = ("n1", "n2", "n3")
+
+
+def _value(stage: Stage, name: NodeId, partition: int = 0) -> bytes | None:
+    """What a copy has, whatever it is to the map."""
+    node = stage[name].node
+    assert node is not None
+    held = node.core.replica.store.get((NAMESPACE, partition), key(partition))
+    return held.value if held is not None else None
+
+
+def _rots(stage: Stage, name: NodeId, partition: int = 0) -> None:
+    """The row is gone from the last checkpoint of a node."""
+    node = stage[name].node
+    assert node is not None
+    base = node.core.replica.store.base
+    assert isinstance(base, MemoryStore)
+    rot(base, (NAMESPACE, partition), key(partition), None)
+    stage.world.rotten.add(stage[name], (NAMESPACE, partition), key(partition), None)
+    stage.world.ordered_anew.add((name, partition))
+
+
+def _healed(stage: Stage, name: NodeId, partition: int = 0) -> None:
+    stage.until(lambda: _value(stage, name, partition) == b"kept", f"the row of partition {partition} on {name} is back")
+    stage.world.rotten.forget()
+
+
+@story
+def a_row_of_a_backup_rots(plant: Plant | None) -> None:
+    """Its counters are right, and so is the digest that it tells."""
+    with Stage(plant, settings=QUICK) as stage:
+        stage.put(key(0), b"kept")
+        stage.wait(1_000)
+        _rots(stage, "n2")
+        _healed(stage, "n2")
+        stage.curtain()
+
+
+@story
+def a_row_of_a_primary_rots(plant: Plant | None) -> None:
+    """Another node leads, and the row comes from there."""
+    with Stage(plant, settings=QUICK) as stage:
+        stage.put(key(0), b"kept")
+        stage.wait(1_000)
+        _rots(stage, "n1")
+        _healed(stage, "n1")
+        stage.curtain()
+
+
+@story
+def rows_rot_one_after_the_other(plant: Plant | None) -> None:
+    """In two partitions of two primaries, so that one node is asked about both."""
+    with Stage(plant, settings=QUICK) as stage:
+        for partition in (0, 1, 3):
+            stage.put(key(partition), b"kept")
+        stage.wait(1_000)
+        for partition in (0, 1, 3):
+            _rots(stage, "n2", partition)
+            _healed(stage, "n2", partition)
+            stage.wait(1_000)
+        stage.curtain()
+
+
+@story
+def a_write_is_on_its_way_while_copies_are_compared(plant: Plant | None) -> None:
+    """n2 has it, n3 does not get it, and so n1 has it not either; all of them are right."""
+    with Stage(plant, settings=QUICK) as stage:
+        stage.put(key(0), b"kept")
+        stage.wait(1_000)
+        lost = stage.lose("replicate", "n1", "n3")
+        writing = stage.begin_put(key(0, 1), b"on its way")
+        stage.wait(1_200)
+        stage.end(lost)
+        stage.until(lambda: writing.done, "it counts")
+        stage.wait(1_000)
+        stage.curtain()
+
+
+@story
+def two_copies_differ_from_their_primary(plant: Plant | None) -> None:
+    """Something was written to n2 and n3 that n1 does not have. Who is right is for a person to say."""
+    with Stage(plant, settings=QUICK) as stage:
+        stage.put(key(0), b"kept")
+        stage.wait(1_000)
+        rows: list[tuple[NodeId, Entry]] = []
+        for name in ("n2", "n3"):
+            node = stage[name].node
+            assert node is not None
+            held = node.core.replica.store.get((NAMESPACE, 0), key(0))
+            assert held is not None
+            rows.append((name, held))
+            node.core.replica.store.set((NAMESPACE, 0), key(0), Entry(held.epoch, held.counter, b"theirs"))
+            stage.world.rotten.add(stage[name], (NAMESPACE, 0), key(0), b"theirs")
+            stage.world.ordered_anew.add((name, 0))
+        stage.wait(3_000)
+        for name in ("n2", "n3"):
+            stage.must(_value(stage, name) == b"theirs", f"what {name} has is not touched")
+        primary = stage["n1"].node
+        assert primary is not None
+        stage.must(bool(primary.entropy.undecided), "it is told")
+        for name, held in rows:
+            node = stage[name].node
+            assert node is not None
+            node.core.replica.store.set((NAMESPACE, 0), key(0), held)
+        stage.world.rotten.forget()
+        stage.curtain()

@@ -1,0 +1,102 @@
+"""Rows that rot in a checkpoint, so that nothing tells: the sums that are kept beside them are those of what was written.
+
+They are rows that nobody reads or writes, in a namespace of their own: what a client is told of a row that rotted before
+anybody has looked at it is wrong, and no engine could help that. Of each fragment one copy is wrong at a time.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from engine.client.calls import PutCall
+from engine.state.store_memory import MemoryStore
+from tests.sim.clients import Client
+from tests.sim.network import MS
+from tests.support.rot import rot
+from wal.ids import Fragment, NodeId, fragment_name
+
+if TYPE_CHECKING:
+    from tests.sim.machine import Machine
+    from tests.sim.world import World
+
+COLD = "cold"
+ROWS = {f"cold{at}".encode(): b"as it was written %d" % at for at in range(24)}
+
+
+class Rotten:
+    """The rows of one world that rotted. Oracles pass over what a copy has of a fragment while `holds` says so."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[NodeId, Fragment], tuple[bytes, bytes | None]] = {}
+        self.ever: dict[tuple[NodeId, str], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{fragment_name(name)} on {node}" for node, name in self._rows)
+
+    def add(self, machine: Machine, name: Fragment, key: bytes, value: bytes | None) -> None:
+        """Nobody has noticed yet."""
+        self._rows[machine.name, name] = (key, value)
+        self.ever[machine.name, fragment_name(name)] = None
+
+    def forget(self) -> None:
+        """A story knows that all is well again."""
+        self._rows.clear()
+
+    def holds(self, machine: Machine, name: Fragment) -> bool:
+        """Whether a copy is wrong still."""
+        return (machine.name, name) in self._rows
+
+    def anywhere(self, name: Fragment) -> bool:
+        """Whether any copy of a fragment is."""
+        return any(other == name for _, other in self._rows)
+
+    def look(self, world: World) -> None:
+        """Forget what was healed: the row is there again as it was written, or its copy is elsewhere."""
+        for (node, name), (key, _) in list(self._rows.items()):
+            machine = world.machines[node]
+            if machine.node is None or not machine.up:
+                continue
+            core = machine.node.core
+            held = core.replica.store.get(name, key)
+            there = name in core.replica.fragments
+            if not there or (held is not None and held.value == ROWS.get(key)):
+                del self._rows[node, name]
+
+
+async def write_cold(client: Client) -> None:
+    """The rows, before anything goes wrong."""
+    call = PutCall(client.new_tx(), COLD, list(ROWS), list(ROWS.values()))
+    await client.call(call, timeout_ns=60_000 * MS)
+
+
+def rot_one(world: World, machine: Machine, draw: Random) -> bool:
+    """A row of one of its copies rots; False if none may, or none is in a checkpoint."""
+    rotten = world.rotten
+    rotten.look(world)
+    if not machine.up or machine.node is None:
+        return False
+    core = machine.node.core
+    base = core.replica.store.base
+    if not isinstance(base, MemoryStore):
+        return False
+    there = [
+        (name, key)
+        for name, copy in core.replica.fragments.items()
+        if name[0] == COLD and not copy.loading and core.local and core.local[name[1]].in_sync and not rotten.anywhere(name)
+        if len(core.local[name[1]].placement.in_sync) > 1
+        for key, entry in base.scan(name, b"", len(ROWS))
+        if entry.value is not None
+    ]
+    if not there:
+        return False
+    name, key = draw.choice(there)
+    value = draw.choice([None, b"nobody wrote this"])
+    rot(base, name, key, value)
+    rotten.add(machine, name, key, value)
+    world.ordered_anew.add((machine.name, name[1]))
+    world.say(f"{machine.name}: {key!r} of {fragment_name(name)} rots")
+    return True
