@@ -37,8 +37,10 @@ Told: TypeAlias = Callable[[list[Contents] | None], None]
 """Is told what a copy contains, or None: that cannot be said."""
 
 
-def sum_up(core: Node, partition: int, told: Told) -> None:
+def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = None) -> None:
     """Sum up what this node has of a partition at this very moment, and tell, now or in one of the next turns.
+
+    `changed_max`: fragments of which more keys than that were written since the last checkpoint are left out.
 
     One batch may ask about a hundred partitions: each is captured at its place among the writes, and summed up when a turn
     has room for it.
@@ -49,6 +51,9 @@ def sum_up(core: Node, partition: int, told: Told) -> None:
         return
     walks: list[tuple[Contents, Walk]] = []
     for fragment in fragments.values():
+        if changed_max is not None and core.replica.store.changed(fragment.name) > changed_max:
+            probe("contents.left_out")
+            continue
         walk = core.replica.store.walk(fragment.name)
         if walk is None:
             probe("contents.unknown")

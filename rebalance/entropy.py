@@ -42,6 +42,9 @@ TICKS = 30
 """A round is spread over so many."""
 FRAGMENTS_A_TICK = 500
 """Of these, about, the contents are told at a time. A round of very many fragments takes longer than it should."""
+CHANGED_MAX = 1_000
+"""A fragment of which more keys were written since the last checkpoint is compared after the next one, when its digest is
+at hand: to sum up in each round what is written all the time would cost as much as writing it."""
 SUSPECTED_AT_ONCE = 32
 """Fragments that are looked at more closely; others are found again in a later round."""
 FOUND_MAX = 256
@@ -90,6 +93,7 @@ class AntiEntropy(Rule):
     def switch(self, _: NewMap) -> None:
         """A new map: what was asked under the last one is over."""
         self._trials, self.suspected = {}, {}
+        self.undecided = {name: told for name, told in self.undecided.items() if self.core.local[name[1]].mine}
         self.proving.forget()
         if self.core.settings.anti_entropy_ms:
             self._plan()
@@ -159,7 +163,7 @@ class AntiEntropy(Rule):
             trial.mine = {c.namespace: c for c in contents}
             self._look(trial)
 
-        sum_up(self.core, trial.partition, told)
+        sum_up(self.core, trial.partition, told, changed_max=CHANGED_MAX)
 
     def _on_ask_proofs(self, sender: NodeId, message: AskProofs) -> None:
         """A primary asks what this node's copies contain."""
@@ -181,7 +185,7 @@ class AntiEntropy(Rule):
                 core.send(sender, Proofs(message.version, message.round, answers))
 
         for number in ours:
-            sum_up(core, number, partial(told, number))
+            sum_up(core, number, partial(told, number), changed_max=CHANGED_MAX)
 
     def _proof(self, number: int, contents: list[Contents] | None, read: Sequence[Fragment]) -> CopyProof:
         disproved = [namespace for namespace, partition in self.proving.disproved if partition == number]

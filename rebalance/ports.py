@@ -132,6 +132,10 @@ class Rows(Protocol):
         """The digest that a walk has come to; None if a checkpoint has overtaken it."""
         ...
 
+    def changed(self, name: Fragment, /) -> int:
+        """How many keys of a fragment were written since the last checkpoint, about: what `walk` would look up."""
+        ...
+
     def prove(self, name: Fragment, /) -> Reading:
         """Begin to read what the store below holds of a fragment."""
         ...

@@ -59,6 +59,8 @@ class Proving:
     def step(self, partitions: int) -> None:
         """Read on, wherever that is, and pass so many partitions at most; where there are many rows, it takes longer."""
         core, left = self._core, ROWS_A_STEP
+        if self.disproved:
+            self.disproved = {name: why for name, why in self.disproved.items() if self._readable(name)}
         while left > 0:
             if self._passing is None:
                 left -= 1

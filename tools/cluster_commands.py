@@ -124,11 +124,7 @@ class Whole(msgspec.Struct, frozen=True):
                 found.append(f"{name} waits for an exchange")
             if status["held_up_by"]:
                 found.append(f"an exchange on {name} is held up by {status['held_up_by']}")
-            proofs = status.get("anti_entropy", {})
-            for wrong in proofs.get("wrong_here", []):
-                found.append(f"WRONG ROWS in {wrong['fragment']} on {name}: {wrong['found']}")
-            for wrong in proofs.get("undecided", []):
-                found.append(f"WRONG ROWS in {wrong['fragment']}, and nothing is done about it: {wrong['found']}")
+            found += _wrong_rows(name, status.get("anti_entropy", {}))
             for other in status.get("split", []):
                 found.append(
                     f"SPLIT: {other['node']} has map {other['map']} of version {other['version']}, which does not go "
@@ -264,6 +260,17 @@ def _ways(progress: dict[str, Any]) -> str:
 
 def _total(counted: Any) -> int:
     return sum(counted.values()) if isinstance(counted, dict) else int(counted)
+
+
+def _wrong_rows(name: str, told: dict[str, Any]) -> list[str]:
+    """What anti-entropy has found on a node, and could not heal, or not yet."""
+    return [
+        *(f"WRONG ROWS in {wrong['fragment']} on {name}: {wrong['found']}" for wrong in told.get("wrong_here", [])),
+        *(
+            f"WRONG ROWS in {wrong['fragment']}, and nothing is done about it: {wrong['found']}"
+            for wrong in told.get("undecided", [])
+        ),
+    ]
 
 
 def _some(things: list[Any]) -> str:

@@ -345,6 +345,11 @@ class LayeredStore:
             return None
         return walk.digest
 
+    def changed(self, fragment: Fragment) -> int:
+        """How many entries of a fragment lie above the store below."""
+        layers = (self._active, self._frozen)
+        return sum(len(layer.rows.get(fragment, ())) for layer in layers if layer is not None)
+
     def prove(self, fragment: Fragment) -> Reading:
         """Begin to read what the store below holds of a fragment; of one that was cleared here that is nothing."""
         if self._is_cleared(fragment):

@@ -110,6 +110,20 @@ def test_what_differs_in_memory_is_found_too() -> None:
     assert healed(copies) == ["n3"]
 
 
+def test_what_much_was_written_to_is_compared_after_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To sum it up in each round would cost as much as the writes."""
+    monkeypatch.setattr("rebalance.entropy.CHANGED_MAX", 3)
+    copies = written()
+    copies["n3"].spoil(0, "k7", "nobody wrote this")
+    copies["n1"].put(0, a="1", b="2", c="3", d="4")
+    copies.run()
+    copies.round(2)
+    assert not any(copy.anew.wanted for copy in copies.copies.values())
+    for copy in copies.copies.values():
+        copy.checkpoint()
+    assert healed(copies) == ["n3"]
+
+
 def test_two_copies_that_speak_against_their_primary_are_not_touched() -> None:
     """It is said, once, and as long as it is so."""
     copies = written()
