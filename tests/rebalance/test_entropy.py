@@ -6,8 +6,9 @@ import pytest
 
 from rebalance import proving
 from rebalance.choice import Kind
-from rebalance.entropy import TICKS
+from rebalance.entropy import FRAGMENTS_A_TICK, TICKS
 from rebalance.messages import Heal, Proofs
+from rebalance.proving import ROWS_A_STEP, ROWS_AT_ONCE
 from tests.rebalance.copies import NAMESPACE, Batch, Copies, Said, Settings, name_of
 from tests.support.probes import heard
 
@@ -267,3 +268,19 @@ def test_a_tick_takes_no_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) -
     entropy.tick()
     assert len(asked) == 1, "a partition and its fragment"
     assert NAMESPACE in copies["n1"].replica.partition(0).fragments
+
+
+@pytest.mark.parametrize("namespaces", [16, 256])
+def test_the_work_of_a_tick_does_not_grow_with_what_there_is(namespaces: int) -> None:
+    """Where there is much, a round has more ticks."""
+    copies = written(partitions=64, rows=1)
+    copy = copies["n1"]
+    for number in range(64):
+        for at in range(namespaces):
+            copy.replica.ensure_fragment((f"n{at}", number))
+    for _ in range(TICKS):
+        copy.work = 0
+        copy.entropy.tick()
+        assert 0 < copy.work <= FRAGMENTS_A_TICK + 256 + ROWS_A_STEP + ROWS_AT_ONCE
+        while copy.go_on():
+            pass
