@@ -25,7 +25,7 @@ from tests.sim.world import Plant
 from wal import records as r
 from wal.ids import NodeId
 
-SETTINGS = Settings(cluster="small", partitions=1, backups=2, checkpoint_ms=3_600_000, in_doubt_ms=200)
+SETTINGS = Settings(cluster="small", partitions=1, backups=2, checkpoint_ms=3_600_000, in_doubt_ms=200, anti_entropy_ms=0)
 
 
 class Fact(NamedTuple):

@@ -34,6 +34,7 @@ SETTINGS = Settings(
     lock_lease_ms=2_000,
     lock_timeout_ms=500,
     in_doubt_ms=200,
+    anti_entropy_ms=0,
     wal_segment_bytes=64 << 10,
     wal_total_bytes=4 << 20,
 )
