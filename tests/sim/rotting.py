@@ -30,6 +30,7 @@ class Rotten:
     def __init__(self) -> None:
         self._rows: dict[tuple[NodeId, Fragment], tuple[bytes, bytes | None]] = {}
         self.ever: dict[tuple[NodeId, str], None] = {}
+        self.partitions: dict[tuple[NodeId, int], None] = {}  # of which a copy ever was wrong
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -41,6 +42,7 @@ class Rotten:
         """Nobody has noticed yet."""
         self._rows[machine.name, name] = (key, value)
         self.ever[machine.name, fragment_name(name)] = None
+        self.partitions[machine.name, name[1]] = None
 
     def forget(self) -> None:
         """A story knows that all is well again."""
@@ -97,6 +99,5 @@ def rot_one(world: World, machine: Machine, draw: Random) -> bool:
     value = draw.choice([None, b"nobody wrote this"])
     rot(base, name, key, value)
     rotten.add(machine, name, key, value)
-    world.ordered_anew.add((machine.name, name[1]))
     world.say(f"{machine.name}: {key!r} of {fragment_name(name)} rots")
     return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from rebalance.table import Topology
 from tests.sim.oracles.ledger import Ledger, version_before
 from tests.sim.oracles.oracle import Oracle
@@ -23,7 +25,7 @@ class Copies(Oracle):
         for version in sorted(v for v in maps if v > self._judged):
             before = version_before(maps, version)
             if before != NO_VERSION:
-                compare_maps(maps[before], maps[version], world.ordered_anew)
+                compare_maps(maps[before], maps[version], world.ordered_anew, world.rotten.partitions)
             self._judged = version
         for machine in world.running:
             assert machine.node is not None
@@ -35,11 +37,14 @@ class Copies(Oracle):
                     )
 
 
-def compare_maps(before: Topology, after: Topology, ordered: set[tuple[NodeId, int]]) -> None:
+def compare_maps(
+    before: Topology, after: Topology, ordered: set[tuple[NodeId, int]], rotted: Container[tuple[NodeId, int]] = ()
+) -> None:
     """One step from map to map, whose voters can vote.
 
     A node that began another life may have been left out for what it lost, and one that is set aside now for being slow.
-    A copy that was `ordered` anew leaves once for each order, as long as another one stays.
+    A copy that was `ordered` anew leaves once for each order, as long as another one stays, and so does one that has
+    `rotted`, which may have to be healed again before anybody has looked.
     """
     if nobodys := [node for node in after.voters if node not in after.allocations]:
         raise Violation("copies", f"the map {after.version} gives votes to {', '.join(nobodys)}, of whom it knows no disk")
@@ -50,7 +55,8 @@ def compare_maps(before: Topology, after: Topology, ordered: set[tuple[NodeId, i
         if old.lost or new.lost:
             continue
         had = [node for node in old.in_sync if node in going_on]
-        leaves = {node for node in had if (node, number) in ordered and node not in new.in_sync}
+        wrong = [node for node in had if (node, number) in ordered or (node, number) in rotted]
+        leaves = {node for node in wrong if node not in new.in_sync}
         ordered.difference_update((node, number) for node in leaves)
         had = [node for node in had if node not in leaves] or had[:1]
         wanted = min(after.backups + 1, len(new.owners))

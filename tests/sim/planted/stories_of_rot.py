@@ -34,7 +34,6 @@ def _rots(stage: Stage, name: NodeId, partition: int = 0) -> None:
     assert isinstance(base, MemoryStore)
     rot(base, (NAMESPACE, partition), key(partition), None)
     stage.world.rotten.add(stage[name], (NAMESPACE, partition), key(partition), None)
-    stage.world.ordered_anew.add((name, partition))
 
 
 def _healed(stage: Stage, name: NodeId, partition: int = 0) -> None:
@@ -108,7 +107,6 @@ def two_copies_differ_from_their_primary(plant: Plant | None) -> None:
             rows.append((name, held))
             node.core.replica.store.set((NAMESPACE, 0), key(0), Entry(held.epoch, held.counter, b"theirs"))
             stage.world.rotten.add(stage[name], (NAMESPACE, 0), key(0), b"theirs")
-            stage.world.ordered_anew.add((name, 0))
         stage.wait(3_000)
         for name in ("n2", "n3"):
             stage.must(_value(stage, name) == b"theirs", f"what {name} has is not touched")
