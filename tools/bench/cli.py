@@ -36,6 +36,7 @@ from tools.bench.reconcile_spark import on_spark
 from tools.bench.snapshots import snapshot_scan
 from tools.bench.store import store_parts
 from tools.bench.sustained import sustained
+from tools.bench.transactions import one_partition, one_shot, read_only
 from tools.bench.transfer import full_transfer, replaced, returned, returned_without_history
 from tools.bench.turns import node_returns, turns_at_limits
 from tools.bench.wal import large_values, readings
@@ -49,6 +50,9 @@ FIGURES: dict[str, Measure] = {
     "puts-64": partial(puts, clients=64, goal=6_000),
     "puts-1024": partial(puts, clients=1_024, goal=15_000),
     "transactions-64": partial(transactions, clients=64, goal=1_500),
+    "one-shot-64": partial(one_shot, clients=64, goal=200),
+    "one-partition-64": partial(one_partition, clients=64, goal=120),
+    "read-only-64": partial(read_only, clients=64, goal=150),
     "snapshot": partial(snapshot_scan, writers=64, goal=150_000, kept_goal=0.8),
     "expiring": partial(expiring, writers=64, goal=0.8),
     "reads-of-one-64": partial(reads_of_one, clients=64, goal=0.9),

@@ -61,7 +61,7 @@ async def puts(setting: Setting, figure: str, clients: int, goal: float) -> list
         await namespace.put(b"key-%08d" % number, value)
 
     what = f"durable replicated single-key puts, {clients:,} clients"
-    return [await _rate(setting, figure, clients, put, updates=1, what=what, unit="puts/s", goal=goal)]
+    return [await rate(setting, figure, clients, put, updates=1, what=what, unit="puts/s", goal=goal)]
 
 
 async def transactions(setting: Setting, figure: str, clients: int, goal: float) -> list[Measured]:
@@ -69,14 +69,14 @@ async def transactions(setting: Setting, figure: str, clients: int, goal: float)
     value = b"v" * VALUE_BYTES
 
     async def transact(namespace: aio.Namespace[bytes, bytes], number: int) -> None:
-        one, other = _two_partitions(namespace.database, number)
+        one, other = two_partitions(namespace.database, number)
         async with namespace.database.transaction() as tx:
             inside = tx.namespace(namespace)
             await inside.put(one, value)
             await inside.put(other, value)
 
     what = f"two-partition transactions, {clients:,} clients"
-    return [await _rate(setting, figure, clients, transact, updates=2, what=what, unit="tx/s", goal=goal)]
+    return [await rate(setting, figure, clients, transact, updates=2, what=what, unit="tx/s", goal=goal)]
 
 
 async def reads_of_one(setting: Setting, figure: str, clients: int, goal: float) -> list[Measured]:
@@ -214,7 +214,8 @@ async def queue(setting: Setting, figure: str, clients: int, goal: float) -> lis
         ]
 
 
-def _two_partitions(database: aio.Database, number: int) -> tuple[bytes, bytes]:
+def two_partitions(database: aio.Database, number: int) -> tuple[bytes, bytes]:
+    """Two keys of this number, in two partitions."""
     topology = database.session.router.topology
     assert topology is not None, "a connected client has the table"
     one, count = b"one-%08d" % number, topology.partitions
@@ -223,18 +224,32 @@ def _two_partitions(database: aio.Database, number: int) -> tuple[bytes, bytes]:
     return one, next(other for other in others if partition_of(other, count) != at)
 
 
-async def _rate(
-    setting: Setting, figure: str, clients: int, operation: Operation, updates: int, what: str, unit: str, goal: float
+async def rate(
+    setting: Setting,
+    figure: str,
+    clients: int,
+    operation: Operation,
+    *,
+    updates: int,
+    what: str,
+    unit: str,
+    goal: float,
+    before: Callable[[aio.Database], Awaitable[None]] | None = None,
 ) -> Measured:
-    """Run an operation from so many tasks for the time; each makes `updates` updates, which the nodes must count."""
+    """Run an operation from so many tasks for the time; each makes `updates` updates, which the nodes must count.
+
+    `before` is done to the database first. `parts` of the figure are processor times of nodes and client, in us each.
+    """
     async with three_nodes(setting, figure) as (cluster, database):
+        if before is not None:
+            await before(database)
         setting.say(f"{figure}: {clients:,} clients for {setting.seconds:g} s")
         done = await _drive(database.namespace(NAMESPACE), clients, operation, setting.seconds * WARM_UP)
-        before, began = processor_seconds(cluster), time.perf_counter()
+        nodes, began = processor_seconds(cluster), time.perf_counter()
         own = time.process_time()
         found = await _drive(database.namespace(NAMESPACE), clients, operation, setting.seconds, first=done)
         seconds, own = time.perf_counter() - began, time.process_time() - own
-        nodes = processor_seconds(cluster) - before
+        nodes = processor_seconds(cluster) - nodes
         await counted(cluster, updates * (done + found))
         return Measured(
             figure=figure,

@@ -87,6 +87,18 @@ def test_three_nodes_count_what_they_acknowledged(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+def test_what_transactions_take_of_the_processor_is_measured_over_nodes_and_client(tmp_path: Path) -> None:
+    names = ["one-shot-64", "one-partition-64", "read-only-64"]
+    result = foreshore("bench", *names, "--seconds", "0.1", "--dir", tmp_path, "--json")
+    assert result.returncode == 0, result.stderr
+    figures, _ = measured(result.stdout)
+    assert [figure["figure"] for figure in figures] == names
+    for figure in figures:
+        assert figure["unit"] == "us"
+        assert figure["value"] == pytest.approx(figure["parts"]["node processor us each"] + figure["parts"]["client's"])
+
+
+@pytest.mark.processes
 def test_a_full_transfer_is_measured_by_what_both_nodes_count(tmp_path: Path) -> None:
     figures, _ = bench(tmp_path, "transfer")
     assert [(figure["unit"], figure["counted"]) for figure in figures] == [("rows/s", UPDATES)]
