@@ -87,6 +87,9 @@ class Results:
 
     def note(self, tx: TxId, outcome: int) -> None:
         """Remember an outcome; the first one stands for good within an epoch's history."""
+        if outcome == COMMITTED:
+            self.note_committed(tx)
+            return
         self._take_in()
         self._outcomes[tx] = outcome
         self.many = len(self._outcomes) > self._enough

@@ -44,10 +44,14 @@ class Detector:
         """A node said something."""
         now = self.core.now
         before = self._heard.get(node)
+        if before == now:
+            return  # of what it says in one turn only the first is news
         self._heard[node] = now
-        if before is not None and now - before > self.core.settings.suspicion_ms * MS:
+        if before is None:
+            self.heard_again = True
+        elif now - before > self.core.settings.suspicion_ms * MS:
             self._back[node] = now
-        self.heard_again |= before is None or now - before > self.core.settings.suspicion_ms * MS
+            self.heard_again = True
 
     def expect(self, node: NodeId) -> None:
         """A node should be there from now on."""

@@ -238,8 +238,11 @@ class Replica:
         held = state.prepared.get(record.tx)
         if held is not None and held.epoch >= record.epoch:
             return False
-        if any(self.fragment(w.fragment).counter.covers(w.start, w.delta) for w in record.writes):
-            return False  # its outcome came first
+        fragments = self.fragments
+        for write in record.writes:
+            known = fragments.get((write.namespace, write.partition))
+            if known is not None and known.counter.covers(write.start, write.delta):
+                return False  # its outcome came first
         if not record.writes and state.results.get(record.tx) is not None:
             return False
         self._change_partition(record.partition).prepared[record.tx] = record

@@ -399,6 +399,8 @@ class Coordinator(Deciding):
 
 def _pieces(parts: list[Part], named: int) -> list[list[Part]]:
     """Parts of a transaction for one primary, in pieces that a turn can vote on; `named`: what naming all costs each."""
+    if len(parts) == 1:
+        return [parts]
     pieces: list[list[Part]] = []
     size = PREPARE_WORK
     for part in parts:
