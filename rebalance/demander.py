@@ -13,7 +13,7 @@ from itertools import islice
 from typing import assert_never, get_args
 
 from rebalance.choice import OF_ROWS, Kind
-from rebalance.demanding import Progress, Session
+from rebalance.demanding import Held, Progress, Session
 from rebalance.leaves import LEAF_BYTES
 from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Transfer
 from rebalance.moves import order_of_work
@@ -55,6 +55,7 @@ class Demander(Rule):
         self._no_history: dict[Fragment, None] = {}
         self._pauses: dict[NodeId, int] = {}  # a supplier that has nothing to give yet -> when to ask it again
         self.put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
+        self.held = Held(core)
         self.settling = Settling(core, again=self._again, differs=self._put_off_or_again, planned=self._plan_wake)
         self.surveys = Surveys(core, ready=self._again)
         self._fence = NO_VERSION
@@ -67,7 +68,7 @@ class Demander(Rule):
         """How many partitions are not caught up."""
         demanded = sum(len(s.partitions) for s in self._sessions.values())
         waiting = sum(map(len, self._queue.values())) + sum(map(len, self._deferred.values()))
-        return demanded + waiting + len(self.settling) + len(self.put_off) + len(self.surveys)
+        return demanded + waiting + len(self.held) + len(self.settling) + len(self.put_off) + len(self.surveys)
 
     def demanded(self, number: int) -> bool:
         """Whether a partition was demanded and nothing of it has been supplied yet."""
@@ -78,6 +79,7 @@ class Demander(Rule):
         core, changed = self.core, new.changed
         if self._is_set_aside():
             changed = list({h.number: h for h in (*changed, *(h for h in core.local if h.role is Role.MOVING))}.values())
+        changed = self.held.switch(changed, self._sessions.values())
         for local in changed:
             number = local.number
             for queue in (*self._queue.values(), *self._deferred.values()):
@@ -128,8 +130,8 @@ class Demander(Rule):
         for supplier in dict.fromkeys([*self._queue, *self._deferred]):
             if supplier in self._sessions or supplier in self._pauses:
                 continue
-            numbers = list(self._queue.pop(supplier, ()))
-            deferred = list(self._deferred.pop(supplier, ()))
+            numbers = self.held.without(self._queue.pop(supplier, ()))
+            deferred = self.held.without(self._deferred.pop(supplier, ()))
             numbers += deferred[: (most := self._at_a_time.get(supplier, 0))]
             if later := deferred[most:]:
                 self._deferred[supplier] = dict.fromkeys(later)

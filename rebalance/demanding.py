@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from rebalance.messages import Differing, Supply, Transfer
+from rebalance.moves import waits_by_order
+from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX, Node
 from rebalance.surveying import Room
 from wal.ids import Fragment, NodeId, TxId
@@ -63,3 +66,40 @@ class Session:
             if self.room[0].name[1] not in self.partitions or self.room[0].step(core):
                 self.room.popleft()
         return not self.room
+
+
+class Held:
+    """Partitions that are not asked for, because the operator has paused what they are moved for."""
+
+    def __init__(self, core: Node) -> None:
+        self._core = core
+        self._held: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def without(self, numbers: Iterable[int]) -> list[int]:
+        """Those of these that may be asked for; the others are held from now on."""
+        topology, may = self._core.topology, list[int]()
+        assert topology is not None
+        for number in numbers:
+            if waits_by_order(topology, number):
+                self._held[number] = None
+            else:
+                may.append(number)
+        return may
+
+    def switch(self, changed: Sequence[LocalPartition], sessions: Iterable[Session]) -> list[LocalPartition]:
+        """What is to be begun anew under a new map: what it changes, what is not held any more, and what has to be."""
+        core, topology = self._core, self._core.topology
+        found = {local.number: local for local in changed}
+        if topology is not None:
+            freed = [number for number in self._held if not waits_by_order(topology, number)]
+            under_way = [number for session in sessions for number in session.partitions]
+            stopped = [number for number in under_way if waits_by_order(topology, number)]
+            if stopped:
+                probe("demand.paused")
+            found |= {number: core.local[number] for number in (*freed, *stopped)}
+        for number in found:
+            self._held.pop(number, None)
+        return list(found.values())

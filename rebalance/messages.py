@@ -180,12 +180,17 @@ ROWS_A_WORK = 4
 """Rows of a full transfer are taken so many times as fast as anything else: they are put, and nothing is looked up."""
 
 
+ROW_BYTES = 32
+"""What a row weighs in a batch beside its key and value."""
+
+
 class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=False):
     """One batch of a session.
 
     The first brings the epochs and the transfers; `later` partitions are for another session, because enough go in full in
     this one. `done` fragments are complete, `missed` ones need another kind. `survey`: what do the rows of these fragments
-    add up to? Their partitions are among the later ones. What is `differing` comes in the next batches.
+    add up to? Their partitions are among the later ones. What is `differing` comes in the next batches. Batch 0 brings
+    nothing: it says that the supplier is there, and waits for its limit.
     """
 
     version: Version
@@ -211,6 +216,16 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
         size = sum(len(value) for rows in self.rows for value in rows.values if value is not None)
         answers = sum(len(some.txs) for some in self.results)
         return 2 * len(self.transfers) + len(self.writes) + answers + rows // ROWS_A_WORK + size // BYTES_A_WORK
+
+    @property
+    def size(self) -> int:
+        """What it weighs on its way, about, in bytes."""
+        writes = [*self.writes, *(w for prepare in self.prepares for w in prepare.writes)]
+        pairs = [(w.keys, w.values) for w in writes] + [(rows.keys, rows.values) for rows in self.rows]
+        rows = sum(ROW_BYTES * len(keys) + sum(map(len, keys)) for keys, _ in pairs)
+        values = sum(len(value) for _, some in pairs for value in some if value is not None)
+        answers = sum(len(some.txs) for some in self.results)
+        return rows + values + ROW_BYTES * (1 + len(writes) + answers + len(self.transfers))
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True, gc=False):

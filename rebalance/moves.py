@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain
+from typing import assert_never
 
 import msgspec
 
 from rebalance.affinity import Affinity, assign
+from rebalance.migrations import Paused
 from rebalance.table import Topology
 from wal.ids import NodeId
 
@@ -49,6 +51,32 @@ class Move(msgspec.Struct, frozen=True):
     here: bool
 
 
+def is_short(topology: Topology, number: int) -> bool:
+    """Whether a partition has fewer copies in sync than there should be: one that is made of it is a repair."""
+    wanted = min(topology.backups + 1, len(topology.baseline))
+    return len(topology.placements[number].in_sync) < wanted
+
+
+def waits_by_order(topology: Topology, number: int) -> bool:
+    """Whether no copy of a partition is to be made for now, because the operator has ordered a pause."""
+    match topology.migrations.paused:
+        case Paused.NOTHING:
+            return False
+        case Paused.BALANCE:
+            return not is_short(topology, number)
+        case Paused.ALL:
+            return True
+        case paused:
+            assert_never(paused)
+
+
+def waits(move: Move, paused: Paused) -> bool:
+    """Whether a move waits under such a pause. What goes because others are whole goes all the same."""
+    if move.kind is Kind.DROP or paused is Paused.NOTHING:
+        return False
+    return move.kind is Kind.PRIMARY or paused is Paused.ALL or move.why is not Why.REPAIR
+
+
 def order_of_work(topology: Topology, numbers: Iterable[int]) -> list[int]:
     """These partitions, of which copies are to be made, in the order in which that matters.
 
@@ -56,14 +84,13 @@ def order_of_work(topology: Topology, numbers: Iterable[int]) -> list[int]:
     elsewhere first what relieves the node that holds the most, for with a copy that comes the last of the others goes.
     """
     asked = list(numbers)
-    wanted = min(topology.backups + 1, len(topology.baseline))
     held: Mapping[NodeId, int] = {}
-    if any(len(topology.placements[number].in_sync) >= wanted for number in asked):
+    if not all(is_short(topology, number) for number in asked):
         held = Counter(chain.from_iterable(p.owners for p in topology.placements))
 
     def matters(number: int) -> tuple[int, ...]:
         whole = topology.placements[number].in_sync
-        if len(whole) < wanted:
+        if is_short(topology, number):
             return (0, len(whole), number)
         return (1, -held[whole[-1]], number)
 

@@ -16,6 +16,7 @@ import msgspec
 from rebalance.affinity import Affinity, assign
 from rebalance.aside import aside_next, fast, waited_for
 from rebalance.messages import SingleMap
+from rebalance.migrations import Migrations, ordered
 from rebalance.namespaces import NamespaceSettings, changed
 from rebalance.salvage import INTERVENTIONS_KEPT, best_copy
 from rebalance.survivors import CopyReports, returned_disks, sorted_reports, survivors_of, trusted_nodes
@@ -52,6 +53,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     mute: Sequence[NodeId] = ()  # of these, who does not answer at all
     reset: Sequence[int] = ()  # lost partitions that begin again with the best copies that are here
     namespaces: Mapping[Namespace, NamespaceSettings] = {}  # of which the map is to say something else
+    migrations: Migrations | None = None  # if the map is to say something else of them
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -237,6 +239,7 @@ class _Next:
             aside={n: times for n, times in self.aside.items() if n in baseline or n in alive},
             listed=_listed(old, self.members, allocations, placements),
             namespaces=changed(old.namespaces, change.namespaces, version),
+            migrations=ordered(old.migrations, change.migrations, version),
         )
 
 

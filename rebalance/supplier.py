@@ -19,13 +19,15 @@ from rebalance.choice import OF_ROWS, Amount, Choice, Kind, choose
 from rebalance.fragment import FragmentState
 from rebalance.leaves import are_leaves
 from rebalance.lives import INCARNATION_BITS
-from rebalance.messages import Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer
+from rebalance.messages import ROW_BYTES, Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer
+from rebalance.moves import waits_by_order
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
-from rebalance.supplying import ROW_BYTES, Session
+from rebalance.supplying import Session
 from rebalance.table import Standing
 from rebalance.telling import have_of, nothing_of
+from rebalance.throttle import Throttle
 from rebalance.vouching import Vouching, awaited
 from wal import records as r
 from wal.ids import NO_VERSION, Fragment, Namespace, NodeId, Version
@@ -61,6 +63,7 @@ class SupplySide(Rule):
         self._sessions: dict[NodeId, Session] = {}
         self._fence = NO_VERSION
         self.supplied: dict[NodeId, int] = {}
+        self.throttle = Throttle()
 
     # Sessions.
 
@@ -130,7 +133,8 @@ class SupplySide(Rule):
         """Choose the transfers of one partition, for the batch that will say so; how much work it was."""
         core, sender = self.core, session.node
         local = core.local[number] if number < len(core.local) else None
-        if local is None or not local.active or local.placement.standing_of(sender) is not Standing.MOVING:
+        supplies = local is not None and self._supplies(sender, number)
+        if local is None or not supplies or local.placement.standing_of(sender) is not Standing.MOVING:
             first.later.append(number)
             return 0
         if self.vouching.stands_for(number, sender):
@@ -232,21 +236,30 @@ class SupplySide(Rule):
     def _resend(self, session: Session, credit: int) -> None:
         probe("supply.sent_again")
         for batch in session.sent.values():
-            self.core.send(session.node, _at(batch, self.core.fence))
+            self._say(session, _at(batch, self.core.fence))
+        if not session.sent and self.throttle.waits(session.node):
+            self.core.send(session.node, Supply(self.core.fence, session.number, 0))
         session.credit = max(0, credit - len(session.sent))
         self._advance(session)
 
     def _close(self, session: Session) -> None:
-        if session.planned and session.history and not session.history_over:
-            self.core.task(CloseHistory((session.node, session.number)))
+        if session.planned:
+            self._forget_history(session)
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
+
+    def _forget_history(self, session: Session) -> None:
+        if session.history and not session.history_over:
+            self.core.task(CloseHistory((session.node, session.number)))
+        session.forget_history()
 
     def on_history(self, event: HistoryRead) -> None:
         """Some of the log was read for a session."""
         node, number = event.session
         session = self._sessions.get(node)
         if session is None or session.number != number:
+            return
+        if session.history_over:
             return
         session.reading = False
         session.read.extend(event.writes)
@@ -269,6 +282,9 @@ class SupplySide(Rule):
                 session.resumed = True
                 core.resume(lambda: self._advance_on(session))
                 return
+            if not self.throttle.admits(session.node, core.now):
+                self.alarm.at = self.throttle.due
+                return
             if session.firsts:
                 first = msgspec.structs.replace(session.firsts.popleft(), batch=session.batch + 1)
                 self._send(session, _at(first, core.fence))
@@ -287,7 +303,8 @@ class SupplySide(Rule):
                 if (differing := session.compare(core)) is not None:
                     self._send(session, self._batch(session, differing=[differing]))
             elif session.full:
-                rows, results, done = session.next_rows(core)
+                most = min(core.settings.supply_batch_bytes, self.throttle.rate or MANY)
+                rows, results, done = session.next_rows(core, most)
                 if rows or results or done:
                     self._send(session, self._batch(session, rows=rows, results=results, done=done))
             else:
@@ -366,7 +383,20 @@ class SupplySide(Rule):
         session.batch = batch.batch
         session.credit -= 1
         session.sent[batch.batch] = batch
+        self._say(session, batch)
+
+    def _say(self, session: Session, batch: Supply) -> None:
+        if self.throttle.rate:
+            self.throttle.spend(batch.size, self.core.now)
         self.core.send(session.node, batch)
+
+    def tick(self) -> None:
+        """Nothing is owed any more: who waits sends on, in turn."""
+        now = self.core.now
+        while (node := self.throttle.next(now)) is not None:
+            if (session := self._sessions.get(node)) is not None:
+                self._advance(session)
+        self.alarm.at = self.throttle.due
 
     def switch(self, _: NewMap) -> None:
         """A new map: sessions go on for what did not change, and with copies whose node did not start again."""
@@ -374,6 +404,8 @@ class SupplySide(Rule):
         assert core.topology is not None
         lives = {m.node: awaited(core.topology, m) for m in core.topology.members}
         self.vouching.switch(lives)
+        self.throttle.limit(core.topology.migrations.bytes_per_second)
+        self.alarm.at = self.throttle.due
         stopped, self._fence = self._fence != core.fence, core.fence
         for node, session in list(self._sessions.items()):
             if lives.get(node) != session.life:
@@ -381,12 +413,15 @@ class SupplySide(Rule):
                 continue
             if not all(self._supplies(node, number) for number in session.partitions):
                 session.keep(partial(self._supplies, node))
+                if session.planned and not session.partitions:
+                    self._forget_history(session)  # else the log is held for what nobody takes any more
             if stopped and session.sent:
                 self._resend(session, session.credit + len(session.sent))  # what is under way is said in another version
 
     def _supplies(self, node: NodeId, number: int) -> bool:
-        local = self.core.local[number]
-        return local.active and node in local.placement.owners
+        core, local = self.core, self.core.local[number]
+        assert core.topology is not None
+        return local.active and node in local.placement.owners and not waits_by_order(core.topology, number)
 
     def on(self, sender: NodeId, message: ToSupplier) -> None:
         """Everything that a demander says."""

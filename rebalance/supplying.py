@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rebalance.contents import Entry
 from rebalance.leaves import LEAF_BYTES, Survey, Under, differing
-from rebalance.messages import BYTES_A_WORK, Demand, Differing, Have, Supply
+from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply
 from rebalance.ports import Node
 from rebalance.vouching import Awaited
 from wal import records as r
@@ -17,8 +17,6 @@ from wal.want import Want
 
 BATCH_WORK = 1_000
 """Rows and answers of a batch of a full transfer, whatever they weigh: a batch is made in one turn, and taken in one."""
-ROW_BYTES = 32
-"""What a row weighs in a batch beside its key and value."""
 
 
 class Session:
@@ -68,6 +66,14 @@ class Session:
             self.cursor = self.answers = self._survey = self._under = None
         self.full = deque(name for name in self.full if holds(name[1]))
         self.fetch = [(name, keys) for name, keys in self.fetch if holds(name[1])]
+        if not self.planned:  # the log is not opened yet
+            self.wants = [want for want in self.wants if holds(want.fragment[1])]
+            self.history = {name: None for name in self.history if holds(name[1])}
+
+    def forget_history(self) -> None:
+        """Nothing more is read from the log for it."""
+        self.history, self.history_over, self.missed = {}, True, []
+        self.read.clear()
 
     def leaves_wait(self) -> bool:
         """Whether leaves are to be compared before anything else goes."""
@@ -86,12 +92,12 @@ class Session:
         self._survey, self._under = None, Under(count, bits)
         return Differing(*name, bits)
 
-    def next_rows(self, core: Node) -> tuple[list[r.Preload], list[r.Results], list[Fragment]]:
-        """The next rows of what is taken in full: the end of one fragment, and others as far as they fit in a batch.
+    def next_rows(self, core: Node, most: int) -> tuple[list[r.Preload], list[r.Results], list[Fragment]]:
+        """The next rows of what is taken in full: the end of one fragment, and others as far as `most` bytes hold.
 
         Before the rows of a partition the answers that were given there; and the fragments that end with this batch.
         """
-        size, most, enough = 0, core.settings.supply_batch_bytes, core.work + BATCH_WORK
+        size, enough = 0, core.work + BATCH_WORK
         preloads: list[r.Preload] = []
         results: list[r.Results] = []
         done: list[Fragment] = []

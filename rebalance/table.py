@@ -21,6 +21,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from rebalance.migrations import NOT_ORDERED, Migrations
 from rebalance.namespaces import NamespaceSettings
 from wal.ids import NO_VERSION, Namespace, NodeId, Version
 from wal.records import Claim
@@ -124,7 +125,7 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
 
     `fence`, in a map that came by a light step (`rebalance.steps`): the version of the last one that did not.
 
-    `namespaces` are those of which the operator has said something.
+    `namespaces` are those of which the operator has said something, `migrations` what he has ordered of these.
     """
 
     version: Version
@@ -147,6 +148,7 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     listed: dict[str, tuple[int, Version]] = {}
     fence: Version = NO_VERSION
     namespaces: dict[Namespace, NamespaceSettings] = {}
+    migrations: Migrations = NOT_ORDERED
 
     @property
     def fenced(self) -> Version:
@@ -268,6 +270,9 @@ def what_changed(before: Topology | None, after: Topology) -> str:
     if before.namespaces != after.namespaces:
         changed = [name for name, new in after.namespaces.items() if new != before.namespaces.get(name)]
         said += [f"namespace {name} {after.namespaces[name].stands}" for name in changed]
+    if before.migrations != after.migrations:
+        paused, limit = after.migrations.paused, after.migrations.bytes_per_second
+        said.append(f"migrations paused: {paused}, limited to {f'{limit} bytes/s' if limit else 'nothing'}")
     primaries = in_sync = lost = 0
     for p, q in zip(before.placements, after.placements, strict=False):
         lost += q.lost

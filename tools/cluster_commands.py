@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from engine.errors import Unavailable
-from tools import cluster_locks, cluster_moves, cluster_namespaces, cluster_orders
+from tools import cluster_locks, cluster_migrations, cluster_moves, cluster_namespaces, cluster_orders
 from tools.asking import Refused, check_address, form, node_names, question, run, status_or_none, wait_for
 from tools.terminal import ExitCode, Row, emit, plain, program, show, to_json
 
@@ -111,6 +111,9 @@ class Whole(msgspec.Struct, frozen=True):
                 f"{asked['copies']} of {asked['backups'] + 1} copies of each partition at most: only "
                 f"{', '.join(asked['baseline'])} {'holds' if len(asked['baseline']) == 1 else 'hold'} data"
             )
+        held = sum(told["held"] for told in self.progress.values() if told is not None)
+        if by_order := cluster_migrations.problem(asked["migrations"], f"{held} copies wait"):
+            found.append(by_order)
         if asked["under_replicated"]:
             found.append(f"{asked['under_replicated']} partitions have fewer in-sync copies than they should")
         for name, status in self._answers():
@@ -180,6 +183,7 @@ class Whole(msgspec.Struct, frozen=True):
             "under_replicated": asked["under_replicated"],
             "baseline": asked["baseline"],
             "copies": asked["copies"],
+            **cluster_migrations.told(asked["migrations"]),
         }
 
     def _answers(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -282,6 +286,9 @@ def _some(things: list[Any]) -> str:
 
 app.command()(cluster_moves.plan)
 app.command()(cluster_moves.migrations)
+app.command()(cluster_migrations.pause)
+app.command()(cluster_migrations.resume)
+app.command()(cluster_migrations.limit)
 
 # Who holds what.
 

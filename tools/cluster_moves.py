@@ -13,8 +13,10 @@ import typer
 
 from engine.client.admin import table
 from engine.errors import Unavailable, UsageError
-from rebalance.moves import Kind, Move, moves
+from rebalance.migrations import as_object
+from rebalance.moves import Kind, Move, moves, waits
 from rebalance.table import Topology
+from tools import cluster_migrations
 from tools.asking import Refused, check_address, node_names, question, run
 from tools.terminal import Row, emit, plain, show, to_json
 
@@ -57,11 +59,15 @@ async def _plan(address: str, nodes: Sequence[str] | None, partitions: bool, *, 
         "drops": sum(m.kind is Kind.DROP for m in found),
         "waits_for": ",".join(sorted({m.node for m in found if not m.here and m.kind is not Kind.DROP})) or None,
     }
+    ordered = as_object(topology.migrations)
+    held = sum(waits(m, topology.migrations.paused) for m in found)
     rows = _each(found, updates) if partitions or as_json else _together(found, updates)
     if as_json:
-        emit([to_json({**head, "moves": rows})])
+        emit([to_json({**head, "migrations": ordered, "held": held, "moves": rows})])
     else:
-        emit([plain(head)])
+        by_order = cluster_migrations.problem(ordered, f"{held} of these moves wait")
+        emit([by_order] if by_order else [])
+        emit([plain({**head, **cluster_migrations.told(ordered)})])
         show(rows, as_json=False)
 
 
@@ -117,18 +123,22 @@ def migrations(
     """What each member is taking: copies that move, what was taken since it started, how fast, and the time left.
 
     `differ` are copies that had other contents than their primary's and were taken again, `put_off` those of which that is
-    to be tried later. The time left is what remains of `behind` at the rate at which it shrank.
+    to be tried later, `held` those that wait for `cluster resume`. The time left is what remains of `behind` at the rate at
+    which it shrank.
     """
     run(_migrations(check_address(address), interval, watch=watch, as_json=as_json))
 
 
 async def _migrations(address: str, interval: float, *, watch: bool, as_json: bool) -> None:
+    ordered = (await question(address, "status")).get("migrations")
+    if ordered is not None and not as_json and (by_order := cluster_migrations.problem(ordered, "what it holds waits")):
+        emit([by_order])
     before, at = await _taken(address), time.monotonic()
     while True:
         await asyncio.sleep(interval)
         after, now = await _taken(address), time.monotonic()
         show([row_of(node, before.get(node), told, now - at) for node, told in after.items()], as_json=as_json)
-        if not watch or not any(told is None or told["moving"] or told["behind"] for told in after.values()):
+        if not watch or not any(told is None or _state(told) == "moving" for told in after.values()):
             return
         before, at = after, now
 
@@ -152,6 +162,7 @@ async def _taken(address: str) -> dict[str, dict[str, int] | None]:
             "updates": sum(told["updates"].values()),
             "differ": sum(told["differed"].values()),
             "put_off": told["put_off"],
+            "held": told["held"],
         }
 
     members = status["members"]
@@ -167,8 +178,13 @@ def row_of(node: str, before: Mapping[str, int] | None, told: Mapping[str, int] 
     shrank = before["behind"] - told["behind"] if known and before is not None else 0
     return {
         "node": node,
-        "state": "moving" if told["moving"] or told["behind"] else "whole",
+        "state": _state(told),
         **told,
         "per_second": round(moved / seconds) if moved is not None else None,
         "seconds_left": round(told["behind"] * seconds / shrank, 1) if shrank > 0 and told["behind"] else None,
     }
+
+
+def _state(told: Mapping[str, int]) -> str:
+    left = max(told["moving"], told["behind"])
+    return "whole" if not left else "moving" if left > told["held"] else "held"

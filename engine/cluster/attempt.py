@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from engine.cluster.claims import Claims
 from engine.messages import Promise, SingleMap
 from rebalance.lives import Life, disk_of, earlier, may_vote, set_back
+from rebalance.migrations import Migrations
 from rebalance.namespaces import NamespaceSettings
 from rebalance.plan import Change
 from rebalance.table import Candidate, Topology
@@ -31,6 +32,7 @@ class Intent:
         aside: Mapping[NodeId, int] | None = None,
         mute: Sequence[NodeId] = (),
         namespaces: Mapping[Namespace, NamespaceSettings] | None = None,
+        migrations: Migrations | None = None,
         surplus: Sequence[int] = (),
         reason: str = "",
         can_wait: bool = False,
@@ -44,6 +46,7 @@ class Intent:
         self.aside = aside
         self.mute = list(mute)
         self.namespaces = namespaces or {}
+        self.migrations = migrations
         self.surplus = list(surplus)  # partitions with a copy that may go
         self.reason = reason
         self.can_wait = can_wait  # nobody is missed, asks, or is held up
@@ -150,6 +153,7 @@ class Attempt:
             aside=intent.aside,
             mute=intent.mute,
             namespaces=intent.namespaces,
+            migrations=intent.migrations,
         )
 
 

@@ -20,7 +20,7 @@ from engine.cluster.orders import Orders
 from engine.cluster.pace import MUTE_SUSPICIONS, Pace
 from engine.cluster.reasons import Reasons, is_member
 from engine.cluster.steps import Steps
-from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, ResetLost, SetBaseline, SetNamespace
+from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, ResetLost, SetBaseline, SetMigrations, SetNamespace
 from engine.messages.cluster import ToMembership
 from engine.turn.core import Core
 from engine.turn.events import Connect, PeerSeen
@@ -388,7 +388,7 @@ class Membership(Rule):
         match message:
             case Halt():
                 self.leaving.on_halt(message)
-            case SetBaseline() | ResetLost() | SetNamespace():
+            case SetBaseline() | ResetLost() | SetNamespace() | SetMigrations():
                 self._look_at = self.core.now
                 self.orders.handle(message)
             case Heartbeat():

@@ -29,6 +29,7 @@ from engine.messages import (
     Refuse,
     ResetLost,
     SetBaseline,
+    SetMigrations,
     SetNamespace,
     SingleMap,
     Survey,
@@ -105,7 +106,7 @@ class Names:
             return False
         if isinstance(message, OF_ANY_LIFE):
             return True
-        if isinstance(message, Leave | SetBaseline | ResetLost | SetNamespace):
+        if isinstance(message, Leave | SetBaseline | ResetLost | SetNamespace | SetMigrations):
             if returns:
                 return True
         elif message.version > self.core.version:

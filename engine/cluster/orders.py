@@ -3,7 +3,7 @@
 An order is given to any node and passed on to the coordinator; who took it keeps it, for the case that the coordinator
 dies. It names what it is about: the baseline that it replaces, the placements that are LOST. When these have changed it is
 void, so that an order that is delayed, repeated or remembered is never executed late; and none stands for longer than a
-person waits.
+person waits. Of two operators who saw the same, one is carried out, and the other is told that it stands otherwise.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import msgspec
 
 from engine.cluster.detector import Detector
 from engine.cluster.namespaces import ORDER_MS_MAX, NamespaceOrders
-from engine.messages import ResetLost, SetBaseline, SetNamespace
+from engine.messages import ResetLost, SetBaseline, SetMigrations, SetNamespace
 from engine.messages.cluster import Order
 from engine.turn.core import Core
 from rebalance.affinity import Affinity
+from rebalance.migrations import Migrations
 from rebalance.ports import MS
 from rebalance.table import Topology
 from wal.ids import Namespace, NodeId
+from wal.probe import probe
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,7 @@ class Orders:
         self.detector = detector
         self._baseline: SetBaseline | None = None
         self._reset: ResetLost | None = None
+        self._migrations: tuple[SetMigrations, int] | None = None  # and until when
         self._until = 0
         self.namespaces = NamespaceOrders(core, pass_on=self._pass_on, gone=gone)
 
@@ -132,6 +135,20 @@ class Orders:
             self._pass_on(ResetLost([(number, topology.placements[number].version) for number in lost]))
         return lost
 
+    def set_migrations(self, order: SetMigrations) -> str:
+        """Ask for migrations to be paused, resumed or limited; why it cannot be, or nothing."""
+        topology = self.core.topology
+        if topology is None:
+            return "the cluster is not formed yet"
+        since = topology.migrations.since
+        if since != order.seen:
+            return (
+                f"what holds for migrations was changed meanwhile: this was asked of what version {order.seen} said, and "
+                f"{since} says something else; look at `foreshore cluster status` again"
+            )
+        self._pass_on(order)
+        return ""
+
     def _pass_on(self, order: Order) -> None:
         self.handle(order)
         leader = self.detector.coordinator()
@@ -144,6 +161,9 @@ class Orders:
         """An order came, to be carried out by the next exchange that this node leads."""
         if isinstance(order, SetNamespace):
             self.namespaces.handle(order)
+            return
+        if isinstance(order, SetMigrations):
+            self._hear_of_migrations(order)
             return
         topology = self.core.topology
         self._until = self.core.now + ORDER_MS_MAX * MS
@@ -158,6 +178,23 @@ class Orders:
                 self._reset = order
             case _:
                 assert_never(order)
+
+    def _hear_of_migrations(self, order: SetMigrations) -> None:
+        """An order that stands is not replaced by another that was given on the same."""
+        standing, now = self._migrations, self.core.now
+        if standing is None or now > standing[1] or standing[0].seen != order.seen:
+            self._migrations = order, now + ORDER_MS_MAX * MS
+
+    def of_migrations(self, topology: Topology) -> Migrations | None:
+        """What the next map is to say of migrations, if that is to change."""
+        if self._migrations is None:
+            return None
+        order, until = self._migrations
+        if self.core.now > until or topology.migrations.since != order.seen:
+            probe("migrations.void_order")
+            self._migrations = None
+            return None
+        return Migrations(paused=order.paused, bytes_per_second=order.bytes_per_second)
 
     def standing(self, topology: Topology) -> tuple[tuple[NodeId, ...] | None, list[int]]:
         """Who should hold the data, if that is to change; and the lost partitions that are to begin again."""

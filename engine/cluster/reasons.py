@@ -13,6 +13,7 @@ from engine.cluster.orders import Orders
 from engine.cluster.pace import Pace
 from engine.cluster.steps import Steps
 from engine.turn.core import Core
+from rebalance.migrations import Paused
 from rebalance.plan import surplus, wanted_handover
 from rebalance.table import Candidate, Topology
 from wal.ids import NodeId
@@ -47,17 +48,15 @@ class Reasons:
         core, names = self._core, {c.node: c for c in alive}
         lost = [m.node for m in topology.members if m.node not in names]
         joins = [c.node for c in alive if not is_member(topology, c)]
-        vouched: dict[int, list[NodeId]] = {}
-        for partition, node in self._steps.caught_up:
-            vouched.setdefault(partition, []).append(node)
         going = self._leaving.granted(topology, list(names))
         present = [c.node for c in alive if c.node not in going]
-        handover, extra = self._wanted_moves(topology, present, vouched)
+        handover, extra = self._wanted_moves(topology, present)
         if going:
             leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going]
             handover = [*handover, *leaving]
         baseline, reset = self._orders.standing(topology)
         namespaces = self._orders.namespaces.standing(topology)
+        migrations = self._orders.of_migrations(topology)
         slow = self._pace.to_set_aside(topology, names) if not (self.frozen or core.frozen) else {}
         now = {
             "lost " + ", ".join(lost): bool(lost),
@@ -65,6 +64,7 @@ class Reasons:
             "leaving " + ", ".join(going): bool(going),
             "the baseline changes": baseline is not None,
             "namespaces change: " + ", ".join(namespaces): bool(namespaces),
+            "the operator's word on migrations": migrations is not None,
             "lost partitions begin again": bool(reset),
             "too slow: " + ", ".join(slow): bool(slow),
             "not whole: " + ", ".join(self.emptied): bool(self.emptied),
@@ -78,7 +78,7 @@ class Reasons:
         given = [reason for reason, holds in (now | soon).items() if holds]
         # Who else should be here may come next, and be in the same map; so may others if this one was not expected either.
         all_back = bool(joins) and all(n in names for n in topology.voters) and all(n in topology.voters for n in joins)
-        ordered = baseline is not None or bool(namespaces or reset)
+        ordered = baseline is not None or migrations is not None or bool(namespaces or reset)
         all_whole = self._steps.complete and not any(now.values())
         return Intent(
             alive,
@@ -88,6 +88,7 @@ class Reasons:
             aside=self._pace.known(topology) | slow,
             mute=[n for n in slow if self._pace.is_mute(n, names)],
             namespaces=namespaces,
+            migrations=migrations,
             surplus=extra,
             leaving=going,
             reason="; ".join(given),
@@ -95,15 +96,20 @@ class Reasons:
             gathers=not (lost or ordered or all_back or all_whole),
         )
 
-    def _wanted_moves(
-        self, topology: Topology, present: list[NodeId], vouched: dict[int, list[NodeId]]
-    ) -> tuple[list[int], list[int]]:
-        """Primaries to move and copies to drop; computed once for as long as nothing changes."""
+    def _wanted_moves(self, topology: Topology, present: list[NodeId]) -> tuple[list[int], list[int]]:
+        """Primaries to move and copies to drop; computed once for as long as nothing changes.
+
+        While migrations are paused no primary moves that is well where it is.
+        """
         if not self._core.affinity_known:
             return [], []
+        vouched: dict[int, list[NodeId]] = {}
+        for partition, node in self._steps.caught_up:
+            vouched.setdefault(partition, []).append(node)
         asked = (topology, present, vouched)
         if self._moves is None or self._moves[0] != asked:
             affinity = self._core.affinity
-            handover = wanted_handover(topology, present, vouched, affinity)
+            paused = topology.migrations.paused is not Paused.NOTHING
+            handover = [] if paused else wanted_handover(topology, present, vouched, affinity)
             self._moves = (asked, handover, surplus(topology, present, affinity))
         return self._moves[1], self._moves[2]

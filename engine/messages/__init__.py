@@ -30,6 +30,7 @@ from engine.messages.cluster import (
     Refuse,
     ResetLost,
     SetBaseline,
+    SetMigrations,
     SetNamespace,
     Survey,
     Surveyed,
@@ -76,6 +77,7 @@ Message: TypeAlias = (
     | Leave
     | SetBaseline
     | SetNamespace
+    | SetMigrations
     | ResetLost
     | Halt
     | Survey
@@ -177,6 +179,7 @@ __all__ = [
     "SealCut",
     "Sealed",
     "SetBaseline",
+    "SetMigrations",
     "SetNamespace",
     "Settle",
     "Settled",

@@ -8,6 +8,7 @@ import msgspec
 
 from rebalance.lives import Life
 from rebalance.messages import CopyReport, SingleMap
+from rebalance.migrations import Paused
 from rebalance.steps import Step
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, Namespace, NodeId, Version
@@ -92,6 +93,17 @@ class SetNamespace(msgspec.Struct, frozen=True, array_like=True, tag="set-namesp
     seen: Version
     ttl_ms: int = 0
     drop: bool = False
+
+
+class SetMigrations(msgspec.Struct, frozen=True, array_like=True, tag="set-migrations", gc=False):
+    """An operator's order, passed on to the coordinator: this holds for migrations from now on, all of it.
+
+    It is given on what version `seen` said of them, and void for anything else.
+    """
+
+    seen: Version
+    paused: Paused = Paused.NOTHING
+    bytes_per_second: int = 0
 
 
 class Halt(msgspec.Struct, frozen=True, array_like=True, tag="halt", gc=False):
@@ -224,6 +236,6 @@ class CaughtUp(msgspec.Struct, frozen=True, array_like=True, tag="caught-up", gc
 ToExchange: TypeAlias = Announce | Promise | SingleMap | Propose | Accept | Refuse | Commit | AskMap
 ToSteps: TypeAlias = ProposeStep | AcceptStep | CommitStep | CaughtUp
 ToFormation: TypeAlias = Announce | Promise | Propose | Accept | Refuse
-ToMembership: TypeAlias = Heartbeat | Join | Leave | Halt | SetBaseline | ResetLost | SetNamespace
+ToMembership: TypeAlias = Heartbeat | Join | Leave | Halt | SetBaseline | ResetLost | SetNamespace | SetMigrations
 ToRescue: TypeAlias = Survey | Surveyed
-Order: TypeAlias = SetBaseline | ResetLost | SetNamespace
+Order: TypeAlias = SetBaseline | ResetLost | SetNamespace | SetMigrations

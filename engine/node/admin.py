@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from engine.cluster.orders import Cost
-from engine.messages import SetNamespace
+from engine.messages import SetMigrations, SetNamespace
 from engine.node.inquiry import Inquiry
 from engine.node.machines import Machines
 from engine.node.map_counts import MapCounts
 from engine.protocol.requests import Admin, Code, Report
 from engine.turn.events import SessionId
 from engine.turn.turns import TURN_MS_MAX
+from rebalance import migrations
 from rebalance.namespaces import NOT_SAID
 from rebalance.ports import MS
 from rebalance.salvage import as_object
@@ -69,8 +70,8 @@ class Administration:
                 problem, names = _fragments(arguments.get("fragments", []))
                 problem = problem or self.node.anew.order(names)
                 body = self.node.anew.as_object()
-            case "namespaces":
-                problem, body = self._order_namespace(arguments) if arguments else "", self.namespaces()
+            case "namespaces" | "migrations":
+                problem, body = self._ordered(request.command, arguments)
             case "locks" | "transactions" | "give-up":
                 problem = self._inquiry.ask(session, request.id, request.command, arguments)
                 if not problem:
@@ -176,6 +177,7 @@ class Administration:
             "baseline": list(topology.baseline),
             "copies": min(topology.backups + 1, len(topology.baseline)),
             "interventions": [as_object(i) for i in topology.interventions],
+            "migrations": migrations.as_object(topology.migrations),
             "under_replicated": counts.under_replicated,
             "lost": counts.lost,
         }
@@ -193,16 +195,28 @@ class Administration:
             },
         }
 
+    def _ordered(self, command: str, arguments: dict[str, list[str]]) -> tuple[str, dict[str, Any]]:
+        """What is in the way of an order that changes what the map says, and what a node says to it."""
+        if command == "migrations":
+            return self._order_migrations(arguments), {}
+        return self._order_namespace(arguments) if arguments else "", self.namespaces()
+
     def _order_namespace(self, arguments: dict[str, list[str]]) -> str:
         """Order what a namespace is to be like, or that it is dropped; why not, or nothing."""
-        major, _, minor = arguments["seen"][0].partition(".")
         return self.node.membership.orders.namespaces.give(
             SetNamespace(
                 arguments["name"][0],
-                Version(int(major), int(minor)),
+                _version(arguments["seen"][0]),
                 ttl_ms=int(arguments["ttl_ms"][0]),
                 drop="drop" in arguments,
             )
+        )
+
+    def _order_migrations(self, arguments: dict[str, list[str]]) -> str:
+        """Order that they are paused, resumed or limited; why not, or nothing."""
+        seen, paused, most = (arguments[name][0] for name in ("seen", "paused", "bytes_per_second"))
+        return self.node.membership.orders.set_migrations(
+            SetMigrations(_version(seen), migrations.Paused(paused), int(most))
         )
 
     def counters(self, namespaces: list[str]) -> dict[str, Any]:
@@ -240,11 +254,17 @@ class Administration:
             "updates": progress.updates,
             "rows": progress.rows,
             "put_off": len(self.node.demander.put_off),
+            "held": len(self.node.demander.held),
             "supplied": self.node.supply.supplied,
             "fetched": self.node.promotion.fetched,
             "differed": {fragment_name(n): often for n, often in self.node.demander.settling.answers.differed.items()},
             "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.kinds[n] == "full"},
         }
+
+
+def _version(text: str) -> Version:
+    major, _, minor = text.partition(".")
+    return Version(int(major), int(minor))
 
 
 def _fragments(words: list[str]) -> tuple[str, list[Fragment]]:

@@ -33,6 +33,7 @@ from engine.protocol.requests import (
     TakeCut,
     Unlock,
 )
+from rebalance.migrations import BYTES_PER_SECOND_MAX, BYTES_PER_SECOND_MIN, Paused
 from wal.ids import (
     CODECS,
     KEY_BYTES_MAX,
@@ -221,6 +222,8 @@ def _admin(command: str, arguments: dict[str, list[str]]) -> str:
         named.append(("cluster", arguments["cluster"][0]))
     if command == "namespaces" and arguments:
         return _namespace_order(arguments)
+    if command == "migrations":
+        return _migrations_order(arguments)
     if command in {"init", "baseline"}:
         for kind, name in named:
             if not NAME.fullmatch(name):
@@ -232,17 +235,42 @@ def _admin(command: str, arguments: dict[str, list[str]]) -> str:
 
 
 def _namespace_order(arguments: dict[str, list[str]]) -> str:
-    for name in ("name", "seen", "ttl_ms"):
-        if len(arguments.get(name, ())) != 1:
-            return f"an order about a namespace needs one value of {name!r}"
+    if problem := _one_of_each(arguments, "a namespace", ("name", "seen", "ttl_ms")):
+        return problem
     if problem := _namespace(arguments["name"][0]):
         return problem
-    if not _SEEN.fullmatch(arguments["seen"][0]):
-        return f"{arguments['seen'][0][:80]!r} is no version: expected such as 5.3"
+    if problem := _seen(arguments["seen"][0]):
+        return problem
     ttl_ms = arguments["ttl_ms"][0]
     if not _NUMBER.fullmatch(ttl_ms) or int(ttl_ms) > TTL_MS_MAX:
         return f"a time to live is {ttl_ms[:80]!r} ms: expected 0 (for good) to {TTL_MS_MAX}"
     return ""
+
+
+def _migrations_order(arguments: dict[str, list[str]]) -> str:
+    if problem := _one_of_each(arguments, "migrations", ("seen", "paused", "bytes_per_second")):
+        return problem
+    if problem := _seen(arguments["seen"][0]):
+        return problem
+    paused, most = arguments["paused"][0], arguments["bytes_per_second"][0]
+    if paused not in list(Paused):
+        return f"{paused[:80]!r} cannot be paused: expected {', '.join(Paused)}"
+    legal = _NUMBER.fullmatch(most) and (not int(most) or BYTES_PER_SECOND_MIN <= int(most) <= BYTES_PER_SECOND_MAX)
+    if not legal:
+        return (
+            f"a limit is {most[:80]!r} bytes a second: expected {BYTES_PER_SECOND_MIN} to {BYTES_PER_SECOND_MAX}, "
+            "or 0 for none; a pause is what stops migrations"
+        )
+    return ""
+
+
+def _one_of_each(arguments: dict[str, list[str]], about: str, names: tuple[str, ...]) -> str:
+    missing = (name for name in names if len(arguments.get(name, ())) != 1)
+    return _first(f"an order about {about} needs one value of {name!r}" for name in missing)
+
+
+def _seen(text: str) -> str:
+    return "" if _SEEN.fullmatch(text) else f"{text[:80]!r} is no version: expected such as 5.3"
 
 
 # Fields.

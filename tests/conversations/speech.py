@@ -134,6 +134,8 @@ class Speech:
                 return _partitions([number for number, _ in lost])
             case m.SetNamespace(name, seen, ttl_ms, drop):
                 return f"{name} of {seen} {'dropped' if drop else f'ttl={ttl_ms}'}"
+            case m.SetMigrations(seen, paused, most):
+                return f"of {seen} paused={paused} bytes/s={most}"
             case m.Halt(version):
                 return str(version)
             case m.Survey(number) | m.Surveyed(number):

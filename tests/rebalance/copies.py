@@ -32,6 +32,7 @@ from rebalance.messages import (
     Supply,
     Tail,
 )
+from rebalance.migrations import NOT_ORDERED
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory, Shipped
 from rebalance.promotion import Promotion
@@ -198,7 +199,7 @@ class Copy:
         self.history_begins = 0
         self.notes: list[str] = []
         self._resumed: deque[Callable[[], None]] = deque()
-        self._cursors: dict[tuple[NodeId, int], HistoryCursor] = {}
+        self.cursors: dict[tuple[NodeId, int], HistoryCursor] = {}
         self._read: deque[HistoryRead] = deque()
         for record in records:
             self.log(record)
@@ -240,13 +241,13 @@ class Copy:
         match task:
             case OpenHistory(session, wants):
                 log = self.records[self.history_begins :]
-                self._cursors[session] = HistoryCursor([1], lambda _lsn, _names: _View(log), wants, len(log))
+                self.cursors[session] = HistoryCursor([1], lambda _lsn, _names: _View(log), wants, len(log))
             case ReadHistory(session, size):
-                cursor = self._cursors[session]
+                cursor = self.cursors[session]
                 writes = cursor.read(size)
                 self._read.append(HistoryRead(session, writes, cursor.done, cursor.missed if cursor.done else []))
             case CloseHistory(session):
-                self._cursors.pop(session).close()
+                self.cursors.pop(session).close()
 
     def note(self, text: str) -> None:
         """Remember it."""
@@ -290,6 +291,7 @@ class Copy:
         self.work = 0
         self.shipping.tick()
         self.demander.tick()
+        self.supply.tick()
         self.promotion.tick()
 
     def _take(self, sender: NodeId, batch: Batch) -> None:
@@ -433,6 +435,8 @@ class Copies:
         self._minor = 0
         self.copies = {node: self._make(node, run=1) for node in nodes}
         self.placements = [Placement(1, 1, nodes, nodes) for _ in range(partitions)]
+        self.backups = len(nodes) - 1
+        self.migrations = NOT_ORDERED
 
     def __getitem__(self, node: NodeId) -> Copy:
         return self.copies[node]
@@ -463,13 +467,14 @@ class Copies:
             "c",
             "test",
             len(self.placements),
-            len(self.copies) - 1,
+            self.backups,
             members,
             tuple(self.copies),
             tuple(self.placements),
             {node: copy.disk for node, copy in here.items()},
             {},
             len(members),
+            migrations=self.migrations,
         )
         topology.check()
         for copy in here.values():

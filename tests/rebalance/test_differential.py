@@ -11,7 +11,7 @@ from rebalance import supplying, surveying
 from rebalance.choice import Kind
 from rebalance.demander import DIFFERS_MAX
 from rebalance.leaves import LEAF_BYTES, Survey, Under, differing, leaf_count, leaf_of
-from rebalance.messages import Demand, Supply
+from rebalance.messages import ROW_BYTES, Demand, Supply
 from tests.rebalance.copies import NAMESPACE, Batch, Copies, Said, Settings, name_of
 from tests.rebalance.test_transfers import end, move
 from wal import records as r
@@ -299,7 +299,7 @@ def moved(copies: Copies) -> int:
             if isinstance(said, Supply):
                 rows = [row for some in said.rows for row in zip(some.keys, some.values, strict=True)]
                 rows += [row for write in said.writes for row in zip(write.keys, write.values, strict=True)]
-                total[0] += sum(supplying.ROW_BYTES + len(key) + len(value or b"") for key, value in rows)
+                total[0] += sum(ROW_BYTES + len(key) + len(value or b"") for key, value in rows)
                 total[0] += sum(len(found.bits) for found in said.differing)
         return 1
 

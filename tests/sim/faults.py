@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rebalance import table as topologies
+from rebalance.migrations import BYTES_PER_SECOND_MIN, Paused
 from tests.sim.lulls import TROUBLES, Lull
 from tests.sim.machine import Speed
 from tests.sim.majority import LostMajority
@@ -65,6 +66,7 @@ RATES = {
     "lost-majority": 1.0,  # most voters' disks are gone at once, and an operator goes on by force from what is left
     "namesake": 2.0,  # a second process is started under the name of a node that is there
     "rot": 3.0,  # a row of a checkpoint changes or goes, and nothing tells: anti-entropy is to find it
+    "migrations": 2.0,  # an operator pauses migrations, resumes or limits them, on what a node knows that may be behind
     "reset-lost": 2.0,  # an operator has what is LOST begin again, whatever that loses; and disks go that nobody can spare
 }
 """How often each kind comes, relative to the others, in a seed that has it."""
@@ -81,6 +83,11 @@ NAMESAKE_SHARE = 0.15
 ROT = "rot"
 ROT_SHARE = 0.15
 """The share of the seeds in which that happens, and anti-entropy is on. Then no disk is lost: a row may be right on one."""
+ORDERED = "migrations"
+ORDERED_SHARE = 0.2
+"""The share of the seeds in which an operator has orders for migrations."""
+LAST_WORD_NS = 2_000 * MS
+"""In the calm the operator looks so often whether what he ordered last holds."""
 LAST_RESORT_NS = 15_000 * MS
 """In the calm what is LOST is given up after so long, if its disks are gone."""
 
@@ -135,6 +142,7 @@ class Faults:
             "client": self._client,
             "lost-majority": lambda _: self.majority.strike(self._draw),
             NAMESAKE: self._namesake,
+            ORDERED: self._order_migrations,
             "reset-lost": self._reset_lost,
             ROT: lambda machine: rot_one(world, machine, self._draw),
             "everybody": self._everybody,
@@ -460,6 +468,27 @@ class Faults:
         self.world.command(machine, "baseline", {"nodes": nodes, "yes": []})
         return True
 
+    def _order_migrations(self, machine: Machine) -> bool:
+        if not machine.up or machine.paused or machine.node is None or machine.node.core.topology is None:
+            return False
+        paused, limit = self._draw.choice(list(Paused)), self._draw.choice([0, 0, BYTES_PER_SECOND_MIN, 1 << 20])
+        self._say_of_migrations(machine, machine.node.core.topology, paused, limit)
+        return True
+
+    def _say_of_migrations(self, machine: Machine, topology: Topology, paused: Paused, limit: int = 0) -> None:
+        words = {"seen": [str(topology.migrations.since)], "paused": [str(paused)], "bytes_per_second": [str(limit)]}
+        self.world.command(machine, "migrations", words)
+
+    def _last_word(self, paused: Paused) -> None:
+        """Nothing is limited any more, and balancing is what may stay paused."""
+        newest = self.world.newest()
+        machine = next((m for m in self.world.running if m.node is not None and m.node.core.serving), None)
+        if newest is not None and machine is not None:
+            stands = newest.migrations
+            if (stands.paused, stands.bytes_per_second) != (paused, 0):
+                self._say_of_migrations(machine, newest, paused)
+        self.world.after(LAST_WORD_NS, self._last_word, paused)
+
     def _reset_lost(self, machine: Machine) -> bool:
         newest = self.world.newest()
         if not machine.up or machine.paused or newest is None or not any(p.lost for p in newest.placements):
@@ -554,6 +583,8 @@ class Faults:
         world.say("calm")
         if GIVING_UP in self.rates:
             world.after(LAST_RESORT_NS, self._last_resort)
+        if ORDERED in self.rates:
+            self._last_word(self._draw.choice([Paused.NOTHING, Paused.BALANCE]))
         for other in self._namesakes:
             other.end()
         world.network.heal()

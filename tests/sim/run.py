@@ -27,6 +27,8 @@ from tests.sim.faults import (
     MAJORITY_LOST_SHARE,
     NAMESAKE,
     NAMESAKE_SHARE,
+    ORDERED,
+    ORDERED_SHARE,
     RATES,
     ROT,
     ROT_SHARE,
@@ -154,7 +156,7 @@ def run_seed(
         supply_batch_bytes=max(settings.supply_batch_bytes, shape.batch_bytes),
     )
     lmdb = draw.random() < LMDB_SHARE
-    common = [kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE, ROT)]
+    common = [kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE, ROT, ORDERED)]
     swarm = {kind: RATES[kind] for kind in common if draw.random() < 0.5}
     while len(swarm) < 6:
         kind = draw.choice(common)
@@ -169,6 +171,8 @@ def run_seed(
     if rotting.random() < ROT_SHARE:
         swarm = {kind: rate for kind, rate in swarm.items() if kind not in (*DESTRUCTIVE, MAJORITY_LOST, GIVING_UP)}
         swarm[ROT] = RATES[ROT]
+    if draws.of("orders about migrations").random() < ORDERED_SHARE:
+        swarm[ORDERED] = RATES[ORDERED]
     used = dict(rates) if rates is not None else swarm
     if lmdb:
         used.pop("old-disk", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.cluster_moves import row_of
 
-FIRST = {"moving": 4, "behind": 100, "fragments": 10, "rows": 1_000, "updates": 0, "differ": 0, "put_off": 0}
+FIRST = {"moving": 4, "behind": 100, "fragments": 10, "rows": 1_000, "updates": 0, "differ": 0, "put_off": 0, "held": 0}
 
 
 def test_a_rate_and_the_time_left_come_of_two_answers() -> None:
@@ -24,4 +24,5 @@ def test_a_node_that_started_again_has_no_rate_yet() -> None:
 
 def test_a_node_that_is_whole_or_silent_says_so() -> None:
     assert row_of("n1", FIRST, FIRST | {"behind": 0, "moving": 0}, 1.0)["state"] == "whole"
+    assert row_of("n1", FIRST, FIRST | {"held": 100}, 1.0)["state"] == "held"
     assert row_of("n1", FIRST, None, 1.0) == {"node": "n1", "state": "NO-ANSWER"}

@@ -8,6 +8,7 @@ from engine.turn.effects import Effects
 from engine.turn.events import Event
 from rebalance.results import ABORTED, COMMITTED
 from tests.sim.machine import Machine
+from tests.sim.oracles.equality import made
 from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
@@ -46,7 +47,7 @@ class Atomicity(Oracle):
             if len(known) > 1:
                 raise Violation("atomicity", f"{tx.hex()} ended in two ways: {ends}", About(txs=(tx,)))
             for number in votes:
-                for node in newest.placements[number].owners:
+                for node in made(newest, number):
                     self._judge_copy(world.machines[node], tx, number, next(iter(known), None))
 
     def _end(self, tx: TxId, number: int) -> bool | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from rebalance.fragment import FragmentState
 from rebalance.table import Topology
 from tests.sim.machine import Machine
-from tests.sim.oracles.equality import ROWS_AT_ONCE
+from tests.sim.oracles.equality import ROWS_AT_ONCE, made
 from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.oracles.ruined import Ruined
@@ -67,8 +67,8 @@ class Deletions(Oracle):
         """The rows of every copy."""
         newest = self._ledger.newest
         assert newest is not None
-        for number, placement in enumerate(newest.placements):
-            for node in placement.owners:
+        for number in range(newest.partitions):
+            for node in made(newest, number):
                 machine = world.machines[node]
                 assert machine.node is not None
                 for name in machine.node.core.replica.fragments:

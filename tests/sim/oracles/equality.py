@@ -7,6 +7,8 @@ from itertools import pairwise
 
 from engine.state.replica import Replica
 from rebalance.contents import row_digest
+from rebalance.moves import waits_by_order
+from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
@@ -109,14 +111,23 @@ def _whole(machine: Machine, name: Fragment) -> bool:
     return serves and not copy.counter.ranges and not copy.suspects
 
 
+def made(topology: Topology, number: int) -> tuple[NodeId, ...]:
+    """Who has a copy of a partition at rest: all its owners, unless the operator has paused the making of more."""
+    placement = topology.placements[number]
+    return placement.in_sync if waits_by_order(topology, number) else placement.owners
+
+
 def compare_copies(world: World) -> None:
-    """At rest: every copy of a fragment is where the map says, has no gap, and equals the others in every respect."""
+    """At rest: every copy of a fragment is where the map says, has no gap, and equals the others in every respect.
+
+    What is not made because the operator has paused that may have anything.
+    """
     newest = world.newest()
     assert newest is not None
     names = sorted({n for m in world.running if m.node is not None for n in m.node.core.replica.fragments})
     for name in names:
         replicas: list[tuple[NodeId, Replica]] = []
-        for owner in newest.placements[name[1]].owners:
+        for owner in made(newest, name[1]):
             node = world.machines[owner].node
             assert node is not None
             replicas.append((owner, node.core.replica))

@@ -15,6 +15,7 @@ from tests.sim.planted.stories_of_expiry import EXPIRY
 from tests.sim.planted.stories_of_locks import LOCKS
 from tests.sim.planted.stories_of_maps import MAPS
 from tests.sim.planted.stories_of_members import MEMBERS
+from tests.sim.planted.stories_of_migrations import MIGRATIONS
 from tests.sim.planted.stories_of_namespaces import NAMESPACES
 from tests.sim.planted.stories_of_ranges import RANGES
 from tests.sim.planted.stories_of_rot import ROT
@@ -22,4 +23,4 @@ from tests.sim.planted.stories_of_transactions import TRANSACTIONS
 from tests.sim.planted.stories_of_transfers import TRANSFERS
 
 STORIES: dict[str, Story] = MAPS.all | MEMBERS.all | TRANSACTIONS.all | DATA.all | TRANSFERS.all | DEEDS.all
-STORIES |= RANGES.all | CIRCLES.all | LOCKS.all | CUTS.all | EXPIRY.all | NAMESPACES.all | ROT.all
+STORIES |= RANGES.all | CIRCLES.all | LOCKS.all | CUTS.all | EXPIRY.all | NAMESPACES.all | MIGRATIONS.all | ROT.all
