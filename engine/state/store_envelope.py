@@ -119,14 +119,15 @@ def row_seed(prefix: bytes) -> int:
     return crc32c(ROWS + prefix)
 
 
-def seal_rows(prefix: bytes, changes: Mapping[bytes, Entry | None], removed: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+def seal_rows(prefix: bytes, changes: dict[bytes, Entry | None], removed: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """One fragment's rows to put, as LMDB takes them and in its order, which fills its pages best.
 
-    The keys of rows that go are added to `removed`.
+    They are taken out of `changes`: what is in a page of the transaction need not be held twice. The keys of rows that go
+    are added to `removed`.
     """
     seed = row_seed(prefix)
     for key in _in_order(changes):
-        entry = changes[key]
+        entry = changes.pop(key)
         if entry is None or entry is GONE:
             removed.append(prefix + key)
             continue

@@ -111,7 +111,7 @@ def _syncs(figure: str, directory: Path, rows: int) -> Iterator[Measured]:
         with lmdb.open(str(directory / f"sync-{sync}"), map_size=1 << 30, max_dbs=1, sync=sync) as env:
             db = env.open_db(b"rows")
             changes = image_of(1, rows, b"v" * VALUE_BYTES).rows
-            envelopes = [list(seal_rows(fragment_key(name), changes[name], [])) for name in sorted(changes)]
+            envelopes = [list(seal_rows(fragment_key(name), dict(changes[name]), [])) for name in sorted(changes)]
 
             def commit(
                 env: lmdb.Environment = env, db: lmdb._Database = db, rows: list[list[tuple[bytes, bytes]]] = envelopes

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from engine import aio
@@ -27,17 +27,20 @@ CHECKPOINTS_SECONDS = 3.0
 
 
 @asynccontextmanager
-async def _one_node(setting: Setting, figure: str) -> AsyncIterator[tuple[LocalCluster, aio.Database]]:
+async def one_node(
+    setting: Setting, figure: str, options: Sequence[str] = ()
+) -> AsyncIterator[tuple[LocalCluster, aio.Database]]:
     """A cluster of one, with a client; another may be put beside it."""
     directory = setting.directory / figure
     directory.mkdir()
-    with LocalCluster(directory, ["--backups", "1"]) as cluster:
+    with LocalCluster(directory, ["--backups", "1", *options]) as cluster:
         await cluster.form(["n1"])
         async with await aio.connect(cluster.addresses, timeout=120) as database:
             yield cluster, database
 
 
-async def _fill(namespace: aio.Namespace[bytes, bytes], rows: int, value: bytes) -> None:
+async def fill(namespace: aio.Namespace[bytes, bytes], rows: int, value: bytes) -> None:
+    """Put so many rows, as many at once as make a batch of a few MB."""
     at_once = max(1, min(PUT_AT_ONCE, (4 << 20) // len(value)))
     for first in range(0, rows, at_once):
         await namespace.put_many({b"key-%09d" % n: value for n in range(first, min(rows, first + at_once))})
@@ -47,12 +50,12 @@ async def full_transfer(setting: Setting, figure: str, size: int, goal: float) -
     """Rows of `size` bytes, from the node that has them all to an empty one; the goal is in rows, or in MB where large."""
     large = size >= LARGE_BYTES
     rows = max(1, setting.updates // LARGE_LESS) if large else setting.updates
-    async with _one_node(setting, figure) as (cluster, database):
+    async with one_node(setting, figure) as (cluster, database):
         setting.say(f"{figure}: {rows:,} rows of {size:,} bytes")
-        await _fill(database.namespace(NAMESPACE), rows, b"v" * size)
+        await fill(database.namespace(NAMESPACE), rows, b"v" * size)
         source, node = cluster.nodes["n1"], cluster.start("n2")
         await node.ready()
-        await until(lambda: _is_member(cluster, "n2"), PATIENCE_SECONDS, "the new node was not let in")
+        await until(lambda: is_member(cluster, "n2"), PATIENCE_SECONDS, "the new node was not let in")
         setting.say(f"{figure}: an empty node is to have them, too")
         before = [memory_of(n.pid)["own"] for n in (source, node)]
         spent, began = [source.cpu_seconds(), node.cpu_seconds()], time.perf_counter()
@@ -62,7 +65,7 @@ async def full_transfer(setting: Setting, figure: str, size: int, goal: float) -
         async def whole() -> bool:
             for at, process in enumerate((source, node)):
                 most[at] = max(most[at], memory_of(process.pid)["own"])
-            return await _holds_all(cluster, node)
+            return await holds_all(cluster, node)
 
         await until(whole, PATIENCE_SECONDS, "the new node did not get everything")
         seconds = time.perf_counter() - began
@@ -93,7 +96,7 @@ async def replaced(setting: Setting, figure: str, goal: float) -> list[Measured]
     async with three_nodes(setting, figure) as (cluster, database):
         setting.say(f"{figure}: {rows:,} rows in two namespaces")
         for namespace in (NAMESPACE, "other"):
-            await _fill(database.namespace(namespace), rows // 2, b"v" * VALUE_BYTES)
+            await fill(database.namespace(namespace), rows // 2, b"v" * VALUE_BYTES)
         waits, stop = list[tuple[float, float]](), asyncio.Event()
         loading = asyncio.create_task(_load_beside(database, waits, stop))
         try:
@@ -145,13 +148,13 @@ async def _becomes_whole(cluster: LocalCluster, name: str) -> tuple[NodeProcess,
     node = cluster.start(name)
     await node.ready()
     began = time.perf_counter()
-    await until(lambda: _is_member(cluster, name), PATIENCE_SECONDS, f"{name} was not let in")
+    await until(lambda: is_member(cluster, name), PATIENCE_SECONDS, f"{name} was not let in")
     names = [n.name for n in cluster.running]
     if (await cluster.status())["baseline"] != names:
         await ask(cluster.running[0].address, "baseline", nodes=names)
 
     async def whole() -> bool:
-        return await _holds_all(cluster, node) and await cluster.healthy(len(names))
+        return await holds_all(cluster, node) and await cluster.healthy(len(names))
 
     await until(whole, PATIENCE_SECONDS, f"{name} did not get everything")
     return node, time.perf_counter() - began
@@ -183,11 +186,11 @@ async def returned(setting: Setting, figure: str, goal: float) -> list[Measured]
     async with three_nodes(setting, figure) as (cluster, database):
         setting.say(f"{figure}: {rows:,} rows")
         namespace = database.namespace(NAMESPACE)
-        await _fill(namespace, rows, b"v" * VALUE_BYTES)
+        await fill(namespace, rows, b"v" * VALUE_BYTES)
         took, moved = dict[str, float](), dict[str, int]()
         for case, changed in (("nothing changed", 0), ("a tenth changed", rows // 10), ("empty", 0)):
             await _stop(cluster, "n3")
-            await _fill(namespace, changed, b"w" * VALUE_BYTES)
+            await fill(namespace, changed, b"w" * VALUE_BYTES)
             node, took[case] = await _becomes_whole(cluster, "n4" if case == "empty" else "n3")
             progress = await ask(node.address, "progress")
             moved[case] = sum(progress["updates"].values()) + sum(progress["rows"].values())
@@ -219,9 +222,9 @@ async def returned_without_history(setting: Setting, figure: str, goal: float) -
     async with three_nodes(setting, figure, NO_HISTORY) as (cluster, database):
         setting.say(f"{figure}: {rows:,} rows")
         namespace = database.namespace(NAMESPACE)
-        await _fill(namespace, rows, b"v" * VALUE_BYTES)
+        await fill(namespace, rows, b"v" * VALUE_BYTES)
         await _stop(cluster, "n3")
-        await _fill(namespace, rows // 10, b"w" * VALUE_BYTES)
+        await fill(namespace, rows // 10, b"w" * VALUE_BYTES)
         await asyncio.sleep(CHECKPOINTS_SECONDS)
         node, took = await _becomes_whole(cluster, "n3")
         progress = await ask(node.address, "progress")
@@ -251,10 +254,12 @@ async def returned_without_history(setting: Setting, figure: str, goal: float) -
     ]
 
 
-async def _is_member(cluster: LocalCluster, name: str) -> bool:
+async def is_member(cluster: LocalCluster, name: str) -> bool:
+    """Whether the map lists it."""
     return name in [m["node"] for m in (await cluster.status())["members"]]
 
 
-async def _holds_all(cluster: LocalCluster, node: NodeProcess) -> bool:
+async def holds_all(cluster: LocalCluster, node: NodeProcess) -> bool:
+    """Whether it has every partition in sync."""
     status = await cluster.status()
     return any(m["node"] == node.name and m["owning"] == status["partition_count"] for m in status["members"])

@@ -130,3 +130,12 @@ def test_the_memory_of_a_process_is_told_by_what_it_holds() -> None:
     assert parts["own"] > 0
     assert parts["programs"] > 0
     assert set(parts) == {"own", "LMDB's pages", "programs"}
+
+
+@pytest.mark.processes
+def test_the_memory_of_a_transfer_is_watched_on_both_sides(tmp_path: Path) -> None:
+    result = foreshore("bench", "transfer-memory", "--updates", "1000", "--dir", tmp_path, "--json")
+    assert result.returncode == 0, result.stderr
+    figures, _ = measured(result.stdout)
+    assert [figure["counted"] for figure in figures] == [1_000, 1_000]
+    assert all(figure["parts"]["at rest MiB"] > 0 for figure in figures)
