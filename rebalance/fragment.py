@@ -60,6 +60,19 @@ def chain(digest: int, write: Write) -> int:
     return digest
 
 
+def entries_of(write: Write, first: int, last: int) -> list[bytes]:
+    """What the digest takes in of the keys from `first` up to `last` of a write, whatever it was before."""
+    issued, counter = write.origin or write.epoch, write.start + first
+    entries: list[bytes] = []
+    for key, value in zip(write.keys[first:last], write.values[first:last], strict=True):
+        counter += 1
+        if value is None:
+            entries.append(_pack(counter, issued, _DELETE, 0) + key)
+        else:
+            entries.append(_pack(counter, issued, _PUT, xxh3_64_intdigest(value)) + key)
+    return entries
+
+
 KNOWN, NEW, NEWEST = range(3)
 """What `FragmentState.apply` says of a write."""
 
@@ -75,6 +88,7 @@ class FragmentState:
         "beyond",
         "counter",
         "digest",
+        "digested",
         "digests",
         "dirty",
         "dropped",
@@ -99,6 +113,7 @@ class FragmentState:
         self.unstable: list[tuple[int, int, Write]] = []  # (end, digest there, write), from stable to lwm; short
         self.beyond: dict[int, Write] = {}  # by start, above a gap
         self.digests: list[tuple[int, int]] = []
+        self.digested: dict[int, tuple[Write, list[bytes]]] | None = None  # of large writes, what was worked out
         self.loading = False  # emptied, and not whole yet: its counters count for nothing
         self.history_from = 0  # the log holds every write above this counter
         self.suspects: dict[bytes, None] = {}  # rows that may be wrong: undone, or live while loading; not yet fetched
@@ -170,7 +185,7 @@ class FragmentState:
         epochs = self.epochs
         if not epochs or epochs[-1][0] != write.epoch:
             self._note_epoch(write)
-        digest = self.digest = chain(self.digest, write)
+        digest = self.digest = chain(self.digest, write) if not self.digested else self._digest_after(write)
         self.unstable.append((end, digest, write))
         if end // DIGEST_EVERY != start // DIGEST_EVERY:
             self._keep_digest()
@@ -190,6 +205,21 @@ class FragmentState:
             at, stable = end, max(stable, write.stable)
         assert at == lwm, f"{self}: a write crosses lwm"
         return stable
+
+    def note_digested(self, write: Write, entries: list[bytes]) -> None:
+        """Somebody has worked out what the digest takes in of a write that is about to be applied: `entries_of` it all."""
+        self.digested = {**(self.digested or {}), write.start: (write, entries)}
+
+    def _digest_after(self, write: Write) -> int:
+        """As `chain` has it; with what was worked out of this write, and of no other one at the same counters."""
+        assert self.digested is not None
+        known, entries = self.digested.pop(write.start, (None, []))
+        digest = self.digest
+        if known is not write:
+            return chain(digest, write)
+        for entry in entries:
+            digest = xxh3_64_intdigest(entry, digest)
+        return digest
 
     def _note_epoch(self, write: Write) -> None:
         first = write.start + 1

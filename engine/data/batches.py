@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from engine.state.ahead import AllAhead
 from rebalance.partition import Group
-from rebalance.ports import Shipped
+from rebalance.ports import MS, Shipped
 from wal import records as r
 from wal.ids import NodeId
+
+PATIENCE_MAX = 16
+"""A batch is sent again after `retransmit_ms`, then after twice that, and so on, up to so many times as much: sending
+large batches again while they are in transit would leave no room for anything else."""
+SOON = 4
+"""What was lost, as far as can be told, is sent again after this fraction of `retransmit_ms`: a member that leaves a batch
+unanswered for `suspicion_ms` is set aside, and one whose answers are lost now and then must not be taken for it."""
+FEW = 8
+SMALL_BYTES = 64 << 10
+"""Where so few batches are under way, a small one that is not answered is as good as lost."""
 
 
 class Batch:
@@ -13,6 +26,8 @@ class Batch:
 
     __slots__ = (
         "acked",
+        "ahead",
+        "being_worked_out",
         "bytes",
         "counts",
         "due",
@@ -36,8 +51,29 @@ class Batch:
         self.lagging = {n: None for n in group[1] if n not in acked}  # MOVING copies that have not answered
         self.partitions: tuple[int, ...] = ()  # that it touches, if there are MOVING copies
         self.counts = False
+        self.ahead: AllAhead | None = None  # what it writes, worked out, if it is large
+        self.being_worked_out = False  # and does not count before that is done
         self.due = 0  # when it is sent again
         self.patience = 0  # from one sending to the next
         self.said = 0  # the newest batch there was when it was sent last
         self.bytes = 0
         self.since = 0  # when it was first sent, in the time for which this node was attentive
+
+
+def stalled_in(batches: Iterable[Batch], limit: int) -> list[NodeId]:
+    """The copies that are waited for in batches, oldest first, that were sent before `limit`."""
+    found: dict[NodeId, None] = {}
+    for batch in batches:
+        if batch.since > limit:
+            break
+        found |= batch.waiting
+    return list(found)
+
+
+def lags_ms_in(batches: Iterable[Batch], now: int) -> dict[NodeId, int]:
+    """For how long each copy has not answered the oldest of these batches that it has to."""
+    found: dict[NodeId, int] = {}
+    for batch in batches:
+        for node in (*batch.waiting, *batch.lagging):
+            found.setdefault(node, (now - batch.since) // MS)
+    return found

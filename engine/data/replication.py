@@ -12,14 +12,16 @@ that is forgotten some day. When the topology changes, what does not count yet i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
-from engine.data.batches import Batch
+from engine.data.batches import FEW, PATIENCE_MAX, SMALL_BYTES, SOON, Batch, lags_ms_in, stalled_in
+from engine.data.concerns import about_one, claims_of, is_large
 from engine.data.sizes import pieces_of, size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
+from engine.state.ahead import LARGE_KEYS, AllAhead, large_in, work_out
 from engine.turn.core import Core
 from rebalance.partition import Group, LocalPartition, Role
 from rebalance.ports import MS, WORK_MAX, Shipped, may_act
@@ -28,16 +30,6 @@ from wal import records as r
 from wal.counters import CounterError
 from wal.ids import Era, NodeId
 from wal.probe import probe
-
-PATIENCE_MAX = 16
-"""A batch is sent again after `retransmit_ms`, then after twice that, and so on, up to so many times as much: sending
-large batches again while they are in transit would leave no room for anything else."""
-SOON = 4
-"""What was lost, as far as can be told, is sent again after this fraction of `retransmit_ms`: a member that leaves a batch
-unanswered for `suspicion_ms` is set aside, and one whose answers are lost now and then must not be taken for it."""
-FEW = 8
-SMALL_BYTES = 64 << 10
-"""Where so few batches are under way, a small one that is not answered is as good as lost."""
 
 
 class Replication(Rule):
@@ -61,6 +53,8 @@ class Replication(Rule):
         self._compare = compare  # a primary asks what a copy of this node contains, here and now
         self._hear = hear  # something of an era was heard of
         self._turn: dict[Group, list[Shipped]] = {}
+        self._large: list[tuple[Group, Shipped]] = []  # of this turn
+        self._coming: dict[tuple[NodeId, int], None] = {}  # large batches of others that are being worked out
         self._batches: dict[int, Batch] = {}
         self._sequence = core.run << 40  # answers to an earlier life of this node mean nothing
         self._backlog: dict[NodeId, int] = {}
@@ -79,23 +73,39 @@ class Replication(Rule):
             group = self._turn[local.group] = []
         group.append(operation)
 
+    def ship_large(self, operation: Shipped, local: LocalPartition) -> None:
+        """The same by itself; it counts when what it writes was worked out here, too, and not before."""
+        self._large.append((local.group, operation))
+
     def flush(self) -> None:
         """End of the turn: one batch per group leaves, and what waits for nobody counts. Answers leave too."""
-        while self._turn:
+        while self._turn or self._large:
             turn, self._turn = self._turn, {}
             for group, operations in turn.items():
                 self._dispatch(operations, group, {}, counts=False)
+            if self._large:
+                self._flush_large()
         for sender, sequences in self._acks.items():
             self.core.send(sender, Replicated(self.core.fence, sequences, self.core.claim_lsn))
         self._acks = {}
 
-    def _dispatch(self, operations: list[Shipped], group: Group, acked: dict[NodeId, None], *, counts: bool) -> None:
+    def _flush_large(self) -> None:
+        large, self._large = self._large, []
+        for group, operation in large:
+            self._dispatch([operation], group, {}, counts=False, large=True)
+
+    def _dispatch(
+        self, operations: list[Shipped], group: Group, acked: dict[NodeId, None], *, counts: bool, large: bool = False
+    ) -> None:
         core = self.core
         self._sequence += 1
         batch = Batch(self._sequence, operations, group, acked)
         targets = (*batch.waiting, *batch.lagging)
-        if targets:
+        if large:
+            batch.being_worked_out = True
+        if targets or large:
             self._batches[batch.sequence] = batch
+        if targets:
             self._say(targets, batch)
             batch.since = core.attentive
             batch.patience = core.settings.retransmit_ms * MS
@@ -106,10 +116,28 @@ class Replication(Rule):
                 self._count_backlog(batch)
         if counts:
             batch.counts = True
+        elif large:
+            core.in_pieces(self._work_out(batch))
         elif not batch.waiting:
             self._count(batch)
         if batch.counts and not (batch.waiting or batch.lagging):
             self._batches.pop(batch.sequence, None)  # its MOVING copy was given up
+
+    def _large_in(self, records: Sequence[r.Record]) -> list[r.Write]:
+        return large_in(records, self.core.replica.partition)
+
+    def _work_out(self, batch: Batch) -> Iterator[int]:
+        """Work out what a batch writes, while its copies do the same; then it counts as soon as they have answered."""
+        batch.ahead = {}
+        for work in work_out(self._large_in(batch.records), batch.ahead):
+            yield work
+            if self._batches.get(batch.sequence) is not batch:
+                return  # another map came, and what it brings goes in another batch
+        batch.being_worked_out = False
+        if not batch.waiting and not batch.counts:
+            self._count(batch)
+            if not batch.lagging:
+                del self._batches[batch.sequence]
 
     def _say(self, targets: tuple[NodeId, ...], batch: Batch) -> None:
         core, oldest = self.core, next(iter(self._batches))
@@ -166,7 +194,7 @@ class Replication(Rule):
                 self._not_lagging(batch, sender)
             if sender in batch.waiting:
                 del batch.waiting[sender]
-                if not batch.waiting and not batch.counts:
+                if not batch.waiting and not batch.counts and not batch.being_worked_out:
                     self._count(batch)
             if batch.counts and not batch.waiting and not batch.lagging:
                 self._batches.pop(sequence, None)
@@ -174,8 +202,12 @@ class Replication(Rule):
     def _count(self, batch: Batch) -> None:
         batch.counts = True
         self.core.work += len(batch.operations)
+        if batch.ahead is not None:
+            self.core.replica.ahead = batch.ahead
         for operation in batch.operations:
             operation.counted()
+        if batch.ahead is not None:
+            self.core.replica.ahead = {}
 
     def outstanding(self, node: NodeId, partition: int) -> bool:
         """Whether a MOVING copy has yet to answer a batch that touches the partition."""
@@ -202,26 +234,17 @@ class Replication(Rule):
 
     def stalled(self, times: int) -> list[NodeId]:
         """The copies that are waited for and have not answered for so many times as long as it takes to be suspected."""
-        limit = self.core.attentive - times * self.core.settings.suspicion_ms * MS
-        found: dict[NodeId, None] = {}
-        for batch in self._batches.values():
-            if batch.since > limit:
-                break  # they are in the order in which they were sent
-            found |= batch.waiting
-        return list(found)
+        return stalled_in(self._batches.values(), self.core.attentive - times * self.core.settings.suspicion_ms * MS)
 
     def lags_ms(self) -> dict[NodeId, int]:
         """For how long each copy has not answered the oldest batch that it has to."""
-        found: dict[NodeId, int] = {}
-        for batch in self._batches.values():
-            for node in (*batch.waiting, *batch.lagging):
-                found.setdefault(node, (self.core.attentive - batch.since) // MS)
-        return found
+        return lags_ms_in(self._batches.values(), self.core.attentive)
 
     def open_records(self) -> list[r.Record]:
         """What is logged here and does not count yet, oldest first: a checkpoint must carry it along."""
         found = [record for b in self._batches.values() if not b.counts for record in b.records]
         found.extend(record for operations in self._turn.values() for o in operations for record in o.records)
+        found.extend(record for _, operation in self._large for record in operation.records)
         return found
 
     def switch(self, _: NewMap) -> None:
@@ -231,10 +254,13 @@ class Replication(Rule):
         batches, self._batches = self._batches, {}
         self._backlog, self._lagging = {}, {}
         turn, self._turn = self._turn, {}
+        large, self._large = self._large, []
+        self._coming = {}
         regrouped: dict[tuple[Group, tuple[NodeId, ...], bool], list[Shipped]] = {}
         pending: list[tuple[list[Shipped], dict[NodeId, None], bool]] = [
             *((b.operations, b.acked, b.counts) for b in batches.values()),
             *((operations, {}, False) for operations in turn.values()),
+            *(([operation], {}, False) for _, operation in large),
         ]
         for operations, acked, counts in pending:
             for operation in operations:
@@ -248,13 +274,29 @@ class Replication(Rule):
                         core.replica.apply(record)
                     operation.abandoned()
         for (group, acked_by, counts), operations in regrouped.items():
-            for piece in pieces_of(operations):
+            for piece in pieces_of([o for o in operations if counts or not self._large_in(o.records)]):
                 self._dispatch(piece, group, dict.fromkeys(acked_by), counts=counts)
+            for operation in [o for o in operations if not counts and self._large_in(o.records)]:
+                self._dispatch([operation], group, dict.fromkeys(acked_by), counts=False, large=True)
 
     # Copies.
 
+    def _take_later(self, sender: NodeId, message: Replicate, large: list[r.Write]) -> Iterator[int]:
+        """Work out what a batch writes, and take it then as if it came then: until then nothing of it is here."""
+        ahead: AllAhead = {}
+        coming, here = (sender, message.sequence), self._coming
+        here[coming] = None
+        for work in work_out(large, ahead):
+            yield work
+            if self._coming is not here:
+                return  # another map came
+        del here[coming]
+        self.core.replica.ahead = ahead
+        self.on_replicate(sender, message)
+        self.core.replica.ahead = {}
+
     def on_replicate(self, sender: NodeId, message: Replicate) -> None:
-        """Log and apply a batch of the primary; answer when it is durable, or not at all."""
+        """Log and apply a batch of the primary, a large one when it was worked out; answer when it is durable, or never."""
         core = self.core
         core.work += 2 * len(message.records)
         if message.version != core.fence:
@@ -276,8 +318,16 @@ class Replication(Rule):
         if message.sequence in known:
             self._acks.setdefault(sender, []).append(message.sequence)
             return
+        if self._coming and (sender, message.sequence) in self._coming:
+            probe("replicate.said_again_while_it_is_worked_out")
+            return
         taken = self._taken(sender, message.records)
         if taken is None:
+            return
+        last = taken[-1] if taken else None
+        small = type(last) is r.Update and len(last.writes) == 1 and len(last.writes[0].keys) <= LARGE_KEYS
+        if last is not None and not small and not core.replica.ahead and is_large(last):
+            core.in_pieces(self._take_later(sender, message, self._large_in(taken)))
             return
         for record in taken:
             try:
@@ -304,14 +354,14 @@ class Replication(Rule):
         started: dict[int, int] = {}
         places, held = core.local, core.replica.partitions
         for record in records:
-            about = _about(record)
+            about = about_one(record)
             if about is not None and about.partition < len(places):
                 place, had = places[about.partition], held.get(about.partition)
                 steady = place.role is Role.BACKUP and had is not None and about.epoch == had.epoch == place.epoch
                 if steady and place.placement.primary == sender:
                     taken.append(record)  # how it nearly always is
                     continue
-            claims = _claims(record)
+            claims = claims_of(record)
             if not claims:
                 core.note(f"{sender} replicated a record that only a node itself may log: {r.kind_of(record)}")
                 return None
@@ -355,6 +405,8 @@ class Replication(Rule):
         core = self.core
         self.alarm.off()
         for batch in self._batches.values():
+            if not (batch.waiting or batch.lagging):
+                continue  # it is being worked out
             if core.now >= batch.due and core.work < WORK_MAX:
                 core.work += len(batch.records)
                 batch.patience = self._patience(batch)
@@ -390,48 +442,3 @@ class Replication(Rule):
 
 _TOLD = (Role.BACKUP, Role.MOVING, Role.NONE)
 """What a node may be to a partition of which it is told by the primary."""
-
-_OF_ONE = frozenset((r.Prepare, r.Outcome))
-
-
-def _about(record: r.Record) -> r.Write | r.Prepare | r.Outcome | None:
-    """What says of which partition and epoch a record is, if it is of one and of a kind that comes all the time."""
-    if type(record) is r.Update:
-        writes = record.writes
-        return writes[0] if len(writes) == 1 else None
-    return record if type(record) in _OF_ONE else None  # type: ignore[return-value]  # which are these
-
-
-def _claims(record: r.Record) -> list[tuple[int, int]]:
-    """(partition, epoch) of everything a primary may replicate; nothing for other records."""
-    match record:
-        case r.Update(writes) | r.History(writes):
-            return [(w.partition, w.epoch) for w in writes]
-        case (
-            r.Prepare(partition=partition, epoch=epoch)
-            | r.Outcome(partition=partition, epoch=epoch)
-            | r.NoOp(partition=partition, epoch=epoch)
-            | r.EpochStart(partition=partition, epoch=epoch)
-            | r.Stable(partition=partition, epoch=epoch)
-            | r.Compare(partition=partition, epoch=epoch)
-            | r.Forget(partition=partition, epoch=epoch)
-            | r.Origin(partition=partition, epoch=epoch)
-        ):
-            return [(partition, epoch)]
-        case (
-            r.Preload()
-            | r.Results()
-            | r.FragmentClear()
-            | r.FragmentReady()
-            | r.Undo()
-            | r.Promised()
-            | r.Accepted()
-            | r.Committed()
-            | r.Boot()
-            | r.Claimed()
-            | r.Checkpoint()
-            | r.Trimmed()
-        ):
-            return []
-        case _:
-            assert_never(record)

@@ -14,6 +14,7 @@ is told again.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 
 from engine.data.admission import Admission
@@ -22,16 +23,18 @@ from engine.data.holdings import Key
 from engine.data.lasting import lasts_ms
 from engine.data.locks import LockTable, Ring, refused_lock
 from engine.data.origins import Origins
+from engine.data.parts import Entries, Keys, Parts, parts_of, split
 from engine.data.reads import Reads
 from engine.data.replication import Replication
 from engine.protocol.operations import AnswerTooLarge, Refused, holds, make
 from engine.protocol.requests import Code, Done, Put, Swap
+from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
 from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, leads, may_act
 from wal import records as r
-from wal.ids import DECISIONS, NAME, Namespace, TxId, partition_of, partitions_of
+from wal.ids import DECISIONS, NAME, Namespace, TxId, partition_of
 from wal.probe import probe
 
 PIECE_WORK = 1_000
@@ -58,7 +61,7 @@ class _Part:
     way, and no more objects than it needs: with four more a turn of 64 puts made the interpreter look for circles.
     """
 
-    __slots__ = ("deadline", "epoch", "jobs", "locked", "partition", "records", "write", "writes")
+    __slots__ = ("deadline", "epoch", "held", "jobs", "locked", "partition", "records", "write", "writes")
 
     def __init__(self, writes: Writes, write: r.Write, job: _Job, *, locked: bool) -> None:
         self.writes = writes
@@ -67,6 +70,7 @@ class _Part:
         self.epoch = write.epoch
         self.deadline: r.Write | None = None  # what says when it expires
         self.locked = locked
+        self.held: Keys | None = None  # of a large one, and then it holds them already
         self.jobs: tuple[_Job, ...] = (job,)
         self.records: tuple[r.Record, ...] = ()
 
@@ -77,21 +81,6 @@ class _Part:
     def abandoned(self) -> None:
         """Another primary has it or closes it; the client asks there."""
         self.writes.on_abandoned(self)
-
-
-def _parts_of(request: Put, partitions: int) -> dict[int, tuple[list[bytes], list[bytes | None]]]:
-    """Its keys and values, by partition."""
-    if len(request.keys) == 1:
-        return {partition_of(request.keys[0], partitions): (request.keys, request.values)}
-    parts: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
-    numbers = partitions_of(request.keys, partitions)
-    for number, key, value in zip(numbers, request.keys, request.values, strict=True):
-        part = parts.get(number)
-        if part is None:
-            part = parts[number] = ([], [])
-        part[0].append(key)
-        part[1].append(value)
-    return parts
 
 
 class Writes:
@@ -146,15 +135,18 @@ class Writes:
         write, locks = part.write, self.locks
         del self.under_way[(write.tx, write.partition)]
         namespace = write.namespace
-        if part.locked:
+        if part.held is not None:
+            self.core.in_pieces(part.held.let_go(lambda: self._leads(part.partition, part.epoch)))
+        elif part.locked:
             locks.release(write.tx, [(namespace, key) for key in write.keys])
         else:
             unpend = locks.unpend
             for key in write.keys:
                 unpend((namespace, key))
 
-    def on_put(self, session: SessionId, request: Put, *, granted: bool = False) -> None:
-        """Set keys, blindly. `granted`: it had to wait for transactions and holds the locks now."""
+    def on_put(self, session: SessionId, request: Put, parts: Parts | None = None, *, granted: bool = False) -> None:
+        """Set keys, blindly. `parts`: where they lie, if that was looked up. `granted`: it had to wait for transactions
+        and holds the locks now."""
         core, namespace, locks = self.core, request.namespace, self.locks
         problem = self.admission.not_there(namespace)
         if problem:
@@ -162,13 +154,16 @@ class Writes:
             self.desk.refuse(session, request.id, Code.USAGE, problem)
             return
         assert core.topology is not None
-        partitions = core.topology.partitions
-        by_partition = _parts_of(request, partitions)
-        core.work += len(request.keys) // 4
+        if parts is None:
+            if len(request.keys) > LARGE_KEYS:
+                core.in_pieces(self._put_later(session, request, granted=granted))
+                return
+            parts = parts_of(request, core.topology.partitions)
+            core.work += len(request.keys) // KEYS_OF_WORK
         known: list[int] = []  # answered already, or under way
         awaited, version = self.admission.sessions.hear(request.tx, request.acked), request.version
         steady = core.quorum and not core.frozen and awaited
-        for number in by_partition:
+        for number in parts:
             local = core.local[number]
             serves = steady and local.role is Role.PRIMARY
             if serves and (not version or version >= local.since) and self.admission.is_new(request.tx, number):
@@ -182,29 +177,39 @@ class Writes:
                 locks.give_up(request.tx, [(namespace, key) for key in request.keys])
                 self._refuse_taken(session, request)
                 return
-        if not granted and not locks.idle and self._busy(namespace, by_partition, known):
+        if not granted and not locks.idle and self._busy(namespace, parts, known):
             self._wait(session, request, [(namespace, key) for key in request.keys])
             return
         job = _Job(session, request.id)
         for number in known:
-            keys, _ = by_partition.pop(number)
+            keys, _ = parts.pop(number)
             locks.give_up(request.tx, [(namespace, key) for key in keys])
             self._join(job, request.tx, number)
-        if len(by_partition) <= 1:  # how it nearly always is
-            for number, (keys, values) in by_partition.items():
-                self._issue(core.local[number], job, request, keys, values, locked=granted)
+        if len(parts) <= 1:  # how it nearly always is
+            for number, (keys, values) in parts.items():
+                if len(keys) > LARGE_KEYS:
+                    self._begin_large(job, session, request, number, (keys, values), granted=granted)
+                else:
+                    self._issue(core.local[number], job, request, keys, values, locked=granted)
             if not job.left:
                 self.desk.reply(session, Done(request.id))
             return
         job.left += 1  # for what is not issued yet
-        self._issue_on(job, session, request, deque(by_partition.items()), granted=granted)
+        self._issue_on(job, session, request, deque(parts.items()), granted=granted)
+
+    def _put_later(self, session: SessionId, request: Put, *, granted: bool) -> Iterator[int]:
+        """The same, when it was looked up where so many keys lie."""
+        assert self.core.topology is not None
+        parts: Parts = {}
+        yield from split(request, self.core.topology.partitions, parts)
+        self.on_put(session, request, parts, granted=granted)
 
     def _issue_on(
         self,
         job: _Job,
         session: SessionId,
         request: Put,
-        parts: deque[tuple[int, tuple[list[bytes], list[bytes | None]]]],
+        parts: deque[tuple[int, Entries]],
         *,
         granted: bool,
         again: bool = False,
@@ -221,8 +226,11 @@ class Writes:
                 self.on_put(session, request)
                 return
             parts.popleft()
-            work += 2 + len(keys)
-            self._issue(core.local[number], job, request, keys, values, locked=granted)
+            work += 2 + min(len(keys), LARGE_KEYS)
+            if len(keys) > LARGE_KEYS:
+                self._begin_large(job, session, request, number, (keys, values), granted=granted)
+            else:
+                self._issue(core.local[number], job, request, keys, values, locked=granted)
         core.work += work
         if parts and not job.over:
             core.resume(lambda: self._issue_on(job, session, request, parts, granted=granted, again=True))
@@ -232,20 +240,55 @@ class Writes:
             job.over = True
             self.desk.reply(session, Done(request.id))
 
-    def _still_free(self, request: Put, number: int, keys: list[bytes], *, granted: bool) -> bool:
-        """Whether a part may be issued as it could when its request was looked at, some turns ago."""
-        core, locks, local = self.core, self.locks, leads(self.core, number)
+    def _begin_large(
+        self, job: _Job, session: SessionId, request: Put, number: int, entries: Entries, *, granted: bool
+    ) -> None:
+        job.left += 1
+        self.core.in_pieces(self._issue_large(job, session, request, number, entries, granted=granted))
+
+    def _issue_large(
+        self, job: _Job, session: SessionId, request: Put, number: int, entries: Entries, *, granted: bool
+    ) -> Iterator[int]:
+        """Issue a part of so many keys that to hold them takes longer than a turn may. What gets in the way has the request
+        asked anew."""
+        core, tx, (keys, values) = self.core, request.tx, entries
+        epoch = core.local[number].epoch
+        held = Keys(self.locks, tx, request.namespace, keys, locked=granted)
+        if (yield from held.hold(lambda: not job.over and self._may_issue(request, number, epoch))):
+            self._issue(core.local[number], job, request, keys, values, locked=granted, held=held)
+            job.left -= 1
+            return
+        probe("write.large_one_asked_anew")
+        over, job.over = job.over, True
+        yield from held.let_go(lambda: self._leads(number, epoch))
+        if not over:
+            self.locks.give_up(tx, [(request.namespace, key) for key in keys])
+            self.on_put(session, request)
+
+    def _leads(self, number: int, epoch: int) -> bool:
+        local = self.core.local[number]
+        return local.mine and local.epoch == epoch
+
+    def _may_issue(self, request: Put, number: int, epoch: int) -> bool:
+        """Whether a part may be issued as it could when its request was looked at, some turns ago, but for its keys."""
+        core, local = self.core, leads(self.core, number)
         if local is None or local.role is Role.DRAINING or not core.quorum or not may_act(core, core.fence):
             return False
-        if not self.admission.is_new(request.tx, number) or self.admission.dropping(request.namespace):
+        new = self.admission.is_new(request.tx, number)
+        return new and local.epoch == epoch and not self.admission.dropping(request.namespace)
+
+    def _still_free(self, request: Put, number: int, keys: list[bytes], *, granted: bool) -> bool:
+        """The same, and its keys may be held."""
+        locks = self.locks
+        if not self._may_issue(request, number, self.core.local[number].epoch):
             return False
+        if len(keys) > LARGE_KEYS:
+            return True  # they are looked at when they are held
         if granted:
             return all(locks.holds(request.tx, (request.namespace, key)) for key in keys)
         return locks.idle or not any(locks.busy((request.namespace, key)) for key in keys)
 
-    def _busy(
-        self, namespace: Namespace, parts: dict[int, tuple[list[bytes], list[bytes | None]]], known: list[int]
-    ) -> bool:
+    def _busy(self, namespace: Namespace, parts: Parts, known: list[int]) -> bool:
         """Whether a transaction holds or awaits a key of what is yet to be issued."""
         busy = self.locks.busy
         return any(busy((namespace, key)) for n, (keys, _) in parts.items() if n not in known for key in keys)
@@ -346,6 +389,7 @@ class Writes:
         *,
         locked: bool,
         answer: bytes | None = None,
+        held: Keys | None = None,
     ) -> None:
         core, tx, namespace = self.core, request.tx, request.namespace
         counter = core.replica.ensure_fragment((namespace, local.number)).counter
@@ -372,6 +416,10 @@ class Writes:
         update = r.Update(writes)
         part.records = (*before, update)
         core.log_unapplied(update)
+        if held is not None:
+            part.held = held
+            self.replication.ship_large(part, local)
+            return
         if locked:
             self.locks.pin(tx, [(namespace, key) for key in keys], in_doubt=False)
         else:

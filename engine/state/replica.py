@@ -16,6 +16,7 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
+from engine.state.ahead import AllAhead, ahead_of
 from engine.state.freezing import Changes
 from engine.state.node_image import NodeImage, version_in
 from engine.state.rows import drop_unconfirmed, preload
@@ -52,6 +53,7 @@ class Replica:
         self.kept: Container[Fragment] = ()  # of these somebody reads the past, and no delete may be forgotten
         self.emptied: dict[Fragment, None] = {}  # cleared in this life because they could not undo; not whole again yet
         self.changes = Changes(store)
+        self.ahead: AllAhead = {}  # what was worked out of what is applied now
 
     # Looking.
 
@@ -178,11 +180,10 @@ class Replica:
     def _apply_write(self, write: r.Write) -> bool:
         """The same, for every kind of write."""
         name = (write.namespace, write.partition)
-        fragment = self.fragments.get(name)
-        if fragment is None:
-            fragment = self.ensure_fragment(name)
+        fragment = self.fragments.get(name) or self.ensure_fragment(name)
         if not fragment.dirty:
             self.changes.keep(name)
+        ahead = ahead_of(self.ahead, fragment, write) if self.ahead else None
         how = fragment.apply(write)
         if how == KNOWN:
             return False
@@ -191,11 +192,14 @@ class Replica:
         self.tails[name] = None
         if write.closed:
             return True
+        if write.tx:
+            self._note_result(write)
         store = self.store
+        if ahead is not None:
+            ahead.put_in(store, fragment)
+            return True
         rows, dead = store.layer_of(name)
-        epoch, at = write.epoch, write.start
-        weight = 0
-        loading = fragment.loading
+        epoch, at, weight, loading = write.epoch, write.start, 0, fragment.loading
         for key, value in zip(write.keys, write.values, strict=True):
             at += 1
             if how != NEWEST:
@@ -218,8 +222,6 @@ class Replica:
             for key in write.keys:
                 fragment.suspects.pop(key, None)
         store.weigh(weight)
-        if write.tx:
-            self._note_result(write)
         return True
 
     def _note_result(self, write: r.Write) -> None:

@@ -27,11 +27,13 @@ from engine.protocol.requests import (
     Unlock,
     Values,
 )
+from engine.state.ahead import LARGE_KEYS
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
 from rebalance.demander import PART_HAVES
 from rebalance.messages import Demand, Have
+from rebalance.partition import Role
 from rebalance.ports import WORK_MAX
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
@@ -39,6 +41,7 @@ from tests.sim.observer import Observer
 from tests.sim.world import SECOND, World
 from tests.support.probes import heard
 from wal.ids import NodeId, partition_of
+from wal.records import Write
 
 NODES: list[NodeId] = ["n1", "n2", "n3"]
 PIECE_MAX = 1_500
@@ -277,3 +280,154 @@ def test_a_large_transaction_is_put_into_parts_in_pieces() -> None:
         assert work.most <= 2 * (WORK_MAX + PIECE_MAX), (
             "what is ended in a turn is applied in it, as nobody else has a copy"
         )
+
+
+KEYS_OF_ONE = 20_000
+SOON = SECOND // 10_000
+
+
+class Halves(Observer):
+    """At no turn's end has any node a part of some keys of one partition; and nobody applies a large write unprepared."""
+
+    def __init__(self, keys: list[bytes]) -> None:
+        self.keys = keys
+        self.unprepared = 0
+
+    def started(self, machine: Machine) -> None:
+        """Count the keys of large writes that are applied before they were worked out."""
+        assert machine.node is not None
+        replica: Any = machine.node.core.replica
+        apply: Callable[..., bool] = replica._apply_write
+
+        def counted(write: Write) -> bool:
+            if len(write.keys) > LARGE_KEYS and (write.fragment, write.start) not in replica.ahead:
+                self.unprepared += len(write.keys)
+            return apply(write)
+
+        replica._apply_write = counted
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """Look at the first key, at one in the middle and at the last, where a copy is not just loading them."""
+        assert machine.node is not None
+        local = machine.node.core.local
+        if not local or local[0].role not in (Role.PRIMARY, Role.BACKUP):
+            return
+        store = machine.node.core.replica.store
+        held = [store.get(("n", 0), key) for key in (self.keys[0], self.keys[len(self.keys) // 2], self.keys[-1])]
+        values = [None if entry is None else entry.value for entry in held]
+        assert values[0] == values[1] == values[2], f"{machine.name} shows a part of a batch: {values}"
+
+
+def _one_partition(count: int) -> list[bytes]:
+    """So many keys of partition 0 of 4."""
+    return [key for key in (b"k%d" % number for number in range(5 * count)) if partition_of(key, 4) == 0][:count]
+
+
+def _settings() -> Settings:
+    return Settings(cluster="sim", partitions=4, backups=2)
+
+
+def _led(world: World) -> Machine:
+    topology = world.newest()
+    assert topology is not None
+    primary = topology.placements[0].primary
+    assert primary is not None
+    return world.machines[primary]
+
+
+def _watch_halves(world: World, keys: list[bytes]) -> tuple[Work, Halves]:
+    work, halves = Work(), Halves(keys)
+    for machine in world.machines.values():
+        halves.started(machine)
+    world.watch([work, halves])
+    return work, halves
+
+
+def test_many_keys_of_one_partition_are_written_and_deleted_in_pieces_and_seen_at_once() -> None:
+    keys = _one_partition(KEYS_OF_ONE)
+    with World(Draws(1), _settings()) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        work, halves = _watch_halves(world, keys)
+        replies: list[object] = []
+        primary = _led(world)
+        session = primary.new_session(replies.append)
+        for number, value in enumerate((b"v", b"w", None), 1):
+            primary.receive(Asked(session, Put(number, bytes([number]) * 16, "n", keys, [value] * len(keys))))
+            assert world.run_while(lambda wanted=number: len(replies) < wanted, at_most=60 * SECOND)  # type: ignore[misc]
+        assert [type(reply).__name__ for reply in replies] == ["Done"] * 3
+        assert work.most <= WORK_MAX + PIECE_MAX
+        assert not halves.unprepared, "every node works a large write out before it applies it"
+        assert world.run_while(lambda: not _agreed(world, 3 * len(keys)), at_most=10 * SECOND)
+
+
+def _agreed(world: World, lwm: int) -> bool:
+    """Whether all copies stand at a counter, with the same digest."""
+    copies = [_node(world, name).core.replica.fragment(("n", 0)) for name in NODES]
+    return all(copy.counter.lwm == lwm and copy.digest == copies[0].digest for copy in copies)
+
+
+def test_puts_come_between_the_pieces_of_a_large_write_of_their_keys() -> None:
+    """What has a greater counter stays, also where it is applied before the large write, which lies below."""
+    keys = _one_partition(KEYS_OF_ONE)
+    with World(Draws(1), _settings()) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        replies: list[object] = []
+        primary = _led(world)
+        session = primary.new_session(replies.append)
+        primary.receive(Asked(session, Put(1, b"1" * 16, "n", keys, [b"v"] * len(keys))))
+        counter = _node(world, primary.name).core.replica.ensure_fragment(("n", 0)).counter
+        assert world.run_while(lambda: counter.hwm < len(keys), at_most=10 * SECOND, look_every=SOON)
+        assert not replies, "it is under way"
+        primary.receive(Asked(session, Put(2, b"2" * 16, "n", keys[5:6], [b"later"])))
+        assert world.run_while(lambda: len(replies) < 2, at_most=10 * SECOND)
+        assert world.run_while(lambda: not _agreed(world, len(keys) + 1), at_most=10 * SECOND)
+        for name in NODES:
+            store = _node(world, name).core.replica.store
+            found = [store.get(("n", 0), key) for key in keys[4:7]]
+            assert [entry.value for entry in found if entry is not None] == [b"v", b"later", b"v"]
+
+
+def test_a_transaction_that_locks_a_key_while_a_large_write_takes_its_keys_goes_first() -> None:
+    keys = _one_partition(KEYS_OF_ONE)
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0)) as world, heard() as reached:
+        machine = world.add_machine("n1")
+        world.form(["n1"])
+        replies: list[object] = []
+        session = machine.new_session(replies.append)
+        machine.receive(Asked(session, Put(1, b"p" * 16, "n", keys, [b"v"] * len(keys))))
+        machine.receive(Asked(session, Lock(2, b"t" * 16, "n", keys[-1:], 1_000)))
+        world.run_for(SECOND // 2)
+        assert [type(reply).__name__ for reply in replies] == ["Values"], "the batch waits for the transaction"
+        machine.receive(Asked(session, Unlock(3, b"t" * 16)))
+        assert world.run_while(lambda: len(replies) < 3, at_most=10 * SECOND)
+        assert "write.large_one_asked_anew" in reached or "write.waited_for_transaction" in reached
+        assert machine.node is not None
+        locks = machine.node.locking.locks
+        assert locks.idle
+        assert not any(locks.is_pending(("n", key)) for key in keys)
+
+
+def test_a_copy_dies_while_a_large_write_is_worked_out() -> None:
+    keys = _one_partition(KEYS_OF_ONE)
+    with World(Draws(1), _settings()) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        _, halves = _watch_halves(world, keys)
+        replies: list[object] = []
+        primary = _led(world)
+        session = primary.new_session(replies.append)
+        primary.receive(Asked(session, Put(1, b"1" * 16, "n", keys, [b"v"] * len(keys))))
+        counter = _node(world, primary.name).core.replica.ensure_fragment(("n", 0)).counter
+        assert world.run_while(lambda: counter.hwm < len(keys), at_most=10 * SECOND, look_every=SOON)
+        backup = next(name for name in NODES if name != primary.name)
+        world.machines[backup].stop("killed", process_only=True)
+        assert world.run_while(lambda: not replies, at_most=60 * SECOND)
+        assert isinstance(replies[0], Done)
+        world.machines[backup].start()
+        halves.started(world.machines[backup])
+        assert world.run_while(lambda: not (_whole(world) and _agreed(world, len(keys))), at_most=60 * SECOND)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from engine.cluster.claims import Claims
-from engine.data.replication import FEW, PATIENCE_MAX, SMALL_BYTES, SOON, Replication
+from engine.data.batches import FEW, PATIENCE_MAX, SMALL_BYTES, SOON
+from engine.data.replication import Replication
 from engine.data.sizes import BATCH_BYTES_MAX
 from engine.messages import Message, Replicate, Replicated
 from engine.state.replica import Replica

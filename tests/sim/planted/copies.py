@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from engine.data.batches import Batch
 from engine.messages import Settled, Transfer
 from engine.node.node import Node
 from engine.state.recover import Replays, recover
@@ -40,6 +41,22 @@ def applied_without_the_version_guard(machine: Machine) -> None:
             return original(write)
 
     around(replica, "apply_write", apply_write)
+
+
+@COPIES.fault("5, 6")
+def a_large_write_shows_piece_by_piece(machine: Machine) -> None:
+    """What is worked out of a large write is put in as it comes, and not when all of it counts."""
+    assert machine.node is not None
+    store = machine.node.core.replica.store
+
+    def work_out(original: Callable[..., Iterator[int]], batch: Batch) -> Iterator[int]:
+        for work in original(batch):
+            for ahead in (batch.ahead or {}).values():
+                for key, entry in ahead.rows.items():
+                    store.put(ahead.write.fragment, key, entry)
+            yield work
+
+    around(machine.node.replication, "_work_out", work_out)
 
 
 @COPIES.fault("8")

@@ -6,11 +6,13 @@ import msgspec
 
 from engine.client.calls import PutCall
 from engine.messages import AcceptStep, Demand
+from engine.state.ahead import LARGE_KEYS
 from engine.turn.settings import Durability
 from tests.sim.network import MS, Rule
-from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, SETTINGS, Stage, Stories, key, told
 from tests.sim.world import Plant
 from tests.support.memory_disk import Unsynced
+from wal.ids import partition_of
 
 DATA = Stories()
 story = DATA.story
@@ -234,6 +236,26 @@ def a_batch_for_a_copy_that_is_half_in_sync(plant: Plant | None) -> None:
         stage.begin(stage.client.call(both, timeout_ns=ANSWER_NS))
         stage.wait(1_000)
         stage.end(undemanded)
+        stage.curtain()
+
+
+@story
+def a_large_write_is_under_way(plant: Plant | None) -> None:
+    """n1 has worked out what thousands of keys of a partition are to be, and n2 has not answered: nothing shows of it."""
+    keys = [name for name in (b"k%d" % n for n in range(1 << 15)) if partition_of(name, PARTITIONS) == 0][: 2 * LARGE_KEYS]
+    with Stage(plant) as stage:
+        lost = stage.lose("replicate", "n1", "n2")
+        call = PutCall(stage.client.new_tx(), NAMESPACE, keys, [b"v"] * len(keys))
+        put = stage.begin(stage.client.call(call, timeout_ns=ANSWER_NS))
+        stage.until(lambda: lost.caught > 0, "the batch is lost")
+        stage.wait(20)
+        for name in (keys[0], keys[-1]):
+            read = stage.begin_get(name)
+            stage.until(lambda read=read: read.done or put.done, "it is read")  # type: ignore[misc]
+            stage.must(put.done or read.result is None, "nothing is read of what does not count yet")
+        stage.end(lost)
+        stage.until(lambda: put.done, "the batch counts")
+        stage.must(stage.get(keys[0]) == stage.get(keys[-1]) == b"v", "all of it is read")
         stage.curtain()
 
 

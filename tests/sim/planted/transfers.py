@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine.data.replication import PATIENCE_MAX
+from engine.data.batches import PATIENCE_MAX
 from engine.messages import AskTail, Credit, Settled
 from engine.state import freezing
 from rebalance import demanding

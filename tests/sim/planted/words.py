@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.data.batches import Batch
-from engine.data.replication import _claims
+from engine.data.concerns import claims_of
 from engine.messages import PrepareParts, Propose, Replicate, Replicated, Vote
 from engine.protocol.requests import Get, Lock, Request
 from engine.turn.events import SessionId
@@ -36,8 +36,10 @@ def reply_before_the_copies_answer(machine: Machine) -> None:
     assert machine.node is not None
     replication = machine.node.replication
 
-    def dispatch(original: Callable[..., None], operations: list[Any], group: Any, acked: Any, *, counts: bool) -> None:
-        original(operations, group, acked, counts=True)
+    def dispatch(
+        original: Callable[..., None], operations: list[Any], group: Any, acked: Any, *, counts: bool, **options: bool
+    ) -> None:
+        original(operations, group, acked, counts=True, **options)
         if not counts:
             for operation in operations:
                 operation.counted()
@@ -115,7 +117,7 @@ def no_epoch_check_on_replicate(machine: Machine) -> None:
 
     def taken(sender: NodeId, records: list[r.Record]) -> list[r.Record] | None:
         for record in records:
-            for partition, _ in _claims(record):
+            for partition, _ in claims_of(record):
                 local = core.local[partition]
                 if local.placement.primary != sender or local.role not in (Role.BACKUP, Role.MOVING):
                     return None

@@ -1,0 +1,66 @@
+"""Of which partitions and epochs a record speaks that a primary says to its copies, and whether it is large."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from engine.state.ahead import LARGE_KEYS
+from wal import records as r
+
+_OF_ONE = frozenset((r.Prepare, r.Outcome))
+
+
+def about_one(record: r.Record) -> r.Write | r.Prepare | r.Outcome | None:
+    """What says of which partition and epoch a record is, if it is of one and of a kind that comes all the time."""
+    if type(record) is r.Update:
+        writes = record.writes
+        return writes[0] if len(writes) == 1 else None
+    return record if type(record) in _OF_ONE else None  # type: ignore[return-value]  # which are these
+
+
+def is_large(record: r.Record) -> bool:
+    """Whether a record brings a write that is worked out before it is applied. It is the last one of its batch."""
+    if type(record) is r.Update:
+        for write in record.writes:
+            if len(write.keys) > LARGE_KEYS:
+                return True
+    elif type(record) is r.Outcome and record.commit:
+        for _, _, delta in record.ranges:
+            if delta > LARGE_KEYS:
+                return True
+    return False
+
+
+def claims_of(record: r.Record) -> list[tuple[int, int]]:
+    """(partition, epoch) of everything a primary may replicate; nothing for other records."""
+    match record:
+        case r.Update(writes) | r.History(writes):
+            return [(w.partition, w.epoch) for w in writes]
+        case (
+            r.Prepare(partition=partition, epoch=epoch)
+            | r.Outcome(partition=partition, epoch=epoch)
+            | r.NoOp(partition=partition, epoch=epoch)
+            | r.EpochStart(partition=partition, epoch=epoch)
+            | r.Stable(partition=partition, epoch=epoch)
+            | r.Compare(partition=partition, epoch=epoch)
+            | r.Forget(partition=partition, epoch=epoch)
+            | r.Origin(partition=partition, epoch=epoch)
+        ):
+            return [(partition, epoch)]
+        case (
+            r.Preload()
+            | r.Results()
+            | r.FragmentClear()
+            | r.FragmentReady()
+            | r.Undo()
+            | r.Promised()
+            | r.Accepted()
+            | r.Committed()
+            | r.Boot()
+            | r.Claimed()
+            | r.Checkpoint()
+            | r.Trimmed()
+        ):
+            return []
+        case _:
+            assert_never(record)

@@ -1,0 +1,100 @@
+"""A batch of keys, put into parts by partition; and the keys of a part that has very many, held and let go in pieces.
+
+The keys of a single write are pending while it is under way, or pinned, if it had to wait and has them locked. Very many
+are held piece by piece before the write is issued. A key that is held stays what it was found to be, so that all of them
+are when the last one is: no transaction has it, and whoever wants it waits behind the write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TypeAlias
+
+from engine.data.holdings import Key
+from engine.data.locks import LockTable
+from engine.protocol.requests import Put
+from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
+from wal.ids import Namespace, TxId, partition_of, partitions_of
+
+KEYS_PUT_OF_WORK = 8
+"""So many keys that are put into a part are as much work as one thing that is decided."""
+
+Entries: TypeAlias = tuple[list[bytes], list[bytes | None]]
+Parts: TypeAlias = dict[int, Entries]
+"""Keys and values, by partition."""
+
+
+def parts_of(request: Put, partitions: int) -> Parts:
+    """A batch, put into parts."""
+    if len(request.keys) == 1:
+        return {partition_of(request.keys[0], partitions): (request.keys, request.values)}
+    parts: Parts = {}
+    _put_into(parts, request.keys, request.values, partitions)
+    return parts
+
+
+def split(request: Put, partitions: int, parts: Parts) -> Iterator[int]:
+    """Put a batch into `parts`, in pieces; yields how much work each was."""
+    keys, values = request.keys, request.values
+    for at in range(0, len(keys), LARGE_KEYS):
+        _put_into(parts, keys[at : at + LARGE_KEYS], values[at : at + LARGE_KEYS], partitions)
+        yield LARGE_KEYS // KEYS_PUT_OF_WORK
+
+
+def _put_into(parts: Parts, keys: Sequence[bytes], values: Sequence[bytes | None], partitions: int) -> None:
+    for number, key, value in zip(partitions_of(keys, partitions), keys, values, strict=True):
+        part = parts.get(number)
+        if part is None:
+            part = parts[number] = ([], [])
+        part[0].append(key)
+        part[1].append(value)
+
+
+class Keys:
+    """The keys of one write in one namespace; `locked`: its id has them."""
+
+    def __init__(self, locks: LockTable, tx: TxId, namespace: Namespace, keys: list[bytes], *, locked: bool) -> None:
+        self._locks = locks
+        self._tx = tx
+        self._namespace = namespace
+        self._keys = keys
+        self._locked = locked
+        self._held = 0
+
+    def hold(self, wanted: Callable[[], bool]) -> Generator[int, None, bool]:
+        """Hold them all, piece by piece; False if one cannot be held, or if they are not `wanted` any more."""
+        while self._held < len(self._keys):
+            some = self._some(self._held)
+            if not wanted() or not self._hold(some):
+                return False
+            self._held += len(some)
+            yield len(some) // KEYS_OF_WORK
+        return wanted()
+
+    def _some(self, at: int) -> list[Key]:
+        return [(self._namespace, key) for key in self._keys[at : at + LARGE_KEYS]]
+
+    def _hold(self, some: list[Key]) -> bool:
+        locks = self._locks
+        if self._locked:
+            if not all(locks.may_write(self._tx, key) for key in some):
+                return False
+            locks.pin(self._tx, some, in_doubt=False)
+            return True
+        if not locks.idle and any(map(locks.busy, some)):
+            return False
+        for key in some:
+            locks.pend(key)
+        return True
+
+    def let_go(self, still: Callable[[], bool]) -> Iterator[int]:
+        """Let go of all that are held; at once, unless they are `still` nobody else's to have in the meantime."""
+        for at in range(0, self._held, LARGE_KEYS):
+            some = self._some(at)[: self._held - at]
+            if self._locked:
+                self._locks.release(self._tx, some)
+            else:
+                for key in some:
+                    self._locks.unpend(key)
+            if still():
+                yield len(some) // KEYS_OF_WORK
