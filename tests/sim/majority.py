@@ -1,9 +1,9 @@
 """The majority is lost for good: most voters' disks are gone at once, and an operator goes on from those that are left.
 Those who lost their disks come back with empty ones, and are to hold data again.
 
-What may be lost then is known, and is computed here: a partition of which, by the newest map that was ever committed, no
-node had a copy in sync that the operator named. Nothing else may be given up, and nothing else that was acknowledged may be
-missing in the end.
+What may be lost then is known, and is computed here: a partition of which no node that the operator named had a copy in
+sync, by the newest map that was ever committed, or by its successor that they accepted, which may have been. Nothing else
+may be given up, and nothing else that was acknowledged may be missing in the end.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from rebalance import table as topologies
 from rebalance.table import Intervention, Topology
 from tests.sim.network import MS
 from tests.sim.oracles.ledger import Ledger
@@ -89,12 +90,23 @@ class LostMajority:
         assert self.ledger is not None
         newest, machines = self.ledger.newest, self._world.machines
         assert newest is not None, "there was a majority"
+        whole = [name for name in names if machines[name] not in self._ruined]
+        maps = [newest, *self._accepted(names, newest)]
         lawful = self._lawful[frozenset(names)] = {
             number: None
-            for number, placement in enumerate(newest.placements)
-            if not any(name in placement.in_sync and machines[name] not in self._ruined for name in names)
+            for number in range(newest.partitions)
+            if not all(any(name in topology.placements[number].in_sync for name in whole) for topology in maps)
         }
         self.ledger.given_up |= lawful
+
+    def _accepted(self, names: list[str], newest: Topology) -> list[Topology]:
+        """The map that the named ones accepted last as the successor of the newest, if they did.
+
+        Those who are gone may have accepted it, too, and gone on by it: then it is what counts, though no disk says so.
+        """
+        replicas = [machine.node.core.replica for name in names if (machine := self._world.machines[name]).node is not None]
+        found = [replica.accepted for replica in replicas if replica.accepted[0] == newest.version]
+        return [topologies.decode(max(found, key=lambda accepted: accepted[1])[2])] if found else []
 
     def _judge(self, forced: Intervention) -> None:
         """Whether no more was given up than had to be."""
