@@ -108,6 +108,7 @@ class Membership(Rule):
             said = message.durable_lsn, message.voted_lsn
             self.claims.note(sender, message.life, *said, version=message.version)
         if message.version < self.core.version:
+            self.detector.note_silent(sender, message.silent)  # it may lack the map because it hears nobody
             if self.core.now - self._stepped_at >= self.core.settings.heartbeat_ms * MS:
                 self.exchange.send_map(sender)  # unless it was told of a light step just now
             return
@@ -152,8 +153,7 @@ class Membership(Rule):
             return
         if message.version > core.version:
             return
-        if message.version == core.version:
-            self.detector.note_silent(sender, message.silent)
+        self.detector.note_silent(sender, message.silent)
         if message.version < core.version or is_member(topology, candidate):
             self.exchange.send_map(sender)
         if is_member(topology, candidate):
