@@ -155,7 +155,7 @@ TOLD: dict[str, dict[str, list[tuple[str, str]]]] = {
     "ToyRecord": {
         "wal/records.py": [case(8, "assert_never(record)", "ToyRecord", "return")],
         "engine/state/replica.py": [case(12, "self._apply_vote(record)", "r.ToyRecord", "pass")],
-        "engine/data/replication.py": [case(8, "assert_never(record)", "r.ToyRecord", "return []")],
+        "engine/data/concerns.py": [case(8, "assert_never(record)", "r.ToyRecord", "return []")],
         "engine/offline/share.py": [
             case(12, "assert_never(mine)", "r.ToyRecord", "pass"),
             (OTHERS, "            case r.ToyRecord():\n                return record\n"),

@@ -61,11 +61,11 @@ class Keys:
         self._locked = locked
         self._held = 0
 
-    def hold(self, wanted: Callable[[], bool]) -> Generator[int, None, bool]:
-        """Hold them all, piece by piece; False if one cannot be held, or if they are not `wanted` any more."""
+    def take(self, wanted: Callable[[], bool]) -> Generator[int, None, bool]:
+        """Take them all, piece by piece; False if one cannot be taken, or if they are not `wanted` any more."""
         while self._held < len(self._keys):
             some = self._some(self._held)
-            if not wanted() or not self._hold(some):
+            if not wanted() or not self._take(some):
                 return False
             self._held += len(some)
             yield len(some) // KEYS_OF_WORK
@@ -74,7 +74,7 @@ class Keys:
     def _some(self, at: int) -> list[Key]:
         return [(self._namespace, key) for key in self._keys[at : at + LARGE_KEYS]]
 
-    def _hold(self, some: list[Key]) -> bool:
+    def _take(self, some: list[Key]) -> bool:
         locks = self._locks
         if self._locked:
             if not all(locks.may_write(self._tx, key) for key in some):

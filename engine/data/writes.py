@@ -254,7 +254,7 @@ class Writes:
         core, tx, (keys, values) = self.core, request.tx, entries
         epoch = core.local[number].epoch
         held = Keys(self.locks, tx, request.namespace, keys, locked=granted)
-        if (yield from held.hold(lambda: not job.over and self._may_issue(request, number, epoch))):
+        if (yield from held.take(lambda: not job.over and self._may_issue(request, number, epoch))):
             self._issue(core.local[number], job, request, keys, values, locked=granted, held=held)
             job.left -= 1
             return

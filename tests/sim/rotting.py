@@ -31,9 +31,10 @@ class Rotten:
         self._rows: dict[tuple[NodeId, Fragment], tuple[bytes, bytes | None]] = {}
         self.ever: dict[tuple[NodeId, str], None] = {}
         self.partitions: dict[tuple[NodeId, int], None] = {}  # of which a copy ever was wrong
+        self.for_good: dict[int, None] = {}  # of which the one that is wrong is all that is left in sync: nobody takes it
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return sum(name[1] not in self.for_good for _, name in self._rows)
 
     def __str__(self) -> str:
         return ", ".join(f"{fragment_name(name)} on {node}" for node, name in self._rows)
@@ -58,7 +59,10 @@ class Rotten:
 
     def look(self, world: World) -> None:
         """Forget what was healed: the row is there again as it was written, or its copy is elsewhere."""
+        newest = world.newest()
         for (node, name), (key, _) in list(self._rows.items()):
+            if newest is not None and newest.placements[name[1]].in_sync == (node,):
+                self.for_good[name[1]] = None
             machine = world.machines[node]
             if machine.node is None or not machine.up:
                 continue

@@ -122,15 +122,11 @@ def append(directory: Path, records: Sequence[Record], *, now_ms: int, segment_b
     store = LmdbStore(directory / "store")
     from_lsn = store.load().lsn + 1
     store.close()
-    log = Log.open(
-        DirectoryDisk(directory / "wal"),
-        cluster=identity.cluster,
-        node=identity.node,
-        settings=LogSettings(segment_bytes=segment_bytes, total_bytes=64 << 20),
-        from_lsn=from_lsn,
-    )
-    log.append(records, now_ms=now_ms, durable=True)
-    log.close()
+    settings = LogSettings(segment_bytes=segment_bytes, total_bytes=64 << 20)
+    with DirectoryDisk(directory / "wal") as disk:
+        log = Log.open(disk, cluster=identity.cluster, node=identity.node, settings=settings, from_lsn=from_lsn)
+        log.append(records, now_ms=now_ms, durable=True)
+        log.close()
 
 
 def archive(directory: Path) -> None:
@@ -138,11 +134,11 @@ def archive(directory: Path) -> None:
     identity = read_identity(directory)
     assert identity is not None, f"{directory} is not a data directory"
     settings = LogSettings(segment_bytes=SEGMENT_BYTES, total_bytes=64 << 20)
-    disk = DirectoryDisk(directory / "wal")
-    log = Log.open(disk, cluster=identity.cluster, node=identity.node, settings=settings)
-    while log.archive(log.next_lsn):
-        pass
-    log.close()
+    with DirectoryDisk(directory / "wal") as disk:
+        log = Log.open(disk, cluster=identity.cluster, node=identity.node, settings=settings)
+        while log.archive(log.next_lsn):
+            pass
+        log.close()
 
 
 def replace(directory: Path, fragment: Fragment, rows: dict[bytes, Entry | None]) -> None:

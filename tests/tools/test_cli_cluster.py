@@ -317,7 +317,7 @@ def test_a_shell_completes_commands(tmp_path: Path) -> None:
     (tmp_path / "complete.bash").write_text(script.stdout)
     for typed, expected in (
         (["foreshore", "do"], ["doctor"]),
-        (["foreshore", "cluster", "re"], ["remove", "refetch", "reset-lost", "recover"]),
+        (["foreshore", "cluster", "re"], ["resume", "remove", "refetch", "reset-lost", "recover"]),
         (["foreshore", "wal", "du"], ["dump"]),
         (["foreshore", "help", "n"], ["node"]),
     ):

@@ -72,7 +72,7 @@ class Deletions(Oracle):
                 machine = world.machines[node]
                 assert machine.node is not None
                 for name in machine.node.core.replica.fragments:
-                    if name[1] == number and number not in self._ledger.given_up:
+                    if name[1] == number and number not in self._ledger.given_up and not world.rotten.holds(machine, name):
                         self._judge(machine, name)
 
     def _judge(self, machine: Machine, name: Fragment) -> None:

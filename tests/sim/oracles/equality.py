@@ -126,6 +126,8 @@ def compare_copies(world: World) -> None:
     assert newest is not None
     names = sorted({n for m in world.running if m.node is not None for n in m.node.core.replica.fragments})
     for name in names:
+        if name[1] in world.rotten.for_good:
+            continue  # nobody can be made equal to a copy that does not prove itself
         replicas: list[tuple[NodeId, Replica]] = []
         for owner in made(newest, name[1]):
             node = world.machines[owner].node

@@ -210,12 +210,13 @@ def lost_partition_revived(machine: Machine) -> None:
 def copies_that_lack_acknowledged_updates_stay(machine: Machine) -> None:
     """An in-sync copy that reports less than is known to be everywhere stays in the in-sync set."""
 
-    def survivors(
-        right: Any, placement: Placement, trusted: Mapping[NodeId, None], vouched: Sequence[NodeId], reports: Any, **_: Any
-    ) -> list[NodeId]:
-        emptied = {n: None for by_node in reports.values() for n, report in by_node.items() if report.loading}
-        named = [n for n in placement.in_sync if n in trusted and n not in emptied]
-        return [*named, *(n for n in vouched if n not in placement.in_sync)]
+    def survivors(right: Any, placement: Placement, trusted: Any, vouched: Any, reports: Any, **more: Any) -> list[NodeId]:
+        blind = {
+            namespace: {node: msgspec.structs.replace(report, stable=0) for node, report in by_node.items()}
+            for namespace, by_node in reports.items()
+        }
+        found: list[NodeId] = right(placement, trusted, vouched, blind, **more)
+        return found
 
     _with_survivors(machine, survivors)
 

@@ -265,9 +265,10 @@ class Trims:
                 for record in block.records if isinstance(block, Block) else ():
                     for write in record.writes if isinstance(record, r.Update | r.Prepare) else ():
                         dropped[write.fragment] = max(dropped.get(write.fragment, 0), write.end)
-            log = Log.open(DirectoryDisk(self._wal), cluster="foreshore", node=self._directory.name, settings=LOG)
-            log.append([r.Trimmed(first, [(*at, to) for at, to in dropped.items()])], now_ms=NOW_MS, durable=True)
-            log.close()
+            with DirectoryDisk(self._wal) as disk:
+                log = Log.open(disk, cluster="foreshore", node=self._directory.name, settings=LOG)
+                log.append([r.Trimmed(first, [(*at, to) for at, to in dropped.items()])], now_ms=NOW_MS, durable=True)
+                log.close()
             for lsn in self._gone:
                 (self._wal / segment_name(lsn)).unlink()
             self._gone = []
