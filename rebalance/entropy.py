@@ -30,6 +30,7 @@ import msgspec
 from rebalance.anew import Anew
 from rebalance.comparing import sum_up
 from rebalance.messages import AskProofs, Contents, CopyProof, Heal, Proofs, ToAntiEntropy
+from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Node, leads, may_act
 from rebalance.proving import Proving
 from rebalance.rule import NewMap, Rule
@@ -173,7 +174,7 @@ class AntiEntropy(Rule):
         ours = [
             number
             for number in message.partitions
-            if (local := core.local[number]).in_sync and local.placement.primary == sender
+            if (local := self._local(number)) is not None and local.in_sync and local.placement.primary == sender
         ]
         for name in message.read:
             self.proving.ask(name)
@@ -186,6 +187,10 @@ class AntiEntropy(Rule):
 
         for number in ours:
             sum_up(core, number, partial(told, number), changed_max=CHANGED_MAX)
+
+    def _local(self, number: int) -> LocalPartition | None:
+        """A partition that somebody else has named, if there is such a one."""
+        return self.core.local[number] if 0 <= number < len(self.core.local) else None
 
     def _proof(self, number: int, contents: list[Contents] | None, read: Sequence[Fragment]) -> CopyProof:
         disproved = [namespace for namespace, partition in self.proving.disproved if partition == number]
@@ -277,8 +282,8 @@ class AntiEntropy(Rule):
 
     def _on_heal(self, sender: NodeId, message: Heal) -> None:
         """This node's copy is wrong; another one is not."""
-        number = message.name[1]
-        if may_act(self.core, message.version) and self.core.local[number].placement.primary == sender:
+        local = self._local(message.name[1])
+        if may_act(self.core, message.version) and local is not None and local.placement.primary == sender:
             self._take_anew(message.name, message.reason, kept=message.kept)
 
     def _take_anew(self, name: Fragment, reason: str, *, kept: bool) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rebalance import proving
 from rebalance.choice import Kind
 from rebalance.entropy import FRAGMENTS_A_TICK, TICKS
-from rebalance.messages import Heal, Proofs
+from rebalance.messages import AskProofs, Heal, Proofs
 from rebalance.proving import ROWS_A_STEP, ROWS_AT_ONCE
 from tests.rebalance.copies import NAMESPACE, Batch, Copies, Said, Settings, name_of
 from tests.support.probes import heard
@@ -284,3 +284,15 @@ def test_the_work_of_a_tick_does_not_grow_with_what_there_is(namespaces: int) ->
         assert 0 < copy.work <= FRAGMENTS_A_TICK + 256 + ROWS_A_STEP + ROWS_AT_ONCE
         while copy.go_on():
             pass
+
+
+def test_what_is_asked_and_ordered_of_partitions_that_there_are_not_is_passed_over() -> None:
+    copies = written()
+    copy = copies["n2"]
+    for number in (1, 99, -1):
+        name = (NAMESPACE, number)
+        copy.entropy.on("n1", AskProofs(copy.fence, 1, [number], [name]))
+        copy.entropy.on("n1", Heal(copy.fence, name, kept=True, reason="nobody knows"))
+    assert copy.anew.as_object()["wanted"] == []
+    assert healed(copies) == []
+    quiet(copies)
