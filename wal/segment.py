@@ -145,12 +145,13 @@ class SegmentBuilder:
 
     def fits(self, length: int, noted: Noted) -> bool:
         """Whether a block with a body of `length` fits, and still a footer after it."""
-        room = self.header.capacity - TRAILER_BYTES - self.end - block_size(length) - self.index.bytes_max
-        if self.summary is not None and noted.records:
-            room -= self.summary.bytes_max + self.summary.growth(noted)
-        elif self.summary is not None:
-            room -= self.summary.bytes_max
-        return room >= self.index.growth_max(noted.touched) or room >= self.index.growth(noted.touched)
+        index, summary = self.index, self.summary
+        room = self.header.capacity - TRAILER_BYTES - self.end - block_size(length) - index.bytes_max
+        if summary is not None:
+            room -= summary.bytes_max(noted)
+        if room >= index.growth_max(noted.touched) or room >= index.growth(noted.touched):
+            return True
+        return summary is not None and summary.sum_up() and self.fits(length, noted)
 
     def encode(self, body: bytes, records: int, *, time_ms: int) -> tuple[BlockHeader, bytes]:
         """The next block, to be written at `end`; `add` it when it was."""
@@ -237,7 +238,7 @@ def capacity_for(length: int, noted: Noted, segment_bytes: int) -> int:
     """The size of a segment that begins with a body of `length`: `segment_bytes`, or more if it does not fit."""
     empty, summary = SegmentIndex(), Summary()
     needed = HEADER_BYTES + block_size(length) + empty.bytes_max + empty.growth(noted.touched) + TRAILER_BYTES
-    summed_up = summary.bytes_max + summary.growth(noted)
+    summed_up = summary.bytes_max(noted)
     if max(segment_bytes, needed + summed_up) >= SUMMARY_FROM_BYTES:
         needed += summed_up
     if needed <= segment_bytes:

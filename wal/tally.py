@@ -99,8 +99,10 @@ class Tally(msgspec.Struct, array_like=True):
     def _span(self, first_lsn: int, last_lsn: int, since_ms: int, until_ms: int) -> None:
         self.first_lsn = self.first_lsn or first_lsn
         self.last_lsn = last_lsn
-        self.since_ms = min(self.since_ms or since_ms, since_ms)
-        self.until_ms = max(self.until_ms, until_ms)
+        if not self.since_ms or since_ms < self.since_ms:
+            self.since_ms = since_ms
+        if until_ms > self.until_ms:
+            self.until_ms = until_ms
 
 
 def sum_up(sums: dict[K, list[int]], name: K, more: Sequence[int]) -> None:
