@@ -168,10 +168,11 @@ def emit_file(file: IO[bytes]) -> None:
         shutil.copyfileobj(file, sys.stdout.buffer, _COPY_BYTES)
 
 
-def emit_bytes(data: bytes) -> None:
-    """Print an answer that is bytes already, in the same way."""
+def emit_bytes(chunks: Iterable[bytes]) -> None:
+    """Print an answer that is bytes already, in pieces, in the same way."""
     with _while_it_is_read():
-        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+        sys.stdout.buffer.writelines(chunks)
 
 
 @contextmanager

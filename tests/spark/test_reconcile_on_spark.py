@@ -96,10 +96,10 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
         assert in_bytes(check(several, engine=on_spark, shares=4, limit=2)) == in_bytes(check(several, limit=2))
 
         assert on_spark.processors == 2
-        assert on_spark(abs, []) == []
-        assert on_spark(abs, [-3, 2, -1]) == [3, 2, 1]
+        assert list(on_spark(abs, [])) == []
+        assert list(on_spark(abs, [-3, 2, -1])) == [3, 2, 1]
         with pytest.raises(JobFailed, match=r"Spark gave up: .*ZeroDivisionError"):
-            on_spark(fails_on_two, [1, 2, 3])
+            list(on_spark(fails_on_two, [1, 2, 3]))
 
         _the_tables_of_the_data_source(spark, several, tmp_path / "exported")
 
@@ -112,7 +112,7 @@ def test_spark_says_what_one_process_says(stopped: list[Path], tmp_path: Path) -
         local = CliRunner().invoke(app, ["check", *several, "--json"])
         remote = CliRunner().invoke(app, ["check", *several, "--json", "--engine", "spark"])
         assert (remote.exit_code, remote.stdout) == (1, local.stdout), remote.stderr
-        assert on_spark(abs, [-4]) == [4], "a session that somebody else began goes on"
+        assert list(on_spark(abs, [-4])) == [4], "a session that somebody else began goes on"
     finally:
         spark.stop()
 

@@ -115,7 +115,7 @@ def _ways(directories: Sequence[str], keys: int, workers: int) -> tuple[Ways, fl
     """A check by so many workers: what they did, the processor seconds of the driver's Python, and those of the clock."""
     with borrowed(f"local-cluster[{workers},1,1024]", name="foreshore bench") as spark:
         engine = OnSpark(spark)
-        engine(abs, range(4 * workers))  # workers begin with the first task, whatever it is
+        list(engine(abs, range(4 * workers)))  # workers begin with the first task, whatever it is
         ways, began = Ways(engine), time.monotonic()
         took, report = timed(lambda: check(directories, engine=ways, shares=workers))
         is_consistent(report, keys)
@@ -126,7 +126,7 @@ def main() -> None:
     """A session, and nothing."""
     with borrowed(sys.argv[1]) as spark:
         engine = OnSpark(spark)
-        engine(abs, range(engine.processors))
+        list(engine(abs, range(engine.processors)))
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def demo(
         raise typer.Exit(2) from None
     summary.seconds_total = round(screen.seconds, 1)
     if as_json:
-        emit_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+        emit_bytes([msgspec.json.format(msgspec.json.encode(summary), indent=2), b"\n"])
     else:
         _print(summary)
     raise typer.Exit(code)

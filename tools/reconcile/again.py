@@ -6,7 +6,7 @@ keys may be; these are settled, one way or the other, as soon as one look finds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -16,14 +16,14 @@ from tools.reconcile.plan import Share
 from tools.reconcile.task import ShareResult, Unsettled
 from wal.ids import Fragment
 
-Run = Callable[[Sequence[Share]], list[ShareResult]]
+Run = Callable[[Sequence[Share]], Iterable[ShareResult]]
 """`check_share` of each, wherever."""
 
 
 def look_again(
     run: Run, shares: Sequence[Share], results: Sequence[ShareResult], *, times: int, wait: Callable[[], None]
 ) -> None:
-    """Look up to so many times at what is unsettled, and put what came of it into the results."""
+    """Look up to so many times at what is unsettled, and put what came of it into the results: findings in their order."""
     for _ in range(times):
         left = [at for at, result in enumerate(results) if any(one.keys for one in result.unsettled)]
         if not left:
@@ -53,10 +53,12 @@ def _merge(result: ShareResult, found: ShareResult) -> None:
     for namespace, theirs in found.counts.namespaces.items():
         tally = counts.namespaces.setdefault(namespace, Tally())
         tally.keys += theirs.keys
-    fresh = [line for line in found.findings if msgspec.json.decode(line, type=Finding).key is not None]
+    fresh = [line for line in found.lines() if msgspec.json.decode(line, type=Finding).key is not None]
     if fresh:
         _count(counts, fresh)
-        result.findings = sorted([*result.findings, *fresh], key=place_of)
+        all_of_them = sorted([*result.lines(), *fresh], key=place_of)
+        result.packed, result.kept = [], 0
+        result.keep(all_of_them)
 
 
 def _count(counts: Counts, lines: Sequence[bytes]) -> None:

@@ -11,8 +11,9 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from tempfile import SpooledTemporaryFile
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
@@ -32,45 +33,52 @@ class WorkerDied(Error):
 class _Said(msgspec.Struct, frozen=True):
     """What a child has to say: its result, or the error that it ended with."""
 
-    result: bytes = b""
+    result: msgspec.Raw = msgspec.Raw(msgspec.msgpack.encode(None))
     error: str = ""
     usage: bool = False
     broken: bool = False
 
 
 class InChildren:
-    """Runs a function over a list in children, `at_once` at a time; its result travels as MessagePack."""
+    """Runs a function over a list in children, `at_once` at a time; its result travels as MessagePack.
+
+    A result that has to wait for those before it, or for whoever takes them, waits in a file if it is large.
+    """
 
     def __init__(self, at_once: int = 1) -> None:
         self._at_once = max(1, at_once)
 
-    def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
-        """`[function(item) for item in items]`. Raises WorkerDied, and what the function raises of ours."""
+    def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> Iterator[B]:
+        """The results, in the order of the list. Raises WorkerDied, and what the function raises of ours."""
         whole = function.func if isinstance(function, partial) else function
         kind: Any = get_type_hints(whole)["return"]
-        said: list[bytearray] = [bytearray() for _ in items]
         running: dict[int, tuple[int, int]] = {}  # the pipe of a child -> it, and its place in the list
-        todo = list(range(len(items)))
-        try:
-            while todo or running:
-                while todo and len(running) < self._at_once:
-                    at = todo.pop(0)
-                    with uninterrupted():
-                        child, pipe = _begun(function, items[at])
-                        running[pipe] = (child, at)
-                for pipe in select.select(list(running), [], [])[0]:
-                    data = os.read(pipe, _READ_BYTES)
-                    said[running[pipe][1]] += data
-                    if not data:
-                        child, _ = running.pop(pipe)
-                        os.close(pipe)
-                        _check_end(os.waitpid(child, 0)[1])
-        finally:
-            for pipe, (child, _) in running.items():
-                os.kill(child, signal.SIGKILL)  # before its pipe is closed: it would complain that nobody reads
-                os.waitpid(child, 0)
-                os.close(pipe)
-        return [_result(bytes(data), kind) for data in said]
+        begun, taken = 0, 0
+        with ExitStack() as files:
+            said = [files.enter_context(SpooledTemporaryFile[bytes](max_size=_READ_BYTES)) for _ in items]
+            try:
+                while taken < len(items):
+                    while begun < len(items) and len(running) < self._at_once:
+                        with uninterrupted():
+                            child, pipe = _begun(function, items[begun])
+                            running[pipe] = (child, begun)
+                            begun += 1
+                    for pipe in select.select(list(running), [], [])[0]:
+                        data = os.read(pipe, _READ_BYTES)
+                        said[running[pipe][1]].write(data)
+                        if not data:
+                            child, _ = running.pop(pipe)
+                            os.close(pipe)
+                            _check_end(os.waitpid(child, 0)[1])
+                    under_way = {at for _, at in running.values()}
+                    while taken < begun and taken not in under_way:
+                        yield _result(said[taken], kind)
+                        taken += 1
+            finally:
+                for pipe, (child, _) in running.items():
+                    os.kill(child, signal.SIGKILL)  # before its pipe is closed: it would complain that nobody reads
+                    os.waitpid(child, 0)
+                    os.close(pipe)
 
 
 @contextmanager
@@ -101,7 +109,7 @@ def _begun(function: Callable[[A], B], item: A) -> tuple[int, int]:
         os.close(reading)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         try:
-            said = _Said(msgspec.msgpack.encode(function(item)))
+            said = _Said(msgspec.Raw(msgspec.msgpack.encode(function(item))))
         except Error as error:
             said = _Said(error=str(error), usage=isinstance(error, UsageError), broken=isinstance(error, CorruptionError))
         data = memoryview(msgspec.msgpack.encode(said))
@@ -123,10 +131,14 @@ def _check_end(status: int) -> None:
     assert not code, "a child ended with a mistake of ours, which it has shown"
 
 
-def _result(data: bytes, kind: Any) -> Any:
+def _result(said: SpooledTemporaryFile[bytes], kind: Any) -> Any:
+    """What a child had to say, which is not kept here any longer."""
+    said.seek(0)
+    data = said.read()
+    said.close()
     if not data:
         raise KeyboardInterrupt
-    said = msgspec.msgpack.decode(data, type=_Said)
-    if said.error:
-        raise UsageError(said.error) if said.usage else CorruptionError(said.error) if said.broken else Error(said.error)
-    return msgspec.msgpack.decode(said.result, type=kind)
+    told = msgspec.msgpack.decode(data, type=_Said)
+    if told.error:
+        raise UsageError(told.error) if told.usage else CorruptionError(told.error) if told.broken else Error(told.error)
+    return msgspec.msgpack.decode(told.result, type=kind)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from enum import StrEnum
 from functools import partial, wraps
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -183,7 +184,7 @@ def _of_sketches(files: Sequence[str], values: Values, grace: float | None, limi
 
 def _print(report: Report, *, as_json: bool) -> None:
     if as_json:
-        emit_bytes(report.findings_bytes() + msgspec.json.encode(report.summary) + b"\n")
+        emit_bytes(chain(report.findings.chunks(), [msgspec.json.encode(report.summary), b"\n"]))
         return
     console = Console(highlight=False)
     if console.is_terminal:

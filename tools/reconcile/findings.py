@@ -166,9 +166,20 @@ def raw_key(text: str) -> bytes:
     return found
 
 
+class _Place(msgspec.Struct):
+    """Of a finding, what says where it stands."""
+
+    partition: int = -1
+    namespace: str = ""
+    key: str | None = None
+
+
+_place = msgspec.json.Decoder(_Place).decode
+
+
 def place_of(line: bytes) -> tuple[int, str, bool, bytes]:
     """Where a finding, as JSON, stands in a report; those about one key stay in their order."""
-    f = msgspec.json.decode(line, type=Finding)
+    f = _place(line)
     return f.partition, f.namespace, f.key is not None, raw_key(f.key) if f.key is not None else b""
 
 

@@ -8,7 +8,7 @@ for its first query here. Neither pandas nor pyarrow is needed, and nothing is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from tools.reconcile.fetched import SEPARATOR, fetch
@@ -28,12 +28,22 @@ class OnSpark:
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
 
-    def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
-        """One task an item; results in the order of the list. Raises JobFailed."""
+    def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> Iterator[B]:
+        """One task an item; results in the order of the list. Raises JobFailed.
+
+        Results wait on the disks of the executors, and come one by one: together they may be more than a driver holds.
+        """
         if not items:
-            return []
-        with spark_errors():
-            return self._context.parallelize(items, len(items)).map(function).collect()
+            return
+        from pyspark import StorageLevel  # noqa: PLC0415  # there where a session is
+
+        found = self._context.parallelize(items, len(items)).map(function).persist(StorageLevel.DISK_ONLY)
+        try:
+            with spark_errors():
+                found._jrdd.count()  # all tasks at once; `count` itself would start a second Python for each of them
+                yield from found.toLocalIterator()
+        finally:
+            found.unpersist()
 
     def path_of(self, given: str) -> str:
         """A path that every executor sees, or a URL whose directory each of them will have fetched."""

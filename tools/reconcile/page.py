@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import islice
 
 from tools.reconcile.findings import Facts, Finding, facts_text
 from tools.reconcile.report import Report, Summary, facts_of
@@ -29,11 +30,10 @@ details{margin:.2rem 0}
 
 def page_of(report: Report) -> bytes:
     """The page."""
-    findings = list(report.decoded())
-    return "\n".join(_page(report.summary, findings)).encode() + b"\n"
+    return "\n".join(_page(report.summary, report)).encode() + b"\n"
 
 
-def _page(summary: Summary, findings: Sequence[Finding]) -> Iterator[str]:
+def _page(summary: Summary, report: Report) -> Iterator[str]:
     title = f"Reconciliation of {summary.cluster or 'directories'}: {summary.verdict}"
     yield "<!doctype html>"
     yield '<html lang="en"><head><meta charset="utf-8">'
@@ -45,17 +45,19 @@ def _page(summary: Summary, findings: Sequence[Finding]) -> Iterator[str]:
     yield from _table("directories", ("node", "path", "readable", "checkpoint", "log", "map"), _directories(summary))
     yield from _bars("findings by kind", summary.findings)
     yield from _bars("findings by namespace", {name: tally.findings for name, tally in summary.namespaces.items()})
-    yield from _bars("findings by partition", _by_partition(findings, summary.partitions))
+    partitions: Counter[int] = Counter()
     lag: Counter[str] = Counter()
     for apart in summary.apart:
         lag[apart.node] += apart.behind
-    for finding in findings:
+    for finding in report.decoded():
+        partitions[finding.partition] += 1
         if finding.kind in ("BEHIND", "COUNTER_GAP") and finding.counters:
             lag.update(dict.fromkeys(finding.on, finding.counters[-1] - finding.counters[0] + 1))
+    yield from _bars("findings by partition", _in_runs(partitions, summary.partitions))
     yield from _bars("counters that a node lacks", dict(sorted(lag.items())))
-    yield from _findings(findings)
-    if len(findings) > FINDINGS_SHOWN or summary.kept < sum(summary.findings.values()):
-        shown = min(len(findings), FINDINGS_SHOWN)
+    yield from _findings([*islice(report.decoded(), FINDINGS_SHOWN)])
+    if summary.kept > FINDINGS_SHOWN or summary.kept < sum(summary.findings.values()):
+        shown = min(summary.kept, FINDINGS_SHOWN)
         yield f"<p>{shown} of {sum(summary.findings.values())} are shown; findings.jsonl has {summary.kept}.</p>"
     yield "</body></html>"
 
@@ -65,12 +67,14 @@ def _directories(summary: Summary) -> Iterator[tuple[str, ...]]:
         yield d.node, d.path, "yes" if d.readable else "no", str(d.checkpoint_lsn), str(d.lsn), d.topology
 
 
-def _by_partition(findings: Sequence[Finding], partitions: int) -> dict[str, int]:
-    """In at most BARS_MAX runs of partitions, all of them, so that it shows where they lie."""
-    if not partitions or all(f.partition < 0 for f in findings):
+def _in_runs(found: Mapping[int, int], partitions: int) -> dict[str, int]:
+    """Findings by partition, in at most BARS_MAX runs of partitions, all of them, so that it shows where they lie."""
+    if not partitions or all(number < 0 for number in found):
         return {}
     wide = -(-partitions // BARS_MAX)
-    counted = Counter(f.partition // wide for f in findings if f.partition >= 0)
+    counted: Counter[int] = Counter()
+    for number, count in found.items():
+        counted[number // wide] += count if number >= 0 else 0
     runs = range(-(-partitions // wide))
     return {f"{run * wide}" if wide == 1 else f"{run * wide}..": counted[run] for run in runs}
 
@@ -115,7 +119,7 @@ def _findings(findings: Sequence[Finding]) -> Iterator[str]:
         return
     yield "<h2>findings</h2><table><thead><tr><th>kind</th><th>where</th><th>key</th><th>on</th><th>proof</th>"
     yield "<th>what is known</th></tr></thead><tbody>"
-    for f in findings[:FINDINGS_SHOWN]:
+    for f in findings:
         cells = (str(f.kind), f.where, f.key or "", ", ".join(f.on), str(f.proof or ""))
         yield "<tr>" + "".join(f'<td class="m">{escape(cell)}</td>' for cell in cells) + "<td>" + escape(f.detail)
         nodes = list(dict.fromkeys([*f.copies, *f.evidence]))

@@ -35,7 +35,7 @@ def diff_command(
     key: Annotated[str | None, typer.Option(help="This key only, as the report shows it.")] = None,
 ) -> None:
     """Show what was found side by side: what every copy has, and the last record of it in every log."""
-    found = [f for f in read_report(report).decoded() if key is None or f.key == key]
+    found = (f for f in read_report(report).decoded() if key is None or f.key == key)
     emit(line for finding in found for line in _side_by_side(finding))
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from rich.table import Table
 
 from engine.errors import UsageError
 from rebalance.contents import MASK
+from tools.reconcile.aside import Aside, Lines, lines_in
 from tools.reconcile.copies import Level
 from tools.reconcile.counts import Counts, Tally
 from tools.reconcile.findings import KINDS, Finding, Kind, place_of
@@ -115,7 +117,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True):
     """Findings as JSON, one a line, and the summary."""
 
-    findings: list[bytes]
+    findings: Lines
     summary: Summary
 
     @property
@@ -129,8 +131,8 @@ class Report(msgspec.Struct, frozen=True):
             yield msgspec.json.decode(line, type=Finding)
 
     def findings_bytes(self) -> bytes:
-        """The file of findings."""
-        return b"".join(line + b"\n" for line in self.findings)
+        """The file of findings, all of it at once."""
+        return b"".join(self.findings.chunks())
 
     def summary_bytes(self) -> bytes:
         """The file of the summary."""
@@ -141,9 +143,11 @@ class Report(msgspec.Struct, frozen=True):
         try:
             directory.mkdir(parents=True, exist_ok=True)
             (directory / SUMMARY).unlink(missing_ok=True)
-            for name, data in ((FINDINGS, self.findings_bytes()), (PAGE, page), (SUMMARY, self.summary_bytes())):
+            files = {FINDINGS: self.findings.chunks(), PAGE: [page], SUMMARY: [self.summary_bytes()]}
+            for name, chunks in files.items():
                 new = directory / f"{name}.tmp"
-                new.write_bytes(data)
+                with new.open("wb") as file:
+                    file.writelines(chunks)
                 os.replace(new, directory / name)
         except OSError as error:
             raise UsageError(f"cannot write the report to {directory}: {error.strerror}; name another --out") from error
@@ -153,7 +157,7 @@ def read_report(directory: Path) -> Report:
     """What `write` left. Raises UsageError."""
     try:
         summary = msgspec.json.decode((directory / SUMMARY).read_bytes(), type=Summary)
-        lines = (directory / FINDINGS).read_bytes().splitlines()
+        lines = lines_in(directory / FINDINGS)
         for line in lines:
             msgspec.json.decode(line, type=Finding)
     except OSError as error:
@@ -163,50 +167,45 @@ def read_report(directory: Path) -> Report:
     return Report(lines, summary)
 
 
-def make_report(plan: Plan, results: Sequence[ShareResult], *, limit: int) -> Report:
-    """Put together what came of the shares."""
-    counts, lines = _put_together(plan, results)
-    lines = lines[:limit] if limit else lines
+def make_report(plan: Plan, results: Iterable[ShareResult], *, limit: int, aside: Aside | None = None) -> Report:
+    """Put together what came of the shares; `aside` has what was taken of their findings before."""
+    aside = aside or Aside(limit)
+    counts, sums = Counts(), list[PartSum]()
+    counts.add(plan.quiet)
+    for result in aside.take(results):
+        counts.add(result.counts)
+        sums += result.sums
+    unequal = [*_unequal(Counter(name for share in plan.shares for name in share.ranges), sums)]
+    for finding in unequal:
+        counts.namespaces[finding.namespace].findings += 1
+    whole = [*_of_directories(plan)]
+    for finding in (*unequal, *whole):
+        counts.kinds[finding.kind] = counts.kinds.get(finding.kind, 0) + 1
+        counts.incomplete += finding.incomplete
+    aside.keep(iter(sorted(map(msgspec.json.encode, unequal), key=place_of)))
+    lines = Lines()
+    lines.add(islice(chain(map(msgspec.json.encode, whole), aside.merged()), limit or None))
     return Report(lines, _summary(plan, counts, kept=len(lines)))
 
 
-def _put_together(plan: Plan, results: Sequence[ShareResult]) -> tuple[Counts, list[bytes]]:
-    """What all shares have counted and found, and which directories cannot be read."""
-    counts = Counts()
-    counts.add(plan.quiet)
-    lines: list[bytes] = []
+def _of_directories(plan: Plan) -> Iterator[Finding]:
+    """The directories that cannot be read, or whose logs cannot."""
     for survey in plan.surveys:
         for problem in [survey.problem] if survey.problem else survey.told.damage[:1]:
-            lines.append(msgspec.json.encode(Finding(Kind.UNREADABLE, on=[survey.node or survey.path], detail=problem)))
-            counts.kinds[Kind.UNREADABLE] = counts.kinds.get(Kind.UNREADABLE, 0) + 1
-            counts.incomplete += 1
-    found: list[bytes] = []
-    for result in results:
-        found += result.findings
-        counts.add(result.counts)
-    cut = Counter(name for share in plan.shares for name in share.ranges)
-    if cut:
-        unequal = [finding for name, ranges in cut.items() for finding in _unequal(name, ranges, results)]
-        for finding in unequal:
-            counts.kinds[finding.kind] = counts.kinds.get(finding.kind, 0) + 1
-            counts.namespaces[finding.namespace].findings += 1
-        found = sorted([*found, *map(msgspec.json.encode, unequal)], key=place_of)
-    return counts, lines + found
+            yield Finding(Kind.UNREADABLE, on=[survey.node or survey.path], detail=problem)
 
 
-def _unequal(name: Fragment, ranges: int, results: Sequence[ShareResult]) -> Iterator[Finding]:
-    """The copies of a fragment, cut into so many ranges, whose rows add up to something else than was written.
+def _unequal(cut: Mapping[Fragment, int], sums: Sequence[PartSum]) -> Iterator[Finding]:
+    """The copies of fragments, cut into so many ranges, whose rows add up to something else than was written.
 
-    As where it is not cut, nothing is said of a copy of which some row could not be believed.
+    As where one is not cut, nothing is said of a copy of which some row could not be believed.
     """
-    sums: dict[NodeId, list[PartSum]] = {}
-    for result in results:
-        for one in result.sums:
-            if (one.namespace, one.partition) == name:
-                sums.setdefault(one.node, []).append(one)
-    for node, parts in sorted(sums.items()):
+    copies: dict[tuple[Fragment, NodeId], list[PartSum]] = {}
+    for one in sums:
+        copies.setdefault(((one.namespace, one.partition), one.node), []).append(one)
+    for (name, node), parts in sorted(copies.items()):
         found = sum(one.found for one in parts) & MASK
-        if len(parts) == ranges and found != parts[0].written:
+        if len(parts) == cut[name] and found != parts[0].written:
             yield contents_mismatch(name, node, parts[0].written, found)
 
 

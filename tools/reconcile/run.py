@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
 from engine.errors import UsageError
 from tools.reconcile.again import look_again
+from tools.reconcile.aside import Aside
 from tools.reconcile.children import InChildren, WorkerDied
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
@@ -24,10 +25,10 @@ FINDINGS_KEPT = 100_000
 
 
 class Engine(Protocol):
-    """Runs a function over a list, wherever; results are in the order of the list."""
+    """Runs a function over a list, wherever; results come one by one, in the order of the list."""
 
-    def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
-        """`[function(item) for item in items]`."""
+    def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> Iterable[B]:
+        """`[function(item) for item in items]`; who takes them has all of that happen."""
         ...
 
 
@@ -79,7 +80,8 @@ def check(
             looked = dict(zip(whole, surveys_of(engine, [Look(path, level, shares) for path in whole]), strict=True))
             surveys = [looked[path] if path in looked else unusable(path, broken[path]) for path in paths]
             planned = plan(surveys, shares=shares, rules=rules, limit=limit, only=only)
-            results = engine(check_share, planned.shares)
+            aside = Aside(limit)
+            results = list(aside.take(engine(check_share, planned.shares)))
             look_again(
                 partial(engine, check_share),
                 planned.shares,
@@ -87,7 +89,7 @@ def check(
                 times=recheck,
                 wait=lambda: time.sleep(delay_seconds),
             )
-            return make_report(planned, results, limit=limit)
+            return make_report(planned, results, limit=limit, aside=aside)
         except WorkerDied:
             found = {path: why for path, why in zip(whole, engine(pages_of, whole), strict=True) if why}
             if not found:

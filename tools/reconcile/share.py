@@ -33,10 +33,13 @@ from wal.ids import Fragment, NodeId
 from wal.packed import PackedBlock, skim
 from wal.records import Trimmed
 
+ATTRIBUTED_AT_ONCE = 20_000
+"""Findings are held as values until the logs were asked about them, which costs nearly a reading each time."""
+
 
 @uncollected
-def check_share(share: Share) -> ShareResult:
-    """Read a share of all directories and compare it."""
+def check_share(share: Share, at_once: int = ATTRIBUTED_AT_ONCE) -> ShareResult:
+    """Read a share of all directories and compare it; logs are asked about so many findings at once, or some more."""
     result = ShareResult()
     with ExitStack() as open_states:
         states: list[State] = []
@@ -51,8 +54,9 @@ def check_share(share: Share) -> ShareResult:
         task.hear()
         for number in share.partitions:
             task.partition(number, unread.get(number, {}))
-        found = attributed(task.findings, states, share.maps, ask)
-        result.findings = [msgspec.json.encode(finding) for finding in found]
+            if len(task.findings) >= at_once:
+                task.attribute()
+        task.attribute()
     return result
 
 
@@ -171,6 +175,12 @@ class _OfDirectories(Task[State]):
                     self.add(Finding(Kind.UNREADABLE, on=[node], detail=log.unopened))
                     continue
                 self.said |= {name: (node, log.fragments.get(name) or LogSaid()) for name in asked[node]}
+
+    def attribute(self) -> None:
+        """Ask the logs about what was found so far, which is held as lines from now on."""
+        found = attributed(self.findings, self.states, self.share.maps, ask)
+        self.result.keep(map(msgspec.json.encode, found))
+        self.findings = []
 
     def read(self, name: Fragment, states: Sequence[State], copies: Sequence[Copy], placement: Placement) -> Read:
         """All rows; none where digests are enough; some, where it is looked again."""

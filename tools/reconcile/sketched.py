@@ -98,7 +98,7 @@ def judged(share: Share, sketches: Sequence[Sketch], slices: Mapping[NodeId, Sli
     for number in share.partitions:
         task.partition(number, {s.identity.node: s.unread[number] for s in states if number in s.unread})
     found = attributed(task.findings, states, share.maps, _traced)
-    result.findings = [msgspec.json.encode(finding) for finding in found]
+    result.keep(map(msgspec.json.encode, found))
     return result, task.asked()
 
 

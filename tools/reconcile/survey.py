@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -80,10 +80,10 @@ class Look(msgspec.Struct, frozen=True):
     log: bool = True
 
 
-def surveys_of(run: Callable[..., list[Any]], looks: Sequence[Look]) -> list[Survey]:
+def surveys_of(run: Callable[..., Iterable[Any]], looks: Sequence[Look]) -> list[Survey]:
     """A first look at some directories; `run` is the engine. Their logs are cut where the work will be."""
     cut = [msgspec.structs.replace(look, log=look.shares <= 1 or look.level is Level.DIGEST) for look in looks]
-    found: list[Survey] = run(survey, cut)
+    found: list[Survey] = [*run(survey, cut)]
     whole = [at for at, look in enumerate(cut) if not look.log and not found[at].problem and not found[at].usage]
     pieces = [msgspec.structs.replace(log_of(found[at]), segment=lsn) for at in whole for lsn in found[at].segments]
     read: dict[str, Reading] = {}

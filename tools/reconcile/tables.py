@@ -208,8 +208,8 @@ def _rows(piece: Piece) -> Iterator[Cells]:
         case Table.DIFF:
             assert piece.share is not None, "a piece of a comparison has a share"
             if piece.tables:
-                return (_found(line) for line in judge_tables(TableShare(piece.share, list(piece.tables))).findings)
-            return (_found(line) for line in check_share(piece.share).findings)
+                return (_found(line) for line in judge_tables(TableShare(piece.share, list(piece.tables))).lines())
+            return (_found(line) for line in check_share(piece.share).lines())
 
 
 def _state(piece: Piece) -> Iterator[Cells]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
+from zlib import compress, decompress
 
 import msgspec
 
@@ -28,6 +30,7 @@ from wal.ids import Fragment, Namespace, NodeId, Version
 
 UNSETTLED_KEPT = 100_000
 """So many keys of a share are looked at again; what is more stays unsettled."""
+LINES_AT_ONCE = 1_000
 LOADING = "LOADING"
 """A copy that is being filled, by its own log."""
 
@@ -52,16 +55,30 @@ class PartSum(msgspec.Struct, frozen=True):
 
 
 class ShareResult(msgspec.Struct):
-    """What came of a share: findings as JSON, in the order of partition, namespace, key; and the counts.
+    """What came of a share: findings, in the order of partition, namespace, key; and the counts.
 
-    `unsettled` are keys that may be looked at again, UNSETTLED_KEPT at most, if the rules ask for them. `sums` are of
-    fragments that were cut.
+    `packed` are findings as lines of JSON, LINES_AT_ONCE at a time and compressed, for there may be very many; `kept` is
+    how many. `unsettled` are keys that may be looked at again, UNSETTLED_KEPT at most, if the rules ask for them. `sums`
+    are of fragments that were cut.
     """
 
-    findings: list[bytes] = []
+    packed: list[bytes] = []
+    kept: int = 0
     counts: Counts = msgspec.field(default_factory=Counts)
     unsettled: list[Unsettled] = []
     sums: list[PartSum] = []
+
+    def keep(self, lines: Iterable[bytes]) -> None:
+        """Keep findings, which come after those that it has."""
+        left = iter(lines)
+        while some := list(islice(left, LINES_AT_ONCE)):
+            self.packed.append(compress(b"\n".join(some), level=1))
+            self.kept += len(some)
+
+    def lines(self) -> Iterator[bytes]:
+        """The findings."""
+        for some in self.packed:
+            yield from decompress(some).split(b"\n")
 
 
 class Side(Protocol):
@@ -253,7 +270,7 @@ class Task(ABC, Generic[S]):
         result, limit = self.result, self.share.limit
         result.counts.kinds[finding.kind] = result.counts.kinds.get(finding.kind, 0) + 1
         result.counts.incomplete += finding.incomplete
-        if not limit or len(self.findings) < limit:
+        if not limit or result.kept + len(self.findings) < limit:
             self.findings.append(finding)
 
 

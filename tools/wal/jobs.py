@@ -45,7 +45,7 @@ class Run(NamedTuple):
 
 def in_parts(place: Place, jobs: int, kind: type[T], work: Callable[[Run], T]) -> list[T]:
     """What `work` makes of each run of segments, in their order."""
-    return _results(kind, InChildren(jobs)(partial(_said, work), runs_of(place, jobs)))
+    return _results(kind, [*InChildren(jobs)(partial(_said, work), runs_of(place, jobs))])
 
 
 def written_in_parts(
@@ -59,7 +59,7 @@ def written_in_parts(
         with ExitStack() as stack:
             files: dict[Run, IO[bytes]] = {run: stack.enter_context(TemporaryFile()) for run in some}
 
-            found = _results(kind, InChildren(jobs)(partial(_said, partial(_into_its_own, work, files)), some))
+            found = _results(kind, [*InChildren(jobs)(partial(_said, partial(_into_its_own, work, files)), some)])
             for one, file in zip(found, files.values(), strict=True):
                 file.seek(0)
                 yield one, file

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -100,9 +100,9 @@ def test_a_worker_that_a_bad_page_ends_by_a_signal_costs_that_directory_and_no_o
     died: list[str] = []
 
     class Watched(InChildren):
-        def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        def __call__(self, function: Callable[[A], B], items: Sequence[A]) -> Iterator[B]:
             try:
-                return super().__call__(function, items)
+                yield from super().__call__(function, items)
             except WorkerDied as error:
                 died.append(str(error))
                 raise

@@ -17,6 +17,7 @@ from tests.support.damages import DAMAGES
 from tests.support.directories import copies, replace
 from tests.support.reconciled import fragment_of
 from tools.reconcile import Report, Values, check
+from tools.reconcile.aside import Lines
 from tools.reconcile.page import BARS_MAX, FINDINGS_SHOWN, page_of
 
 VOID = {"meta"}
@@ -93,7 +94,8 @@ def test_hostile_text_is_text(stopped: list[Path], tmp_path: Path) -> None:
 def test_a_page_stays_small_however_much_was_found(stopped: list[Path]) -> None:
     report = check([str(path) for path in stopped])
     line = b'{"kind":"MISSING_ON","partition":%d,"namespace":"acc","key":"k","on":["n1"],"proof":"log"}'
-    lines = [line % (at % 1024) for at in range(5_000)]
+    lines = Lines()
+    lines.add(line % (at % 1024) for at in range(5_000))
     many = msgspec.structs.replace(
         report.summary, partitions=1024, findings={"MISSING_ON": 5_000}, kept=5_000, verdict="differences", exit_code=1
     )

@@ -82,7 +82,7 @@ def test_the_differences_are_the_findings_of_the_report(stopped: list[Path], tmp
     directories = copies(stopped, tmp_path)
     DAMAGES["several rows"].do(tmp_path)
     lines = [x["finding"].encode() for x in rows_of(Table.DIFF, directories)]
-    assert lines == check([str(path) for path in directories]).findings
+    assert lines == list(check([str(path) for path in directories]).findings)
     (tmp_path / "n2" / "store" / "data.mdb").write_bytes(b"?")
     with pytest.raises(UsageError, match="compares without it"):
         pieces(Table.DIFF, [str(path) for path in directories], Values.HASH)

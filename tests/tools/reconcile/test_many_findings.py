@@ -1,0 +1,118 @@
+"""However many findings there are, a check holds few of them: those of all shares are merged from a file."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.support.damages import DAMAGES
+from tests.support.directories import copies
+from tools.reconcile import Finding, Kind, check, in_this_process
+from tools.reconcile.aside import HELD_BYTES, Lines
+from tools.reconcile.children import InChildren
+from tools.reconcile.copies import Rules
+from tools.reconcile.findings import place_of
+from tools.reconcile.page import page_of
+from tools.reconcile.plan import Plan, plan
+from tools.reconcile.report import make_report, read_report
+from tools.reconcile.share import check_share
+from tools.reconcile.survey import Look, surveys_of
+from tools.reconcile.task import ShareResult
+
+NOTHING = Plan(surveys=[], topology=None, shares=[])
+SHARES, OF_EACH, LINE_BYTES = 12, 1_000, 2_000
+RESULT_BYTES = 1 << 22
+
+
+def line(partition: int, key: int) -> bytes:
+    detail = f"{key:04}" * (LINE_BYTES // 4)
+    return msgspec.json.encode(Finding(Kind.MISSING_ON, partition, "acc", key=f"k{key:06}", on=["n2"], detail=detail))
+
+
+def found_by(share: int) -> ShareResult:
+    result = ShareResult()
+    result.keep(line(share, key) for key in range(OF_EACH))
+    result.counts.kinds[Kind.MISSING_ON] = OF_EACH
+    return result
+
+
+def held_while(results: Iterator[ShareResult], limit: int, to: Path) -> tuple[int, int]:
+    """How many findings a report of these keeps, and the most bytes that were held until it was written."""
+    tracemalloc.start()
+    try:
+        report = make_report(NOTHING, results, limit=limit)
+        report.write(to, page_of(report))
+        kept = read_report(to).summary.kept
+        return kept, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("limit", [0, SHARES * OF_EACH - 1])
+def test_a_report_is_put_together_without_holding_its_findings(limit: int, tmp_path: Path) -> None:
+    kept, held = held_while((found_by(share) for share in range(SHARES)), limit, tmp_path)
+    assert kept == (limit or SHARES * OF_EACH)
+    assert (tmp_path / "findings.jsonl").stat().st_size > kept * LINE_BYTES
+    assert held < 3 * OF_EACH * LINE_BYTES + 2 * HELD_BYTES + (3 << 20), "one share's, what lines may hold, and the page"
+
+
+def test_what_a_report_has_no_room_for_is_counted_and_not_kept() -> None:
+    few = make_report(NOTHING, map(found_by, range(SHARES)), limit=3)
+    assert (few.summary.kept, few.summary.findings) == (3, {Kind.MISSING_ON: SHARES * OF_EACH})
+    assert list(few.findings) == [line(0, key) for key in range(3)]
+
+
+def test_findings_of_several_shares_about_one_partition_stand_in_its_order() -> None:
+    """As where a fragment is cut by keys, or looked at again."""
+
+    def results() -> Iterator[ShareResult]:
+        for part in range(3):
+            result = ShareResult()
+            result.keep(line(7, key) for key in range(part, 3_000, 3))
+            result.keep([line(8, part)])
+            yield result
+
+    report = make_report(NOTHING, results(), limit=0)
+    assert list(report.findings) == [*(line(7, key) for key in range(3_000)), *(line(8, part) for part in range(3))]
+    assert list(make_report(NOTHING, results(), limit=100).findings) == list(report.findings)[:100]
+
+
+def test_lines_are_read_again_while_they_are_read() -> None:
+    lines = Lines()
+    written = [b"%d" % at * 50 for at in range(20_000)]
+    assert lines.add(written) == written[-1]
+    assert [*zip(lines, lines, strict=True)] == [*zip(written, written, strict=True)]
+    assert b"".join(lines.chunks()).split(b"\n") == [*written, b""]
+    assert len(lines) == len(written)
+
+
+def large(number: int) -> bytes:
+    """A task whose result is large."""
+    return bytes([number]) * RESULT_BYTES
+
+
+def test_results_of_children_wait_outside_until_they_are_taken() -> None:
+    tracemalloc.start()
+    try:
+        for at, result in enumerate(InChildren(4)(large, range(8))):
+            assert result[0] == at
+        assert tracemalloc.get_traced_memory()[1] < 4 * RESULT_BYTES + 8 * (1 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_logs_say_the_same_of_findings_however_many_they_are_asked_about_at_once(
+    stopped: list[Path], tmp_path: Path
+) -> None:
+    directories = [str(path) for path in copies(stopped, tmp_path)]
+    DAMAGES["several rows"].do(tmp_path)
+    (share,) = plan(
+        surveys_of(in_this_process, [Look(path) for path in directories]), shares=1, rules=Rules(), limit=0
+    ).shares
+    whole = list(check_share(share).lines())
+    assert len({place_of(one)[0] for one in whole}) > 1, "it is asked at the end of a partition at the earliest"
+    assert list(check_share(share, at_once=1).lines()) == whole == list(check(directories).findings)
