@@ -128,7 +128,7 @@ def choose(
     if joiner.no_history:
         reach = supplier.highest + 1
     if joiner.loading:
-        if joiner.kept and amount().by_leaves(0) < amount().in_full // 2:
+        if joiner.kept and (all_rows := amount()).by_leaves(0) < all_rows.in_full // 2:
             return Choice(Kind.DIFFERENTIAL, "the copy has rows, and it is not known which of them are right")
         return Choice(Kind.FULL, "the copy was emptied and not filled again")
     common = divergence(_known_epochs(joiner, supplier), joiner.highest, supplier.epochs, supplier.highest)

@@ -34,6 +34,8 @@ PART_HAVES = 500
 """What one part of a demand says of fragments, about, and of partitions."""
 AGAIN_PARTS = 4
 """Parts of a demand that are said again at a time, when nobody answers."""
+NOTED_MAX = 20
+"""Fragments of a session of which the operator is told one by one; there may be thousands, and `progress` has them all."""
 END_WORK = 500
 HAVE_BYTES = 100
 """What a fragment weighs in a demand, about; leaves weigh more."""
@@ -304,8 +306,11 @@ class Demander(Rule):
         if transfer.kind in OF_ROWS:
             session.in_full = True
             kept = transfer.kind == Kind.DIFFERENTIAL
-            how = "where its rows differ" if kept else "in full"
-            core.note(f"{transfer.namespace}/{transfer.partition} from {session.supplier} {how}: {transfer.reason}")
+            session.noted[transfer.kind] += 1
+            if (said := session.noted[transfer.kind]) <= NOTED_MAX:
+                how = f"from {session.supplier} {'where its rows differ' if kept else 'in full'}"
+                more = ", and more like it" if said == NOTED_MAX else ""
+                core.note(f"{transfer.namespace}/{transfer.partition} {how}: {transfer.reason}{more}")
             core.log(r.FragmentClear(transfer.namespace, transfer.partition, transfer.reason, kept=kept))
             return
         if transfer.kind == Kind.NOTHING:

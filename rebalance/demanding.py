@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -37,6 +37,7 @@ class Session:
         self.partitions = {n: None for part in parts for n in part}
         self.awaited: dict[int, None] = {}  # demanded, and nothing of them was supplied yet
         self.transfers: dict[Fragment, Transfer] = {}
+        self.noted: Counter[str] = Counter()  # of these, the operator was told of so many of each kind
         self.in_full = False  # something is taken as rows, or will be
         self.survey: dict[int, list[Fragment]] = {}  # the supplier asks what the rows of these add up to
         self.leaves: dict[Fragment, int] = {}  # how many leaves it was told of

@@ -15,9 +15,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest as _hash
 
-from rebalance.contents import Entry, row_digest
 from rebalance.ports import Rows
 from wal.ids import Fragment
 
@@ -26,8 +25,13 @@ LEAVES_MAX = 1 << 16
 """All leaves of a fragment go in one message, and are kept until they are compared: 256 KiB at most."""
 LEAF_BYTES = 4
 
+KEYS_A_WORK = 4
+"""So many keys that are looked at, and nothing under them, are as much work as a row."""
+
 _TWIG_BITS = 17
 """Rows are summed up finer than any leaf, because how many there are is known at the end."""
+_TWIG_SHIFT = 64 - _TWIG_BITS
+_ONE = ord("1")
 
 
 def leaf_count(rows: int) -> int:
@@ -45,7 +49,7 @@ def leaf_of(key: bytes, count: int) -> int:
 
 
 def _twig_of(key: bytes) -> int:
-    return xxh3_64_intdigest(key) >> (64 - _TWIG_BITS)
+    return _hash(key) >> _TWIG_SHIFT
 
 
 class Survey:
@@ -61,18 +65,15 @@ class Survey:
     def step(self, rows: int) -> int:
         """Look at about so many; how much work it was."""
         assert self._at is not None, "all rows were looked at"
-        page = self._store.page(self._name, self._at, rows)
-        self._at = page.next
-        self._take(page.rows)
-        return page.work + 1
-
-    def _take(self, rows: Iterable[tuple[bytes, Entry]]) -> None:
+        glance = self._store.digests(self._name, self._at, rows)
+        self._at = glance.next
         twigs = self._twigs
-        for key, entry in rows:
-            if entry.value is not None:
+        for key, digest in glance.found:
+            if digest:
                 self.rows += 1
                 twig = _twig_of(key)
-                twigs[twig] = twigs.get(twig, 0) + row_digest(key, entry)
+                twigs[twig] = twigs.get(twig, 0) + digest
+        return glance.work + 1
 
     @property
     def done(self) -> bool:
@@ -84,8 +85,9 @@ class Survey:
         assert self.done, "some rows were not looked at"
         sums = [0] * count
         for twig, digest in self._twigs.items():
-            sums[twig * count >> _TWIG_BITS] += digest
-        return struct.pack(f">{count}I", *(some & 0xFFFF_FFFF for some in sums))
+            leaf = twig * count >> _TWIG_BITS
+            sums[leaf] = sums[leaf] + digest & 0xFFFF_FFFF
+        return struct.pack(f">{count}I", *sums)
 
 
 def are_leaves(told: bytes) -> bool:
@@ -102,21 +104,22 @@ def differing(mine: bytes, theirs: bytes) -> bytes:
     assert len(mine) == len(theirs), f"{len(mine)} bytes of leaves, expected {len(theirs)}"
     count = len(mine) // LEAF_BYTES
     bits = bytearray((count + 7) // 8)
-    for at, (a, b) in enumerate(zip(struct.unpack(f">{count}I", mine), struct.unpack(f">{count}I", theirs), strict=True)):
-        if a != b:
-            bits[at >> 3] |= 0x80 >> (at & 7)
+    pairs = zip(memoryview(mine).cast("I"), memoryview(theirs).cast("I"), strict=True)
+    for at in [at for at, (a, b) in enumerate(pairs) if a != b]:
+        bits[at >> 3] |= 0x80 >> (at & 7)
     return bytes(bits)
 
 
 class Under:
     """The keys under some leaves of a fragment: those whose bit is set."""
 
-    __slots__ = ("_bits", "_count")
+    __slots__ = ("_count", "_differs")
 
     def __init__(self, count: int, bits: bytes) -> None:
         self._count = count
-        self._bits = bits
+        self._differs = f"{int.from_bytes(bits):0{8 * len(bits)}b}".encode()  # a digit for each
 
-    def __contains__(self, key: bytes) -> bool:
-        leaf = leaf_of(key, self._count)
-        return bool(self._bits[leaf >> 3] & 0x80 >> (leaf & 7))
+    def of(self, found: Iterable[tuple[bytes, int]]) -> list[bytes]:
+        """Those of some keys, in their order."""
+        count, differs = self._count, self._differs
+        return [key for key, _ in found if differs[(_hash(key) >> _TWIG_SHIFT) * count >> _TWIG_BITS] == _ONE]

@@ -105,6 +105,25 @@ class Page(Protocol):
         ...
 
 
+class Glance(Protocol):
+    """What was asked of some entries of a fragment, in order of their keys: tombstones, and what is gone, among them."""
+
+    @property
+    def found(self) -> Sequence[tuple[bytes, int]]:
+        """Each key, with the digest of its row, or 0 for none."""
+        ...
+
+    @property
+    def next(self) -> bytes | None:
+        """Where to go on; None if nothing is left."""
+        ...
+
+    @property
+    def work(self) -> int:
+        """What it was to look."""
+        ...
+
+
 class Rows(Protocol):
     """The rows of this node's copies."""
 
@@ -114,6 +133,14 @@ class Rows(Protocol):
 
     def page(self, name: Fragment, start: bytes, limit: int, /) -> Page:
         """Some rows from `start` on."""
+        ...
+
+    def digests(self, name: Fragment, start: bytes, limit: int, /) -> Glance:
+        """The digests of some rows from `start` on (`rebalance.contents`)."""
+        ...
+
+    def keys(self, name: Fragment, start: bytes, limit: int, /) -> Glance:
+        """Some keys from `start` on, without a look at what they have: each with a 0."""
         ...
 
     def look_below(self, name: Fragment, most: int, /) -> int:

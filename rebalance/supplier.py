@@ -37,7 +37,7 @@ from wal.want import Want
 ROWS_COUNTED_MAX = 4096
 """Rows are counted up to here to compare a full transfer with the missing updates; more than this is many."""
 MANY = 1 << 62
-ROWS_WEIGHED = 64
+ROWS_WEIGHED = 16
 
 
 PLAN_WORK = 500
@@ -201,6 +201,7 @@ class SupplySide(Rule):
             session.full.append(name)
             if choice.kind is Kind.DIFFERENTIAL:
                 session.leaves[name] = have.leaves
+                session.to_compare.append(name)
         elif have.suspects:
             session.fetch.append((name, have.suspects))
         if choice.has is not None:
@@ -299,14 +300,11 @@ class SupplySide(Rule):
                     session.reading = True
                     core.task(ReadHistory((session.node, session.number), core.settings.supply_batch_bytes))
                 return
-            elif session.leaves_wait():
-                if (differing := session.compare(core)) is not None:
-                    self._send(session, self._batch(session, differing=[differing]))
             elif session.full:
                 most = min(core.settings.supply_batch_bytes, self.throttle.rate or MANY)
-                rows, results, done = session.next_rows(core, most)
-                if rows or results or done:
-                    self._send(session, self._batch(session, rows=rows, results=results, done=done))
+                some = session.next_rows(core, most)
+                if any(some):
+                    self._send(session, self._batch(session, **some._asdict()))
             else:
                 session.over = True
                 self._send(session, self._batch(session, last=True))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from rebalance.contents import Entry
-from rebalance.leaves import LEAF_BYTES, Survey, Under, differing
+from rebalance.leaves import KEYS_A_WORK, LEAF_BYTES, Survey, Under, differing
 from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply
 from rebalance.ports import Node
 from rebalance.vouching import Awaited
@@ -17,6 +18,15 @@ from wal.want import Want
 
 BATCH_WORK = 1_000
 """Rows and answers of a batch of a full transfer, whatever they weigh: a batch is made in one turn, and taken in one."""
+
+
+class Rows(NamedTuple):
+    """What a batch says of fragments that are taken as rows; `done` end with it, `differing` begin."""
+
+    rows: list[r.Preload]
+    results: list[r.Results]
+    done: list[Fragment]
+    differing: list[Differing]
 
 
 class Session:
@@ -48,8 +58,9 @@ class Session:
         self.full: deque[Fragment] = deque()  # still to be scanned, in order
         self.cursor: bytes | None = None  # where the scan of full[0] stands
         self.leaves: dict[Fragment, bytes] = {}  # those of the demander, where they are not compared yet
-        self._survey: Survey | None = None  # of full[0], to compare them with
-        self._under: Under | None = None  # and of its rows only these
+        self.to_compare: deque[Fragment] = deque()  # these, in order
+        self._survey: Survey | None = None  # of the first of them
+        self._under: dict[Fragment, Under] = {}  # of what was compared, only these rows go
         self.fetch: list[tuple[Fragment, list[bytes]]] = []  # keys to send as they are now
         self.results_sent: dict[int, None] = {}  # partitions, the answers of which were sent
         self.answers: deque[TxId] | None = None  # of the partition of full[0]: still to be sent
@@ -63,8 +74,11 @@ class Session:
         """
         self.partitions = [number for number in self.partitions if holds(number)]
         if self.full and not holds(self.full[0][1]):
-            self.cursor = self.answers = self._survey = self._under = None
+            self.cursor = self.answers = None
+        if self.to_compare and not holds(self.to_compare[0][1]):
+            self._survey = None
         self.full = deque(name for name in self.full if holds(name[1]))
+        self.to_compare = deque(name for name in self.to_compare if holds(name[1]))
         self.fetch = [(name, keys) for name, keys in self.fetch if holds(name[1])]
         if not self.planned:  # the log is not opened yet
             self.wants = [want for want in self.wants if holds(want.fragment[1])]
@@ -75,56 +89,63 @@ class Session:
         self.history, self.history_over, self.missed = {}, True, []
         self.read.clear()
 
-    def leaves_wait(self) -> bool:
-        """Whether leaves are to be compared before anything else goes."""
-        return bool(self.full) and self.full[0] in self.leaves
+    def next_rows(self, core: Node, most: int) -> Rows:
+        """The next of what is taken as rows: the end of one fragment, and others as far as `most` bytes hold.
 
-    def compare(self, core: Node) -> Differing | None:
-        """Sum up some more of the next fragment's rows; under which leaves they differ, when that is known."""
-        name = self.full[0]
-        survey = self._survey = self._survey or Survey(core.replica.store, name)
-        core.work += survey.step(BATCH_WORK)
-        if not survey.done:
-            return None
-        theirs = self.leaves.pop(name)
-        count = len(theirs) // LEAF_BYTES
-        bits = differing(survey.leaves(count), theirs)
-        self._survey, self._under = None, Under(count, bits)
-        return Differing(*name, bits)
-
-    def next_rows(self, core: Node, most: int) -> tuple[list[r.Preload], list[r.Results], list[Fragment]]:
-        """The next rows of what is taken in full: the end of one fragment, and others as far as `most` bytes hold.
-
-        Before the rows of a partition the answers that were given there; and the fragments that end with this batch.
+        Before the rows of a partition the answers that were given there. With what is left of the turn's work the next
+        fragments are compared: their rows come in a later batch than that, when room was made for them.
         """
         size, enough = 0, core.work + BATCH_WORK
-        preloads: list[r.Preload] = []
-        results: list[r.Results] = []
-        done: list[Fragment] = []
-        while self.full and not self.leaves_wait() and size < most and core.work < enough:
+        next_ = Rows([], [], [], [])
+        while self.full and self.full[0] not in self.leaves and size < most and core.work < enough:
             name = self.full[0]
             if name[1] not in self.results_sent:
-                results.append(self._next_answers(core, name[1], enough - core.work))
+                next_.results.append(self._next_answers(core, name[1], enough - core.work))
                 continue
-            page = core.replica.store.page(name, self.cursor or b"", enough - core.work)
-            core.work += page.work + 1
-            rows, following, under = page.rows, page.next, self._under
-            if under is not None:
-                rows = [row for row in rows if row[0] in under]
+            rows, following = self._some_of(core, name, enough - core.work)
             for taken, (key, entry) in enumerate(rows, 1):
                 size += len(key) + len(entry.value or b"") + ROW_BYTES
                 if size >= most and taken < len(rows):
                     rows, following = rows[:taken], key + b"\0"
                     break
             if rows:
-                preloads.append(_preload(name, rows))
+                next_.rows.append(_preload(name, rows))
             self.cursor = following
             if following is None:
                 self.full.popleft()
-                self._under = None
-                done.append(name)
+                self._under.pop(name, None)
+                next_.done.append(name)
         core.work += size // BYTES_A_WORK
-        return preloads, results, done
+        while self.to_compare and core.work < enough:
+            next_.differing.extend(self._compare(core))
+        return next_
+
+    def _some_of(self, core: Node, name: Fragment, limit: int) -> tuple[Sequence[tuple[bytes, Entry]], bytes | None]:
+        """Some rows of a fragment from the cursor on, all or those under the leaves that differ, and where to go on."""
+        store, start, under = core.replica.store, self.cursor or b"", self._under.get(name)
+        if under is None:
+            page = store.page(name, start, limit)
+            core.work += page.work + 1
+            return page.rows, page.next
+        glance = store.keys(name, start, limit)
+        rows = [(key, entry) for key in under.of(glance.found) if (entry := store.get(name, key)) is not None]
+        core.work += glance.work // KEYS_A_WORK + len(rows) + 1
+        return rows, glance.next
+
+    def _compare(self, core: Node) -> list[Differing]:
+        """Sum up some more of the next fragment that is to be compared; where it differs, if that is known now."""
+        name = self.to_compare[0]
+        survey = self._survey = self._survey or Survey(core.replica.store, name)
+        core.work += survey.step(BATCH_WORK)
+        if not survey.done:
+            return []
+        self._survey = None
+        self.to_compare.popleft()
+        theirs = self.leaves.pop(name)
+        count = len(theirs) // LEAF_BYTES
+        bits = differing(survey.leaves(count), theirs)
+        self._under[name] = Under(count, bits)
+        return [Differing(*name, bits)]
 
     def _next_answers(self, core: Node, number: int, most: int) -> r.Results:
         """Some of the answers that a partition had when the first of them were asked for.

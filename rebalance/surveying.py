@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rebalance.contents import Entry
 from rebalance.fragment import FragmentState
-from rebalance.leaves import Survey, Under, leaf_count
+from rebalance.leaves import KEYS_A_WORK, Survey, Under, leaf_count
 from rebalance.messages import Differing, Have
 from rebalance.ports import WORK_MAX, Node
 from rebalance.telling import have_of
@@ -22,7 +23,7 @@ from wal import records as r
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
 
-ROWS_AT_ONCE = 500
+ROWS_AT_ONCE = 1_000
 
 
 class Surveys:
@@ -110,16 +111,17 @@ class Room:
     def step(self, core: Node) -> bool:
         """Do a piece; whether it was the last one."""
         assert self._at is not None, "all rows were looked at"
-        page, live = core.replica.store.page(self.name, self._at, ROWS_AT_ONCE), core.replica.fragment(self.name).suspects
-        self._at = page.next
-        keys = [
-            key
-            for key, entry in page.rows
-            if key in self._under and key not in live and not (entry.epoch == self._epoch and entry.counter > self._up_to)
-        ]
-        core.work += page.work + 1
+        store, live = core.replica.store, core.replica.fragment(self.name).suspects
+        glance = store.keys(self.name, self._at, ROWS_AT_ONCE)
+        self._at = glance.next
+        keys = [key for key in self._under.of(glance.found) if key not in live and self._goes(store.get(self.name, key))]
+        core.work += glance.work // KEYS_A_WORK + len(keys) + 1
         if keys:
             probe("demand.made_room")
             nothing = [0] * len(keys)
             core.log(r.Preload(*self.name, epochs=nothing, counters=nothing, keys=keys, values=[None] * len(keys)))
         return self._at is None
+
+    def _goes(self, entry: Entry | None) -> bool:
+        """Whether it is not what the primary of this epoch wrote since it planned the transfer."""
+        return entry is not None and not (entry.epoch == self._epoch and entry.counter > self._up_to)

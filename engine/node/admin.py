@@ -16,6 +16,7 @@ from engine.turn.events import SessionId
 from engine.turn.turns import TURN_MS_MAX
 from rebalance import migrations
 from rebalance.namespaces import NOT_SAID
+from rebalance.partition import Role
 from rebalance.ports import MS
 from rebalance.salvage import as_object
 from rebalance.table import Topology
@@ -98,10 +99,10 @@ class Administration:
         """The node, its view of the members, its partitions, and what holds things up."""
         node, core = self.node, self.node.core
         topology = core.topology
-        roles: dict[str, int] = {}
-        for local in core.local:
-            role = "PRIMARY" if local.active else "PROMOTING" if local.mine else local.role.value
-            roles[role] = roles.get(role, 0) + 1
+        each = [local.role for local in core.local]
+        roles = {role.value: count for role in Role if role is not Role.DRAINING and (count := each.count(role))}
+        if draining := each.count(Role.DRAINING):  # it serves
+            roles[Role.PRIMARY.value] = roles.get(Role.PRIMARY.value, 0) + draining
         status: dict[str, Any] = {
             "node": core.node,
             "allocation": core.allocation,
@@ -159,7 +160,7 @@ class Administration:
             "map": f"{core.map_hash:016x}",
             "partition_count": topology.partitions,
             "backups": topology.backups,
-            "epoch": max(p.epoch for p in topology.placements),
+            "epoch": counts.epoch,
             "coordinator": node.detector.coordinator(),
             "members": [
                 {

@@ -7,11 +7,12 @@ from wal.ids import NodeId
 
 
 class MapCounts:
-    """How many copies of each kind a map gives to each node, which partitions lack some, and its stamp."""
+    """How many copies of each kind a map gives each node, which partitions lack some, the newest epoch, and its stamp."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.stamp = stamp(topology)
+        self.epoch = max(placement.epoch for placement in topology.placements)
         self.under_replicated = 0
         self.lost: list[int] = []
         self._primary: dict[NodeId, int] = {}

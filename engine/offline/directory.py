@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Container, Iterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,10 +31,11 @@ from engine.offline.live import is_live
 from engine.offline.refusals import DoesNotFold, LogLost
 from engine.offline.rows import Reading, Tell
 from engine.offline.share import LogSince, Overtaken, Share, Window
+from engine.state.held import Held, none_of
 from engine.state.identity import Identity, read_identity
 from engine.state.recover import recover
 from engine.state.replica import Replica
-from engine.state.store import GONE, Entry, Held, LayeredStore, Row, none_of
+from engine.state.store import GONE, Entry, LayeredStore, Row
 from engine.state.store_errors import StoreDamaged, StoreError
 from engine.state.store_file import structure_problems
 from engine.state.store_lmdb import LmdbStore
@@ -182,7 +184,8 @@ class State:
             stored = None if fragment in self._cleared else self._store.contents(fragment)
             if stored is None and fragment not in self._cleared:
                 return None
-            walk = Walk(stored, list(changes.items()), none_of if stored is None else Held(self._store, fragment))
+            held = Held(partial(self._store.get, fragment), partial(self._store.scan, fragment))
+            walk = Walk(stored, list(changes.items()), none_of if stored is None else held)
             walk.step(len(changes))
         except StoreDamaged:
             return None

@@ -236,6 +236,14 @@ class Window:
         """As the store does it."""
         return self._store.scan(fragment, start, limit, down=down)
 
+    def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """As the store does it."""
+        return self._store.digests(fragment, start, limit)
+
+    def keys(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """As the store does it."""
+        return self._store.keys(fragment, start, limit)
+
     def contents(self, fragment: Fragment) -> int | None:
         """As the store has it."""
         return self._store.contents(fragment)

@@ -6,8 +6,10 @@ is looked up below then, once: so both cost what has changed, and a count of an 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import islice
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 from sortedcontainers import SortedList
@@ -16,6 +18,7 @@ from rebalance.contents import Entry
 from wal.ids import Fragment
 
 E = TypeVar("E", bound=Entry)
+T = TypeVar("T")
 
 
 class Layer(Generic[E]):
@@ -117,3 +120,27 @@ class Layer(Generic[E]):
         seen, replaced = self._replaced[fragment]
         assert seen == len(rows), "a layer is looked up before it is counted"
         return len(rows) - len(self.dead.get(fragment, ())) - replaced
+
+
+def merged(sources: list[list[tuple[bytes, T]]], limit: int, *, down: bool) -> tuple[list[tuple[bytes, T]], bytes | None]:
+    """The newest there is of each key, in order, and where to go on; the newest source comes first.
+
+    Each source was asked for `limit` rows: the others may have more only before the last one of those who gave as many.
+    """
+    full = [rows[-1][0] for rows in sources if len(rows) == limit]
+    last = (max(full) if down else min(full)) if full else None
+    there = [rows for rows in sources if rows]
+    if len(there) == 1:
+        found = there[0]
+    else:
+        newest: dict[bytes, T] = {}
+        for rows in reversed(there):
+            newest.update(rows)
+        found = sorted(newest.items(), key=itemgetter(0))
+        if last is not None and down:
+            del found[: bisect_left(found, last, key=itemgetter(0))]
+        elif last is not None:
+            del found[bisect_right(found, last, key=itemgetter(0)) :]
+        if down:
+            found.reverse()
+    return found, last + (b"" if down else b"\0") if last is not None else None

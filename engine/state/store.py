@@ -12,15 +12,14 @@ values that no longer change. So the store lags behind the log by as much as one
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from engine.state.layer import Layer
+from engine.state.held import Held, none_of
+from engine.state.layer import Layer, merged
 from rebalance.contents import Reading, Summed, Walk, row_digest
 from wal.ids import Fragment
 
@@ -34,19 +33,19 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 Row: TypeAlias = tuple[bytes, Entry]
+Below: TypeAlias = "Callable[[Fragment, bytes, int], list[tuple[bytes, int]]]"
 
 GONE = Entry(0, 0, None)
 """The key was removed without an update of its own (an undo, or a tombstone whose time is over)."""
-
-_KEY: Callable[[Row], bytes] = itemgetter(0)
 
 ROW_OVERHEAD_BYTES = 120
 """What an entry weighs in memory beside its key and value; decides when a checkpoint is due by size."""
 
 LOOKED_MAX = 1_000
 """Entries that one page of a scan passes, whatever it finds: tombstones may lie in its way by the ten thousand."""
-ROWS_LEAST = 64
-"""Of which a page looks at so many at a time, or more: what comes first may have been deleted."""
+ROWS_LEAST = 8
+"""Of which a page looks at so many first, or more; then, because what comes first may have been deleted, at four times as
+many each time."""
 SORTED_MAX = 4_000
 """New keys of a layer that one page puts in order."""
 
@@ -80,6 +79,14 @@ class Page(NamedTuple):
     """
 
     rows: list[Row]
+    next: bytes | None
+    work: int
+
+
+class Glance(NamedTuple):
+    """What was asked of some entries of a fragment, in order of their keys; `next` and `work` as of a page."""
+
+    found: list[tuple[bytes, int]]
     next: bytes | None
     work: int
 
@@ -123,6 +130,14 @@ class BaseStore(Protocol):
 
     def scan(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[Row]:
         """Up to `limit` rows with keys >= `start`, ascending; or `down`: < `start`, descending."""
+        ...
+
+    def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """What up to `limit` rows with keys >= `start` contribute to the contents (0: a tombstone)."""
+        ...
+
+    def keys(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """Up to `limit` keys >= `start`, ascending, each with a 0. Their rows are not opened."""
         ...
 
     def contents(self, fragment: Fragment) -> int | None:
@@ -243,7 +258,55 @@ class LayeredStore:
     def page(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
         """The same as far as one turn may go: it looks at no more than `LOOKED_MAX` entries, and `limit`. `down`: the keys
         below `start`, descending."""
-        sources: list[Callable[..., list[Row]]] = []  # the newest first
+        seen = self._in_order(fragment)
+        if seen is None:
+            return Page([], start, SORTED_MAX)
+        layers, below, work = seen
+        sources: list[Callable[..., list[Row]]] = [layer.some_from for layer in layers]
+        if below:
+            sources.append(self.base.scan)
+        found: list[Row] = []
+        looked, least = 0, ROWS_LEAST
+        at: bytes | None = start
+        while at is not None and len(found) < limit and looked < LOOKED_MAX + limit:
+            some = min(max(limit - len(found), least), LOOKED_MAX + limit - looked)
+            least *= 4
+            rows, at = merged([source(fragment, at, some, down=down) for source in sources], some, down=down)
+            looked += len(rows)
+            found += [row for row in rows if row[1] is not GONE and row[1].counter]
+        if len(found) > limit:
+            at = found[limit - 1][0] + (b"" if down else b"\0")
+            del found[limit:]
+        return Page(found, at, work + looked)
+
+    def digests(self, fragment: Fragment, start: bytes, limit: int) -> Glance:
+        """What up to `limit` entries with keys >= `start` contribute to the contents, 0 where there is no row.
+
+        For who needs no row itself: nothing is made of those that lie in the store below.
+        """
+        return self._glance(fragment, start, limit, self.base.digests, row_digest)
+
+    def keys(self, fragment: Fragment, start: bytes, limit: int) -> Glance:
+        """Up to `limit` keys >= `start`, each with a 0, whatever became of them. No row of the store below is opened."""
+        return self._glance(fragment, start, limit, self.base.keys, _zero)
+
+    def _glance(
+        self, fragment: Fragment, start: bytes, limit: int, below: Below, above: Callable[[bytes, Entry], int]
+    ) -> Glance:
+        seen = self._in_order(fragment)
+        if seen is None:
+            return Glance([], start, SORTED_MAX)
+        layers, has_below, work = seen
+        sources = [[(key, above(key, entry)) for key, entry in it.some_from(fragment, start, limit)] for it in layers]
+        if has_below:
+            sources.append(below(fragment, start, limit))
+        found, at = merged(sources, limit, down=False)
+        return Glance(found, at, work + len(found))
+
+    def _in_order(self, fragment: Fragment) -> tuple[list[Layer[Entry]], bool, int] | None:
+        """The layers that have some of a fragment, the newest first, whether the store below is seen, and how many keys
+        were put in order; None if some are left to be."""
+        there: list[Layer[Entry]] = []
         work = 0
         for layer in (self._active, self._frozen):
             if layer is None:
@@ -251,25 +314,12 @@ class LayeredStore:
             if fragment in layer.rows:
                 new = layer.put_in_order(fragment, SORTED_MAX)
                 if new > SORTED_MAX:
-                    return Page([], start, SORTED_MAX)
+                    return None
                 work += new
-                sources.append(layer.some_from)
+                there.append(layer)
             if fragment in layer.cleared:
-                break  # whatever lies below
-        else:
-            sources.append(self.base.scan)
-        found: list[Row] = []
-        looked = 0
-        at: bytes | None = start
-        while at is not None and len(found) < limit and looked < LOOKED_MAX + limit:
-            some = min(max(limit - len(found), ROWS_LEAST), LOOKED_MAX + limit - looked)
-            rows, at = _merged([source(fragment, at, some, down=down) for source in sources], some, down=down)
-            looked += len(rows)
-            found += [row for row in rows if row[1] is not GONE and row[1].counter]
-        if len(found) > limit:
-            at = found[limit - 1][0] + (b"" if down else b"\0")
-            del found[limit:]
-        return Page(found, at, work + looked)
+                return there, False, work  # whatever lies below
+        return there, True, work
 
     def look_below(self, fragment: Fragment, most: int) -> int:
         """Prepare a `count`: how much work it was, above `most` if it is to be asked again first.
@@ -337,7 +387,10 @@ class LayeredStore:
             return Walk(0, [], none_of)
         if not stored and not self.base.scan(fragment, b"", 1):
             return Walk(0, list(changes.items()), none_of)
-        return Walk(stored, list(changes.items()), Held(self.base, fragment)) if stored is not None else None
+        if stored is None:
+            return None
+        held = Held(partial(self.base.get, fragment), partial(self.base.scan, fragment))
+        return Walk(stored, list(changes.items()), held)
 
     def walked(self, fragment: Fragment, walk: Walk) -> int | None:
         """The digest that a walk came to; None if a checkpoint has changed the store below meanwhile."""
@@ -385,61 +438,10 @@ def _nothing(_: bytes) -> Entry | None:
     return None
 
 
-def none_of(keys: Sequence[bytes]) -> list[Entry | None]:
-    """What no store at all has of many keys."""
-    return [None] * len(keys)
-
-
-class Held:
-    """What a base has of many keys of a fragment.
-
-    Where they lie close together one scan tells of all of them, and which are not there: to be sure of that of a single
-    key takes a look at its neighbours, and several times as long. Where a scan was of little use, none is tried again.
-    """
-
-    def __init__(self, base: BaseStore, fragment: Fragment) -> None:
-        self._base = base
-        self._fragment = fragment
-        self._close_together = True
-
-    def __call__(self, keys: Sequence[bytes]) -> list[Entry | None]:
-        """What each of them has."""
-        if not keys:
-            return []
-        if not self._close_together:
-            return [self._base.get(self._fragment, key) for key in keys]
-        rows = self._base.scan(self._fragment, min(keys), len(keys))
-        told = dict(rows)
-        last = rows[-1][0] if len(rows) == len(keys) else max(keys)
-        passed = sum(key <= last for key in keys)
-        self._close_together = 2 * passed >= len(keys)
-        return [told.get(key) if key <= last else self._base.get(self._fragment, key) for key in keys]
+def _zero(_key: bytes, _entry: Entry) -> int:
+    return 0
 
 
 def _either(first: Mapping[bytes, Entry], then: Callable[[bytes], Entry | None], key: bytes) -> Entry | None:
     entry = first.get(key)
     return entry if entry is not None else then(key)
-
-
-def _merged(sources: list[list[Row]], limit: int, *, down: bool) -> tuple[list[Row], bytes | None]:
-    """The newest entry of each key, in order, and where to go on; the newest source comes first.
-
-    Each source was asked for `limit` rows: the others may have more only before the last one of those who gave as many.
-    """
-    full = [rows[-1][0] for rows in sources if len(rows) == limit]
-    last = (max(full) if down else min(full)) if full else None
-    there = [rows for rows in sources if rows]
-    if len(there) == 1:
-        found = there[0]
-    else:
-        newest: dict[bytes, Entry] = {}
-        for rows in reversed(there):
-            newest.update(rows)
-        found = sorted(newest.items(), key=_KEY)
-        if last is not None and down:
-            del found[: bisect_left(found, last, key=_KEY)]
-        elif last is not None:
-            del found[bisect_right(found, last, key=_KEY) :]
-        if down:
-            found.reverse()
-    return found, last + (b"" if down else b"\0") if last is not None else None

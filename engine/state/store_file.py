@@ -87,6 +87,23 @@ def environment(path: Path, map_bytes: int, *, read_only: bool = False, lock: bo
     )
 
 
+def databases(path: Path, env: lmdb.Environment) -> list[lmdb._Database]:
+    """The databases of a store, in the order of `DATABASES`. Raises StoreDamaged, StoreForeign."""
+    try:
+        return [env.open_db(name, create=False) for name in DATABASES]
+    except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
+        with env.begin() as txn:
+            names = [name for name, _ in txn.cursor()]
+        expected = ", ".join(name.decode() for name in DATABASES)
+        found = ", ".join(repr(name)[1:] for name in names[:5]) or "none"
+        if not set(DATABASES).isdisjoint(names):
+            raise damaged(path, f"expected the databases {expected}, found {found}") from error
+        raise StoreForeign(
+            f"{path} is not a store: expected the databases {expected}, found {found}; "
+            "this LMDB environment belongs to another program"
+        ) from error
+
+
 def create(path: Path, map_bytes: int) -> None:
     """Make an empty store at `path`, missing or an empty directory. A crash leaves all of it or nothing there."""
     parent = path.absolute().parent

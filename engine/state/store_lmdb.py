@@ -38,7 +38,7 @@ import lmdb
 from engine.state.store import CheckpointImage
 from engine.state.store_apply import Databases, apply_parts
 from engine.state.store_errors import StoreError, StoreFailed, StoreForeign
-from engine.state.store_file import check_length, create, environment, not_lmdb, sole_writer, trouble
+from engine.state.store_file import check_length, create, databases, environment, not_lmdb, sole_writer, trouble
 from engine.state.store_parts import Begin, Part, parts_of
 from engine.state.store_reads import StoreReads
 from wal.probe import probe
@@ -88,7 +88,7 @@ class LmdbStore(StoreReads):
             locked = not read_only or os.access(path / "lock.mdb", os.W_OK)
             self._env = environment(path, map_bytes, read_only=read_only, lock=locked)
             check_length(path, self._env)
-            self._rows, self._fragments, self._partitions, self._node = self._databases(self._env)
+            self._rows, self._fragments, self._partitions, self._node = databases(self.path, self._env)
             self._env.reader_check()
             self._begin()
             self._check_format()
@@ -233,7 +233,7 @@ class LmdbStore(StoreReads):
         self._env = None
         old.close()
         self._env = environment(self.path, map_bytes)
-        self._rows, self._fragments, self._partitions, self._node = self._databases(self._env)
+        self._rows, self._fragments, self._partitions, self._node = databases(self.path, self._env)
 
     def close(self) -> None:
         """Release the files. Closing twice is harmless."""

@@ -44,6 +44,14 @@ class MemoryStore:
         keys = rows.irange(None, start, (True, False), reverse=True) if down else rows.irange(start)
         return [(key, rows[key]) for key in islice(keys, limit)]
 
+    def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """What up to `limit` rows with keys >= `start` contribute to the contents (0: a tombstone)."""
+        return [(key, row_digest(key, entry)) for key, entry in self.scan(fragment, start, limit)]
+
+    def keys(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """Up to `limit` keys >= `start`, ascending, each with a 0."""
+        return [(key, 0) for key, _ in self.scan(fragment, start, limit)]
+
     def contents(self, fragment: Fragment) -> int | None:
         """The digest of all rows of a fragment."""
         return self._sums.get(fragment, NOTHING).contents if fragment in self._fragments else None

@@ -17,7 +17,6 @@ import lmdb
 
 from engine.state.store import Entry, Loaded, Row, summed
 from engine.state.store_envelope import (
-    DATABASES,
     FORMAT_KEY,
     FRAGMENTS,
     LSN_KEY,
@@ -28,13 +27,14 @@ from engine.state.store_envelope import (
     fragment_of,
     open_fragment,
     open_row,
+    open_rows,
     open_state,
     partition_in,
     partition_of,
     row_is_whole,
     row_seed,
 )
-from engine.state.store_errors import StoreDamaged, StoreForeign, StoreTooNew, damaged
+from engine.state.store_errors import StoreDamaged, StoreTooNew, damaged
 from engine.state.store_file import FORMAT
 from engine.state.store_sums import stored_in
 from rebalance.contents import Summed
@@ -110,15 +110,32 @@ class StoreReads:
         size = len(prefix)
         key = start
         try:
-            doubt = self._doubt(prefix + start, absent=False)
             rows = [(key := full[size:], open_row(seed, key, raw)) for full, raw in found]
         except BadEnvelope as error:
             raise damaged(self.path, str(error), fragment, key) from error
-        except lmdb.Error as error:
-            raise self._unreadable("LMDB cannot read around it", error, fragment, start) from error
-        if doubt:
-            raise damaged(self.path, f"a scan begins here, but {doubt}", fragment, start)
+        self._check_begin(fragment, start)
         return rows
+
+    def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """What up to `limit` rows with keys >= `start` contribute to the contents (0: a tombstone). Raises StoreDamaged."""
+        prefix, _, seed = self._prefix(fragment)
+        found, damages = self.raw_rows(fragment, start, limit)
+        if damages:
+            raise damages[0]
+        keys, _, digests = open_rows(seed, len(prefix), found)
+        if len(keys) < len(found):
+            at = found[len(keys)][0][len(prefix) :]
+            raise damaged(self.path, "expected a row whose checksum matches", fragment, at)
+        self._check_begin(fragment, start)
+        return list(zip(keys, digests, strict=True))
+
+    def keys(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
+        """Up to `limit` keys >= `start`, ascending, each with a 0. What lies under them is not opened."""
+        found, damages = self.raw_rows(fragment, start, limit)
+        if damages:
+            raise damages[0]
+        skip = len(self._prefix(fragment)[0])
+        return [(full[skip:], 0) for full, _ in found]
 
     def contents(self, fragment: Fragment) -> int | None:
         """The digest of all rows of a fragment; None if there is no state of it, or one that an older version wrote."""
@@ -176,6 +193,15 @@ class StoreReads:
                         yield fragment, key, entry
         if fragments is None and self._txn is at:
             self._check_count(self._rows, "rows", seen, tell)
+
+    def _check_begin(self, fragment: Fragment, start: bytes) -> None:
+        """Make sure that a scan began where its rows begin. Raises StoreDamaged."""
+        try:
+            doubt = self._doubt(self._prefix(fragment)[0] + start, absent=False)
+        except lmdb.Error as error:
+            raise self._unreadable("LMDB cannot read around it", error, fragment, start) from error
+        if doubt:
+            raise damaged(self.path, f"a scan begins here, but {doubt}", fragment, start)
 
     def _doubt(self, full: bytes, *, absent: bool) -> str:
         """Why the place where a key would lie cannot be trusted, or "".
@@ -376,21 +402,6 @@ class StoreReads:
         return known
 
     # The transaction.
-
-    def _databases(self, env: lmdb.Environment) -> list[lmdb._Database]:
-        try:
-            return [env.open_db(name, create=False) for name in DATABASES]
-        except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
-            with env.begin() as txn:
-                names = [name for name, _ in txn.cursor()]
-            expected = ", ".join(name.decode() for name in DATABASES)
-            found = ", ".join(repr(name)[1:] for name in names[:5]) or "none"
-            if not set(DATABASES).isdisjoint(names):
-                raise damaged(self.path, f"expected the databases {expected}, found {found}") from error
-            raise StoreForeign(
-                f"{self.path} is not a store: expected the databases {expected}, found {found}; "
-                "this LMDB environment belongs to another program"
-            ) from error
 
     def _check_format(self) -> None:
         raw = self._txn.get(FORMAT_KEY, db=self._node)

@@ -55,6 +55,38 @@ def test_what_was_written_and_deleted_comes_and_little_else() -> None:
     assert b"k10" not in copies["n3"].rows(0)
 
 
+def test_many_small_fragments_are_compared_at_once_and_rows_come_when_room_was_made() -> None:
+    many = 40
+    copies = Copies("n1", "n2", "n3", partitions=many)
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    for number in range(many):
+        copies["n1"].put(number, **{f"k{at}": "v" * 100 for at in range(20)})
+    copies.run()
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    for number in range(many):
+        copies["n1"].put(number, k1="changed", k2=None)
+    told: dict[int, int] = {}
+    batches = list[tuple[int, int]]()
+
+    def look(_sender: str, to: str, said: Said) -> int:
+        if isinstance(said, Supply) and to == "n3" and (said.session, said.batch) not in batches:
+            batches.append((said.session, said.batch))
+            for rows in said.rows:
+                assert told[rows.partition] < len(batches), "rows come in a later batch than what they come in place of"
+            told.update((found.partition, len(batches)) for found in said.differing)
+        return 1
+
+    copies.trouble = look
+    back(copies)
+    copies.run()
+    copies.wait(3)
+    assert sorted(told) == list(range(many))
+    assert len(dict.fromkeys(told.values())) <= many // 4, "what differs is told of many at a time"
+    end(copies)
+
+
 def test_a_key_that_was_deleted_long_ago_goes_although_nobody_has_its_tombstone() -> None:
     copies = away()
     copies["n1"].put(0, k7=None)
@@ -383,8 +415,6 @@ def test_leaves_are_a_matter_of_rows_and_not_of_their_order_or_their_tombstones(
     three.step(1_000)
     bits = differing(one.leaves(count), three.leaves(count))
     assert sum(map(int.bit_count, bits)) == 1
-    under = Under(count, bits)
-    assert b"k5" in under
-    assert [at for at in range(ROWS) if b"k%d" % at in under] == [
-        at for at in range(ROWS) if leaf_of(b"k%d" % at, count) == leaf_of(b"k5", count)
-    ]
+    beside = Under(count, bits).of((b"k%d" % at, 0) for at in range(ROWS))
+    assert b"k5" in beside
+    assert beside == [b"k%d" % at for at in range(ROWS) if leaf_of(b"k%d" % at, count) == leaf_of(b"k5", count)]

@@ -267,6 +267,27 @@ class LayeredModel(RuleBasedStateMachine):
         wanted = sorted(row for row in self.now.get(fragment, {}).items() if row[0] >= start)
         assert self.layered.scan(fragment, start, limit) == wanted[:limit]
 
+    @rule(fragment=fragments, start=keys, limit=st.integers(1, 12))
+    def glances_tell_the_same(self, fragment: Fragment, start: bytes, limit: int) -> None:
+        rows = self.now.get(fragment, {})
+        digests, passed = list[tuple[bytes, int]](), list[bytes]()
+        at: bytes | None = start
+        while at is not None:
+            glance = self.layered.digests(fragment, at, limit)
+            digests += glance.found
+            at = glance.next
+        at = start
+        while at is not None:
+            glance = self.layered.keys(fragment, at, limit)
+            passed += [key for key, _ in glance.found]
+            at = glance.next
+        live = sorted(
+            (key, row_digest(key, entry)) for key, entry in rows.items() if key >= start and entry.value is not None
+        )
+        assert [found for found in digests if found[1]] == live
+        assert [key for key in passed if key in rows] == sorted(key for key in rows if key >= start)
+        assert len(passed) == len(dict.fromkeys(passed)), "each key once"
+
     @rule(fragment=fragments, below=keys, limit=st.integers(1, 12))
     def scan_down(self, fragment: Fragment, below: bytes, limit: int) -> None:
         wanted = sorted((row for row in self.now.get(fragment, {}).items() if row[0] < below), reverse=True)

@@ -493,6 +493,16 @@ def small(path: Path) -> Path:
     )
 
 
+def test_a_glance_at_damaged_rows_tells_it_where_it_reads_them(small: Path) -> None:
+    flip(small, b"value-3")
+    store = LmdbStore(small)
+    assert [key for key, _ in store.keys(ACC, b"key-2", 3)] == [b"key-2", b"key-3", b"key-4"]
+    assert store.digests(ACC, b"key-4", 1) == [(b"key-4", row_digest(b"key-4", Entry(1, 4, b"value-4")))]
+    with pytest.raises(StoreDamaged, match="key-3"):
+        store.digests(ACC, b"", 10)
+    store.close()
+
+
 def test_a_flipped_bit_in_a_value_is_told_and_the_rest_can_be_read(small: Path) -> None:
     flip(small, b"value-3")
     store = LmdbStore(small)

@@ -6,6 +6,7 @@ import msgspec
 
 from engine.client.calls import PutCall
 from engine.messages import Demand, Message, Replicate, Settled, Supply
+from rebalance.leaves import leaf_count, leaf_of
 from tests.sim.network import Rule
 from tests.sim.observer import Observer
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key
@@ -62,6 +63,41 @@ def a_key_is_deleted_and_the_history_of_that_is_gone(plant: Plant | None) -> Non
         node = stage["n3"].node
         how = node.demander.progress.kinds.get(FIRST) if node is not None else None
         stage.must(how == "differential" or plant is not None, f"n3 caught up by the rows that differ, and not by {how}")
+        stage.curtain()
+
+
+@story
+def a_transfer_of_what_differs_breaks_off(plant: Plant | None) -> None:
+    """n3 made room beside a key that was new at its primary; before any row comes that is deleted, and n2 is primary."""
+    keys = [key(0, n) for n in range(100)]
+    count = leaf_count(len(keys))
+    beside = next(k for n in range(100, 100_000) if leaf_of(k := key(0, n), count) == leaf_of(keys[5], count))
+    small = msgspec.structs.replace(SETTINGS, wal_segment_bytes=4 << 10, checkpoint_ms=100)
+    with Stage(plant, settings=small) as stage:
+        put = PutCall(stage.client.new_tx(), NAMESPACE, keys, [b"v" * 100] * len(keys))
+        stage.do(stage.client.call(put, timeout_ns=ANSWER_NS))
+        stage.wait(500)
+        stage.power_cut("n3")
+        stage.put(beside, b"new")
+        for number in range(20):
+            stage.put(key(0, 1), b"x%d" % number + b"x" * 500)
+        stage.wait(500)
+        for name in ("n1", "n2"):
+            stage[name].truncate_log()
+        stage.wait(100)
+        lost = Rule("supply", lambda _, to, said: to == "n3" and isinstance(said, Supply) and bool(said.rows), drop=True)
+        stage.world.network.rules.append(lost)
+        stage.start("n3")
+        stage.until(lambda: lost.caught > 0, "the rows are lost")
+        node = stage["n3"].node
+        how = node.demander.progress.kinds.get(FIRST) if node is not None else None
+        stage.must(how == "differential", f"n3 catches up by the rows that differ, and not by {how}")
+        stage.put(beside, None)
+        stage.power_cut("n1")
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        stage.end(lost)
+        stage.wait(5_000)
+        stage.start("n1")
         stage.curtain()
 
 

@@ -101,6 +101,55 @@ def no_room_and_contents_not_compared(machine: Machine) -> None:
     contents_not_compared(machine)
 
 
+@TRANSFERS.fault(
+    "4",
+    harmless="""The primary finds other contents than its own before it vouches for the copy, which is emptied then, and
+    takes all rows.""",
+    both="old-leaves-and-contents-not-compared",
+)
+def old_leaves(machine: Machine) -> None:
+    """A copy whose transfer broke off tells once more what its rows added up to before room was made for it."""
+    assert machine.node is not None
+    replace(machine.node.demander.surveys, "changed", lambda name: None)
+
+
+@TRANSFERS.fault("4")
+def old_leaves_and_contents_not_compared(machine: Machine) -> None:
+    """A copy tells leaves of before its transfer broke off, and its primary does not compare contents."""
+    old_leaves(machine)
+    contents_not_compared(machine)
+
+
+@TRANSFERS.fault(
+    "4, 8",
+    harmless="""The primary finds other contents than its own before it vouches for the copy, which is emptied then, and
+    takes all rows.""",
+    both="told-late-and-contents-not-compared",
+)
+def told_late_where_rows_differ(machine: Machine) -> None:
+    """A supplier says under which leaves rows differ in the batch that brings them, and not before: no room was made."""
+    assert machine.node is not None
+    late: list[Any] = []
+
+    def batch(original: Callable[..., Any], session: Any, **more: Any) -> Any:
+        if found := more.get("differing"):
+            late.extend(found)
+            more["differing"] = []
+        if more.get("rows"):
+            more["differing"] = late[:]
+            late.clear()
+        return original(session, **more)
+
+    around(machine.node.supply, "_batch", batch)
+
+
+@TRANSFERS.fault("4, 8")
+def told_late_and_contents_not_compared(machine: Machine) -> None:
+    """A supplier says with the rows themselves where they differ, and does not compare contents."""
+    told_late_where_rows_differ(machine)
+    contents_not_compared(machine)
+
+
 @TRANSFERS.fault("4, 8")
 def unconfirmed_and_contents_not_compared(machine: Machine) -> None:
     """What came live while a copy was loading stays whatever the transfer says, and contents are not compared."""
