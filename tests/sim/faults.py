@@ -190,7 +190,7 @@ class Faults:
         if kinds:
             kind = self._draw.choices(kinds, [self.rates[k] for k in kinds])[0]
             machine = self._draw.choice(self._victims(kind))
-            if (kind not in DESTRUCTIVE or self._spares_enough(machine)) and self._kinds[kind](machine):
+            if (kind not in DESTRUCTIVE or self.spares_enough(machine)) and self._kinds[kind](machine):
                 self._count(kind)
         self._next()
 
@@ -306,7 +306,7 @@ class Faults:
 
         self.world.after(lasting(self._draw), repair)
 
-    def _spares_enough(self, machine: Machine) -> bool:
+    def spares_enough(self, machine: Machine) -> bool:
         """Whether a majority of the voters and a copy in sync of everything are left without this disk.
 
         Beyond that nothing comes back by itself; where an operator gives up what is LOST a majority is enough.
@@ -330,12 +330,19 @@ class Faults:
         )
 
     def _reported(self, node: Node, newest: Topology) -> frozenset[NodeId]:
-        """Whom a map may rely on that is being made of what was reported: who has, or is about to."""
-        attempt = node.exchange.attempt
+        """Whom a map may rely on that is being made of what was reported: who has, or is about to and is heard."""
+        machines, attempt = self.world.machines, node.exchange.attempt
         if attempt is None or attempt.after != newest.version:
-            return frozenset(self.world.machines)
-        asked = [self.world.machines[c.node] for c in attempt.intent.candidates if c.node in self.world.machines]
-        return frozenset(m.name for m in asked if m.name in attempt.singles or m.well)
+            return frozenset(machines)
+        leading, flows = node.core.node, self.world.network.flows
+        asked = [machines[c.node] for c in attempt.intent.candidates if c.node in machines]
+        return frozenset(
+            m.name
+            for m in asked
+            if m.name in attempt.singles
+            or m.name == leading
+            or (m.well and flows(m.name, leading) and flows(leading, m.name))
+        )
 
     def _is_remembered(self, machine: Machine, end: int) -> bool:
         """Whether what a voter forgets whose log is set back to `end` is known to the others, as far as it could matter.

@@ -6,8 +6,9 @@ import pytest
 
 from engine.turn.settings import Settings
 from tests.sim.draws import Draws
-from tests.sim.faults import GIVING_UP, RATES
+from tests.sim.faults import GIVING_UP, RATES, Faults
 from tests.sim.machine import Machine
+from tests.sim.network import MS
 from tests.sim.oracles import compare_copies, out_of_sync, unsettled
 from tests.sim.run import run_seed
 from tests.sim.workloads import WORKLOADS, set_up
@@ -98,9 +99,11 @@ def _let_it_write(world: World, machine: Machine) -> None:
     assert world.run_while(lambda: not machine.busy, at_most=5 * SECOND, look_every=1_000), "it never writes"
 
 
-def _written_to() -> World:
+def _written_to(partitions: int = 4, backups: int = 2) -> World:
     """Three nodes that hold the bank and the ring; a checkpoint never comes."""
-    settings = Settings(cluster="sim", partitions=4, backups=2, checkpoint_ms=3_600_000, wal_segment_bytes=64 << 10)
+    settings = Settings(
+        cluster="sim", partitions=partitions, backups=backups, checkpoint_ms=3_600_000, wal_segment_bytes=64 << 10
+    )
     world = World(Draws("faults"), settings)
     for name in NAMES:
         world.add_machine(name)
@@ -110,6 +113,22 @@ def _written_to() -> World:
     assert world.run_while(lambda: not writing.done, at_most=10 * SECOND)
     assert writing.failure is None
     return world
+
+
+def test_a_disk_is_spared_on_which_a_map_relies_that_is_being_made() -> None:
+    """One whose report does not get through is left out of it: then the others must have a copy of everything."""
+    with _written_to(partitions=16, backups=1) as world:
+        leading = world.machines["n1"]
+        faults = Faults(world, {"wipe": 1.0}, pause_ns=SECOND)
+        assert faults.spares_enough(world.machines["n3"])
+        world.network.cut("unheard", [("n2", "n1")])
+        world.command(leading, "stop", {})
+        assert leading.node is not None
+        node = leading.node
+        assert world.run_while(lambda: node.exchange.attempt is None, at_most=5 * SECOND, look_every=MS)
+        assert not faults.spares_enough(world.machines["n3"])
+        world.network.heal("unheard")
+        assert faults.spares_enough(world.machines["n3"])
 
 
 def test_who_has_left_is_heard_again_whoever_starts_it() -> None:
