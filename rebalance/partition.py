@@ -5,7 +5,7 @@
  NONE  LOST  -------------------------> PROMOTING -----------------------> PRIMARY <--- the next map leaves it here
  MOVING  BACKUP <---------------------------------------------------------    |                    |
         any of these, by any map: another is primary, the epoch is another,   `--> DRAINING -------'
-        this life is not listed                       an exchange hands it over
+        this life is not listed                an exchange or a step hands it over
 ```
 """
 

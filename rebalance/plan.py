@@ -385,6 +385,20 @@ def placed_under_the_same(
     )
 
 
+def handed_over(old: Placement, ideal: Sequence[NodeId]) -> Placement:
+    """Where a partition is once the best of its in-sync copies is primary, in a new epoch; the copies are the same.
+
+    By light steps alone a primary only ever moves to a better place, so that nobody is made primary twice under one fence.
+    """
+    ranks = {node: rank for rank, node in enumerate(ideal)}
+    best = min(old.in_sync, key=lambda n: ranks.get(n, len(ranks)))
+    if ranks.get(best, len(ranks)) >= ranks.get(old.owners[0], len(ranks)):
+        return old
+    others = sorted((n for n in old.owners if n != best), key=lambda n: ranks.get(n, len(ranks)))
+    owners = (best, *others)
+    return _changed(old, Placement(0, old.epoch + 1, owners, owners))
+
+
 def _standing_in(extra: Sequence[NodeId], ideal: Sequence[NodeId], have: Sequence[NodeId]) -> list[NodeId]:
     """The copies that are not where they should be, and stay as long as too few others are."""
     return list(extra[: max(0, len(ideal) - len(have))])

@@ -51,6 +51,7 @@ class Promotion(Rule):
         self._waiting: dict[int, dict[NodeId, CopyTail | None]] = {}  # partition -> survivor -> its answer
         self._alone: deque[LocalPartition] = deque()  # that have nobody to ask
         self._unasked: deque[int] = deque()  # of those that wait
+        self._early: dict[NodeId, AskTail] = {}  # asked by who goes by a step that is not here yet
         self._going_on = False
         self._ask_at = 0
 
@@ -59,7 +60,16 @@ class Promotion(Rule):
         self.begin(new.promoted)
 
     def step(self, new: NewMap) -> None:
-        """A light step: a copy that was let go has nothing to answer, and the others are asked on."""
+        """A light step: a copy that was let go has nothing to answer, and the others are asked on.
+
+        Where it makes this node primary, every copy is asked: each answers when it goes by the step, and so has left the
+        one before.
+        """
+        if new.promoted:
+            self._become(new.promoted)
+        early, self._early = self._early, {}
+        for sender, message in early.items():
+            self.on_ask_tail(sender, message)
         for local in new.moved:
             answers = self._waiting.get(local.number)
             if answers is None or answers.keys() <= dict.fromkeys(local.needed).keys():
@@ -70,8 +80,11 @@ class Promotion(Rule):
 
     def begin(self, partitions: Iterable[LocalPartition]) -> None:
         """Become primary of these; whatever was under way before is void."""
-        self._waiting = {}
+        self._waiting, self._early = {}, {}
         self._alone = deque()
+        self._become(partitions)
+
+    def _become(self, partitions: Iterable[LocalPartition]) -> None:
         for local in partitions:
             if self.core.replica.partition(local.number).epoch == local.epoch:
                 probe("promotion.went_on")  # its batch is on its way: replication sends it to the copies of the new map
@@ -130,11 +143,15 @@ class Promotion(Rule):
         if not may_act(core, message.version):
             return
         answers: list[CopyTail] = []
+        early: list[CopyTail] = []
         core.work += sum(1 + len(theirs.fragments) for theirs in message.copies)
         for theirs in message.copies:
             local = core.local[theirs.partition] if theirs.partition < len(core.local) else None
-            if local is None or local.placement.primary != sender or local.role is Role.NONE:
-                continue  # it is another's, or a light step let this copy go, of which a new primary will hear
+            if local is None or local.role is Role.NONE:
+                continue  # a light step let this copy go, of which a new primary will hear
+            if local.placement.primary != sender:
+                early.append(theirs)  # it is another's, or will be this one's by a step that is on its way here
+                continue
             state = core.replica.partition(theirs.partition)
             if _emptied(state):
                 continue  # it survived in name only: its heartbeats say so, and the next map will not list it
@@ -152,6 +169,9 @@ class Promotion(Rule):
             answers.append(
                 CopyTail(mine.partition, mine.epoch, mine.fragments, mine.prepared, writes=writes, prepares=prepares)
             )
+        if early:
+            probe("promotion.asked_before_the_step")
+            self._early[sender] = AskTail(message.version, early)
         core.send(sender, Tail(message.version, answers))
 
     def on_tail(self, sender: NodeId, message: Tail) -> None:

@@ -1,10 +1,15 @@
-"""A light step: the next map where no primary changes, as what it changes, and why nobody has to stop for it.
+"""A light step: the next map where nobody joins or leaves, as what it changes, and why nobody has to stop for it.
 
 A MOVING copy becomes in sync on its primary's word. The word binds: whoever gave it waits for the copy until another map
 comes (`rebalance.vouching`), so it is as true when the step is decided as it was when it was given, and nobody has to
 report anything, or to keep still. `docs/light-steps.md` argues that nothing acknowledged can be lost by it.
 
+A **handover step** moves primaries among copies that are all in sync. The new one serves when each of these has said that
+it goes by the step (`rebalance.promotion`), the old one among them: only its own partition stops, and for no longer.
+`docs/handover.md` argues it.
+
 Maps that follow each other by light steps have one **fence**: what was said under one of them is as true under the next.
+Within it a partition's primary and epoch are told by its placement: a copy heeds the primary of its own map alone.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from rebalance.affinity import Affinity, assign
-from rebalance.plan import placed_under_the_same
+from rebalance.plan import handed_over, placed_under_the_same
 from rebalance.table import BEFORE_KEPT, Placement, Topology
 from wal.ids import NodeId, Version
 from wal.records import Claim
@@ -76,6 +81,41 @@ def light_step(
     return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives))
 
 
+def handover_step(
+    old: Topology,
+    map_hash: int,
+    numbers: Sequence[int],
+    claims: Sequence[Claim],
+    affinity: Affinity = assign,
+) -> Step | None:
+    """The step that moves the primaries of these partitions to where they belong; None if none of them can be moved so."""
+    changed = movable(old, numbers, affinity)
+    if not changed:
+        return None
+    lives = {m.node: m.allocation for m in old.members}
+    return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives))
+
+
+def movable(old: Topology, numbers: Sequence[int], affinity: Affinity = assign) -> list[tuple[int, Placement]]:
+    """Those of these partitions whose primary can move by a step, and where they are then.
+
+    All of their copies are in sync, on disks that the map knows, and of members that nobody set aside: so whoever has a
+    copy is asked before the new primary serves, and nothing is on its way that the old one alone knows of.
+    """
+    lives = {m.node: m.allocation for m in old.members}
+    steady = {n for n, disk in lives.items() if old.allocations.get(n) == disk and old.aside.get(n, 0) <= 0}
+    ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
+    found: list[tuple[int, Placement]] = []
+    for number in numbers:
+        placement = old.placements[number]
+        whole = not placement.lost and len(placement.owners) == len(placement.in_sync)
+        if whole and steady.issuperset(placement.owners):
+            placed = handed_over(placement, ideal[number])
+            if placed != placement:
+                found.append((number, placed))
+    return found
+
+
 def moving_in(topology: Topology) -> int:
     """How many copies are not in sync, on nodes that are here, and not set aside."""
     here = {m.node for m in topology.members if topology.aside.get(m.node, 0) <= 0}
@@ -103,13 +143,23 @@ def _raised(known: Sequence[Claim], heard: Sequence[Claim], lives: Mapping[NodeI
 
 
 def fits(old: Topology, map_hash: int, step: Step) -> bool:
-    """Whether a step is one from this very map, and moves no primary."""
+    """Whether a step is one from this very map, and what it changes is what a step may."""
     return (step.after, step.map_hash) == (old.version, map_hash) and all(
-        number < old.partitions
-        and not placement.lost
-        and (placement.primary, placement.epoch) == (old.placements[number].primary, old.placements[number].epoch)
-        for number, placement in step.placements
+        number < old.partitions and (_stays(old.placements[number], placed) or _moves(old.placements[number], placed))
+        for number, placed in step.placements
     )
+
+
+def _stays(old: Placement, new: Placement) -> bool:
+    """Whether a partition has the primary that it had, in the same epoch."""
+    return not new.lost and (new.primary, new.epoch) == (old.primary, old.epoch)
+
+
+def _moves(old: Placement, new: Placement) -> bool:
+    """Whether another of its copies is primary, in the next epoch, and nothing else is different; all are in sync."""
+    copies = sorted(old.owners)
+    same = copies == sorted(old.in_sync) == sorted(new.owners) == sorted(new.in_sync)
+    return same and not old.lost and not new.lost and new.primary != old.primary and new.epoch == old.epoch + 1
 
 
 def stepped(old: Topology, step: Step) -> Topology:

@@ -16,7 +16,7 @@ map exchange:
  Commit(map)          ------->    log it, switch to it
 ```
 
-A promise holds for all versions that follow, until a higher ballot: what moves no primary is decided by light steps
+A promise holds for all versions that follow, until a higher ballot: what loses nobody is decided by light steps
 under one that stands (`engine.cluster.steps`). A map that was accepted under an earlier ballot is proposed again
 instead of a new one: it may be committed already. The failure detector only decides when to try; a wrong suspicion
 costs time and never safety. Whoever missed a commit learns the map from the next message that carries a newer version.
@@ -77,6 +77,7 @@ class Exchange(Rule):
         self._vouched = vouched
         self.attempt: Attempt | None = None
         self.standing: Ballot | None = None  # which a majority has promised, in the lives that the map lists
+        self.all_hand_over = False  # all of its members know of steps that move primaries
         self.draining: Announce | None = None  # announced, the single map is not sent yet
         self._drain_until = 0
         self._coordinator: NodeId = ""
@@ -149,6 +150,7 @@ class Exchange(Rule):
                 voted_lsn=core.voted_lsn,
                 claims=self.claims.sure(),
                 lasts=True,
+                hands_over=True,
             ),
         )
         if self.single is not None:
@@ -372,6 +374,7 @@ class Exchange(Rule):
                 core.send_early(tuple(told), Commit(topology.version, encoded))
             self.adopt(topology, encoded)
             self.standing = attempt.ballot if attempt.lasts(topology) else None
+            self.all_hand_over = all(attempt.promises[m.node].hands_over for m in topology.members if self.standing)
 
     def on_refuse(self, sender: NodeId, message: Refuse) -> None:
         """Somebody promised a higher ballot: try again above it, a little later than whoever holds it."""

@@ -14,6 +14,7 @@ from typing import assert_never, get_args
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.exchange import Exchange
+from engine.cluster.handovers import Handovers
 from engine.cluster.leaving import Leaving
 from engine.cluster.names import Names
 from engine.cluster.orders import Orders
@@ -49,6 +50,7 @@ class Membership(Rule):
         names: Names,
         exchange: Exchange,
         steps: Steps,
+        handovers: Handovers,
         supply: SupplySide,
         anew: Anew,
         stalled: Callable[[int], list[NodeId]],
@@ -62,6 +64,7 @@ class Membership(Rule):
         self.names = names
         self.exchange = exchange
         self.steps = steps
+        self.handovers = handovers
         self.supply = supply
         self.anew = anew
         self.seen: dict[NodeId, Candidate] = {}  # everyone a connection was made to, or who asked to join
@@ -375,7 +378,11 @@ class Membership(Rule):
             return
         if intent.can_wait and self.steps.take(intent.surplus, alone=not intent.handover):
             return
-        if intent.can_wait and (core.now < self._rest_until or self.steps.coming):
+        if intent.can_wait and self.steps.coming:
+            return
+        if intent.can_wait and self.handovers.take(intent.handover):
+            return
+        if intent.can_wait and core.now < self._rest_until:
             return
         if not topology.carried_by(names):
             return

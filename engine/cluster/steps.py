@@ -1,4 +1,4 @@
-"""Light steps: maps that move no primary, decided without stopping anybody.
+"""Light steps: maps by which nobody joins, leaves or is lost, decided without stopping anybody.
 
 ```
  coordinator                          voters                      all members

@@ -250,6 +250,12 @@ class Cuts(Rule):
         for local in new.changed if self.leases else ():
             self.lose(local.number)
 
+    def step(self, new: NewMap) -> None:
+        """A light step: the same, of the primaries that it moves."""
+        self._promoting |= {local.number: None for local in new.promoted}
+        for local in new.changed if self.leases else ():
+            self.lose(local.number)
+
     def tick(self) -> None:
         """Held answers are given in any case; a cut that nobody reads at is let go."""
         now = self.core.now

@@ -141,7 +141,7 @@ class Locking(Rule):
 
     def _check(self, session: SessionId, request: Check) -> Iterator[int]:
         """Ask whether this node is still primary of everything, and then look at everything."""
-        core, version = self.core, self.core.fence
+        core, version = self.core, self.core.reign
         assert core.topology is not None
         partitions = core.topology.partitions
         keys = [key for _, key in request.locks]
@@ -156,7 +156,7 @@ class Locking(Rule):
                     return
                 needed |= dict.fromkeys(local.needed)
             yield CHECKED_AT_ONCE // 4
-            if core.fence != version:
+            if core.reign != version:
                 self.on_check(session, request)  # by the new one
                 return
         self.reads.confirm(needed, session, request, lambda: core.in_pieces(self._confirmed(session, request)))
@@ -167,24 +167,24 @@ class Locking(Rule):
         What is unchanged at its turn was unchanged at every moment between its reading and now, so it does not matter
         that not all is looked at in one moment.
         """
-        core, version, stale = self.core, self.core.fence, ""
+        core, version, stale = self.core, self.core.reign, ""
         for locks, reads in _pieces(request.locks, request.reads):
             stale = self.conflict(request.owner, locks, reads, going_on=request.going_on)
             if stale:
                 break
             yield CHECKED_AT_ONCE // 2
-            if core.fence != version:
+            if core.reign != version:
                 self.on_check(session, request)
                 return
         for at in range(0, 0 if stale else len(request.absent), CHECKED_AT_ONCE):
             stale = stale or self._came_and_went(request.absent[at : at + CHECKED_AT_ONCE])
             yield CHECKED_AT_ONCE // 2
-            if core.fence != version:
+            if core.reign != version:
                 self.on_check(session, request)
                 return
         for scanned in () if stale else request.scanned:
             stale = stale or (yield from ranges.moved(core, request.tx, scanned))
-            if core.fence != version:
+            if core.reign != version:
                 self.on_check(session, request)
                 return
         if not request.going_on:

@@ -31,7 +31,7 @@ def moved(core: Core, tx: TxId, scanned: Scanned) -> Generator[int, None, str]:
     `tx` is what the transaction is prepared as, which is no stranger to itself. Every partition's primary must be here,
     and have been confirmed. It ends at once, and says nothing, when there is another map: that is for who asked to see.
     """
-    work, version = 0, core.fence
+    work, version = 0, core.reign
     known = dict.fromkeys(scanned.known)
     for number, epoch, counter in scanned.marks:
         fragment: Fragment = (scanned.namespace, number)
@@ -39,7 +39,7 @@ def moved(core: Core, tx: TxId, scanned: Scanned) -> Generator[int, None, str]:
         if work >= MARK_WORK * LOOKED_AT_ONCE:
             yield work // MARK_WORK
             work = 0
-            if core.fence != version:
+            if core.reign != version:
                 return ""
         if core.local[number].epoch != epoch:
             probe("range.of_another_primary")
@@ -70,7 +70,7 @@ def moved(core: Core, tx: TxId, scanned: Scanned) -> Generator[int, None, str]:
                     return f"{scanned.namespace}:{key!r} was written since its range was scanned at {counter}"
             at = page.next
             yield page.work
-            if core.fence != version:
+            if core.reign != version:
                 return ""
     yield work // MARK_WORK
     return ""

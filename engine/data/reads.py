@@ -418,8 +418,10 @@ class Reads(Rule):
         self.desk.ask_again(self.desk.still_wanted(asked for asked in again if asked[1] is not _WONDER))
 
     def step(self, new: NewMap) -> None:
-        """A light step: primaries are what they were. Where a copy is waited for no more, nobody knows how old it is."""
-        if any(not local.in_sync for local in new.changed):
+        """A light step. Where a copy is waited for no more, nobody knows how old it is; where a primary moved from here or
+        to here, whoever waits asks again."""
+        reigns = self.core.reign == self.core.version
+        if reigns or any(not local.in_sync for local in new.changed):
             self.switch(new)
 
     def tick(self) -> None:

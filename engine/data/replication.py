@@ -81,18 +81,14 @@ class Replication(Rule):
         """End of the turn: one batch per group leaves, and what waits for nobody counts. Answers leave too."""
         while self._turn or self._large:
             turn, self._turn = self._turn, {}
+            large, self._large = self._large, []
             for group, operations in turn.items():
                 self._dispatch(operations, group, {}, counts=False)
-            if self._large:
-                self._flush_large()
+            for group, operation in large:
+                self._dispatch([operation], group, {}, counts=False, large=True)
         for sender, sequences in self._acks.items():
             self.core.send(sender, Replicated(self.core.fence, sequences, self.core.claim_lsn))
         self._acks = {}
-
-    def _flush_large(self) -> None:
-        large, self._large = self._large, []
-        for group, operation in large:
-            self._dispatch([operation], group, {}, counts=False, large=True)
 
     def _dispatch(
         self, operations: list[Shipped], group: Group, acked: dict[NodeId, None], *, counts: bool, large: bool = False
@@ -249,19 +245,31 @@ class Replication(Rule):
 
     def switch(self, _: NewMap) -> None:
         """A new topology: what does not count yet goes to its copies, or is abandoned."""
-        core = self.core
-        self._taken_of, self._over = {}, {}
-        batches, self._batches = self._batches, {}
-        self._backlog, self._lagging = {}, {}
-        turn, self._turn = self._turn, {}
+        self._taken_of, self._over, self._coming = {}, {}, {}
         large, self._large = self._large, []
-        self._coming = {}
+        self._send_again(list(self._batches.values()), list(self._turn), large)
+
+    def step(self, new: NewMap) -> None:
+        """A light step: the same for what was issued in partitions that others lead by now, and for what went with it."""
+        lost = {local.number: None for local in new.changed if not local.mine}
+        batches = [b for b in self._batches.values() if any(o.partition in lost for o in b.operations)]
+        turn = [group for group, operations in self._turn.items() if any(o.partition in lost for o in operations)]
+        large = [each for each in self._large if each[1].partition in lost]
+        self._large = [each for each in self._large if each[1].partition not in lost]
+        self._send_again(batches, turn, large)
+
+    def _send_again(self, batches: list[Batch], turn: list[Group], large: list[tuple[Group, Shipped]]) -> None:
+        """What went out, or is about to, goes to the copies that it has by now, or is abandoned."""
+        core = self.core
+        pending: list[tuple[list[Shipped], dict[NodeId, None], bool]] = []
+        for batch in batches:
+            for node in list(batch.lagging):
+                self._not_lagging(batch, node)
+            del self._batches[batch.sequence]
+            pending.append((batch.operations, batch.acked, batch.counts))
+        pending.extend((self._turn.pop(group), {}, False) for group in turn)
+        pending.extend(([operation], {}, False) for _, operation in large)
         regrouped: dict[tuple[Group, tuple[NodeId, ...], bool], list[Shipped]] = {}
-        pending: list[tuple[list[Shipped], dict[NodeId, None], bool]] = [
-            *((b.operations, b.acked, b.counts) for b in batches.values()),
-            *((operations, {}, False) for operations in turn.values()),
-            *(([operation], {}, False) for _, operation in large),
-        ]
         for operations, acked, counts in pending:
             for operation in operations:
                 local = core.local[operation.partition]

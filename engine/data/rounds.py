@@ -9,9 +9,10 @@
  <--- Cut(e)
 ```
 
-Who asks while a round is under way shares the next one. The primary of the first partition that is not LOST numbers: by
-one map, light steps aside, there is one such node, and a life of it that comes back is in another map. A round is of one
-map; where another one comes, or somebody does not answer, it is given up, and begun again a little later.
+Who asks while a round is under way shares the next one. The primary of the first partition that is not LOST numbers, by
+the map that made it primary or by the fence, whichever is later: so no two nodes give one number, and a life that comes
+back is in another map. A round is of one map, light steps aside; where another one comes, or somebody does not answer, it
+is given up, and begun again a little later.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from engine.protocol.requests import Code, Cut, Request, TakeCut
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
+from rebalance.partition import LocalPartition
 from rebalance.ports import MS, may_act
 from rebalance.rule import NewMap, Rule
 from wal.ids import Era, NodeId, Version
@@ -81,8 +83,13 @@ class Rounds(Rule):
     @property
     def _numbers(self) -> bool:
         """Whether it is this node that numbers the eras of the committed map."""
-        first = next((local for local in self.core.local if not local.placement.lost), None)
+        first = self._first
         return first is not None and first.mine
+
+    @property
+    def _first(self) -> LocalPartition | None:
+        """The partition whose primary numbers the eras."""
+        return next((local for local in self.core.local if not local.placement.lost), None)
 
     def _begin(self) -> None:
         core = self.core
@@ -96,7 +103,9 @@ class Rounds(Rule):
         if not asked:
             return
         assert core.topology is not None
-        number = core.fence.number
+        first = self._first
+        assert first is not None, "it was this node that numbers"
+        number = max(core.fence.number, first.since)  # by one fence the first partition may be handed over
         self._last = (number, self._last[1] + 1 if self._last[0] == number else 1)
         members = tuple(m.node for m in core.topology.members)
         self._round = _Round(self._last, core.fence, members, core.now)

@@ -20,7 +20,9 @@ from engine.messages.cluster import (
     CaughtUp,
     Commit,
     CommitStep,
+    Drained,
     Halt,
+    HandOver,
     Heartbeat,
     Join,
     Leave,
@@ -94,6 +96,8 @@ Message: TypeAlias = (
     | ProposeStep
     | AcceptStep
     | CommitStep
+    | HandOver
+    | Drained
     | Replicate
     | Replicated
     | Confirm
@@ -150,12 +154,14 @@ __all__ = [
     "CopyTail",
     "Credit",
     "Demand",
+    "Drained",
     "EnterEra",
     "Entered",
     "Finish",
     "Finished",
     "GiveWay",
     "Halt",
+    "HandOver",
     "Have",
     "Heal",
     "Heartbeat",

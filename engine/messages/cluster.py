@@ -145,7 +145,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=Fa
     """No lower ballot will be accepted; this is what was accepted before, if anything was. It is on disk at `voted_lsn`.
 
     `claims` is what I remember that others had promised: whoever began with less has forgotten it. `lasts`: the promise
-    holds for every version to come, until a higher ballot.
+    holds for every version to come, until a higher ballot. `hands_over`: I know of steps that move primaries.
     """
 
     after: Version
@@ -156,6 +156,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=Fa
     voted_lsn: int = 0
     claims: list[r.Claim] = msgspec.field(default_factory=list)
     lasts: bool = False
+    hands_over: bool = False
 
 
 class Propose(msgspec.Struct, frozen=True, array_like=True, tag="full-map", gc=False):
@@ -233,8 +234,27 @@ class CaughtUp(msgspec.Struct, frozen=True, array_like=True, tag="caught-up", gc
     placed: Version = NO_VERSION
 
 
+class HandOver(msgspec.Struct, frozen=True, array_like=True, tag="hand-over", gc=False):
+    """Let nothing new begin on these partitions of yours, and say when what holds them up is over.
+
+    Under the ballot `ballot`, which stands, a step after the map `version` is about to make others their primaries.
+    """
+
+    version: Version
+    ballot: Ballot
+    partitions: list[int]
+
+
+class Drained(msgspec.Struct, frozen=True, array_like=True, tag="drained", gc=False):
+    """Nothing holds up the handover that you asked for."""
+
+    version: Version
+    ballot: Ballot
+
+
 ToExchange: TypeAlias = Announce | Promise | SingleMap | Propose | Accept | Refuse | Commit | AskMap
 ToSteps: TypeAlias = ProposeStep | AcceptStep | CommitStep | CaughtUp
+ToHandovers: TypeAlias = HandOver | Drained
 ToFormation: TypeAlias = Announce | Promise | Propose | Accept | Refuse
 ToMembership: TypeAlias = Heartbeat | Join | Leave | Halt | SetBaseline | ResetLost | SetNamespace | SetMigrations
 ToRescue: TypeAlias = Survey | Surveyed

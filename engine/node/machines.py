@@ -9,6 +9,7 @@ from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.exchange import Exchange
 from engine.cluster.formation import Formation
+from engine.cluster.handovers import Handovers
 from engine.cluster.membership import Membership
 from engine.cluster.names import Names
 from engine.cluster.rescue import Rescue
@@ -97,12 +98,14 @@ class Machines:
         self.rules = self._rules()
         self.order = self._order()
         self.order_of_steps = self._order_of_steps()
+        self.order_of_handovers = self._order_of_handovers()
 
     def _rules(self) -> tuple[Rule, ...]:
         """All of them, in the order in which time passes for them."""
         return (
             self.exchange,
             self.steps,
+            self.handovers,
             self.formation,
             self.replication,
             self.sessions,
@@ -176,6 +179,15 @@ class Machines:
             anew=self.anew,
         )
         self.steps = Steps(core, self.exchange, self.claims)
+        self.handovers = Handovers(
+            core,
+            self.exchange,
+            self.steps,
+            self.claims,
+            drained=self._held_up_by,
+            break_locks=self._break_locks,
+            keep=self._keep,
+        )
         self.membership = Membership(
             core,
             self.detector,
@@ -183,6 +195,7 @@ class Machines:
             names=self.names,
             exchange=self.exchange,
             steps=self.steps,
+            handovers=self.handovers,
             supply=self.supply,
             anew=self.anew,
             stalled=self.replication.stalled,
@@ -212,18 +225,20 @@ class Machines:
         else:
             moved = [h for h, p in zip(core.local, topology.placements, strict=True) if h.placement != p]
         node = core.node if core.serving else None
+        led = [local for local in moved if local.mine]
         changed = [local for local in moved if local.place(topology.placements[local.number], node)]
-        for number in self._draining:
-            core.local[number].keep()
-        self._draining = {}
-        promoted = [local for local in core.local if local.role is Role.PROMOTING and not light]
+        self._keep_all()
+        promoted = [local for local in (changed if light else core.local) if local.role is Role.PROMOTING]
         for local in promoted:
             local.since = topology.version.number
+        handed = bool(promoted) or not all(local.mine for local in led)
+        if handed or not light:
+            core.reign = topology.version
         members = ", ".join(m.node for m in topology.members)
         core.note(f"topology {topology.version}: {members}{f' ({changes})' if changes else ''}")
         pending = [core.local[number] for number in self.supply.vouching.pending]
         new = NewMap([*moved, *pending], changed, promoted)
-        for takes_effect, _ in self.order_of_steps if light else self.order:
+        for takes_effect, _ in (self.order_of_handovers if handed else self.order_of_steps) if light else self.order:
             takes_effect(new)
 
     def _order(self) -> list[tuple[Callable[[NewMap], None], str]]:
@@ -247,6 +262,7 @@ class Machines:
             (self.dropping.switch, "its next heartbeat says what of a namespace is left here, of all that it leads now"),
             (self._prepare_affinity, "where copies should be is found out for the next map, in what is left of the turn"),
             (self.steps.switch, "membership finds nothing vouched for that was so by what another map said"),
+            (self.handovers.switch, "nor anything handed over"),
             (self.membership.switch, "what it says of this node in its next heartbeat is what came of all this"),
             (self.rounds.switch, "whoever waited for a cut asks whoever numbers them now"),
             (self.expiry.switch, "whoever waited for a key to be deleted asks again, and what others lead is theirs"),
@@ -265,8 +281,36 @@ class Machines:
             (self.demander.switch, "what is in sync does not ask to be"),
             (self._evict, "what was let go goes when nobody above needed it"),
             (self.steps.step, "what was taken in is not taken in again"),
+            (self.handovers.switch, "what this step did not move is asked for anew"),
             (self.membership.step, "its next heartbeat says which map this is"),
             (self.reads.step, "how old a copy is that left nobody knows"),
+            (self._unpark, "what waited to be handed over is not, where it is here still"),
+        ]
+
+    def _order_of_handovers(self) -> list[tuple[Callable[[NewMap], None], str]]:
+        """The same for a light step that moves a primary from this node, or to it."""
+        return [
+            (self.supply.switch, "who is in sync now is waited for as such, and not as vouched for"),
+            (self._regroup, "all that is shipped from here on goes to the copies of the new map"),
+            (self.locking.switch, "what is abandoned next releases keys, and hands on none that another node leads now"),
+            (self.replication.step, "what does not count yet is this copy's before anybody looks at what it has"),
+            (self.sessions.switch, "what was to be forgotten and is abandoned has said so"),
+            (self.participant.switch, "no outcome is asked for that another primary awaits now"),
+            (self.coordinator.switch, "it asks participants of the new map, and this node's are among them"),
+            (self.deadlocks.switch, "waits went with the locks, and with transactions that were turned away"),
+            (self.cuts.step, "what is promoted next was not kept by this node"),
+            (self.promotion.step, "what it owes goes to the new groups, and whoever waits for this node's answer gets it"),
+            (self.anew.step, "a copy that was taken anew is whole now"),
+            (self.demander.switch, "what is in sync does not ask to be"),
+            (self._evict, "what was let go goes when nobody above needed it"),
+            (self.dropping.switch, "of a namespace that goes all is looked through that this node leads now"),
+            (self.steps.step, "what was taken in is not taken in again"),
+            (self.handovers.switch, "what this step did not move is asked for anew"),
+            (self.membership.step, "its next heartbeat says which map this is"),
+            (self.rounds.switch, "whoever waited for a cut asks whoever numbers them now"),
+            (self.expiry.switch, "whoever waited for a key to be deleted asks again, and what others lead is theirs"),
+            (self.reads.step, "whoever waited asks again, of the node as it is now"),
+            (self._unpark, "and so does whoever waited for the handover; both are taken before what came later"),
         ]
 
     def _regroup(self, new: NewMap) -> None:
@@ -283,7 +327,7 @@ class Machines:
                 if fragment.loading:
                     core.log(r.FragmentClear(namespace, local.number, "the partition begins again with nothing", True))
 
-    def _unpark(self, _: NewMap) -> None:
+    def _unpark(self, _: NewMap | None = None) -> None:
         """What waited for the exchange is asked again, but where the partition has yet to be promoted."""
         for number in sorted(self.desk.parked):
             local = self.core.local[number]
@@ -367,6 +411,18 @@ class Machines:
         for number in handover:
             holding |= dict.fromkeys(owner.hex() for owner in self.locks.owners_in(number))
         return list(holding)
+
+    def _keep_all(self) -> None:
+        """What was to be handed over serves on, as far as it is this node's still."""
+        for number in self._draining:
+            self.core.local[number].keep()
+        self._draining = {}
+
+    def _keep(self) -> None:
+        """No step came: what waited for it is asked again, unless a full exchange drains by now."""
+        if self.exchange.draining is None and not self.core.frozen:
+            self._keep_all()
+            self._unpark()
 
     def _break_locks(self, handover: Sequence[int]) -> None:
         """The exchange waited long enough: whoever still holds locks on these partitions loses them."""

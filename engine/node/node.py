@@ -248,6 +248,7 @@ class Node(Machines):
                     rule.tick()
         if self.exchange.draining is not None:
             self.exchange.try_report()
+        self.handovers.try_say()
         if reason := self.membership.leaving.over():
             self.core.task(Stop(reason))
 

@@ -59,6 +59,7 @@ class Core:
         self.voted_lsn = 0  # where the last promise or accept lies, of the version after the committed one
         self.topology: Topology | None = None  # set by `adopt`, as is the fence
         self.fence = NO_VERSION  # what is said about copies is said under this version: light steps do not change it
+        self.reign = NO_VERSION  # the last map that changed what this node leads, or that was no light step
         self.map_hash = 0
         self.namespaces: dict[Namespace, NamespaceSettings] = {}  # by the committed map
         self.local: list[LocalPartition] = []

@@ -21,6 +21,8 @@ from engine.messages import (
     AskMap,
     Commit,
     CommitStep,
+    Drained,
+    HandOver,
     Heartbeat,
     Join,
     Message,
@@ -65,7 +67,7 @@ from wal.records import Accepted, Committed, Promised, Record, Trimmed, spans
 CHATTER = (Heartbeat, Join)
 EXCHANGE = (
     *(Announce, Promise, SingleMap, Propose, Accept, Refuse, Commit, AskMap, Promised, Accepted, Committed),
-    *(ProposeStep, AcceptStep, CommitStep),
+    *(ProposeStep, AcceptStep, CommitStep, HandOver, Drained),
 )
 """What is said and logged in an exchange; a story that is not about it can do without."""
 STEP_NS = 50_000_000

@@ -161,6 +161,10 @@ class Speech:
                 return f"{ballot} after {after}"
             case m.CommitStep(step):
                 return step_line(step)
+            case m.HandOver(_, ballot, partitions):
+                return f"{ballot} {_partitions(partitions)}"
+            case m.Drained(_, ballot):
+                return str(ballot)
             case m.AskMap(version):
                 return f"having {version}"
             case m.CaughtUp(_, copies):

@@ -10,7 +10,7 @@ import msgspec
 from rebalance.lives import Life
 from rebalance.messages import SingleMap
 from rebalance.plan import Change, first_topology, next_topology, surplus
-from rebalance.steps import STEPS, fits, light_step, moving_in, stepped, worth_a_step
+from rebalance.steps import STEPS, fits, handover_step, light_step, moving_in, stepped, worth_a_step
 from rebalance.table import Candidate, Placement, Topology
 from wal.ids import Ballot, NodeId
 
@@ -106,3 +106,61 @@ def test_a_light_step_places_copies_as_a_full_exchange_would_and_lets_none_go_to
         assert not gone or all(n in after.in_sync for n in IDEAL), f"{table}: {gone} went before all that are wanted came"
     again = light_step(light, 8, {}, (), _ideal, surplus=surplus(light, MEMBERS, _ideal))
     assert again is None, "nothing is left to let go"
+
+
+def _placed(*ways: tuple[tuple[NodeId, ...], int]) -> Topology:
+    """A map with a partition for each of these: (owners, how many of them are in sync)."""
+    candidates = [Candidate(n, n, 1, f"{n}:1", "") for n in MEMBERS]
+    first = first_topology("c", "test", len(ways), 2, candidates, _ideal)
+    placements = tuple(Placement(1, 1, owners, owners[:whole]) for owners, whole in ways)
+    return msgspec.structs.replace(first, placements=placements)
+
+
+def test_a_handover_step_makes_the_best_copy_primary_and_changes_nothing_else() -> None:
+    """Each placement of one partition among four members: if all is whole, the best is primary."""
+    ways = [(owners, whole) for owners, whole, others in _tables() if not others]
+    old = _placed(*ways)
+    step = handover_step(old, 7, range(len(ways)), (), _ideal)
+    assert step is not None
+    assert fits(old, 7, step)
+    new = stepped(old, step)
+    new.check()
+    assert new.fenced == old.fenced, "what is said of copies is as true as before"
+    for (owners, whole), before, after in zip(ways, old.placements, new.placements, strict=True):
+        best = min(owners, key=MEMBERS.index)
+        if whole < len(owners) or owners[0] == best:
+            assert after == before, f"{owners}, {whole} of them whole: {after}"
+            continue
+        assert (after.primary, after.epoch) == (best, before.epoch + 1)
+        assert sorted(after.owners) == sorted(after.in_sync) == sorted(owners)
+        assert after.version > before.version
+    assert handover_step(new, 8, range(len(ways)), (), _ideal) is None, "nobody is made primary twice"
+
+
+def test_nothing_is_handed_over_by_a_step_to_or_from_whom_it_cannot_count_on() -> None:
+    old = _placed((("n3", "n1", "n2"), 3))
+    assert handover_step(old, 7, [0], (), _ideal) is not None
+    assert handover_step(msgspec.structs.replace(old, aside={"n2": 1}), 7, [0], (), _ideal) is None
+    assert handover_step(msgspec.structs.replace(old, members=old.members[1:]), 7, [0], (), _ideal) is None
+    another = dict(old.allocations) | {"n2": "another disk"}
+    assert handover_step(msgspec.structs.replace(old, allocations=another), 7, [0], (), _ideal) is None
+
+
+def test_a_step_that_does_more_than_a_step_may_does_not_fit() -> None:
+    old = _placed((("n3", "n1", "n2"), 3), (("n3", "n1", "n2"), 2))
+    step = handover_step(old, 7, [0, 1], (), _ideal)
+    assert step is not None
+    assert [number for number, _ in step.placements] == [0], "a copy of the other one is not whole"
+    _, moved = step.placements[0]
+
+    def with_placement(number: int, placement: Placement) -> bool:
+        return fits(old, 7, msgspec.structs.replace(step, placements=[(number, placement)]))
+
+    assert with_placement(0, moved)
+    assert not with_placement(0, msgspec.structs.replace(moved, epoch=moved.epoch + 1)), "an epoch is left out"
+    assert not with_placement(0, msgspec.structs.replace(moved, epoch=old.placements[0].epoch)), "it is the same epoch"
+    assert not with_placement(0, msgspec.structs.replace(moved, in_sync=("n1", "n3"))), "a copy counts no more"
+    fewer = msgspec.structs.replace(moved, owners=("n1", "n3"), in_sync=("n1", "n3"))
+    assert not with_placement(0, fewer), "a copy goes in the same step"
+    assert not with_placement(1, moved), "a copy of it is loading"
+    assert not with_placement(0, msgspec.structs.replace(moved, lost=True))

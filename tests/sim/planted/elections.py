@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from engine.cluster import attempt, exchange
-from engine.messages import Accept, Announce, Commit, CopyReport, Promise, Propose, ProposeStep, SetBaseline
+from engine.messages import Accept, Announce, Commit, CopyReport, HandOver, Promise, Propose, ProposeStep, SetBaseline
 from rebalance import lives, promotion
 from rebalance import plan as assignment
 from rebalance import survivors as believed
 from rebalance import table as topologies
-from rebalance.partition import LocalPartition, PartitionState
+from rebalance.partition import LocalPartition, PartitionState, Role
+from rebalance.rule import NewMap, Rule
 from rebalance.steps import Step
 from rebalance.table import Placement, Topology
 from tests.sim.machine import Machine
@@ -528,3 +529,49 @@ def primary_serves_before_its_epoch_is_on_the_copies(machine: Machine) -> None:
         promoting._activated(local)
 
     around(promoting, "_finish", finish)
+
+
+@ELECTIONS.fault("1, 4")
+def primary_that_a_step_names_serves_at_once(machine: Machine) -> None:
+    """A primary that a handover step names serves as soon as it has the step, whoever has yet to hear of it."""
+    assert machine.node is not None
+    promoting = machine.node.promotion
+    _activate_once(promoting)
+
+    def step(original: Callable[..., None], new: NewMap) -> None:
+        original(new)
+        for local in new.promoted:
+            promoting._activated(local)
+
+    _in_steps(machine, promoting, "step", step)
+
+
+@ELECTIONS.fault("2")
+def primary_serves_on_after_it_was_moved(machine: Machine) -> None:
+    """A primary that a handover step moves elsewhere goes on as if it had not been."""
+    assert machine.node is not None
+    node = machine.node
+
+    def step(original: Callable[..., None], new: NewMap) -> None:
+        original(new)
+        for local in new.changed:
+            if local.role is Role.BACKUP and local.number in led:
+                local.role = Role.PRIMARY
+
+    led: dict[int, None] = {}
+
+    def hand_over(original: Callable[..., None], sender: NodeId, message: HandOver) -> None:
+        led.update(dict.fromkeys(message.partitions))
+        original(sender, message)
+
+    around(node.handovers, "on_hand_over", hand_over)
+    _in_steps(machine, node.promotion, "step", step)
+
+
+def _in_steps(machine: Machine, rule: Rule, name: str, wrapper: Callable[..., None]) -> None:
+    """Wrap what a rule does when a handover step takes effect: the order of these is a list of methods, made before."""
+    assert machine.node is not None
+    order = machine.node.order_of_handovers
+    at = next(i for i, (takes_effect, _) in enumerate(order) if takes_effect == getattr(rule, name))
+    around(rule, name, wrapper)
+    order[at] = (getattr(rule, name), order[at][1])

@@ -8,6 +8,7 @@ import msgspec
 
 from engine.client.calls import Call, GetCall, LockCall, PutCall, SwapCall
 from engine.messages import Replicate
+from rebalance.table import Placement
 from tests.sim.draws import Draws
 from tests.sim.explore.search import Walk
 from tests.sim.explore.worlds import WORLDS
@@ -523,6 +524,41 @@ def a_promotion_waits_for_a_survivor(plant: Plant | None) -> None:
         stage.end(unheard)
         stage.wait(1_500)
         stage.compare()
+        stage.curtain()
+
+
+@story
+def a_primary_moves_by_a_step_while_a_write_is_under_way(plant: Plant | None) -> None:
+    """p1 moves from n3 to n2, which lacks n3's last write and does not hear what the others have; somebody writes."""
+    with Stage(plant) as stage:
+        stage.put(key(1), b"first")
+        stage.power_cut("n2")
+        stage.left_out("n2")
+        unasked = stage.lose("hand-over")
+        stage.start("n2")
+        oldest = stage["n1"].node
+        assert oldest is not None
+
+        def placement() -> Placement:
+            assert oldest.core.topology is not None
+            return oldest.core.topology.placements[1]
+
+        stage.until(lambda: len(placement().in_sync) == 3, "n2 has an in-sync copy of partition 1")
+        lost = stage.lose("replicate", "n3", "n2")
+        stage.begin_put(key(1), b"second")
+        stage.wait(50)
+        stage.client.die()
+        unheard = stage.lose("tail", receiver="n2")
+        stage.end(unasked)
+        stage.until(lambda: placement().primary == "n2", "n2 is to be primary of partition 1")
+        writer = stage.another()
+        stage.begin(writer.call(PutCall(writer.new_tx(), NAMESPACE, [key(1)], [b"third"]), timeout_ns=ANSWER_NS), writer)
+        stage.wait(200)
+        stage.end(lost, unheard)
+        stage.until(lambda: stage.primary(1, "n2"), "n2 is primary of partition 1")
+        stage.wait(1_500)
+        stage.compare()
+        stage.must(stage.primary(1, "n2") and not stage.primary(1, "n3"), "one node serves partition 1")
         stage.curtain()
 
 
