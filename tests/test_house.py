@@ -290,6 +290,7 @@ BY_ITS_PARTS = {
     "engine/data/admission.py": "a request came under no version, and was let in because this node serves",
     "engine/data/writes.py": "the same in one step, for how it nearly always is",
     "engine/cluster/exchange.py": "it freezes the node, and thaws it",
+    "engine/cluster/handovers.py": "who has stopped for a full exchange drains for no step",
     "engine/cluster/membership.py": "what is told of this node",
     "engine/cluster/reasons.py": "whether an exchange did not end",
     "engine/cluster/leaving.py": "who is held up is not asked to stop the cluster",

@@ -197,8 +197,10 @@ class Handovers(Rule):
             self.alarm.is_due(draining.patient_until, core.now)
         if draining is not None and self.alarm.is_due(draining.until, core.now):
             probe("handover.no_step_came")
-            self._draining, self.exchange.held_up = None, []
-            self._keep()
+            self._draining = None
+            if self.exchange.draining is None and not core.frozen:  # else that drains, and a map comes of it
+                self.exchange.held_up = []
+                self._keep()
 
     def on(self, sender: NodeId, message: ToHandovers) -> None:
         """Everything that is said about handovers."""

@@ -262,7 +262,7 @@ class Machines:
             (self.dropping.switch, "its next heartbeat says what of a namespace is left here, of all that it leads now"),
             (self._prepare_affinity, "where copies should be is found out for the next map, in what is left of the turn"),
             (self.steps.switch, "membership finds nothing vouched for that was so by what another map said"),
-            (self.handovers.switch, "nor anything handed over"),
+            (self.handovers.switch, "nor does it find partitions that drain for a step of before"),
             (self.membership.switch, "what it says of this node in its next heartbeat is what came of all this"),
             (self.rounds.switch, "whoever waited for a cut asks whoever numbers them now"),
             (self.expiry.switch, "whoever waited for a key to be deleted asks again, and what others lead is theirs"),
@@ -419,10 +419,9 @@ class Machines:
         self._draining = {}
 
     def _keep(self) -> None:
-        """No step came: what waited for it is asked again, unless a full exchange drains by now."""
-        if self.exchange.draining is None and not self.core.frozen:
-            self._keep_all()
-            self._unpark()
+        """No step came: what waited for it is asked again."""
+        self._keep_all()
+        self._unpark()
 
     def _break_locks(self, handover: Sequence[int]) -> None:
         """The exchange waited long enough: whoever still holds locks on these partitions loses them."""
