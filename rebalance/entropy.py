@@ -94,14 +94,19 @@ class AntiEntropy(Rule):
     def switch(self, _: NewMap) -> None:
         """A new map: what was asked under the last one is over."""
         self._trials, self.suspected = {}, {}
-        self.undecided = {name: told for name, told in self.undecided.items() if self.core.local[name[1]].mine}
+        self.undecided = {name: told for name, told in self.undecided.items() if self._mine(name)}
         self.proving.forget()
         if self.core.settings.anti_entropy_ms:
             self._plan()
 
     def step(self, _: NewMap) -> None:
-        """A light step: whoever was asked may count no more, and others may."""
-        self._trials = {}
+        """A light step: whoever was asked may count no more, and others may; what others lead now is theirs to judge."""
+        self._trials, mine = {}, self._mine
+        self.suspected = {name: read for name, read in self.suspected.items() if mine(name)}
+        self.undecided = {name: told for name, told in self.undecided.items() if mine(name)}
+
+    def _mine(self, name: Fragment) -> bool:
+        return self.core.local[name[1]].mine
 
     def _plan(self) -> None:
         self.alarm.at = self.core.now + max(1, self.core.settings.anti_entropy_ms * MS // TICKS)

@@ -48,6 +48,7 @@ class Promotion(Rule):
         self._replication = replication
         self._activated = activated
         self.fetched = 0  # updates that other copies had beyond this one's when it became primary
+        self.owed: dict[int, None] = {}  # partitions that this node is named primary of, and does not serve yet
         self._waiting: dict[int, dict[NodeId, CopyTail | None]] = {}  # partition -> survivor -> its answer
         self._alone: deque[LocalPartition] = deque()  # that have nobody to ask
         self._unasked: deque[int] = deque()  # of those that wait
@@ -71,6 +72,9 @@ class Promotion(Rule):
         for sender, message in early.items():
             self.on_ask_tail(sender, message)
         for local in new.moved:
+            if not local.mine and self.owed.pop(local.number, 0) is None:
+                probe("promotion.moved_on")  # to another primary, which asks this one
+                self._waiting.pop(local.number, None)
             answers = self._waiting.get(local.number)
             if answers is None or answers.keys() <= dict.fromkeys(local.needed).keys():
                 continue
@@ -80,12 +84,13 @@ class Promotion(Rule):
 
     def begin(self, partitions: Iterable[LocalPartition]) -> None:
         """Become primary of these; whatever was under way before is void."""
-        self._waiting, self._early = {}, {}
+        self._waiting, self._early, self.owed = {}, {}, {}
         self._alone = deque()
         self._become(partitions)
 
     def _become(self, partitions: Iterable[LocalPartition]) -> None:
         for local in partitions:
+            self.owed[local.number] = None
             if self.core.replica.partition(local.number).epoch == local.epoch:
                 probe("promotion.went_on")  # its batch is on its way: replication sends it to the copies of the new map
             elif local.needed:
@@ -222,7 +227,7 @@ class Promotion(Rule):
         package.extend(own)
         for record in (start, *own):
             core.log(record)
-        operation = Operation(local, package, counted=partial(self._activated, local), abandoned=self._abandoned)
+        operation = Operation(local, package, counted=partial(self._done, local), abandoned=self._abandoned)
         self._replication.ship(operation, local)
 
     def _take(self, number: int, answers: dict[NodeId, CopyTail]) -> None:
@@ -247,6 +252,11 @@ class Promotion(Rule):
                 if prepare.tx not in state.prepared and prepare.epoch >= state.epoch:
                     probe("promotion.fetched_prepare")
                     core.log(prepare)
+
+    def _done(self, local: LocalPartition) -> None:
+        """Its epoch is on every in-sync copy."""
+        self.owed.pop(local.number, None)
+        self._activated(local)
 
     @staticmethod
     def _abandoned() -> None:

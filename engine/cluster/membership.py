@@ -55,8 +55,10 @@ class Membership(Rule):
         anew: Anew,
         stalled: Callable[[int], list[NodeId]],
         gone: Callable[[], list[Namespace]],
+        promoting: Callable[[], bool],
     ) -> None:
         self._stalled = stalled  # the copies that have not answered this node for so many times `suspicion_ms`
+        self._promoting = promoting  # whether this node is named primary of what it does not serve yet
         super().__init__()
         self.core = core
         self.detector = detector
@@ -120,6 +122,8 @@ class Membership(Rule):
                 self._look_at = self.core.now  # perhaps it was all that somebody who joins waited for
             self._note_pace(sender, message)
             self.orders.namespaces.heard(sender, message)
+            if not message.promoting:
+                self.reasons.serves[sender] = message.version
         if message.version == self.core.version and message.frozen:
             self.reasons.frozen[sender] = None
         else:
@@ -317,6 +321,7 @@ class Membership(Rule):
             emptied=self._emptied_here(),
             mute=[n for n in self._stalled(MUTE_SUSPICIONS) if self.detector.is_steady(n)],
             dropped=self.orders.namespaces.gone_here(),
+            promoting=self._promoting() or not core.serving,
         )
 
     def _emptied_here(self) -> bool:
@@ -363,6 +368,8 @@ class Membership(Rule):
             return
         alive = self._alive()
         names = {c.node: c for c in alive}
+        if core.serving and not self._promoting():
+            self.reasons.serves[core.node] = topology.version
         intent = self.reasons.intent(topology, alive)
         if not intent.reason:
             self._reason_since = None

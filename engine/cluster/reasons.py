@@ -16,7 +16,7 @@ from engine.turn.core import Core
 from rebalance.migrations import Paused
 from rebalance.plan import surplus, wanted_handover
 from rebalance.table import Candidate, Topology
-from wal.ids import NodeId
+from wal.ids import NodeId, Version
 
 
 def is_member(topology: Topology, candidate: Candidate) -> bool:
@@ -37,11 +37,12 @@ class Reasons:
         self._pace = pace
         self.frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
         self.emptied: dict[NodeId, None] = {}  # who has a copy that is in sync by the map and was emptied
+        self.serves: dict[NodeId, Version] = {}  # by which map each member said last that it serves all that it leads
         self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
 
     def switch(self) -> None:
         """Another map: what was said under the one before is said again if it is so."""
-        self.frozen, self.emptied = {}, {}
+        self.frozen, self.emptied, self.serves = {}, {}, {}
 
     def intent(self, topology: Topology, alive: list[Candidate]) -> Intent:
         """What the next map should change, and for which reasons; for none, nothing is to be begun."""
@@ -99,7 +100,8 @@ class Reasons:
     def _wanted_moves(self, topology: Topology, present: list[NodeId]) -> tuple[list[int], list[int]]:
         """Primaries to move and copies to drop; computed once for as long as nothing changes.
 
-        While migrations are paused no primary moves that is well where it is.
+        While migrations are paused no primary moves that is well where it is. A copy may be that of who was primary before
+        the last step, and is asked then by who is now: no copy goes before all who lead say that they serve.
         """
         if not self._core.affinity_known:
             return [], []
@@ -112,4 +114,6 @@ class Reasons:
             paused = topology.migrations.paused is not Paused.NOTHING
             handover = [] if paused else wanted_handover(topology, present, vouched, affinity)
             self._moves = (asked, handover, surplus(topology, present, affinity))
-        return self._moves[1], self._moves[2]
+        handover, extra = self._moves[1:]
+        leaders = dict.fromkeys(topology.placements[number].owners[0] for number in extra)
+        return handover, extra if all(self.serves.get(node) == topology.version for node in leaders) else []

@@ -29,7 +29,7 @@ from rebalance.partition import LocalPartition
 from rebalance.ports import MS, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
-from wal.ids import DECISIONS, EXPIRIES, NO_ERA, Era, NodeId, TxId
+from wal.ids import DECISIONS, EXPIRIES, NO_ERA, NO_VERSION, Era, NodeId, TxId
 from wal.probe import probe
 
 WITHHELD_MS = 1_000
@@ -68,7 +68,7 @@ class Cuts(Rule):
         self.leases: dict[Era, Lease] = {}
         self.dropped = NO_ERA  # the last cut that was given up for its size
         self.in_doubt: Callable[[], Iterable[tuple[TxId, int]]] = tuple  # what is prepared where this node leads
-        self._promoting: dict[int, None] = {}  # partitions that this node is named primary of, and does not serve yet
+        self.promoting: Callable[[], bool] = bool  # whether this node is named primary of what it does not serve yet
         self._withheld_until: int | None = None
         core.replica.kept = self.kept
 
@@ -204,18 +204,25 @@ class Cuts(Rule):
         if not may_act(core, message.version):
             return
         match message:
-            case EnterEra(version, era):
-                if self._promoting:
-                    probe("cut.waited_for_a_promotion")
-                    return  # a partition that begins to be led now could not be read
-                self.hear(era)
-                lease = self.leases.get(era)
-                if lease is not None and not lease.lost:
-                    core.send(sender, Entered(version, era))
+            case EnterEra():
+                self.on_enter(sender, message)
             case SealCut(version, cut, holders):
                 core.send(sender, Sealed(version, cut, self._seal(cut, holders)))
             case _:
                 assert_never(message)
+
+    def on_enter(self, sender: NodeId, message: EnterEra) -> None:
+        """Enter the era of a round, unless what this node leads could not be read at its cut."""
+        if self.promoting():
+            probe("cut.waited_for_a_promotion")
+            return
+        if NO_VERSION != message.placed < self.core.reign:
+            probe("cut.began_before_a_handover")
+            return  # who led it then may have written in this era, which would pass for older here
+        self.hear(message.era)
+        lease = self.leases.get(message.era)
+        if lease is not None and not lease.lost:
+            self.core.send(sender, Entered(message.version, message.era))
 
     def _seal(self, cut: Era, holders: list[bytes]) -> bool:
         """All members have entered an era: whether it can be read at here, and nothing was told in between."""
@@ -241,18 +248,10 @@ class Cuts(Rule):
 
     def activated(self, local: LocalPartition) -> None:
         """This node begins to lead a partition: what it issues again is of no era that it knows."""
-        self._promoting.pop(local.number, None)
         self.lose(local.number)
 
     def switch(self, new: NewMap) -> None:
         """A new topology: what has another primary, or another epoch, cannot be read at the cuts of before."""
-        self._promoting = {local.number: None for local in new.promoted}
-        for local in new.changed if self.leases else ():
-            self.lose(local.number)
-
-    def step(self, new: NewMap) -> None:
-        """A light step: the same, of the primaries that it moves."""
-        self._promoting |= {local.number: None for local in new.promoted}
         for local in new.changed if self.leases else ():
             self.lose(local.number)
 

@@ -246,29 +246,26 @@ class Replication(Rule):
     def switch(self, _: NewMap) -> None:
         """A new topology: what does not count yet goes to its copies, or is abandoned."""
         self._taken_of, self._over, self._coming = {}, {}, {}
-        large, self._large = self._large, []
-        self._send_again(list(self._batches.values()), list(self._turn), large)
+        self._send_again(lambda _: True)
 
     def step(self, new: NewMap) -> None:
         """A light step: the same for what was issued in partitions that others lead by now, and for what went with it."""
         lost = {local.number: None for local in new.changed if not local.mine}
-        batches = [b for b in self._batches.values() if any(o.partition in lost for o in b.operations)]
-        turn = [group for group, operations in self._turn.items() if any(o.partition in lost for o in operations)]
-        large = [each for each in self._large if each[1].partition in lost]
-        self._large = [each for each in self._large if each[1].partition not in lost]
-        self._send_again(batches, turn, large)
+        self._send_again(lambda operation: operation.partition in lost)
 
-    def _send_again(self, batches: list[Batch], turn: list[Group], large: list[tuple[Group, Shipped]]) -> None:
+    def _send_again(self, concerned: Callable[[Shipped], bool]) -> None:
         """What went out, or is about to, goes to the copies that it has by now, or is abandoned."""
         core = self.core
         pending: list[tuple[list[Shipped], dict[NodeId, None], bool]] = []
-        for batch in batches:
+        for batch in [b for b in self._batches.values() if any(map(concerned, b.operations))]:
             for node in list(batch.lagging):
                 self._not_lagging(batch, node)
             del self._batches[batch.sequence]
             pending.append((batch.operations, batch.acked, batch.counts))
-        pending.extend((self._turn.pop(group), {}, False) for group in turn)
-        pending.extend(([operation], {}, False) for _, operation in large)
+        for group in [g for g, operations in self._turn.items() if any(map(concerned, operations))]:
+            pending.append((self._turn.pop(group), {}, False))
+        pending.extend(([operation], {}, False) for _, operation in self._large if concerned(operation))
+        self._large = [each for each in self._large if not concerned(each[1])]
         regrouped: dict[tuple[Group, tuple[NodeId, ...], bool], list[Shipped]] = {}
         for operations, acked, counts in pending:
             for operation in operations:
@@ -334,8 +331,9 @@ class Replication(Rule):
             return
         last = taken[-1] if taken else None
         small = type(last) is r.Update and len(last.writes) == 1 and len(last.writes[0].keys) <= LARGE_KEYS
-        if last is not None and not small and not core.replica.ahead and is_large(last):
-            core.in_pieces(self._take_later(sender, message, self._large_in(taken)))
+        ahead = last is None or small or bool(core.replica.ahead) or not is_large(last)
+        if not ahead and (large := self._large_in(taken)):  # else it has ended here already
+            core.in_pieces(self._take_later(sender, message, large))
             return
         for record in taken:
             try:

@@ -29,7 +29,8 @@ from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, may_act
 from rebalance.rule import NewMap, Rule
-from wal.ids import Era, NodeId, Version
+from rebalance.table import Topology
+from wal.ids import Era, NodeId
 from wal.probe import probe
 
 READERS_MAX = 1_000
@@ -39,15 +40,16 @@ PAUSE_MS = (50, 200, 1_000, 3_000)
 
 
 class _Round:
-    """A cut that is being taken. `entered`: all members have entered its era."""
+    """A cut that is being taken, by the primaries of one map. `entered`: all members have entered its era."""
 
-    __slots__ = ("asked", "began", "cut", "entered", "members", "said_at", "version", "waiting")
+    __slots__ = ("asked", "began", "cut", "entered", "members", "said_at", "topology", "version", "waiting")
 
-    def __init__(self, cut: Era, version: Version, members: tuple[NodeId, ...], now: int) -> None:
+    def __init__(self, cut: Era, topology: Topology, now: int) -> None:
         self.cut = cut
-        self.version = version
-        self.members = members
-        self.waiting = dict.fromkeys(members)
+        self.topology = topology
+        self.version = topology.fenced
+        self.members = tuple(m.node for m in topology.members)
+        self.waiting = dict.fromkeys(self.members)
         self.entered = False
         self.began = self.said_at = now
         self.asked: list[tuple[SessionId, Request, int]] = []
@@ -107,15 +109,14 @@ class Rounds(Rule):
         assert first is not None, "it was this node that numbers"
         number = max(core.fence.number, first.since)  # by one fence the first partition may be handed over
         self._last = (number, self._last[1] + 1 if self._last[0] == number else 1)
-        members = tuple(m.node for m in core.topology.members)
-        self._round = _Round(self._last, core.fence, members, core.now)
+        self._round = _Round(self._last, core.topology, core.now)
         self._round.asked = asked[:READERS_MAX]
         self._say(self._round)
 
     def _say(self, asking: _Round) -> None:
         core = self.core
         asking.said_at = core.now
-        message: EnterEra | SealCut = EnterEra(asking.version, asking.cut)
+        message: EnterEra | SealCut = EnterEra(asking.version, asking.cut, asking.topology.version)
         if asking.entered:
             holders = [request.holder for _, request, _ in asking.asked if isinstance(request, TakeCut)]
             message = SealCut(asking.version, asking.cut, holders)
@@ -172,6 +173,12 @@ class Rounds(Rule):
             asked = self._round.asked + asked
         self._round, self._asked, self._failed, self._not_before = None, [], 0, 0
         self.desk.ask_again(self.desk.still_wanted(asked))
+
+    def step(self, new: NewMap) -> None:
+        """A light step: the same, where a primary has moved that the round counts on."""
+        known = self._round.topology.placements if self._round is not None else ()
+        if any(known[local.number].primary != local.placement.primary for local in new.changed if known):
+            self.switch(new)
 
     def tick(self) -> None:
         """Say it again; give up what takes too long; begin what had to wait."""

@@ -25,7 +25,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     of them, the last one is repeated: `busy_ms` says for how long this has been so, and `sync_ms` how much of it is the
     sync that is under way. `stalled`: copies that have not answered me for longer than it takes to be suspected.
     `emptied`: the map calls a copy of mine in sync that is not whole. `mute`: copies that have not answered me for longer
-    than the slowest disk may take. `dropped`: namespaces that are being dropped, and of which I lead no row.
+    than the slowest disk may take. `dropped`: namespaces that are being dropped, and of which I lead no row. `promoting`:
+    by this map I am primary of partitions that I do not serve yet.
     """
 
     version: Version
@@ -42,6 +43,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     emptied: bool = False
     mute: list[NodeId] = msgspec.field(default_factory=list)
     dropped: list[Namespace] = msgspec.field(default_factory=list)
+    promoting: bool = False
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):

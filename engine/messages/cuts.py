@@ -6,14 +6,18 @@ from typing import TypeAlias
 
 import msgspec
 
-from wal.ids import Era, Version
+from wal.ids import NO_VERSION, Era, Version
 
 
 class EnterEra(msgspec.Struct, frozen=True, array_like=True, tag="enter-era", gc=False):
-    """What you decide from now on is of this era; keep what it overwrites, and withhold your answers to clients."""
+    """What you decide from now on is of this era; keep what it overwrites, and withhold your answers to clients.
+
+    `placed`: the map by which the round began. Whoever has come to lead other partitions since does not enter.
+    """
 
     version: Version
     era: Era
+    placed: Version = NO_VERSION
 
 
 class Entered(msgspec.Struct, frozen=True, array_like=True, tag="entered", gc=False):

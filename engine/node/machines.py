@@ -147,6 +147,7 @@ class Machines:
         self.supply = SupplySide(core, self.replication, regroup=self._group)
         self.stability = Stability(core, self.replication)
         self.promotion = Promotion(core, self.replication, activated=self._activated)
+        self.cuts.promoting = lambda: bool(self.promotion.owed)
         self.anew = Anew(core)
         self.entropy = AntiEntropy(core, self.anew)
 
@@ -200,6 +201,7 @@ class Machines:
             anew=self.anew,
             stalled=self.replication.stalled,
             gone=self.dropping.gone,
+            promoting=self.cuts.promoting,
         )
         self.formation = Formation(core, self.desk, self.exchange, candidates=self.membership.candidates)
         self.rescue = Rescue(core, self.desk, self.claims, self.exchange)
@@ -283,6 +285,7 @@ class Machines:
             (self.steps.step, "what was taken in is not taken in again"),
             (self.handovers.switch, "what this step did not move is asked for anew"),
             (self.membership.step, "its next heartbeat says which map this is"),
+            (self.rounds.step, "a cut that is being taken is of the primaries by whom it began"),
             (self.reads.step, "how old a copy is that left nobody knows"),
             (self._unpark, "what waited to be handed over is not, where it is here still"),
         ]
@@ -298,16 +301,17 @@ class Machines:
             (self.participant.switch, "no outcome is asked for that another primary awaits now"),
             (self.coordinator.switch, "it asks participants of the new map, and this node's are among them"),
             (self.deadlocks.switch, "waits went with the locks, and with transactions that were turned away"),
-            (self.cuts.step, "what is promoted next was not kept by this node"),
+            (self.cuts.switch, "what is promoted next was not kept by this node"),
             (self.promotion.step, "what it owes goes to the new groups, and whoever waits for this node's answer gets it"),
             (self.anew.step, "a copy that was taken anew is whole now"),
+            (self.entropy.step, "whoever leads a partition now compares its copies, and nobody else"),
             (self.demander.switch, "what is in sync does not ask to be"),
             (self._evict, "what was let go goes when nobody above needed it"),
             (self.dropping.switch, "of a namespace that goes all is looked through that this node leads now"),
             (self.steps.step, "what was taken in is not taken in again"),
             (self.handovers.switch, "what this step did not move is asked for anew"),
             (self.membership.step, "its next heartbeat says which map this is"),
-            (self.rounds.switch, "whoever waited for a cut asks whoever numbers them now"),
+            (self.rounds.switch, "whoever waited for a cut asks whoever numbers them now, who begins after this map"),
             (self.expiry.switch, "whoever waited for a key to be deleted asks again, and what others lead is theirs"),
             (self.reads.step, "whoever waited asks again, of the node as it is now"),
             (self._unpark, "and so does whoever waited for the handover; both are taken before what came later"),

@@ -9,6 +9,7 @@ from engine.data.batches import FEW, PATIENCE_MAX, SMALL_BYTES, SOON
 from engine.data.replication import Replication
 from engine.data.sizes import BATCH_BYTES_MAX
 from engine.messages import Message, Replicate, Replicated
+from engine.state.ahead import LARGE_KEYS
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
@@ -23,6 +24,7 @@ from wal import records as r
 from wal.ids import NodeId, Version
 
 RETRANSMIT_MS = 100
+TX = b"0123456789abcdef"
 
 
 class Noted:
@@ -182,3 +184,25 @@ def test_batches_of_many_turns_are_cut_when_a_new_topology_sends_them_together()
     for batch in batches:
         primary.answer("n2", batch)
     assert all(operation.counts for operation in operations)
+
+
+def test_the_outcome_of_a_large_transaction_is_taken_once_more_by_a_copy_in_which_it_has_ended() -> None:
+    copy = Primary()
+    copy.local.role, copy.local.placement = Role.BACKUP, Placement(1, 1, ("n2", "n1"), ("n2", "n1"))
+    keys = [b"%d" % number for number in range(LARGE_KEYS + 1)]
+    write = r.Write("acc", 0, 1, 0, keys, [b""] * len(keys), 0)
+    copy.core.serving = True
+    copy.core.replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
+    copy.core.replica.apply(r.Prepare(TX, 0, 1, [write], [], [0], 0))
+    outcome = r.Outcome(TX, 0, 1, True, [("acc", 0, len(keys))])
+    for sequence in (1, 2):  # the second time in another batch, because a topology came between
+        copy.replication.on_replicate("n2", Replicate(Version(1, 0), sequence, [outcome], sequence))
+        while copy.core.resumed:
+            copy.core.work = 0
+            copy.core.go_on()
+        copy.replication.flush()
+        ((_, answer),) = [said for said in copy.core.effects.send if isinstance(said[1], Replicated)]
+        copy.core.effects = Effects()
+        assert isinstance(answer, Replicated)
+        assert answer.sequences == [sequence]
+    assert copy.core.replica.fragment(("acc", 0)).counter.lwm == len(keys)

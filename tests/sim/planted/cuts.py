@@ -7,11 +7,11 @@ from collections.abc import Callable
 import msgspec
 
 from engine.data.cuts import Cuts
-from engine.messages import Finish
+from engine.messages import EnterEra, Finish
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace
 from wal import records as r
-from wal.ids import NO_ERA, Era, Fragment, NodeId
+from wal.ids import NO_ERA, NO_VERSION, Era, Fragment, NodeId
 
 CUTS = Faults()
 
@@ -103,6 +103,19 @@ def a_cut_outlives_its_primary(machine: Machine) -> None:
         pass
 
     replace(cuts, "lose", lose)
+
+
+@CUTS.fault("11")
+def a_round_outlives_a_handover(machine: Machine) -> None:
+    """A cut is taken on over a step that moves a primary, and who leads since enters the era as if nobody had before."""
+    assert machine.node is not None
+    rounds, order = machine.node.rounds, machine.node.order_of_steps
+
+    def on_enter(original: Callable[..., None], sender: NodeId, message: EnterEra) -> None:
+        original(sender, msgspec.structs.replace(message, placed=NO_VERSION))
+
+    around(_cuts(machine), "on_enter", on_enter)
+    order[:] = [(takes_effect, why) for takes_effect, why in order if takes_effect != rounds.step]
 
 
 @CUTS.fault("11")

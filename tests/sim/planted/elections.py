@@ -568,6 +568,19 @@ def primary_serves_on_after_it_was_moved(machine: Machine) -> None:
     _in_steps(machine, node.promotion, "step", step)
 
 
+@ELECTIONS.fault("2")
+def a_copy_is_let_go_before_its_successor_serves(machine: Machine) -> None:
+    """A copy that is not wanted any more goes whether or not its partition's primary, who asks it, serves by then."""
+    assert machine.node is not None
+    reasons, core = machine.node.membership.reasons, machine.node.core
+
+    def wanted_moves(original: Callable[..., Any], topology: Topology, present: list[str]) -> Any:
+        reasons.serves = {m.node: core.version for m in topology.members}
+        return original(topology, present)
+
+    around(reasons, "_wanted_moves", wanted_moves)
+
+
 def _in_steps(machine: Machine, rule: Rule, name: str, wrapper: Callable[..., None]) -> None:
     """Wrap what a rule does when a handover step takes effect: the order of these is a list of methods, made before."""
     assert machine.node is not None

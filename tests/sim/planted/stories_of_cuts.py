@@ -9,6 +9,7 @@ from engine.client.cuts import TakeCutCall
 from engine.client.scans import ScanCall
 from engine.errors import SnapshotLost
 from engine.messages import EnterEra, Finish, Replicate
+from rebalance.table import Placement
 from tests.sim.clients import Task
 from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
@@ -198,3 +199,46 @@ def a_key_of_the_past_is_deleted_and_a_checkpoint_is_written(plant: Plant | None
         stage.do(stage.client.call(page, timeout_ns=ANSWER_NS))
         stage.must(dict(page.rows) == {key(0): b"there"}, f"the cut has one row, and found was {page.rows}")
         stage.curtain()
+
+
+@story
+def a_primary_moves_while_an_era_is_entered(plant: Plant | None) -> None:
+    """p3 moves to n4, which hears late of an era in which n5 has ended a transaction there, and n2 the other half of it."""
+    with Stage(plant, nodes=5, settings=msgspec.structs.replace(ONE_BACKUP, exchange_drain_ms=100)) as stage:
+        first, second = key(1), key(3)
+        stage.power_cut("n4")
+        stage.left_out("n4")
+        for name in (first, second):
+            stage.put(name, b"old")
+        untaken = stage.lose("propose-step")
+        stage.start("n4")
+        stage.until(lambda: len(_placed(stage, 3).owners) == 2, "n4 has a copy of partition 3")
+        stage.end(untaken)
+        stage.until(lambda: _placed(stage, 3).in_sync == ("n5", "n4"), "that counts")
+        untaken = stage.lose("propose-step")
+        tx = stage.transaction()
+        stage.do(tx.put(NAMESPACE, {first: b"new", second: b"new"}))
+        unvoted = stage.lose("replicate", "n2", "n3")
+        committing = stage.begin(tx.commit())
+        stage.until(lambda: untaken.caught > 0, "partition 3 is to move to n4")
+        late = _later(stage, "enter-era", "n4")
+        unheard = stage.lose("replicate", "n5", "n4")
+        taking, taken = _taking(stage)
+        stage.wait(10)
+        stage.end(unvoted)
+        stage.until(lambda: unheard.caught > 0, "n5 has the outcome")
+        stage.end(untaken)
+        stage.until(lambda: stage.primary(3, "n4"), "n4 is primary of partition 3")
+        stage.end(unheard)
+        _at_last(stage, late)
+        stage.until(lambda: told(taken) and told(committing), "a cut is taken, and the transaction is done")
+        found = _read(stage, first, taking.cut), _read(stage, second, taking.cut)
+        read = {value for value in found if not isinstance(value, SnapshotLost)}
+        stage.must(len(read) < 2, f"a transaction is in a cut or is not: {found}")
+        stage.curtain()
+
+
+def _placed(stage: Stage, partition: int) -> Placement:
+    newest = stage.world.newest()
+    assert newest is not None
+    return newest.placements[partition]

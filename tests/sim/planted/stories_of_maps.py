@@ -563,6 +563,23 @@ def a_primary_moves_by_a_step_while_a_write_is_under_way(plant: Plant | None) ->
 
 
 @story
+def who_was_primary_is_let_go_and_does_not_know(plant: Plant | None) -> None:
+    """n2 is to hold nothing any more; p1 moves to n3, and n2 hears neither of that nor of what follows."""
+    with Stage(plant, nodes=4, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
+        stage.put(key(1), b"old")
+        waiting = stage.lose("drained", "n2")
+        stage.world.command(stage["n1"], "baseline", {"nodes": ["n1", "n3", "n4"]})
+        stage.until(lambda: waiting.caught > 0, "partition 1 is to move")
+        unheard = [stage.lose("commit-step", receiver="n2"), stage.lose("commit", receiver="n2")]
+        stage.end(waiting)
+        stage.until(lambda: (top := stage.world.newest()) is not None and top.placements[1].primary == "n3", "it moves")
+        stage.wait(3_000)
+        stage.must(not (stage.primary(1, "n2") and stage.primary(1, "n3")), "who leads next waits for who led before")
+        stage.end(*unheard)
+        stage.curtain()
+
+
+@story
 def a_read_before_the_epoch_is_on_the_copies(plant: Plant | None) -> None:
     """Five nodes; n2 becomes primary with a write that n3 lacks, and n3 does not get it; it is read, and n2 dies."""
     with Stage(plant, nodes=5) as stage:
