@@ -28,7 +28,7 @@ from rebalance.ports import MS, WORK_MAX, Shipped, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.counters import CounterError
-from wal.ids import Era, NodeId
+from wal.ids import NO_VERSION, Era, NodeId
 from wal.probe import probe
 
 
@@ -63,6 +63,7 @@ class Replication(Rule):
         self._acks: dict[NodeId, list[int]] = {}
         self._taken_of: dict[NodeId, dict[int, None]] = {}  # primary -> batches of this version that are not over there
         self._over: dict[NodeId, int] = {}  # primary -> all batches below are
+        self._fence = NO_VERSION  # of these
 
     # Primary.
 
@@ -97,8 +98,7 @@ class Replication(Rule):
         self._sequence += 1
         batch = Batch(self._sequence, operations, group, acked)
         targets = (*batch.waiting, *batch.lagging)
-        if large:
-            batch.being_worked_out = True
+        batch.being_worked_out = large
         if targets or large:
             self._batches[batch.sequence] = batch
         if targets:
@@ -198,12 +198,10 @@ class Replication(Rule):
     def _count(self, batch: Batch) -> None:
         batch.counts = True
         self.core.work += len(batch.operations)
-        if batch.ahead is not None:
-            self.core.replica.ahead = batch.ahead
+        self.core.replica.ahead = batch.ahead or {}
         for operation in batch.operations:
             operation.counted()
-        if batch.ahead is not None:
-            self.core.replica.ahead = {}
+        self.core.replica.ahead = {}
 
     def outstanding(self, node: NodeId, partition: int) -> bool:
         """Whether a MOVING copy has yet to answer a batch that touches the partition."""
@@ -245,7 +243,9 @@ class Replication(Rule):
 
     def switch(self, _: NewMap) -> None:
         """A new topology: what does not count yet goes to its copies, or is abandoned."""
-        self._taken_of, self._over, self._coming = {}, {}, {}
+        if self._fence != self.core.fence:  # else what is on its way will be taken yet, once
+            self._fence, self._taken_of, self._over = self.core.fence, {}, {}
+        self._coming = {}
         self._send_again(lambda _: True)
 
     def step(self, new: NewMap) -> None:

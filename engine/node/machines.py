@@ -407,6 +407,7 @@ class Machines:
         core = self.core
         if not handover or core.topology is None:
             return []
+        handover = [number for number in handover if 0 <= number < len(core.local)]
         moving = frozenset(handover)
         for number in handover:
             core.local[number].hand_over()

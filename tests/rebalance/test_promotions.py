@@ -85,6 +85,35 @@ def test_a_copy_that_was_let_go_has_nothing_to_say_to_a_new_primary_that_has_not
     assert copies["n2"].local[0].role is Role.PROMOTING, "what it does not have is not taken for what it had"
 
 
+def hand_over(copies: Copies, to: str) -> None:
+    """A handover step moves the primary, and takes effect on all nodes."""
+    old = copies.placements[0]
+    owners = (to, *(node for node in old.owners if node != to))
+    for node in owners:
+        local = copies[node].local[0]
+        local.place(Placement(old.version + 1, old.epoch + 1, owners, owners), node)
+        copies[node]._group(local)
+        copies[node].shipping.switch()
+        copies[node].promotion.step(NewMap([local], [local], [local] if local.role is Role.PROMOTING else []))
+
+
+def test_a_primary_that_is_moved_on_before_it_serves_begins_no_epoch() -> None:
+    copies = three()
+    reaches(copies, ["n3"], k1="heard by n3")
+    copies.trouble = lambda _sender, _to, said: int(not isinstance(said, Tail))
+    copies.map(("n2", "n3", "n1"), ("n1", "n2", "n3"), promote=True)
+    copies.wait(2)
+    assert copies["n2"].promotion.owed
+    hand_over(copies, "n3")
+    copies.trouble = None
+    copies.wait(3)
+    assert [copies[node].local[0].role for node in ("n2", "n3")] == [Role.BACKUP, Role.PRIMARY]
+    assert not copies["n2"].promotion.owed
+    assert not copies["n3"].promotion.owed
+    assert copies["n2"].rows(0) == copies["n3"].rows(0)
+    assert copies["n2"].rows(0)[b"k1"][2] == b"heard by n3"
+
+
 def test_what_only_a_survivor_has_is_fetched_from_it() -> None:
     copies = three()
     reaches(copies, ["n3"], k1="heard by n3")

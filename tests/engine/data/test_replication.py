@@ -17,7 +17,7 @@ from engine.turn.core import Core
 from engine.turn.effects import Effects
 from engine.turn.settings import Settings
 from rebalance.partition import LocalPartition, Role
-from rebalance.ports import MS, Operation
+from rebalance.ports import MS, WORK_MAX, Operation
 from rebalance.rule import NEVER, NewMap
 from rebalance.table import Member, Placement, Topology
 from wal import records as r
@@ -206,3 +206,63 @@ def test_the_outcome_of_a_large_transaction_is_taken_once_more_by_a_copy_in_whic
         assert isinstance(answer, Replicated)
         assert answer.sequences == [sequence]
     assert copy.core.replica.fragment(("acc", 0)).counter.lwm == len(keys)
+
+
+class Large(Noted):
+    """A write of so many keys that it is worked out in pieces."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        keys = [b"%d" % number for number in range(3 * LARGE_KEYS)]
+        self.records = [r.Update([r.Write("acc", 0, 1, 0, keys, [b"there"] * len(keys), 0)])]
+        self.gone = False
+
+    def abandoned(self) -> None:
+        self.gone = True
+
+
+def moves(node: Primary, to: NodeId) -> None:
+    """The partition is another's, by a handover step."""
+    node.local.place(Placement(2, 2, (to, "n1", "n3"), (to, "n1", "n3")), "n1")
+    node.replication.step(NewMap([node.local], [node.local], []))
+
+
+def a_piece(node: Primary) -> None:
+    """A turn that has room for little."""
+    node.core.work = WORK_MAX - 1
+    node.core.go_on()
+
+
+def test_a_large_write_that_is_being_worked_out_goes_to_the_next_primary_as_it_is() -> None:
+    primary, operation = Primary(), Large()
+    primary.core.replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
+    primary.core.work = WORK_MAX - 1
+    shipped = Operation(primary.local, operation.records, counted=operation.counted, abandoned=operation.abandoned)
+    primary.replication.ship_large(shipped, primary.local)
+    primary.replication.flush()
+    ((_, batch),) = primary.sent()
+    assert primary.core.resumed, "half of it is worked out"
+    moves(primary, "n2")
+    assert operation.gone
+    assert primary.core.replica.fragment(("acc", 0)).counter.lwm == 3 * LARGE_KEYS, "it is part of what this copy has"
+    primary.answer("n2", batch)
+    while primary.core.resumed:
+        a_piece(primary)
+    assert not operation.counts
+    assert primary.replication.open_records() == []
+
+
+def test_a_large_write_that_a_copy_works_out_is_refused_when_its_primary_has_moved_meanwhile() -> None:
+    copy, write = Primary(), Large()
+    copy.core.serving = True
+    copy.local.role, copy.local.placement = Role.BACKUP, Placement(1, 1, ("n2", "n1"), ("n2", "n1"))
+    copy.core.replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
+    copy.core.work = WORK_MAX - 1
+    copy.replication.on_replicate("n2", Replicate(Version(1, 0), 1, write.records, 1))
+    assert copy.core.resumed, "half of it is worked out"
+    copy.local.place(Placement(2, 2, ("n3", "n1", "n2"), ("n3", "n1", "n2")), "n1")
+    while copy.core.resumed:
+        a_piece(copy)
+    copy.replication.flush()
+    assert copy.core.effects.send == [], "whoever asks this copy next is told that it does not have it"
+    assert copy.core.replica.fragment(("acc", 0)).counter.hwm == 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from engine.messages import KINDS
-from rebalance.rule import NEVER, Alarm, Rule
+from rebalance.rule import NEVER, Alarm, NewMap, Rule
 from tests.engine.transactions.test_participant import lone_node
 
 
@@ -23,6 +24,18 @@ def test_a_new_map_takes_effect_on_each_rule_once_and_every_place_has_its_reason
     reasons = [why for _, why in node.order]
     assert all(len(why.split()) > 5 for why in reasons)
     assert len(set(reasons)) == len(reasons)
+
+
+def test_what_a_new_map_is_to_a_rule_a_handover_is_to_it_too_in_the_same_order() -> None:
+    node = lone_node()
+
+    def names(order: list[tuple[Callable[[NewMap], None], str]]) -> list[str]:
+        return [type(takes_effect.__self__).__name__ for takes_effect, _ in order]  # type: ignore[attr-defined]
+
+    apart = {node._begin_again, node._prepare_affinity}  # no partition was lost, and the same nodes hold data
+    assert names(node.order_of_handovers) == names([step for step in node.order if step[0] not in apart])
+    told = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/handover.md").read_text(), re.MULTILINE)
+    assert sorted(told) == sorted(type(rule).__name__ for rule in node.rules), "docs/handover.md says it of each rule"
 
 
 def test_every_message_is_taken_by_one_rule_whose_handler_has_a_case_for_each() -> None:
