@@ -8,7 +8,7 @@ are never in one failure domain while another domain is free. Deterministic: the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeAlias
@@ -18,6 +18,8 @@ from wal.ids import NodeId
 Affinity: TypeAlias = Callable[[Sequence[NodeId], Mapping[NodeId, str], int, int], Sequence[Sequence[NodeId]]]
 """What `assign` is: (nodes, domains, partitions, copies) -> the owners of every partition, the same on every node."""
 
+WEIGHTS_AT_ONCE = 1_500
+"""So many weights are drawn in one piece, about."""
 SLACK_PERCENT = 5
 """A node may hold this much more than the mean before the next heaviest node is taken instead."""
 
@@ -36,12 +38,18 @@ def assign(
     return table.owners
 
 
-def assign_some(nodes: Sequence[NodeId], domains: Mapping[NodeId, str], partitions: int, copies: int, end: int) -> None:
-    """Find out what `assign` is to return for the partitions below `end`.
+def assigning(
+    affinity: Affinity, nodes: Sequence[NodeId], domains: Mapping[NodeId, str], partitions: int, copies: int
+) -> Iterator[int]:
+    """Find out in pieces what an affinity is to return, which then does so at once: yields how much work each piece was.
 
-    Thousands of partitions and a hundred nodes take seconds, and nobody has these to spare when they are needed.
+    Thousands of partitions and a hundred nodes take seconds, and nobody has these to spare in one turn.
     """
-    _table(nodes, domains, partitions, copies).go_on(end)
+    if affinity is assign and nodes:
+        table = _table(nodes, domains, partitions, copies)
+        while table.found < partitions:
+            table.go_on(min(table.found + WEIGHTS_AT_ONCE // len(nodes) + 1, partitions))
+            yield WEIGHTS_AT_ONCE
 
 
 def _table(nodes: Sequence[NodeId], domains: Mapping[NodeId, str], partitions: int, copies: int) -> _Table:
@@ -73,6 +81,11 @@ class _Table:
         self._led = dict.fromkeys(nodes, 0)
         self._found: list[tuple[NodeId, ...]] = []
         self.owners: tuple[tuple[NodeId, ...], ...] = ()  # when all are found
+
+    @property
+    def found(self) -> int:
+        """Of how many partitions the owners are found."""
+        return len(self._found)
 
     def go_on(self, end: int) -> None:
         """Find the owners of all partitions below `end`."""

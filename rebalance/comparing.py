@@ -15,7 +15,7 @@ be compared, and is asked anew. Summing up is cut into pieces; what was captured
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -202,3 +202,8 @@ class Answers:
         """The copy begins again: what was said of it is over."""
         self._answers.pop(partition, None)
         self._rounds.pop(partition, None)
+
+    def switch(self, gone: Container[int]) -> None:
+        """A new map: so do these."""
+        for number in [number for number in self._rounds if number in gone]:
+            self.forget(number)

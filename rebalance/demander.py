@@ -9,17 +9,17 @@ simply followed by a demand for what is still missing. Until a copy has taken pa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import assert_never, get_args
 
 from rebalance.choice import OF_ROWS, Kind
-from rebalance.demanding import Held, Progress, Session
+from rebalance.demanding import Held, Progress, Session, put_in_order
 from rebalance.leaves import LEAF_BYTES
 from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Transfer
-from rebalance.moves import order_of_work
-from rebalance.partition import Role
+from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
-from rebalance.rule import NEVER, NewMap, Rule
+from rebalance.rule import NEVER, NewMap, Rule, drop
 from rebalance.settling import STUCK_AFTER, Settling
 from rebalance.surveying import Surveys
 from rebalance.table import back_off_ms
@@ -60,6 +60,7 @@ class Demander(Rule):
         self.held = Held(core)
         self.settling = Settling(core, again=self._again, differs=self._put_off_or_again, planned=self._plan_wake)
         self.surveys = Surveys(core, ready=self._again)
+        self._ordered = True  # what waits, by the map that is here
         self._fence = NO_VERSION
         self._aside = 0  # how often this node was set aside for being slow
         self._held_until = 0  # it asks for nothing before
@@ -81,33 +82,31 @@ class Demander(Rule):
         core, changed = self.core, new.changed
         if self._is_set_aside():
             changed = list({h.number: h for h in (*changed, *(h for h in core.local if h.role is Role.MOVING))}.values())
-        changed = self.held.switch(changed, self._sessions.values())
-        for local in changed:
-            number = local.number
-            for queue in (*self._queue.values(), *self._deferred.values()):
-                queue.pop(number, None)
-            for session in self._sessions.values():
-                session.partitions.pop(number, None)
-                session.awaited.pop(number, None)
-            self.settling.forget(number)
-            self.put_off.pop(number, None)
-            self.settling.answers.forget(number)
-            self.surveys.forget(number)
-            primary = local.placement.primary
-            if local.role is Role.MOVING and primary is not None:
-                self._queue.setdefault(primary, {})[number] = None
-        if changed and core.topology is not None:
-            for waiting in (self._queue, self._deferred):
-                for supplier, numbers in waiting.items():
-                    waiting[supplier] = dict.fromkeys(order_of_work(core.topology, numbers))
+        self._begin_anew(anew := self.held.switch(changed, self._sessions.values()))
         stopped, self._fence = self._fence != core.fence, core.fence
         for supplier, session in list(self._sessions.items()):
+            session.drop(anew)
             if not session.partitions:
                 del self._sessions[supplier]
             elif stopped and session.ending is None:
                 self._ask_again(session)  # what is under way is said in another version, and will not be taken
         self._pauses = {}
-        self._demand()
+        if core.work < WORK_MAX:
+            self._demand()
+        else:
+            core.resume(self._demand)
+
+    def _begin_anew(self, changed: Mapping[int, LocalPartition]) -> None:
+        """What is known of these partitions is void; those of which a copy is to be made wait for their suppliers."""
+        for kept in (*self._queue.values(), *self._deferred.values()):
+            drop(kept, changed)
+        drop(self.put_off, changed)
+        self.settling.switch(changed)
+        self.surveys.switch(changed)
+        for number, local in changed.items():
+            if local.role is Role.MOVING and (primary := local.placement.primary) is not None:
+                self._queue.setdefault(primary, {})[number] = None
+        self._ordered = self._ordered and not changed
 
     def _is_set_aside(self) -> bool:
         """Whether this node was too slow, once more: it begins again, after a while."""
@@ -122,6 +121,9 @@ class Demander(Rule):
 
     def _demand(self) -> None:
         core = self.core
+        if not self._ordered and core.topology is not None:
+            put_in_order(core.topology, (*self._queue.values(), *self._deferred.values()))
+            self._ordered = True
         if self._held_until and core.now >= self._held_until:
             slow = core.slow_until > core.now  # there is no use in asking yet
             self._held_until = core.slow_until if slow else 0
@@ -147,14 +149,13 @@ class Demander(Rule):
     def _parts(self, numbers: list[int]) -> list[list[int]]:
         """A demand of these partitions, cut into what one turn can say, and another can answer."""
         parts: list[list[int]] = []
-        size = PART_HAVES
+        size, leaves = PART_HAVES, self.surveys.said_bytes()
         for number in numbers:
             if size >= PART_HAVES:
                 parts.append([])
                 size = 0
             parts[-1].append(number)
-            fragments = self.core.replica.partition(number).fragments
-            size += 1 + len(fragments) + sum(len(self.surveys.leaves((ns, number))) for ns in fragments) // HAVE_BYTES
+            size += 1 + len(self.core.replica.partition(number).fragments) + leaves.get(number, 0) // HAVE_BYTES
         return parts
 
     def _ask_on(self, session: Session) -> None:

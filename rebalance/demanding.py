@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from itertools import chain
 
 import msgspec
 
 from rebalance.messages import Differing, Supply, Transfer
-from rebalance.moves import waits_by_order
+from rebalance.moves import order_of_work, waits_by_order
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX, Node
+from rebalance.rule import drop
 from rebalance.surveying import Room
+from rebalance.table import Topology
 from wal.ids import Fragment, NodeId, TxId
 from wal.probe import probe
 
@@ -51,6 +54,11 @@ class Session:
         self.heard_at = now
         self.asked_at = now
 
+    def drop(self, gone: Container[int]) -> None:
+        """These partitions are asked for no more, or anew."""
+        drop(self.partitions, gone)
+        drop(self.awaited, gone)
+
     def make_room(self, core: Node, found: Differing) -> None:
         """It is known which leaves differ: what is under them here goes. Answers to what was not told mean nothing."""
         name = (found.namespace, found.partition)
@@ -67,6 +75,15 @@ class Session:
             if self.room[0].name[1] not in self.partitions or self.room[0].step(core):
                 self.room.popleft()
         return not self.room
+
+
+def put_in_order(topology: Topology, queues: Sequence[dict[int, None]]) -> None:
+    """Partitions that wait to be demanded, in the order in which that matters under this map."""
+    place = {number: at for at, number in enumerate(order_of_work(topology, chain(*queues)))}
+    for queue in queues:
+        ordered = sorted(queue, key=place.__getitem__)
+        queue.clear()
+        queue.update(dict.fromkeys(ordered))
 
 
 class Held:
@@ -90,7 +107,7 @@ class Held:
                 may.append(number)
         return may
 
-    def switch(self, changed: Sequence[LocalPartition], sessions: Iterable[Session]) -> list[LocalPartition]:
+    def switch(self, changed: Sequence[LocalPartition], sessions: Iterable[Session]) -> dict[int, LocalPartition]:
         """What is to be begun anew under a new map: what it changes, what is not held any more, and what has to be."""
         core, topology = self._core, self._core.topology
         found = {local.number: local for local in changed}
@@ -101,6 +118,5 @@ class Held:
             if stopped:
                 probe("demand.paused")
             found |= {number: core.local[number] for number in (*freed, *stopped)}
-        for number in found:
-            self._held.pop(number, None)
-        return list(found.values())
+        drop(self._held, found)
+        return found

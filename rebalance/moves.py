@@ -2,13 +2,14 @@
 
 Pure functions of a map and of the nodes that are to hold data. Nothing is carried out by them: exchanges do that, a step at
 a time (`plan`, `steps`), and come to the same: a copy is made where one belongs and is not whole, and nowhere else. Whoever
-has copies to make asks for them in the order that is said here (`demander`).
+has copies to make asks for them in the order that is said here (`demander`); the coordinator asks what would only be
+`Better` elsewhere, and can wait.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import chain
 from typing import assert_never
@@ -17,8 +18,12 @@ import msgspec
 
 from rebalance.affinity import Affinity, assign
 from rebalance.migrations import Paused
-from rebalance.table import Topology
+from rebalance.ports import all_of
+from rebalance.table import Placement, Topology
 from wal.ids import NodeId
+
+LOOKED_AT_ONCE = 1_000
+"""So many partitions are looked at in one piece, which is as much work as to place half of them."""
 
 
 class Kind(StrEnum):
@@ -53,8 +58,12 @@ class Move(msgspec.Struct, frozen=True):
 
 def is_short(topology: Topology, number: int) -> bool:
     """Whether a partition has fewer copies in sync than there should be: one that is made of it is a repair."""
-    wanted = min(topology.backups + 1, len(topology.baseline))
-    return len(topology.placements[number].in_sync) < wanted
+    return len(topology.placements[number].in_sync) < _wanted(topology)
+
+
+def _wanted(topology: Topology) -> int:
+    """How many copies there should be."""
+    return min(topology.backups + 1, len(topology.baseline))
 
 
 def waits_by_order(topology: Topology, number: int) -> bool:
@@ -83,18 +92,14 @@ def order_of_work(topology: Topology, numbers: Iterable[int]) -> list[int]:
     Repairs before what is only better elsewhere; of them the partition with the fewest whole copies; and of what is better
     elsewhere first what relieves the node that holds the most, for with a copy that comes the last of the others goes.
     """
-    asked = list(numbers)
-    held: Mapping[NodeId, int] = {}
-    if not all(is_short(topology, number) for number in asked):
-        held = Counter(chain.from_iterable(p.owners for p in topology.placements))
-
-    def matters(number: int) -> tuple[int, ...]:
-        whole = topology.placements[number].in_sync
-        if is_short(topology, number):
-            return (0, len(whole), number)
-        return (1, -held[whole[-1]], number)
-
-    return sorted(asked, key=matters)
+    placements, wanted = topology.placements, _wanted(topology)
+    repairs = [(len(placements[number].in_sync), number) for number in numbers]
+    others = [number for whole, number in repairs if whole >= wanted]
+    done = [number for whole, number in sorted(repairs) if whole < wanted]
+    if others:
+        held = Counter(chain.from_iterable(p.owners for p in placements))
+        done += [number for _, number in sorted((-held[placements[number].in_sync[-1]], number) for number in others)]
+    return done
 
 
 def moves(topology: Topology, baseline: Sequence[NodeId], affinity: Affinity = assign) -> list[Move]:
@@ -128,3 +133,63 @@ def moves(topology: Topology, baseline: Sequence[NodeId], affinity: Affinity = a
                 why = Why.LEAVES if node not in baseline else Why.BALANCE
                 found.append(((2, number), Move(number, Kind.DROP, why, node, source=None, here=node in members)))
     return [move for _, move in sorted(found, key=lambda item: item[0])]
+
+
+class Better(msgspec.Struct, frozen=True):
+    """What would be better elsewhere: `leaders` of partitions whose primaries should be they; `surplus` copies may go."""
+
+    leaders: dict[int, NodeId]
+    surplus: list[int]
+
+    def handover(self, old: Topology, vouched: Mapping[int, Sequence[NodeId]]) -> list[int]:
+        """Partitions whose ideal primary is in sync, or about to be: `vouched`.
+
+        Nothing is handed to who is set aside and waited for all the same.
+        """
+        return [
+            number
+            for number, best in self.leaders.items()
+            if best in vouched.get(number, ()) or (best in old.placements[number].in_sync and old.aside.get(best, 0) <= 0)
+        ]
+
+
+def finding_better(old: Topology, alive: Sequence[NodeId], affinity: Affinity = assign) -> Generator[int, None, Better]:
+    """What of a map would be better elsewhere, in pieces: yields how much work the last one was.
+
+    A primary that is gone hands nothing over: its partition changes hands without waiting for anybody. A copy is surplus
+    that is not wanted any more although every wanted one is in sync.
+    """
+    ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
+    here, leaders, extra = dict.fromkeys(alive), dict[int, NodeId](), list[int]()
+    for at in range(0, old.partitions, LOOKED_AT_ONCE):
+        some = slice(at, at + LOOKED_AT_ONCE)
+        for number, (placement, wanted) in enumerate(zip(old.placements[some], ideal[some], strict=True), at):
+            owners = placement.owners
+            if owners == wanted:
+                continue  # how it nearly always is
+            best = next((n for n in wanted if n in here), None)
+            if best is not None and not placement.lost and owners[0] != best and owners[0] in here:
+                leaders[number] = best
+            if _has_surplus(placement, alive, wanted):
+                extra.append(number)
+        yield min(LOOKED_AT_ONCE, old.partitions - at) // 2
+    return Better(leaders, extra)
+
+
+def better_of(old: Topology, alive: Sequence[NodeId], affinity: Affinity = assign) -> Better:
+    """All of them."""
+    return all_of(finding_better(old, alive, affinity))
+
+
+def _has_surplus(placement: Placement, alive: Sequence[NodeId], ideal: Sequence[NodeId]) -> bool:
+    here = [n for n in ideal if n in alive]
+    if placement.lost or not here or not all(n in placement.in_sync for n in here):
+        return False
+    primary, *others = (n for n in placement.owners if n in alive or n == placement.owners[0])
+    extra = [n for n in others if n not in here]
+    return len(standing_in(extra, ideal, [primary, *(n for n in others if n in here)])) < len(extra)
+
+
+def standing_in(extra: Sequence[NodeId], ideal: Sequence[NodeId], have: Sequence[NodeId]) -> list[NodeId]:
+    """The copies that are not where they should be, and stay as long as too few others are."""
+    return list(extra[: max(0, len(ideal) - len(have))])

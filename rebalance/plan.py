@@ -13,11 +13,13 @@ from collections.abc import Container, Generator, Mapping, Sequence
 
 import msgspec
 
-from rebalance.affinity import Affinity, assign
+from rebalance.affinity import Affinity, assign, assigning
 from rebalance.aside import aside_next, fast, waited_for
 from rebalance.messages import SingleMap
 from rebalance.migrations import Migrations, ordered
+from rebalance.moves import LOOKED_AT_ONCE, standing_in
 from rebalance.namespaces import NamespaceSettings, changed
+from rebalance.ports import all_of
 from rebalance.salvage import INTERVENTIONS_KEPT, best_copy
 from rebalance.survivors import CopyReports, returned_disks, sorted_reports, survivors_of, trusted_nodes
 from rebalance.table import (
@@ -72,8 +74,21 @@ def first_topology(
     affinity: Affinity = assign,
 ) -> Topology:
     """Version 1.0 of a new cluster: every candidate is a member, in the baseline, and every copy is in sync."""
+    return all_of(planning_first(cluster, name, partitions, backups, candidates=candidates, affinity=affinity))
+
+
+def planning_first(
+    cluster: str,
+    name: str,
+    partitions: int,
+    backups: int,
+    candidates: Sequence[Candidate],
+    affinity: Affinity = assign,
+) -> Generator[int, None, Topology]:
+    """`first_topology` in pieces: yields how much work the last one was."""
     nodes = tuple(c.node for c in candidates)
     domains = {c.node: c.domain for c in candidates if c.domain}
+    yield from assigning(affinity, nodes, domains, partitions, backups + 1)
     ideal = affinity(nodes, domains, partitions, backups + 1)
     topology = Topology(
         version=Version(1, 0),
@@ -91,19 +106,19 @@ def first_topology(
         domains=domains,
         next_order=len(nodes) + 1,
     )
-    topology.check()
+    yield from _checked(topology)
     return topology
+
+
+def _checked(topology: Topology) -> Generator[int, None, None]:
+    for at in range(0, topology.partitions, LOOKED_AT_ONCE):
+        topology.check(at, at + LOOKED_AT_ONCE)
+        yield min(LOOKED_AT_ONCE, topology.partitions - at) // 2
 
 
 def next_topology(old: Topology, change: Change, affinity: Affinity = assign) -> Plan:
     """The map that follows `old`."""
-    pieces = planning(old, change, affinity)
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as end:
-            plan: Plan = end.value
-            return plan
+    return all_of(planning(old, change, affinity))
 
 
 def planning(old: Topology, change: Change, affinity: Affinity = assign) -> Generator[int, None, Plan]:
@@ -122,7 +137,8 @@ class _Next:
         self.members = _members(old, self.alive)
         self.baseline = tuple(change.baseline)
         self.domains = {**old.domains, **{c.node: c.domain for c in self.alive.values() if c.domain}}
-        self.ideal = affinity(self.baseline, self.domains, old.partitions, old.backups + 1)
+        self.affinity = affinity
+        self.ideal: Sequence[Sequence[NodeId]] = ()
         self.steady = {m.node for m in old.members if m.node in self.alive and _life(self.alive[m.node]) == _life(m)}
         self.trusted = trusted_nodes(old, self.alive, change.singles, self.steady, self.notes)
         self.whole = dict.fromkeys(self.trusted) | returned_disks(self.alive, change.singles)
@@ -138,11 +154,15 @@ class _Next:
 
     def made(self) -> Generator[int, None, Plan]:
         """Place the partitions, some at a time."""
-        reports = yield from sorted_reports(self.old, self.change.singles)
+        old = self.old
+        question = (self.baseline, self.domains, old.partitions, old.backups + 1)
+        yield from assigning(self.affinity, *question)
+        self.ideal = self.affinity(*question)
+        reports = yield from sorted_reports(old, self.change.singles)
         handover, reset = set(self.change.handover), set(self.change.reset)
         placements: list[Placement] = []
-        for at in range(0, self.old.partitions, PLACED_AT_ONCE):
-            some = range(at, min(at + PLACED_AT_ONCE, self.old.partitions))
+        for at in range(0, old.partitions, PLACED_AT_ONCE):
+            some = range(at, min(at + PLACED_AT_ONCE, old.partitions))
             placements.extend(
                 self._placed(number, reports.get(number, {}), moves=number in handover, reset=number in reset)
                 for number in some
@@ -151,7 +171,7 @@ class _Next:
         if self.taken:
             self.notes.append(f"begun again: {', '.join(_told(what) for what in self.taken)}")
         topology = self._topology(tuple(placements))
-        topology.check()
+        yield from _checked(topology)
         return Plan(topology, self.notes)
 
     def _vouched(self) -> dict[int, list[NodeId]]:
@@ -275,51 +295,6 @@ def _told(taken: Taken) -> str:
     return f"partition {taken.partition} with {whose}" if taken.node else f"partition {taken.partition} {whose}"
 
 
-def wanted_handover(
-    old: Topology, alive: Sequence[NodeId], vouched: Mapping[int, Sequence[NodeId]], affinity: Affinity = assign
-) -> list[int]:
-    """Partitions whose ideal primary is in sync (or about to be: `vouched`) and is not the primary yet.
-
-    A primary that is gone hands nothing over: its partition changes hands without waiting for anybody. Nothing is handed to
-    who is set aside and waited for all the same.
-    """
-    ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
-    here, found = dict.fromkeys(alive), list[int]()
-    for number, (placement, wanted) in enumerate(zip(old.placements, ideal, strict=True)):
-        if wanted and placement.owners[0] == wanted[0]:
-            continue  # how it nearly always is
-        best = next((n for n in wanted if n in here), None)
-        if best is None or placement.lost or placement.owners[0] == best or placement.owners[0] not in here:
-            continue
-        if best in vouched.get(number, ()) or (best in placement.in_sync and old.aside.get(best, 0) <= 0):
-            found.append(number)
-    return found
-
-
-def surplus(old: Topology, alive: Sequence[NodeId], affinity: Affinity = assign) -> list[int]:
-    """Partitions with a copy that is not wanted any more although every wanted one is in sync."""
-    ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
-    alike: dict[tuple[object, ...], bool] = {}
-    found: list[int] = []
-    for number, (placement, wanted) in enumerate(zip(old.placements, ideal, strict=True)):
-        key = (placement.owners, placement.in_sync, placement.lost, tuple(wanted))
-        known = alike.get(key)
-        if known is None:
-            known = alike[key] = _has_surplus(placement, alive, wanted)
-        if known:
-            found.append(number)
-    return found
-
-
-def _has_surplus(placement: Placement, alive: Sequence[NodeId], ideal: Sequence[NodeId]) -> bool:
-    here = [n for n in ideal if n in alive]
-    if placement.lost or not here or not all(n in placement.in_sync for n in here):
-        return False
-    primary, *others = (n for n in placement.owners if n in alive or n == placement.owners[0])
-    extra = [n for n in others if n not in here]
-    return len(_standing_in(extra, ideal, [primary, *(n for n in others if n in here)])) < len(extra)
-
-
 def _life(node: Member | Candidate) -> tuple[NodeId, str, int]:
     """One life of a node on one disk."""
     return (node.node, node.allocation, node.incarnation)
@@ -362,7 +337,7 @@ def _place(
     complete = all(n in survivors for n in wanted)
     in_sync = [n for n in wanted if n in survivors and n != primary]
     extra = [n for n in survivors if n not in wanted and n != primary]
-    in_sync += _standing_in(extra, ideal, [primary, *in_sync]) if complete and wanted else extra
+    in_sync += standing_in(extra, ideal, [primary, *in_sync]) if complete and wanted else extra
     owners = [primary, *in_sync, *(n for n in wanted if n not in survivors)]
     epoch = old.epoch if primary == incumbent else old.epoch + 1
     return _changed(old, Placement(0, epoch, tuple(owners), (primary, *in_sync)))
@@ -397,11 +372,6 @@ def handed_over(old: Placement, ideal: Sequence[NodeId]) -> Placement:
     others = sorted((n for n in old.owners if n != best), key=lambda n: ranks.get(n, len(ranks)))
     owners = (best, *others)
     return _changed(old, Placement(0, old.epoch + 1, owners, owners))
-
-
-def _standing_in(extra: Sequence[NodeId], ideal: Sequence[NodeId], have: Sequence[NodeId]) -> list[NodeId]:
-    """The copies that are not where they should be, and stay as long as too few others are."""
-    return list(extra[: max(0, len(ideal) - len(have))])
 
 
 def _changed(old: Placement, new: Placement) -> Placement:

@@ -8,8 +8,8 @@ message that leaves once the log is durable (`send`), and something slow that en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -29,6 +29,19 @@ WORK_MAX = 2_000
 """What a turn does before it leaves the rest to the next one: one is a key, a row or a record, about 10 us of a slow
 processor. Who does work says so in `Node.work`; who could do too much of it does a piece, and asks for the rest with
 `Node.resume`."""
+
+
+T = TypeVar("T")
+
+
+def all_of(pieces: Generator[int, None, T]) -> T:
+    """What comes of all pieces, made one after the other."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 # Tasks: slow things that end in an event.

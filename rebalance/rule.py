@@ -6,6 +6,7 @@ A node is a list of rules, in an order for each of the two things that happen to
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, ClassVar
 
 import msgspec
@@ -23,6 +24,12 @@ class NewMap(msgspec.Struct, frozen=True):
     """Partitions whose primary, epoch or role here is another now."""
     promoted: list[LocalPartition]
     """Partitions that this node is named primary of, and does not serve yet."""
+
+
+def drop(kept: dict[int, Any], gone: Container[int]) -> None:
+    """Take out what is kept of these partitions, at the price of what is kept."""
+    for number in [number for number in kept if number in gone]:
+        del kept[number]
 
 
 NEVER = 1 << 63

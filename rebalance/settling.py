@@ -6,13 +6,14 @@ still below its marks lacks something, and asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from heapq import heappop, heappush
 
 from rebalance.comparing import Answers
 from rebalance.messages import Settle, Settled
 from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, Node
+from rebalance.rule import drop
 from wal import records as r
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
@@ -57,6 +58,12 @@ class Settling:
         self._when.pop(number, None)
         self._marks.pop(number, None)
         self._pauses.pop(number, None)
+
+    def switch(self, gone: Container[int]) -> None:
+        """A new map: so it is with these."""
+        for kept in (self._when, self._marks, self._pauses):
+            drop(kept, gone)
+        self.answers.switch(gone)
 
     def due(self) -> int | None:
         """When to say something."""

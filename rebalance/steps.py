@@ -28,6 +28,8 @@ Vouched = Mapping[int, Mapping[NodeId, NodeId]]
 """Partition -> MOVING copy -> the primary who vouches for it."""
 
 
+PARTITIONS_AT_ONCE = 2_500
+"""So many partitions a step changes at most, so that no turn plans or takes very many."""
 STEPS = 6
 """Copies that come together come to count in about so many steps."""
 
@@ -76,6 +78,8 @@ def light_step(
         placed = placed_under_the_same(placement, ideal[number], whole, lives)
         if placed != placement:
             changed.append((number, placed))
+        if len(changed) == PARTITIONS_AT_ONCE:
+            break  # the others are taken in by the next one
     if not changed:
         return None
     return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives))
@@ -96,8 +100,10 @@ def handover_step(
     return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives))
 
 
-def movable(old: Topology, numbers: Sequence[int], affinity: Affinity = assign) -> list[tuple[int, Placement]]:
-    """Those of these partitions whose primary can move by a step, and where they are then.
+def movable(
+    old: Topology, numbers: Sequence[int], affinity: Affinity = assign, *, most: int = PARTITIONS_AT_ONCE
+) -> list[tuple[int, Placement]]:
+    """Those of these partitions whose primary can move by a step, and where they are then; the first ones.
 
     All of their copies are in sync, on disks that the map knows, and of members that nobody set aside: so whoever has a
     copy is asked before the new primary serves, and nothing is on its way that the old one alone knows of.
@@ -113,13 +119,19 @@ def movable(old: Topology, numbers: Sequence[int], affinity: Affinity = assign) 
             placed = handed_over(placement, ideal[number])
             if placed != placement:
                 found.append((number, placed))
+                if len(found) == most:
+                    break
     return found
 
 
 def moving_in(topology: Topology) -> int:
     """How many copies are not in sync, on nodes that are here, and not set aside."""
     here = {m.node for m in topology.members if topology.aside.get(m.node, 0) <= 0}
-    return sum(len(here.intersection(p.owners).difference(p.in_sync)) for p in topology.placements if not p.lost)
+    return sum(
+        len(here.intersection(p.owners).difference(p.in_sync))
+        for p in topology.placements
+        if len(p.owners) != len(p.in_sync) and not p.lost
+    )
 
 
 def worth_a_step(old: Topology, vouched: Collection[tuple[int, NodeId]], moving: int, most: int) -> bool:
@@ -128,8 +140,9 @@ def worth_a_step(old: Topology, vouched: Collection[tuple[int, NodeId]], moving:
     `moving` copies are not in sync yet, and there were `most` of them. A copy that the only other one of its partition
     vouches for is waited for by nobody.
     """
-    alone = any(len(old.placements[number].in_sync) == 1 for number, _ in vouched)
-    return alone or len(vouched) >= moving or len(vouched) * STEPS >= most
+    if len(vouched) >= moving or len(vouched) * STEPS >= most:
+        return True
+    return any(len(old.placements[number].in_sync) == 1 for number, _ in vouched)
 
 
 def _raised(known: Sequence[Claim], heard: Sequence[Claim], lives: Mapping[NodeId, str]) -> list[Claim]:

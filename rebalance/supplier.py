@@ -396,12 +396,12 @@ class SupplySide(Rule):
                 self._advance(session)
         self.alarm.at = self.throttle.due
 
-    def switch(self, _: NewMap) -> None:
+    def switch(self, new: NewMap) -> None:
         """A new map: sessions go on for what did not change, and with copies whose node did not start again."""
         core = self.core
         assert core.topology is not None
         lives = {m.node: awaited(core.topology, m) for m in core.topology.members}
-        self.vouching.switch(lives)
+        self.vouching.switch(lives, new.moved)
         self.throttle.limit(core.topology.migrations.bytes_per_second)
         self.alarm.at = self.throttle.due
         stopped, self._fence = self._fence != core.fence, core.fence

@@ -11,7 +11,7 @@ epoch that both take part in, and comes no other way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from rebalance.contents import Entry
 from rebalance.fragment import FragmentState
@@ -59,11 +59,21 @@ class Surveys:
         self._wanted[number] = (supplier, dict.fromkeys(names))
         self._later()
 
-    def forget(self, number: int) -> None:
-        """A partition begins anew: what was found does not hold any more."""
-        self._wanted.pop(number, None)
-        for namespace in self._core.replica.partition(number).fragments:
-            self.changed((namespace, number))
+    def said_bytes(self) -> dict[int, int]:
+        """How much there is to say of what was found, by partition."""
+        found: dict[int, int] = {}
+        for (_, number), leaves in self._found.items():
+            found[number] = found.get(number, 0) + len(leaves)
+        return found
+
+    def switch(self, gone: Container[int]) -> None:
+        """A new map, under which these partitions begin anew: what was found does not hold any more."""
+        for number in [number for number in self._wanted if number in gone]:
+            del self._wanted[number]
+        for name in [name for name in self._found if name[1] in gone]:
+            del self._found[name]
+        if self._under_way is not None and self._under_way[0][1] in gone:
+            self._under_way = None
 
     def changed(self, name: Fragment) -> None:
         """A transfer of a fragment begins: nor does that."""

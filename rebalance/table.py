@@ -177,13 +177,13 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
         """Whether these nodes are a majority of the voters, and so can decide the next version."""
         return sum(n in nodes for n in self.voters) >= self.majority
 
-    def check(self) -> None:
-        """Assert the invariants that every proposed map must have."""
+    def check(self, begin: int = 0, end: int | None = None) -> None:
+        """Assert the invariants that every proposed map must have; of the partitions from `begin` to below `end`."""
         assert len(self.placements) == self.partitions, "a map places every partition"
         names = [m.node for m in self.members]
         assert len(set(names)) == len(names), "a node is a member once"
         alike: dict[tuple[object, ...], None] = {}  # there are many partitions, and few ways in which they are placed
-        for number, p in enumerate(self.placements):
+        for number, p in enumerate(self.placements[begin:end], begin):
             key = (p.owners, p.in_sync, p.lost)
             if key in alike:
                 continue
@@ -275,7 +275,8 @@ def what_changed(before: Topology | None, after: Topology) -> str:
         said.append(f"migrations paused: {paused}, limited to {f'{limit} bytes/s' if limit else 'nothing'}")
     primaries = in_sync = lost = 0
     for p, q in zip(before.placements, after.placements, strict=False):
-        lost += q.lost
+        if q.lost:
+            lost += 1
         if p.version != q.version:
             primaries += p.primary != q.primary
             in_sync += p.in_sync != q.in_sync

@@ -7,7 +7,7 @@ map, and only on this node's word.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from rebalance.comparing import Comparison
 from rebalance.fragment import FragmentState
@@ -151,16 +151,18 @@ class Vouching:
             del self.pending[number]
         return True
 
-    def switch(self, lives: Mapping[NodeId, Awaited]) -> None:
+    def switch(self, lives: Mapping[NodeId, Awaited], moved: Iterable[LocalPartition]) -> None:
         """A new topology: a copy that started again, or is not awaited any more, is not waited for."""
         core = self.core
-        for number, node in [(number, node) for number, copies in self.pending.items() for node in copies]:
-            local = core.local[number]
-            awaited = local.mine and node in local.placement.owners and node not in local.placement.in_sync
-            if not awaited or self._lives.get(node) != lives.get(node):
-                self._forget(number, node)
-                self.vouched.pop((number, node), None)
-                self._comparisons.pop((number, node), None)
+        others = [local for local in moved if local.number in self.pending]
+        for local in others if lives == self._lives else [core.local[number] for number in self.pending]:
+            for node in list(self.pending[local.number]):
+                awaited = local.mine and node in local.placement.owners and node not in local.placement.in_sync
+                if not awaited or self._lives.get(node) != lives.get(node):
+                    self._forget(local.number, node)
+                    self.vouched.pop((local.number, node), None)
+                    self._comparisons.pop((local.number, node), None)
+            self._regroup(local)
         self._lives = lives
 
 

@@ -12,7 +12,7 @@ chosen any more, because one of those whom it names has promised a later ballot 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeGuard, assert_never
 
 import msgspec
@@ -25,9 +25,9 @@ from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import Connect, SessionId
 from rebalance import table as topologies
-from rebalance.plan import first_topology
+from rebalance.plan import planning_first
 from rebalance.ports import MS
-from rebalance.rule import Rule
+from rebalance.rule import NEVER, Rule
 from rebalance.table import Candidate, Topology
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId
@@ -38,12 +38,14 @@ PATIENCE_RETRIES = 6
 
 
 class _Order:
-    """An `init` under way, and who waits for it."""
+    """An `init` under way, and who waits for it. It is worked out first which map it would be: `first`."""
 
-    def __init__(self, first: Topology, until: int) -> None:
-        self.first = first
-        self.nodes = tuple(m.node for m in first.members)
-        self.until = until
+    def __init__(self, cluster: str, chosen: Sequence[Candidate]) -> None:
+        self.cluster = cluster
+        self.chosen = chosen
+        self.nodes = tuple(c.node for c in chosen)
+        self.first: Topology | None = None
+        self.until = NEVER
         self.asked: list[tuple[SessionId, int]] = []
         self.ballot = Ballot(0, "")
         self.promises: dict[NodeId, Promise] = {}
@@ -78,7 +80,7 @@ class Formation(Rule):
             self._answer(session, request)
             return ""
         if self._order is not None:
-            if self._order.first.cluster != cluster:
+            if self._order.cluster != cluster:
                 return f"another init is under way here, of {', '.join(self._order.nodes)}: ask again when it is over"
             self._order.asked.append((session, request))
             return ""
@@ -89,22 +91,9 @@ class Formation(Rule):
         chosen = [candidates[n] for n in (expected or sorted(candidates))]
         if core.node not in [c.node for c in chosen]:
             return f"the node that forms the cluster ({core.node}) must be in it"
-        settings = core.settings
-        first = first_topology(
-            cluster,
-            settings.cluster,
-            partitions=settings.partitions,
-            backups=settings.backups,
-            candidates=chosen,
-            affinity=core.affinity,
-        )
-        if len(chosen) == 1 and not self.exchange.accepted[1]:
-            self.exchange.adopt(first, topologies.encode(first))  # nobody else has to agree
-            self._answer(session, request)
-            return ""
-        self._order = _Order(first, core.now + PATIENCE_RETRIES * settings.exchange_retry_ms * MS)
+        self._order = _Order(cluster, chosen)
         self._order.asked.append((session, request))
-        self._begin(self._order)
+        core.in_pieces(self._work_out(self._order))
         return ""
 
     def _answer(self, session: SessionId, request: int) -> None:
@@ -125,15 +114,35 @@ class Formation(Rule):
 
     # Whoever was given the order.
 
+    def _work_out(self, order: _Order) -> Iterator[int]:
+        """Find out where copies are to be, and ask all others, if there are any."""
+        core, settings = self.core, self.core.settings
+        first = yield from planning_first(
+            order.cluster,
+            settings.cluster,
+            partitions=settings.partitions,
+            backups=settings.backups,
+            candidates=order.chosen,
+            affinity=core.affinity,
+        )
+        if self._order is not order or core.topology is not None:
+            return
+        order.first, order.until = first, core.now + PATIENCE_RETRIES * settings.exchange_retry_ms * MS
+        if len(order.nodes) == 1 and not self.exchange.accepted[1]:
+            self.exchange.adopt(first, topologies.encode(first))  # nobody else has to agree
+            self._end("")
+        else:
+            self._begin(order)
+
     def _begin(self, order: _Order) -> None:
         core = self.core
         self._round = max(self._round, self.exchange.promised.round) + 1
         order.ballot = Ballot(self._round, core.node)
         order.promises, order.proposed, order.accepts, order.retry_at = {}, b"", {}, None
         core.note(f"init of {', '.join(order.nodes)} ballot {order.ballot}")
-        for member in order.first.members:  # one that made a connection to this node is not yet reached by it
-            if member.node != core.node:
-                core.task(Connect(member.node, member.address))
+        for one in order.chosen:  # one that made a connection to this node is not yet reached by it
+            if one.node != core.node:
+                core.task(Connect(one.node, one.address))
         self._say(order)
 
     def _say(self, order: _Order) -> None:
@@ -152,6 +161,7 @@ class Formation(Rule):
         order = self._order
         if order is None or message.ballot != order.ballot or order.proposed or sender not in order.nodes:
             return
+        assert order.first is not None, "promises are asked for a map that is worked out"
         order.promises[sender] = message
         if len(order.promises) < len(order.nodes):
             return
@@ -168,7 +178,7 @@ class Formation(Rule):
                 )
                 return
             probe("formation.taken_up")
-            order.first, order.proposed = bound, accepted
+            order.cluster, order.first, order.proposed = bound.cluster, bound, accepted
         order.proposed = order.proposed or topologies.encode(order.first)
         self._say(order)
 
@@ -183,6 +193,7 @@ class Formation(Rule):
         order, core = self._order, self.core
         if order is None or message.ballot != order.ballot or not order.proposed:
             return
+        assert order.first is not None, "what was proposed is worked out"
         member = order.first.member(sender)
         if member is None or member.allocation != message.life.allocation:
             return  # another disk of that name agreed to nothing
@@ -211,7 +222,7 @@ class Formation(Rule):
         if order is None:
             return
         if core.topology is not None:
-            mine = core.topology.cluster == order.first.cluster
+            mine = core.topology.cluster == order.cluster
             self._end("" if mine else f"{core.node} is in cluster {core.topology.cluster} now, which was formed meanwhile")
         elif core.now >= order.until:
             silent = [n for n in order.nodes if n not in (order.accepts if order.proposed else order.promises)]

@@ -99,7 +99,7 @@ class Handovers(Rule):
         if self._failed_at == core.version:
             return False
         by_primary: dict[NodeId, list[int]] = {}
-        for number, _ in movable(core.topology, wanted, core.affinity)[:HANDED_OVER_AT_ONCE]:
+        for number, _ in movable(core.topology, wanted, core.affinity, most=HANDED_OVER_AT_ONCE):
             by_primary.setdefault(core.topology.placements[number].owners[0], []).append(number)
         if not by_primary:
             return False

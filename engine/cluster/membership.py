@@ -214,7 +214,7 @@ class Membership(Rule):
         self.claims.step()
         self._reason_since, self._stepped_at = None, core.now
         if self.steps.complete:
-            self._look_at = core.now
+            self._look_at = core.now + 1  # in a turn of its own, as well
         self._vouch(self.detector.coordinator(), list(self.supply.vouching.vouched))  # of the map before it is not heard
         core.beat(core.peers(), self._heartbeat())
 

@@ -8,7 +8,7 @@ person waits. Of two operators who saw the same, one is carried out, and the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import assert_never
 
 import msgspec
@@ -18,7 +18,7 @@ from engine.cluster.namespaces import ORDER_MS_MAX, NamespaceOrders
 from engine.messages import ResetLost, SetBaseline, SetMigrations, SetNamespace
 from engine.messages.cluster import Order
 from engine.turn.core import Core
-from rebalance.affinity import Affinity
+from rebalance.affinity import Affinity, assigning
 from rebalance.migrations import Migrations
 from rebalance.ports import MS
 from rebalance.table import Topology
@@ -89,35 +89,30 @@ class Orders:
 
     # Given here.
 
-    def set_baseline(self, nodes: tuple[NodeId, ...], *, sure: bool) -> Cost | str:
-        """Ask for another baseline: what it costs; or why not."""
-        topology = self.core.topology
-        if topology is None:
-            return "the cluster is not formed yet"
-        unknown = _unknown(nodes, topology)
-        if unknown:
-            return f"not a member: {', '.join(unknown)}; members: {', '.join(m.node for m in topology.members)}"
-        if not nodes:
-            return "a baseline needs at least one node"
-        away = [n for n in nodes if topology.member(n) is None]
-        if 2 * (len(nodes) - len(away)) <= len(nodes):
-            return (
-                f"{', '.join(away)} are not here: without a majority the baseline {', '.join(nodes)} could decide nothing"
-            )
-        cost = cost_of(topology, nodes, self.core.affinity)
+    def set_baseline(self, nodes: tuple[NodeId, ...], *, sure: bool) -> Generator[int, None, Cost | str]:
+        """Ask for another baseline: what it costs; or why not. In pieces: yields how much work the last one was."""
+        core = self.core
+        problem = _no_baseline(nodes, core.topology)
+        if not problem and (before := core.topology) is not None:
+            yield from assigning(core.affinity, nodes, before.domains, before.partitions, before.backups + 1)
+            problem = _no_baseline(nodes, core.topology)  # another map may be there by now
+        topology = core.topology
+        if problem or topology is None:
+            return problem
+        cost = cost_of(topology, nodes, core.affinity)
         if cost.too_much and not sure:
             return f"{cost.told()}; say --yes if that is meant"
         self._pass_on(SetBaseline(list(nodes), topology.baselined))
         return cost
 
-    def remove(self, nodes: tuple[NodeId, ...], *, sure: bool) -> Cost | str:
-        """Ask for a baseline without these nodes: what it costs; or why not."""
+    def remove(self, nodes: tuple[NodeId, ...], *, sure: bool) -> Generator[int, None, Cost | str]:
+        """Ask for a baseline without these nodes, in the same way."""
         topology = self.core.topology
         baseline = topology.baseline if topology is not None else ()
         unknown = [n for n in nodes if n not in baseline]
         if topology is not None and unknown:
             return f"not in the baseline: {', '.join(unknown)}; it is {', '.join(baseline)}"
-        return self.set_baseline(tuple(n for n in baseline if n not in nodes), sure=sure)
+        return (yield from self.set_baseline(tuple(n for n in baseline if n not in nodes), sure=sure))
 
     def reset_lost(self, *, sure: bool) -> list[int] | str:
         """Ask for the lost partitions to begin again with what there is: which they are; or why not."""
@@ -211,6 +206,21 @@ class Orders:
         if late or not lost:
             self._reset, lost = None, []
         return (tuple(baseline.nodes) if baseline is not None else None), lost
+
+
+def _no_baseline(nodes: tuple[NodeId, ...], topology: Topology | None) -> str:
+    """Why these nodes cannot be the ones that hold the data, or nothing."""
+    if topology is None:
+        return "the cluster is not formed yet"
+    unknown = _unknown(nodes, topology)
+    if unknown:
+        return f"not a member: {', '.join(unknown)}; members: {', '.join(m.node for m in topology.members)}"
+    if not nodes:
+        return "a baseline needs at least one node"
+    away = [n for n in nodes if topology.member(n) is None]
+    if 2 * (len(nodes) - len(away)) <= len(nodes):
+        return f"{', '.join(away)} are not here: without a majority the baseline {', '.join(nodes)} could decide nothing"
+    return ""
 
 
 def _unknown(nodes: Sequence[NodeId], topology: Topology) -> list[NodeId]:

@@ -7,6 +7,8 @@ the last one, comes alone; so does what an operator orders, and the last of the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from engine.cluster.attempt import Intent
 from engine.cluster.leaving import Leaving
 from engine.cluster.orders import Orders
@@ -14,7 +16,7 @@ from engine.cluster.pace import Pace
 from engine.cluster.steps import Steps
 from engine.turn.core import Core
 from rebalance.migrations import Paused
-from rebalance.plan import surplus, wanted_handover
+from rebalance.moves import Better, finding_better
 from rebalance.table import Candidate, Topology
 from wal.ids import NodeId, Version
 
@@ -38,7 +40,7 @@ class Reasons:
         self.frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
         self.emptied: dict[NodeId, None] = {}  # who has a copy that is in sync by the map and was emptied
         self.serves: dict[NodeId, Version] = {}  # by which map each member said last that it serves all that it leads
-        self._moves: tuple[tuple[Topology, list[NodeId], dict[int, list[NodeId]]], list[int], list[int]] | None = None
+        self._moves: tuple[Topology, list[NodeId], Better | None] | None = None  # of this map, with these
 
     def switch(self) -> None:
         """Another map: what was said under the one before is said again if it is so."""
@@ -98,22 +100,31 @@ class Reasons:
         )
 
     def _wanted_moves(self, topology: Topology, present: list[NodeId]) -> tuple[list[int], list[int]]:
-        """Primaries to move and copies to drop; computed once for as long as nothing changes.
+        """Primaries to move and copies to drop, as soon as they are found; once for as long as nothing changes.
 
         While migrations are paused no primary moves that is well where it is. A copy may be that of who was primary before
         the last step, and is asked then by who is now: no copy goes before all who lead say that they serve.
         """
         if not self._core.affinity_known:
             return [], []
+        if self._moves is None or self._moves[0] is not topology or self._moves[1] != present:
+            self._moves = topology, present, None
+            self._core.in_pieces(self._find_moves(topology, present))
+        moves = self._moves[2]
+        if moves is None:
+            return [], []
         vouched: dict[int, list[NodeId]] = {}
-        for partition, node in self._steps.caught_up:
+        for partition, node in self._steps.caught_up if moves.leaders else ():
             vouched.setdefault(partition, []).append(node)
-        asked = (topology, present, vouched)
-        if self._moves is None or self._moves[0] != asked:
-            affinity = self._core.affinity
-            paused = topology.migrations.paused is not Paused.NOTHING
-            handover = [] if paused else wanted_handover(topology, present, vouched, affinity)
-            self._moves = (asked, handover, surplus(topology, present, affinity))
-        handover, extra = self._moves[1:]
-        leaders = dict.fromkeys(topology.placements[number].owners[0] for number in extra)
-        return handover, extra if all(self.serves.get(node) == topology.version for node in leaders) else []
+        handover = [] if topology.migrations.paused is not Paused.NOTHING else moves.handover(topology, vouched)
+        leaders = dict.fromkeys(topology.placements[number].owners[0] for number in moves.surplus)
+        all_serve = all(self.serves.get(node) == topology.version for node in leaders)
+        return handover, moves.surplus if all_serve else []
+
+    def _find_moves(self, topology: Topology, present: list[NodeId]) -> Iterator[int]:
+        """Look through the partitions, some at a time, for as long as nothing changes."""
+        pieces = finding_better(topology, present, self._core.affinity)
+        asked = self._moves
+        moves = yield from pieces
+        if self._moves is asked:
+            self._moves = topology, present, moves

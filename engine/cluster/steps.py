@@ -194,14 +194,13 @@ class Steps(Rule):
         self.caught_up, self._attempt = {}, None
         self._switched_at = self.core.now
 
-    def step(self, _: NewMap) -> None:
+    def step(self, new: NewMap) -> None:
         """A light step took effect: what is in sync by now need not be taken in."""
-        topology = self.core.topology
-        assert topology is not None
+        moved = {local.number: local.placement for local in new.moved}
         self.caught_up = {
             (number, node): primary
             for (number, node), primary in self.caught_up.items()
-            if topology.placements[number].standing_of(node) is Standing.MOVING
+            if number not in moved or moved[number].standing_of(node) is Standing.MOVING
         }
         self._since = self._stepped_at = self.core.now
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from rebalance.partition import Role
 from rebalance.ports import MS
 from rebalance.salvage import as_object
 from rebalance.table import Topology
-from wal.ids import NAME, Fragment, Version, fragment_name
+from wal.ids import NAME, Fragment, NodeId, Version, fragment_name
 
 DIGITS_MAX = 5
 CONTENTS_MAX = 4_096
@@ -51,12 +52,11 @@ class Administration:
                 problem = self.node.formation.form(session, request.id, cluster, arguments.get("nodes", []))
                 if not problem:
                     return  # it answers when everyone has agreed
-            case "baseline":
+            case "baseline" | "remove":
                 problem = self._changed_since(arguments.get("planned", []))
                 if not problem:
-                    problem, body = _cost(self.node.membership.orders.set_baseline(nodes, sure=sure))
-            case "remove":
-                problem, body = _cost(self.node.membership.orders.remove(nodes, sure=sure))
+                    self.node.core.in_pieces(self._order_baseline(session, request, nodes, sure=sure))
+                    return  # it answers when it is known what that costs
             case "halt":
                 problem = self.node.membership.leaving.halt(sure=sure)
             case "recover":
@@ -83,10 +83,22 @@ class Administration:
                 self.node.membership.leaving.begin()
             case _:
                 problem = f"command {request.command!r} is not known"
+        self._answer(session, request, problem, body)
+
+    def _answer(self, session: SessionId, request: Admin, problem: str, body: Mapping[str, Any]) -> None:
         if problem:
             self.node.desk.refuse(session, request.id, Code.USAGE, problem)
         else:
             self.node.desk.reply(session, Report(request.id, msgspec.json.encode(body)))
+
+    def _order_baseline(
+        self, session: SessionId, request: Admin, nodes: tuple[NodeId, ...], *, sure: bool
+    ) -> Iterator[int]:
+        """Order which nodes hold the data, or which do not any more, and answer with what it costs."""
+        orders = self.node.membership.orders
+        order = orders.set_baseline if request.command == "baseline" else orders.remove
+        problem, body = _cost((yield from order(nodes, sure=sure)))
+        self._answer(session, request, problem, body)
 
     def _changed_since(self, planned: list[str]) -> str:
         """Why what was planned for this map is not to be done, or nothing. Copies that came to count change no plan."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
@@ -39,7 +39,7 @@ from engine.turn.desk import Desk
 from engine.turn.events import Asked, Event, SessionId
 from engine.turn.settings import Settings
 from engine.turn.turns import Turns
-from rebalance.affinity import Affinity, assign, assign_some
+from rebalance.affinity import Affinity, assign, assigning
 from rebalance.anew import Anew
 from rebalance.demander import Demander
 from rebalance.entropy import AntiEntropy
@@ -53,8 +53,8 @@ from rebalance.table import Topology, what_changed
 from wal import records as r
 from wal.ids import NodeId
 
-AFFINITY_WORK = 1_500
-"""Weights that are drawn in one piece."""
+SWITCHED_OF_WORK = 8
+"""So many partitions of which a map says something else are as much work as one thing that is decided."""
 EVICT_WORK = 500
 """Fragments that go in one piece, when their partitions moved away."""
 
@@ -85,7 +85,6 @@ class Machines:
             affinity=affinity,
         )
         self.desk = Desk(core, self._ask_again)
-        self._assigned: tuple[object, int] = (None, 0)  # who holds data, and for how many partitions it is known where
         self._draining: dict[int, None] = {}  # partitions that an exchange hands over
         self._groups: dict[tuple[object, ...], tuple[tuple[NodeId, ...], tuple[NodeId, ...], Group]] = {}
         self._waiting: deque[Event] = deque()  # there was too much to do to take them
@@ -238,8 +237,8 @@ class Machines:
             core.reign = topology.version
         members = ", ".join(m.node for m in topology.members)
         core.note(f"topology {topology.version}: {members}{f' ({changes})' if changes else ''}")
-        pending = [core.local[number] for number in self.supply.vouching.pending]
-        new = NewMap([*moved, *pending], changed, promoted)
+        core.work += len(moved) // SWITCHED_OF_WORK
+        new = NewMap(moved, changed, promoted)
         for takes_effect, _ in (self.order_of_handovers if handed else self.order_of_steps) if light else self.order:
             takes_effect(new)
 
@@ -318,7 +317,7 @@ class Machines:
         ]
 
     def _regroup(self, new: NewMap) -> None:
-        """Who is waited for, and who is not, in each partition that moved or had somebody vouched for."""
+        """Who is waited for, and who is not, in each partition that moved."""
         self._groups = {}
         for local in new.moved:
             self._group(local)
@@ -338,21 +337,21 @@ class Machines:
             if local.role is not Role.PROMOTING:
                 self._ask_again(self.desk.unpark(local))
 
-    def _prepare_affinity(self, _: NewMap | None = None) -> None:
+    def _prepare_affinity(self, _: NewMap) -> None:
         """Find out in good time, and in pieces, where copies should be: it takes long, and an exchange has no time."""
         core, top = self.core, self.core.topology
-        if top is None or core.affinity is not assign:
-            return
-        question = (top.baseline, tuple(sorted(top.domains.items())))
-        if self._assigned[0] != question:
-            self._assigned = (question, 0)
-        end = min(self._assigned[1] + AFFINITY_WORK // len(top.baseline) + 1, top.partitions)
-        assign_some(top.baseline, top.domains, top.partitions, top.backups + 1, end)
-        self._assigned = (question, end)
-        core.affinity_known = end == top.partitions
-        if not core.affinity_known:
-            core.work += AFFINITY_WORK
-            core.resume(self._prepare_affinity)
+        assert top is not None
+        core.affinity_known = False
+        core.in_pieces(self._assign(top))
+
+    def _assign(self, topology: Topology) -> Iterator[int]:
+        core, asked = self.core, (topology.baseline, topology.domains)
+        nodes, domains = asked
+        for work in assigning(core.affinity, nodes, domains, topology.partitions, topology.backups + 1):
+            yield work
+            if core.topology is None or (core.topology.baseline, core.topology.domains) != asked:
+                return
+        core.affinity_known = True
 
     def _ask_again(self, asked: Sequence[tuple[SessionId, Request]]) -> None:
         """Requests that waited are taken like new ones, before those that came later."""

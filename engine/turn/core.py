@@ -73,6 +73,7 @@ class Core:
         self.work = 0  # done in this turn
         self.era = FIRST_ERA  # of what is decided here; `engine.data.cuts` moves it on
         self.resumed: deque[Callable[[], None]] = deque()
+        self.waited = False  # something in there since an earlier turn
 
     @property
     def wall_ms(self) -> int:
@@ -160,10 +161,12 @@ class Core:
         self.resumed.append(go_on)
 
     def go_on(self) -> None:
-        """Do of what was cut into pieces as much as the turn has room for, one of each after the other."""
-        if not self.resumed:
-            return
-        self.resumed.popleft()()
+        """Do of what was cut into pieces as much as the turn has room for, one of each after the other.
+
+        What was begun in an earlier turn gets on in any case.
+        """
+        if self.waited:
+            self.resumed.popleft()()
         while self.resumed and self.work < WORK_MAX:
             self.resumed.popleft()()
 

@@ -23,7 +23,8 @@ from __future__ import annotations
 import msgspec
 
 from engine.messages import CopyReport, Life, SingleMap
-from rebalance.plan import Change, Plan, next_topology, surplus, wanted_handover
+from rebalance.moves import Better, better_of
+from rebalance.plan import Change, Plan, next_topology
 from rebalance.table import Candidate, Member, Placement, Topology, stamp
 from tests.conversations.in_turn import in_turn
 from tests.conversations.speech import placement_line
@@ -101,11 +102,13 @@ class AssignmentStory(Interpreter):
         return [f"p{number} {' '.join(owners)}" for number, owners in enumerate(table)]
 
     def on_wanted(self, _: Command) -> str:
-        found = wanted_handover(self.old, [m.node for m in self.old.members], {}, in_turn)
-        return " ".join(f"p{number}" for number in found) or "none"
+        return " ".join(f"p{number}" for number in self._moves().handover(self.old, {})) or "none"
 
     def on_surplus(self, _: Command) -> str:
-        return " ".join(f"p{number}" for number in surplus(self.old, [m.node for m in self.old.members], in_turn)) or "none"
+        return " ".join(f"p{number}" for number in self._moves().surplus) or "none"
+
+    def _moves(self) -> Better:
+        return better_of(self.old, [m.node for m in self.old.members], in_turn)
 
     def on_stamp(self, _: Command) -> str:
         versions = " ".join(f"p{number}={p.version}" for number, p in enumerate(self.old.placements))

@@ -8,7 +8,8 @@ import msgspec
 
 from rebalance.lives import Life
 from rebalance.messages import CopyReport, SingleMap
-from rebalance.plan import PLACED_AT_ONCE, Change, first_topology, next_topology, planning, wanted_handover
+from rebalance.moves import better_of
+from rebalance.plan import PLACED_AT_ONCE, Change, first_topology, next_topology, planning
 from rebalance.table import Candidate, Placement, disk_name
 from wal.ids import Ballot, Version
 
@@ -102,7 +103,8 @@ def test_nothing_is_handed_over_to_a_slow_copy() -> None:
     first = first_topology("id", "c", 1, 2, candidates, _always_the_first)
     moved = msgspec.structs.replace(first, placements=(Placement(1, 2, ("n2", "n1", "n3"), ("n2", "n1")),))
     nodes = [c.node for c in candidates]
-    assert wanted_handover(moved, nodes, {}, _always_the_first) == [0]
+    found = better_of(moved, nodes, _always_the_first)
+    assert found.handover(moved, {}) == [0]
     slow = msgspec.structs.replace(moved, aside={"n1": 1})
-    assert wanted_handover(slow, nodes, {}, _always_the_first) == []
-    assert wanted_handover(slow, nodes, {0: ["n1"]}, _always_the_first) == [0], "it is let back in by the same exchange"
+    assert found.handover(slow, {}) == []
+    assert found.handover(slow, {0: ["n1"]}) == [0], "it is let back in by the same exchange"

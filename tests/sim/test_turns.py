@@ -6,6 +6,7 @@ number of times that does not grow with how many there are.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ from engine.state.ahead import LARGE_KEYS
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
+from engine.turn.turns import what
 from rebalance.demander import PART_HAVES
 from rebalance.messages import Demand, Have
 from rebalance.partition import Role
@@ -158,6 +160,58 @@ def test_a_wiped_node_is_supplied_without_looking_at_everything_again_and_again(
     assert twice.most <= WORK_MAX + PIECE_MAX
     assert sum(twice.choices.values()) <= 2.5 * sum(once.choices.values())
     assert sum(twice.choices.values()) <= 4 * 256 * 2
+
+
+PARTITIONS_MOST = 16_384
+CALLS_MAX = 220_000
+"""Of functions, in one turn. Of a map that changes all of them, each partition is looked at a dozen times in one."""
+
+
+class Calls:
+    """`tests.sim.costs.Costs`: for nothing, and how many functions the turn called that called the most."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self.over = ""
+
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
+        """Take it."""
+        calls = 0
+
+        def called(_frame: object, event: str, _what: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(called)
+        try:
+            effects = node.turn(now, events)
+        finally:
+            sys.setprofile(None)
+        if calls > self.most:
+            self.most, self.over = calls, f"{node.core.node}: {what(events)}"
+        return effects, 0
+
+
+def test_the_largest_map_is_made_changed_and_taken_in_pieces() -> None:
+    """A cluster is formed, and another node is to hold the data of one: both place all partitions."""
+    calls = Calls()
+    with World(Draws(1), Settings(cluster="sim", partitions=PARTITIONS_MOST, backups=2), costs=calls) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        assert calls.most <= CALLS_MAX, f"{calls.most} calls: {calls.over}"
+        world.add_machine("n4").start()
+        assert world.run_while(lambda: len(_members(world)) < 4, at_most=60 * SECOND)
+        world.command(world.machines["n1"], "baseline", {"nodes": ["n1", "n2", "n4"], "yes": []})
+        baseline = ("n1", "n2", "n4")
+        assert world.run_while(lambda: any(_baseline(m) != baseline for m in world.running), at_most=60 * SECOND)
+    assert calls.most <= CALLS_MAX, f"{calls.most} calls: {calls.over}"
+
+
+def _baseline(machine: Machine) -> tuple[NodeId, ...]:
+    assert machine.node is not None
+    topology = machine.node.core.topology
+    return topology.baseline if topology is not None else ()
 
 
 def test_demands_that_come_all_at_once_are_left_to_later_turns() -> None:
