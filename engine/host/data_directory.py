@@ -26,7 +26,7 @@ import msgspec
 from engine.errors import CorruptionError, DiskFull, Error, UsageError
 from engine.host.duties import log_settings
 from engine.state import store_writer
-from engine.state.identity import FORMAT, Identity, read_identity
+from engine.state.identity import FORMAT, OWNER, Identity, check_owner, owner_value, read_identity
 from engine.state.recover import recover
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage, LayeredStore
@@ -72,8 +72,12 @@ class DataDirectory:
         self._lock = lock
 
     def write_checkpoint(self, image: CheckpointImage) -> None:
-        """Apply a checkpoint to the store, out of the way of the turns. In any thread, one at a time."""
-        store_writer.write(self.store, image)
+        """Apply a checkpoint to the store, out of the way of the turns. In any thread, one at a time.
+
+        It says whose it is.
+        """
+        owner = owner_value((self.identity.cluster, self.identity.node))
+        store_writer.write(self.store, image._replace(node={**image.node, OWNER: owner}))
 
     def close(self) -> None:
         """Give everything back; another process may open the directory then."""
@@ -185,12 +189,14 @@ def _open(
     try:
         base = LmdbStore(path / "store", patience_seconds=ORPHAN_SECONDS)
         try:
+            loaded = base.load()
+            check_owner(base.path, loaded.node, (identity.cluster, identity.node))
             log = Log.open(
                 disk(path / "wal"),
                 cluster=identity.cluster,
                 node=identity.node,
                 settings=log_settings(settings),
-                from_lsn=base.load().lsn + 1,
+                from_lsn=loaded.lsn + 1,
                 accept_loss=accept_loss,
             )
             replica = recover(LayeredStore(base), log)

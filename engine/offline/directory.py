@@ -272,7 +272,7 @@ def read_directory(
             owner, share = (identity.cluster, identity.node), Share(partitions, namespaces)
             if not log:
                 since = LogSince(path / "wal", share, owner, unread=True)
-                return State(path, identity, store, recover(LayeredStore(Window(store, share)), since), since)
+                return State(path, identity, store, recover(LayeredStore(Window(store, share, owner)), since), since)
             return _read(path, identity, store, share, tolerant=tolerant, hear=hear)
         except BaseException:
             store.close()
@@ -309,9 +309,10 @@ def _read(
 ) -> State:
     seen = -1
     for _ in range(ATTEMPTS):
-        since = LogSince(path / "wal", share, (identity.cluster, identity.node), tolerant=tolerant, hear=hear)
+        owner = (identity.cluster, identity.node)
+        since = LogSince(path / "wal", share, owner, tolerant=tolerant, hear=hear)
         try:
-            replica = recover(LayeredStore(Window(store, share)), since)
+            replica = recover(LayeredStore(Window(store, share, owner)), since)
             if since.lsn == since.began and since.damage is None:
                 _check_not_behind(path, since)
             return State(path, identity, store, replica, since)

@@ -15,6 +15,7 @@ from typing import assert_never
 
 import msgspec
 
+from engine.state.identity import check_owner
 from engine.state.node_image import NodeImage
 from engine.state.store import CheckpointImage, Entry, Loaded, Row
 from engine.state.store_errors import StoreDamaged
@@ -203,14 +204,16 @@ class Records(msgspec.Struct, frozen=True):
 class Window:
     """The checkpoint, as far as it is wanted. A row that cannot be believed is no row to the fold: `State.rows` tells."""
 
-    def __init__(self, store: LmdbStore, share: Share) -> None:
+    def __init__(self, store: LmdbStore, share: Share, owner: Owner) -> None:
         self._store = store
         self._share = share
+        self._owner = owner
 
     def load(self) -> Loaded:
-        """The states of the share, and the node's."""
+        """The states of the share, and the node's. Raises StoreForeign where it is another node's."""
         share = self._share
         loaded = self._store.load(share.partitions)
+        check_owner(self._store.path, loaded.node, self._owner)
         if share.everything:
             return loaded
         return Loaded(

@@ -1,16 +1,21 @@
-"""Whose a data directory is, as `identity.json` says."""
+"""Whose a data directory is, as `identity.json` says; and whose the store in it is, as its checkpoints say."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from engine.errors import CorruptionError, UsageError
+from engine.state.store_errors import StoreForeign
+from wal import Owner
 from wal.ids import NodeId
 
 FORMAT = 1
+OWNER = "owner"
+"""The value of a checkpoint that says whose it is; those of older versions have none."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,3 +53,19 @@ def read_identity(path: Path) -> Identity | None:
     if identity.format > FORMAT:
         raise UsageError(f"{path} has format {identity.format}, this version knows {FORMAT}: upgrade foreshore")
     return identity
+
+
+def owner_value(owner: Owner) -> bytes:
+    """Whose a checkpoint is, as it says itself."""
+    return msgspec.msgpack.encode(owner)
+
+
+def check_owner(path: Path, node: Mapping[str, bytes], owner: Owner) -> None:
+    """A store that says whose it is must be its directory's: the same LSN proves nothing. Raises StoreForeign."""
+    said = node.get(OWNER)
+    if said is not None and said != owner_value(owner):
+        cluster, name = msgspec.msgpack.decode(said, type=tuple[str, str])
+        raise StoreForeign(
+            f"{path} is the store of node {name!r} in cluster {cluster!r}: expected {owner[1]!r} in {owner[0]!r}, as in "
+            "identity.json; put the node's own store back, or start it with an empty directory, and its peers fill it"
+        )

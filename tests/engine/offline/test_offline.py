@@ -230,21 +230,11 @@ def test_a_log_that_begins_after_the_checkpoint_is_refused(tmp_path: Path) -> No
 
 
 def test_a_store_that_is_ahead_of_its_log_is_refused(directory: Path, tmp_path: Path) -> None:
-    young = tmp_path / "young"
-    asyncio.run(_open_and_close(young))
-    shutil.rmtree(young / "wal")
-    shutil.copytree(directory / "wal", young / "wal")
-    shutil.rmtree(young / "store")
-    shutil.copytree(directory / "store", young / "store")
+    young = Path(shutil.copytree(directory, tmp_path / "young"))
     for segment in (young / "wal").glob("0*.wal"):
         segment.unlink()
     with pytest.raises(CorruptionError, match="were store and wal copied at different moments"):
         read_directory(young)
-
-
-async def _open_and_close(path: Path) -> None:
-    async with await engine.aio.open(path, partitions=PARTITIONS):
-        pass
 
 
 def test_a_checkpoint_and_a_log_that_contradict_each_other_do_not_fold(directory: Path) -> None:

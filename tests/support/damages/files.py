@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
+from engine.state.store import CheckpointImage
+from engine.state.store_lmdb import LmdbStore
 from tests.support.directories import append, cut_in_half, lose_the_log, zero_last_blocks
 from tests.support.reconciled import ALL, NOW_MS, Damage, told_of_fragment, unreadable, write
 from wal import list_segments
@@ -14,6 +17,7 @@ from wal import records as r
 
 Do: TypeAlias = Callable[[Path], None]
 PAGE = 4096
+T = TypeVar("T")
 
 
 def _log_of(directory: Path) -> Path:
@@ -89,6 +93,20 @@ def _swap_log(root: Path) -> None:
     shutil.copytree(root / "n1" / "wal", root / "n2" / "wal")
 
 
+def _swap_store(root: Path) -> None:
+    """The store of n1 lies in the directory of n2, and is at the LSN where that of n2 was; its rows are the same."""
+    here = root / "n2" / "store"
+    lsn = _at(here, lambda store: store.load().lsn)
+    shutil.rmtree(here)
+    shutil.copytree(root / "n1" / "store", here)
+    _at(here, lambda store: store.write(CheckpointImage(lsn, {}, {}, {}, cleared=[], rows={})))
+
+
+def _at(path: Path, do: Callable[[LmdbStore], T]) -> T:
+    with closing(LmdbStore(path)) as store:
+        return do(store)
+
+
 def _garble_identity(root: Path) -> None:
     (root / "n2" / "identity.json").write_bytes(b"{")
 
@@ -112,6 +130,7 @@ FILES = {
     "a log without its segments": Damage(lambda root: lose_the_log(root / "n2"), unreadable("n2"), 3),
     "no log": Damage(_remove("wal"), unreadable("n2"), 3),
     "the log of another node": Damage(_swap_log, unreadable("n2"), 3),
+    "the store of another node": Damage(_swap_store, unreadable("n2"), 3),
     "a store cut short": Damage(_cut_store(20_000), unreadable("n2"), 3),
     "an empty store": Damage(_cut_store(0), unreadable("n2"), 3),
     "every store cut short": Damage(_cut_all, unreadable(*ALL), 3),

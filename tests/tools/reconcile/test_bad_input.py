@@ -8,11 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import lmdb
 import pytest
 from typer.testing import CliRunner, Result
 
+from engine.errors import UsageError
+from engine.host.data_directory import open_data_directory
 from engine.offline.directory import read_directory
+from engine.state.identity import OWNER, read_identity
 from engine.state.store import Entry
+from engine.state.store_envelope import NODE
+from engine.turn.settings import Settings
 from tests.support.damages import DAMAGES
 from tests.support.directories import append, copies, lead_astray, replace, unmourned, zero_last_blocks
 from tests.support.reconciled import NOW_MS, adopt, fragment_of
@@ -79,6 +85,30 @@ def test_a_store_that_is_newer_than_its_log_is_told_and_the_others_are_compared(
     assert told(report) == [("UNREADABLE", ["n2"], None), ("VALUE_MISMATCH", ["n1"], "k302")]
     assert "were store and wal copied at different moments?" in next(report.decoded()).detail
     assert f"{directories[1]} cannot be read" in report.summary.incomplete
+
+
+def test_a_store_of_another_node_is_refused_by_its_name_alone(stopped: list[Path], tmp_path: Path) -> None:
+    """It is at the LSN of the node's own, and has the same rows: by its content nobody could tell."""
+    directories = copies(stopped, tmp_path)
+    DAMAGES["the store of another node"].do(tmp_path)
+    assert "is the store of node 'n1'" in next(check([str(path) for path in directories]).decoded()).detail
+    with pytest.raises(UsageError, match=r"the store of node 'n1' in cluster '.*': expected 'n2' in .*put the node's own"):
+        open_data_directory(directories[1], cluster=cluster_of(directories[1]), node=None, settings=Settings())
+
+
+def test_a_store_of_an_older_version_does_not_say_whose_it_is_and_is_read(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    for directory in directories:
+        with lmdb.open(str(directory / "store"), max_dbs=4) as env, env.begin(write=True) as txn:
+            assert txn.delete(OWNER.encode(), db=env.open_db(NODE, txn))
+    assert check([str(path) for path in directories]).exit_code == 0
+    open_data_directory(directories[1], cluster=cluster_of(directories[1]), node=None, settings=Settings()).close()
+
+
+def cluster_of(directory: Path) -> str:
+    identity = read_identity(directory)
+    assert identity is not None
+    return identity.cluster
 
 
 def test_two_directories_of_one_node_from_two_moments_are_refused(stopped: list[Path], tmp_path: Path) -> None:
