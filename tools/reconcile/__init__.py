@@ -1,8 +1,9 @@
 """Do the copies agree? Answered from the data directories of nodes: live, stopped, or copied elsewhere.
 
 ```
- directories ---> survey, one each, logs by segments ---> plan ---> check_share, one per share ---> report
-                  whose, what topology                              all nodes' files of it: compare inside
+ directories ---> survey, one each, logs by segments ---> plan ---> check_share, one per share ---> attribute ---> report
+                  whose, what topology                              all nodes' files of it:         what the logs
+                                                                    compare inside                  tell of findings
 ```
 
 Both engines run the same functions over lists: `local` in a loop, `spark` as tasks. So nothing is shuffled, only

@@ -1,8 +1,8 @@
 """What the logs tell of each finding: the last record of a key in every node's log, and where histories part.
 
 Only the blocks that can speak of fragments with findings are read, by the footers of their segments; a log is read once
-for all findings of a share. A log may hold writes that were undone: the epoch table of its copy says which epoch issued
-a counter, and a write of another one is no part of the history.
+for all findings that are asked about. A log may hold writes that were undone: the epoch table of its copy says which
+epoch issued a counter, and a write of another one is no part of the history.
 """
 
 from __future__ import annotations

@@ -5,23 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from engine.errors import UsageError
 from tools.reconcile.again import look_again
-from tools.reconcile.aside import Aside
+from tools.reconcile.aside import Aside, Lines
 from tools.reconcile.children import InChildren, WorkerDied
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
-from tools.reconcile.plan import plan
+from tools.reconcile.plan import Plan, plan
 from tools.reconcile.report import Report, make_report
-from tools.reconcile.share import check_share
+from tools.reconcile.share import Found, attribute, check_share
 from tools.reconcile.survey import Look, local_path, pages_of, surveys_of, unusable
+from tools.reconcile.task import ShareResult
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 FINDINGS_KEPT = 100_000
+FOUND_AT_ONCE = 20_000
+"""The logs are asked about so many findings at once, which are held as values meanwhile; it costs nearly a reading."""
 
 
 class Engine(Protocol):
@@ -89,9 +95,23 @@ def check(
                 times=recheck,
                 wait=lambda: time.sleep(delay_seconds),
             )
-            return make_report(planned, results, limit=limit, aside=aside)
+            return with_evidence(make_report(planned, results, limit=limit, aside=aside), planned, engine)
         except WorkerDied:
             found = {path: why for path, why in zip(whole, engine(pages_of, whole), strict=True) if why}
             if not found:
                 raise
             broken |= found
+
+
+def with_evidence(report: Report, planned: Plan, engine: Engine, at_once: int = FOUND_AT_ONCE) -> Report:
+    """The report, with what the logs tell of each finding in it; so many are asked about at once."""
+    if not planned.shares:
+        return report
+    whole, left, lines = planned.shares[0], iter(report.findings), Lines()
+    while some := list(islice(left, at_once)):
+        result = ShareResult()
+        result.keep(some)
+        found = Found(directories=whole.directories, at_rest=whole.at_rest, maps=whole.maps, result=result)
+        for told in engine(attribute, [found]):
+            lines.add(told.lines())
+    return msgspec.structs.replace(report, findings=lines)

@@ -1,4 +1,4 @@
-"""One task: some partitions, and the files of all nodes for them. Only findings and counts leave it.
+"""One task: some partitions, and the files of all nodes for them; or some findings. Only findings and counts leave it.
 
 It opens every directory once, for its own partitions, and judges by the newest topology that these directories know by
 then; so a share needs nothing of another one, and gives the same answer wherever it runs.
@@ -6,8 +6,8 @@ then; so a share needs nothing of another one, and gives the same answer whereve
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
 
 import msgspec
@@ -33,31 +33,59 @@ from wal.ids import Fragment, NodeId
 from wal.packed import PackedBlock, skim
 from wal.records import Trimmed
 
-ATTRIBUTED_AT_ONCE = 20_000
-"""Findings are held as values until the logs were asked about them, which costs nearly a reading each time."""
-
 
 @uncollected
-def check_share(share: Share, at_once: int = ATTRIBUTED_AT_ONCE) -> ShareResult:
-    """Read a share of all directories and compare it; logs are asked about so many findings at once, or some more."""
+def check_share(share: Share) -> ShareResult:
+    """Read a share of all directories and compare it. Logs are not asked about what is found: `attribute` does that."""
     result = ShareResult()
-    with ExitStack() as open_states:
-        states: list[State] = []
-        unread: dict[int, dict[NodeId, str]] = {}
-        for node, path in share.directories.items():
-            state, problems = open_share(path, share.partitions, log=node not in share.at_rest)
-            if state is not None:
-                states.append(open_states.enter_context(state))
-            for number, problem in problems.items():
-                unread.setdefault(number, {})[node] = problem
+    with opened(share.directories, share.partitions, share.at_rest) as (states, unread):
         task = _OfDirectories(share, states, result)
         task.hear()
         for number in share.partitions:
             task.partition(number, unread.get(number, {}))
-            if len(task.findings) >= at_once:
-                task.attribute()
-        task.attribute()
+            result.keep(map(msgspec.json.encode, task.findings))
+            task.findings = []
+        result.keep(map(msgspec.json.encode, task.findings))
     return result
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Findings that the logs have not been asked about, whatever share found them; the rest is as in a `Share`."""
+
+    directories: dict[NodeId, str]
+    at_rest: list[NodeId]
+    maps: dict[NodeId, list[tuple[int, str]]]
+    result: ShareResult
+
+
+@uncollected
+def attribute(found: Found) -> ShareResult:
+    """The findings, each with what the logs tell of it; a log is read once for all of them."""
+    result = ShareResult()
+    findings = [msgspec.json.decode(line, type=Finding) for line in found.result.lines()]
+    numbers = sorted({finding.partition for finding in findings if finding.namespace})
+    if not numbers:
+        return found.result
+    with opened(found.directories, numbers, found.at_rest) as (states, _):
+        result.keep(map(msgspec.json.encode, attributed(findings, states, found.maps, ask)))
+    return result
+
+
+@contextmanager
+def opened(
+    directories: Mapping[NodeId, str], partitions: Sequence[int], at_rest: Container[NodeId]
+) -> Iterator[tuple[list[State], dict[int, dict[NodeId, str]]]]:
+    """Some partitions of all directories, as far as they fold; and what does not, by partition and node."""
+    with ExitStack() as open_states:
+        states: list[State] = []
+        unread: dict[int, dict[NodeId, str]] = {}
+        for node, path in directories.items():
+            state, problems = open_share(path, partitions, log=node not in at_rest)
+            if state is not None:
+                states.append(open_states.enter_context(state))
+            for number, problem in problems.items():
+                unread.setdefault(number, {})[node] = problem
+        yield states, unread
 
 
 def open_share(path: str, partitions: Sequence[int], *, log: bool = True) -> tuple[State | None, dict[int, str]]:
@@ -175,12 +203,6 @@ class _OfDirectories(Task[State]):
                     self.add(Finding(Kind.UNREADABLE, on=[node], detail=log.unopened))
                     continue
                 self.said |= {name: (node, log.fragments.get(name) or LogSaid()) for name in asked[node]}
-
-    def attribute(self) -> None:
-        """Ask the logs about what was found so far, which is held as lines from now on."""
-        found = attributed(self.findings, self.states, self.share.maps, ask)
-        self.result.keep(map(msgspec.json.encode, found))
-        self.findings = []
 
     def read(self, name: Fragment, states: Sequence[State], copies: Sequence[Copy], placement: Placement) -> Read:
         """All rows; none where digests are enough; some, where it is looked again."""

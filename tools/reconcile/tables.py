@@ -28,7 +28,7 @@ from tools.reconcile.exported import TableShare, is_table, judge_tables, sketche
 from tools.reconcile.fetched import here
 from tools.reconcile.findings import Finding, Values
 from tools.reconcile.plan import Share, plan
-from tools.reconcile.share import check_share
+from tools.reconcile.share import Found, attribute, check_share
 from tools.reconcile.sketch import encoded, sketching
 from tools.reconcile.sketched import planned_of
 from tools.reconcile.survey import Look, local_path, named_path, surveys_of
@@ -209,7 +209,9 @@ def _rows(piece: Piece) -> Iterator[Cells]:
             assert piece.share is not None, "a piece of a comparison has a share"
             if piece.tables:
                 return (_found(line) for line in judge_tables(TableShare(piece.share, list(piece.tables))).lines())
-            return (_found(line) for line in check_share(piece.share).lines())
+            share = piece.share
+            found = Found(directories=share.directories, at_rest=share.at_rest, maps=share.maps, result=check_share(share))
+            return (_found(line) for line in attribute(found).lines())
 
 
 def _state(piece: Piece) -> Iterator[Cells]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -15,13 +16,16 @@ from tools.reconcile import Finding, Kind, check, in_this_process
 from tools.reconcile.aside import HELD_BYTES, Lines
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Rules
-from tools.reconcile.findings import place_of
 from tools.reconcile.page import page_of
 from tools.reconcile.plan import Plan, plan
 from tools.reconcile.report import make_report, read_report
-from tools.reconcile.share import check_share
+from tools.reconcile.run import with_evidence
+from tools.reconcile.share import Found, check_share
 from tools.reconcile.survey import Look, surveys_of
 from tools.reconcile.task import ShareResult
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 NOTHING = Plan(surveys=[], topology=None, shares=[])
 SHARES, OF_EACH, LINE_BYTES = 12, 1_000, 2_000
@@ -110,9 +114,26 @@ def test_logs_say_the_same_of_findings_however_many_they_are_asked_about_at_once
 ) -> None:
     directories = [str(path) for path in copies(stopped, tmp_path)]
     DAMAGES["several rows"].do(tmp_path)
-    (share,) = plan(
-        surveys_of(in_this_process, [Look(path) for path in directories]), shares=1, rules=Rules(), limit=0
-    ).shares
-    whole = list(check_share(share).lines())
-    assert len({place_of(one)[0] for one in whole}) > 1, "it is asked at the end of a partition at the earliest"
-    assert list(check_share(share, at_once=1).lines()) == whole == list(check(directories).findings)
+    planned = plan(surveys_of(in_this_process, [Look(path) for path in directories]), shares=3, rules=Rules(), limit=0)
+    bare = make_report(planned, in_this_process(check_share, planned.shares), limit=0)
+    assert not any(finding.evidence for finding in bare.decoded()), "a share asks no log"
+    one_by_one = with_evidence(bare, planned, in_this_process, at_once=1)
+    assert sum(bool(finding.evidence) for finding in one_by_one.decoded()) > 1
+    assert list(one_by_one.findings) == list(check(directories).findings)
+
+
+def test_a_log_is_read_once_for_the_findings_of_all_shares(stopped: list[Path], tmp_path: Path) -> None:
+    directories = [str(path) for path in copies(stopped, tmp_path)]
+    DAMAGES["several rows"].do(tmp_path)
+    asked: list[Found] = []
+
+    def engine(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        asked.extend(item for item in items if isinstance(item, Found))
+        return in_this_process(function, items)
+
+    report = check(directories, engine=engine, shares=8)
+    assert [found.result.kept for found in asked] == [report.summary.kept]
+    few = check(directories, engine=engine, shares=8, limit=1)
+    assert [found.result.kept for found in asked[1:]] == [few.summary.kept] == [1], "what is not kept is not asked about"
+    assert check([str(path) for path in stopped], engine=engine).exit_code == 0
+    assert len(asked) == 2, "where nothing was found nothing is asked"
