@@ -334,7 +334,8 @@ def test_a_node_that_runs_takes_what_is_proven_wrong_from_its_peers(stopped: lis
         replace(directory, other, {lost: None})
 
     async def tell() -> None:
-        nodes = Nodes(tmp_path / "live", Settings(partitions=PARTITIONS, wal_segment_bytes=SEGMENT_BYTES))
+        settings = Settings(partitions=PARTITIONS, wal_segment_bytes=SEGMENT_BYTES, anti_entropy_ms=0)  # it would mend them
+        nodes = Nodes(tmp_path / "live", settings)
         try:
             await nodes.start()
             await nodes.settle()
