@@ -143,12 +143,7 @@ class Administration:
                 for n, (version, map_hash) in node.exchange.splits.found.items()
             ],
             "checkpointing": node.checkpointing,
-            "maps": {
-                "full": core.maps.full,
-                "light": core.maps.light,
-                "stopped_ms": round(core.maps.stopped / MS, 1),
-                "longest_stop_ms": round(core.maps.longest / MS, 1),
-            },
+            "maps": core.maps.as_object(),
             "turns": {
                 "taken": node.turns.taken,
                 "above": node.turns.above,

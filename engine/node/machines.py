@@ -85,7 +85,8 @@ class Machines:
             affinity=affinity,
         )
         self.desk = Desk(core, self._ask_again)
-        self._draining: dict[int, None] = {}  # partitions that an exchange hands over
+        self._draining: dict[int, int] = {}  # partitions that an exchange or a step hands over, and since when
+        self._taking: dict[int, int] = {}  # partitions that a step gave to this node, and when
         self._groups: dict[tuple[object, ...], tuple[tuple[NodeId, ...], tuple[NodeId, ...], Group]] = {}
         self._waiting: deque[Event] = deque()  # there was too much to do to take them
         self.turns = Turns()  # noted by whoever pays them
@@ -228,10 +229,13 @@ class Machines:
         node = core.node if core.serving else None
         led = [local for local in moved if local.mine]
         changed = [local for local in moved if local.place(topology.placements[local.number], node)]
+        if light:
+            core.maps.left.extend(core.now - self._draining.get(local.number, core.now) for local in led if not local.mine)
         self._keep_all()
         promoted = [local for local in (changed if light else core.local) if local.role is Role.PROMOTING]
         for local in promoted:
             local.since = topology.version.number
+        self._taking = dict.fromkeys((local.number for local in promoted), core.now) | self._taking if light else {}
         handed = bool(promoted) or not all(local.mine for local in led)
         if handed or not light:
             core.reign = topology.version
@@ -391,6 +395,8 @@ class Machines:
     def _activated(self, local: LocalPartition) -> None:
         """A promotion is done: the partition serves."""
         local.activate()
+        if (since := self._taking.pop(local.number, None)) is not None:
+            self.core.maps.taken.append(self.core.now - since)
         if local.number in self._draining:
             local.hand_over()
         self.cuts.activated(local)
@@ -410,7 +416,7 @@ class Machines:
         moving = frozenset(handover)
         for number in handover:
             core.local[number].hand_over()
-            self._draining[number] = None
+            self._draining.setdefault(number, core.now)
         holding = dict.fromkeys(tx.hex() for tx in self.coordinator.holding(moving))
         for number in handover:
             holding |= dict.fromkeys(owner.hex() for owner in self.locks.owners_in(number))

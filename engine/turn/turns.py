@@ -8,8 +8,8 @@ above the bound is a defect: it is counted here, with the longest one and what i
 from __future__ import annotations
 
 import gc
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -19,6 +19,9 @@ from engine.turn.events import Asked, Event, Received
 TURN_MS_MAX = 50
 _NS_MAX = TURN_MS_MAX * 1_000_000
 KINDS_SHOWN = 6
+KEPT = 1_024
+"""Of so many partitions that moved last is kept how long they stopped."""
+_MS = 1_000_000
 
 
 class Turns(msgspec.Struct):
@@ -46,6 +49,10 @@ class Maps(msgspec.Struct):
     stopped: int = 0
     longest: int = 0
     stopped_at: int = 0  # the last time
+    left: deque[int] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT))
+    """For how long partitions took nothing new here before a step that moved them elsewhere took effect."""
+    taken: deque[int] = msgspec.field(default_factory=lambda: deque(maxlen=KEPT))
+    """For how long they waited to be served after a step that moved them here took effect."""
 
     def note(self, now: int | None, *, light: bool) -> None:
         """Another map; None: the node had not stopped for it."""
@@ -54,6 +61,23 @@ class Maps(msgspec.Struct):
         if now is not None:
             self.stopped += now - self.stopped_at
             self.longest = max(self.longest, now - self.stopped_at)
+
+    def as_object(self) -> dict[str, object]:
+        """It as plain data. What a handover stops is what its old primary and its new one tell, added."""
+        found: dict[str, object] = {
+            "full": self.full,
+            "light": self.light,
+            "stopped_ms": round(self.stopped / _MS, 1),
+            "longest_stop_ms": round(self.longest / _MS, 1),
+        }
+        for what_happened, times in (("handed_over", self.left), ("taken_over", self.taken)):
+            found[what_happened] = len(times)
+            found |= {f"{what_happened}_p{at}_ms": round(_percentile(times, at) / _MS, 1) for at in (50, 99)}
+        return found
+
+
+def _percentile(times: Collection[int], at: int) -> int:
+    return sorted(times)[min(len(times) - 1, len(times) * at // 100)] if times else 0
 
 
 def what(events: Sequence[Event]) -> str:

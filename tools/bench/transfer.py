@@ -107,6 +107,7 @@ async def replaced(setting: Setting, figure: str, goal: float) -> list[Measured]
             node, _ = await _becomes_whole(cluster, "n4")
             seconds = time.perf_counter() - began
             after = await _maps(cluster, "n1")
+            handovers = await _handovers(cluster, "n4")
         finally:
             stop.set()
             await loading
@@ -128,12 +129,24 @@ async def replaced(setting: Setting, figure: str, goal: float) -> list[Measured]
                 "full": after["full"] - before["full"],
                 "stopped ms": round(after["stopped_ms"] - before["stopped_ms"], 1),
                 "longest stop ms": after["longest_stop_ms"],
+                **handovers,
                 "p99 of a put ms": round(1000 * percentile([b - a for a, b in beside], 0.99), 1),
                 "longest put ms": round(1000 * max(b - a for a, b in beside), 1),
                 "worst second %": round(100 * worst * setting.seconds / 5 / max(1, calm)),
             },
         )
     ]
+
+
+async def _handovers(cluster: LocalCluster, name: str) -> dict[str, float]:
+    """What the handovers stopped by which a node comes to lead its share: at most, by the slowest node on either side."""
+    await until(lambda: leads_its_share(cluster, name), PATIENCE_SECONDS, f"no primaries moved to {name}")
+    moved = [await _maps(cluster, n.name) for n in cluster.running]
+    found = {"primaries handed over": sum(maps["handed_over"] for maps in moved)}
+    for at in (50, 99):
+        each = [max(maps[f"{side}_over_p{at}_ms"] for maps in moved) for side in ("handed", "taken")]
+        found[f"handover stop p{at} ms at most"] = round(sum(each), 1)
+    return found
 
 
 async def _stop(cluster: LocalCluster, name: str) -> None:
@@ -257,6 +270,13 @@ async def returned_without_history(setting: Setting, figure: str, goal: float) -
 async def is_member(cluster: LocalCluster, name: str) -> bool:
     """Whether the map lists it."""
     return name in [m["node"] for m in (await cluster.status())["members"]]
+
+
+async def leads_its_share(cluster: LocalCluster, name: str) -> bool:
+    """Whether it is primary of about as many partitions as others are: no less than half of its part."""
+    status = await cluster.status()
+    leads = next(m["primary"] for m in status["members"] if m["node"] == name)
+    return bool(2 * leads * len(status["members"]) >= status["partition_count"])
 
 
 async def holds_all(cluster: LocalCluster, node: NodeProcess) -> bool:

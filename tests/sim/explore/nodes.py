@@ -26,7 +26,7 @@ from engine.turn.events import Asked, Event, PeerSeen, Received
 from engine.turn.settings import Settings
 from rebalance import steps
 from rebalance.ports import MS
-from rebalance.table import Candidate
+from rebalance.table import Candidate, Placement
 from tests.conversations.cluster import Block, Host
 from tests.conversations.in_turn import in_turn
 from tests.sim.explore.fingerprint import fingerprint
@@ -54,7 +54,7 @@ class Letter(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, step, wait, deliver or ask."""
+    """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, step, move, wait, deliver or ask."""
 
     what: str
     node: NodeId
@@ -121,13 +121,16 @@ class _Running:
                 if topology.member(self.host.name) is None:
                     candidates.append(node.membership.me)
                 self._lead(node, lambda: node.exchange.begin(Intent(candidates, reason="a small world")))
-            case "step":
+            case "step" | "move":
                 assert node is not None
                 old, exchange = node.core.topology, node.exchange
                 if old is None or exchange.standing is None or exchange.attempt is not None or node.steps.under_way:
                     return
                 placement = old.placements[0]
                 changed = msgspec.structs.replace(placement, version=placement.version + 1)
+                if happening.what == "move":
+                    owners = (*placement.owners[1:], placement.owners[0])
+                    changed = Placement(changed.version, placement.epoch + 1, owners, owners)
                 step = steps.Step(old.version, node.core.map_hash, [(0, changed)], list(old.claims))
                 self._lead(node, lambda: node.steps.begin(step))
             case "wait":
@@ -284,6 +287,8 @@ def told(happening: Happening) -> str:
             return f"{happening.node} begins an exchange with {', '.join(happening.names)}"
         case "step":
             return f"{happening.node} proposes a light step"
+        case "move":
+            return f"{happening.node} proposes a step that moves the primary"
         case "wait":
             return f"{happening.node} waits {happening.ms} ms"
         case "ask":

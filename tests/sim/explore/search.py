@@ -43,11 +43,13 @@ Judge = Callable[[frozenset[Fact]], str]
 
 
 class Might(NamedTuple):
-    """Something that the world may do, so many times at most; and only while a node is `down`, if one is named."""
+    """Something that the world may do, so many times at most; and only while a node is `down`, if one is named, or once
+    something was `seen`."""
 
     happening: Happening
     times: int = 1
     down: NodeId = ""
+    seen: Fact | None = None
 
 
 class SmallWorld(NamedTuple):
@@ -159,7 +161,8 @@ class Walk:
         """All that can happen in a state."""
         found = [Happening("deliver", letter.receiver, letter) for letter in sorted(state.letters)]
         for might, left in zip(self.world.may, state.left, strict=True):
-            if left > 0 and (not might.down or self.nodes.life(state.nodes[self.at[might.down]])[2] == DOWN):
+            late = might.seen is not None and might.seen not in state.facts
+            if left > 0 and not late and (not might.down or self.nodes.life(state.nodes[self.at[might.down]])[2] == DOWN):
                 found.append(might.happening)
         return found
 

@@ -42,6 +42,12 @@ def test_a_fault_is_found_without_being_told_where(name: str, fault: str) -> Non
     assert len(found.story) == found.depth
 
 
+def test_a_primary_that_moves_under_a_promise_that_is_gone_is_found() -> None:
+    found = explore("handover", FAULTS["a-promise-for-one-version"].plant)
+    assert found.violation == "2.2 is followed by more than one map", str(found)
+    assert "n1 proposes a step that moves the primary" in found.story
+
+
 def test_the_command_says_what_it_saw(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explore", "second-ballot", "--depth", "3"]) == 0
     assert "all up to 3 steps" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from engine.protocol.requests import Admin, CommitTx, Done, Failed, Reply
+from engine.protocol.requests import Admin, CommitTx, Done, Failed, Get, Put, Reply, Values
 from tests.sim.explore.nodes import Happening, ask
 from tests.sim.explore.search import SETTINGS, Fact, Might, SmallWorld, Walk
 from wal import records as r
@@ -192,6 +192,76 @@ COMMIT = SmallWorld(
     settings=TWO_PARTITIONS,
 )
 
+# A primary that moves. The partition is n1's, with a copy at n2, and a step makes n2 its primary; n3 votes.
+
+AT_THE_OLD, AT_THE_NEW, READ = 2, 3, 4
+"""A put at n1, another at n2, and a read at n1 of what n2 has written, begun after that was acknowledged."""
+ONE_BACKUP = msgspec.structs.replace(SETTINGS, backups=1)
+
+
+def _led_by_n1_with_rows(walk: Walk) -> None:
+    _led_by_n1(walk)
+    walk.happen(ask("n1", _put(1)))
+    walk.deliver_all()
+    walk.state = walk.state._replace(facts=frozenset())
+
+
+def _put(number: int) -> Put:
+    return Put(number, bytes([number]) * 16, "acc", [b"k%d" % number], [b"there"])
+
+
+def _told_of_rows(node: NodeId, said: r.Record | Reply) -> Fact | None:
+    """What was acknowledged, what was read, and with what an epoch began."""
+    match said:
+        case Done(id=number) if number in (AT_THE_OLD, AT_THE_NEW):
+            return Fact("told", number, True)
+        case Values(id=number, values=values) if number == READ:
+            return Fact("read", AT_THE_NEW, values[0][2])
+        case r.EpochStart(_, epoch, firsts) if epoch > 1:
+            return Fact("epoch", epoch, dict(firsts).get("acc", 1))
+        case r.Update([write]) if write.origin and any(key == b"k%d" % AT_THE_OLD for key in write.keys):
+            return Fact("issued again", AT_THE_OLD, write.epoch)
+        case _:
+            return _MAPS.notice(node, said)
+
+
+def _nothing_is_lost(facts: frozenset[Fact]) -> str:
+    """One map for each version; what was acknowledged is in the next epoch; what is read knows what was acknowledged."""
+    if split := _MAPS.judge(frozenset(fact for fact in facts if fact.kind == "committed")):
+        return split
+    again = {fact.value for fact in facts if fact.kind == "issued again"}
+    begun = {(fact.about, fact.value) for fact in facts if fact.kind == "epoch"}
+    if Fact("told", AT_THE_OLD, True) in facts:
+        for epoch, first in begun:
+            if first == LED_WITH + 1 and epoch not in again:
+                return f"epoch {epoch} began without what was acknowledged before"
+    if any(fact.kind == "read" and fact.value is None for fact in facts):
+        return "a read does not find what was acknowledged before it"
+    return ""
+
+
+LED_WITH = 1
+"""So many updates there are when the world begins."""
+
+HANDOVER = SmallWorld(
+    "handover",
+    "a step of n1 moves its partition to n2, clients write at both, and n3, which heard of nothing, may begin with n2",
+    THREE,
+    _led_by_n1_with_rows,
+    (
+        Might(Happening("move", "n1")),
+        Might(ask("n1", _put(AT_THE_OLD))),
+        Might(ask("n2", _put(AT_THE_NEW))),
+        Might(ask("n1", Get(READ, "acc", [b"k%d" % AT_THE_NEW])), seen=Fact("told", AT_THE_NEW, True)),
+        Might(_begin("n3", "n2", "n3"), 3),
+    ),
+    _told_of_rows,
+    _nothing_is_lost,
+    depth=40,
+    settings=ONE_BACKUP,
+    apart=APART,
+)
+
 WORLDS: dict[str, SmallWorld] = {
-    world.name: world for world in (SECOND_BALLOT, LIGHT_STEP, TWO_COORDINATORS, LOST_DISK, COMMIT)
+    world.name: world for world in (SECOND_BALLOT, LIGHT_STEP, HANDOVER, TWO_COORDINATORS, LOST_DISK, COMMIT)
 }
