@@ -1,10 +1,10 @@
-"""Of which partitions and epochs a record speaks that a primary says to its copies, and whether it is large."""
+"""Of which partitions and epochs a record speaks that a primary says to its copies, and how large it is."""
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from engine.state.ahead import LARGE_KEYS
+from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
 from wal import records as r
 
 _OF_ONE = frozenset((r.Prepare, r.Outcome))
@@ -16,6 +16,20 @@ def about_one(record: r.Record) -> r.Write | r.Prepare | r.Outcome | None:
         writes = record.writes
         return writes[0] if len(writes) == 1 else None
     return record if type(record) in _OF_ONE else None  # type: ignore[return-value]  # which are these
+
+
+def work_of(record: r.Record) -> int:
+    """How much work it is for a copy to take it."""
+    if isinstance(record, r.Update):
+        writes = record.writes
+        keys = len(writes[0].keys) if len(writes) == 1 else sum(len(write.keys) for write in writes)
+    elif isinstance(record, r.Prepare):
+        keys = sum(len(write.keys) for write in record.writes)
+    elif isinstance(record, r.Outcome):
+        keys = sum(delta for _, _, delta in record.ranges)
+    else:
+        return 2
+    return 2 + keys // KEYS_OF_WORK
 
 
 def is_large(record: r.Record) -> bool:

@@ -17,7 +17,7 @@ from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
 from engine.data.batches import FEW, PATIENCE_MAX, SMALL_BYTES, SOON, Batch, lags_ms_in, stalled_in
-from engine.data.concerns import about_one, claims_of, is_large
+from engine.data.concerns import about_one, claims_of, is_large, work_of
 from engine.data.sizes import pieces_of, size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
@@ -303,7 +303,7 @@ class Replication(Rule):
     def on_replicate(self, sender: NodeId, message: Replicate) -> None:
         """Log and apply a batch of the primary, a large one when it was worked out; answer when it is durable, or never."""
         core = self.core
-        core.work += 2 * len(message.records)
+        core.work += sum(map(work_of, message.records))
         if message.version != core.fence:
             if message.version > core.version:
                 core.send(sender, AskMap(core.version))

@@ -330,19 +330,11 @@ class Faults:
         )
 
     def _reported(self, node: Node, newest: Topology) -> frozenset[NodeId]:
-        """Whom a map may rely on that is being made of what was reported: who has, or is about to and is heard."""
-        machines, attempt = self.world.machines, node.exchange.attempt
+        """Whom a map may rely on that is being made of what was reported: nobody whose report may yet be lost."""
+        attempt = node.exchange.attempt
         if attempt is None or attempt.after != newest.version:
-            return frozenset(machines)
-        leading, flows = node.core.node, self.world.network.flows
-        asked = [machines[c.node] for c in attempt.intent.candidates if c.node in machines]
-        return frozenset(
-            m.name
-            for m in asked
-            if m.name in attempt.singles
-            or m.name == leading
-            or (m.well and flows(m.name, leading) and flows(leading, m.name))
-        )
+            return frozenset(self.world.machines)
+        return frozenset(attempt.singles)
 
     def _is_remembered(self, machine: Machine, end: int) -> bool:
         """Whether what a voter forgets whose log is set back to `end` is known to the others, as far as it could matter.

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 from engine.cluster.claims import Claims
 from engine.data.batches import FEW, PATIENCE_MAX, SMALL_BYTES, SOON
+from engine.data.concerns import work_of
 from engine.data.replication import Replication
 from engine.data.sizes import BATCH_BYTES_MAX
 from engine.messages import Message, Replicate, Replicated
-from engine.state.ahead import LARGE_KEYS
+from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
@@ -266,3 +267,23 @@ def test_a_large_write_that_a_copy_works_out_is_refused_when_its_primary_has_mov
     copy.replication.flush()
     assert copy.core.effects.send == [], "whoever asks this copy next is told that it does not have it"
     assert copy.core.replica.fragment(("acc", 0)).counter.hwm == 0
+
+
+def test_what_a_copy_takes_in_a_turn_is_counted_by_its_keys() -> None:
+    """Thirty batches of nearly two thousand keys were as much work as thirty of one."""
+    copy, start, taken = Primary(), 0, 0
+    copy.core.serving = True
+    copy.local.role, copy.local.placement = Role.BACKUP, Placement(1, 1, ("n2", "n1"), ("n2", "n1"))
+    copy.core.replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
+    copy.core.work = 0
+    while copy.core.work < WORK_MAX:
+        keys = [b"%d" % number for number in range(LARGE_KEYS)]
+        write = r.Write("acc", 0, 1, start, keys, [b""] * len(keys), 0)
+        start, taken = start + len(keys), taken + 1
+        copy.replication.on_replicate("n2", Replicate(Version(1, 0), taken, [r.Update([write])], 1))
+    assert taken <= 4
+    halves = [r.Write(ns, 0, 1, 0, [b"%d" % n for n in range(100)], [b""] * 100, 0) for ns in ("acc", "pay")]
+    ended = r.Outcome(TX, 0, 1, True, [("acc", 0, 100), ("pay", 0, 100)])
+    for record in (r.Update(halves), r.Prepare(TX, 0, 1, halves, [], [0], 0), ended):
+        assert work_of(record) == 2 + 200 // KEYS_OF_WORK
+    assert work_of(r.NoOp(0, 1, [])) == 2

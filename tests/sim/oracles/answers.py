@@ -7,12 +7,13 @@ nothing (busy, no quorum, a lock that did not come) may be followed by anything.
 from __future__ import annotations
 
 from engine.protocol.requests import Code, CommitTx, Done, Failed, GetStatus, Put, Reply, Request, Status, Swap
+from rebalance.results import ABORTED as ABORT
 from tests.sim.machine import Machine
 from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
-from wal.ids import Fragment, NodeId, TxId, fragment_name
+from wal.ids import DECISIONS, Fragment, NodeId, TxId, fragment_name
 
 Asked = tuple[NodeId, int, int, int]
 """(node, its life, session, request)"""
@@ -54,14 +55,16 @@ class Answers(Oracle):
     def finish(self, world: World) -> None:
         """In the history that was continued each key of a transaction was written once.
 
-        A counter that no copy has any more belonged to a history that was not.
+        A counter that no copy has any more belonged to a history that was not. That it is aborted may be written twice:
+        when all who took part have said that they are done, it is forgotten, and then one of them may be asked for its vote
+        by a message that was late, give it, and ask how it ended.
         """
         ends: dict[Fragment, int] = {}
         for machine in world.running:
             assert machine.node is not None
             for name, copy in machine.node.core.replica.fragments.items():
                 ends[name] = max(ends.get(name, 0), copy.counter.highest_applied)
-        written: dict[tuple[TxId, Fragment, bytes], int] = {}
+        written: dict[tuple[TxId, Fragment, bytes], tuple[int, bool]] = {}
         for name, counters in self._ledger.facts.items():
             if name[1] in self._ledger.given_up:
                 continue
@@ -69,8 +72,9 @@ class Answers(Oracle):
                 fact = self._ledger.settled(name, counter)
                 if fact is None or not fact.tx or fact.key is None or counter > ends.get(name, 0):
                     continue
-                first = written.setdefault((fact.tx, name, fact.key), counter)
-                if first != counter:
+                aborted = name[0] == DECISIONS and fact.value is not None and fact.value[0] == ABORT
+                first, at_first = written.setdefault((fact.tx, name, fact.key), (counter, aborted))
+                if first != counter and not (aborted and at_first):
                     raise Violation(
                         "answers",
                         f"{fact.tx.hex()} wrote {fact.key!r} of {fragment_name(name)} at {first}, and again at {counter}",

@@ -13,6 +13,7 @@ from engine.protocol.requests import Code, CommitTx, Done, Failed, GetStatus, Pu
 from engine.state.store import CheckpointImage, Entry
 from engine.turn.effects import Effects
 from rebalance.partition import LocalPartition, Role
+from rebalance.results import ABORTED, COMMITTED
 from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles import Pulse, out_of_sync, unsettled
@@ -23,7 +24,7 @@ from tests.sim.oracles_tests.small import KEY, KEYS, NAME, PARTITIONS, Small, sm
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND
 from wal import records as r
-from wal.ids import NO_VERSION, Ballot, Version, partition_of
+from wal.ids import DECISIONS, NO_VERSION, Ballot, Version, partition_of
 
 TX = b"t" * 16
 
@@ -263,6 +264,31 @@ def write_again_what_was_written(small: Small) -> None:
             oracle.finish(small.world)
 
 
+def _decide_again(small: Small, outcome: int) -> None:
+    """A decision is written, forgotten, and written again."""
+    tx, name = small.client.new_tx(), (DECISIONS, NAME[1])
+    assert small.primary.node is not None
+    replica = small.primary.node.core.replica
+    epoch, value = replica.partition(NAME[1]).epoch, bytes([outcome, 0, 0])
+    start = replica.ensure_fragment(name).counter.lwm
+    for at, given in enumerate((value, None, value)):
+        update = r.Update([r.Write(*name, epoch, start + at, [tx], [given], tx=tx if given else small.client.new_tx())])
+        _decide(small, small.primary, [update])
+        replica.apply(update)
+    for oracle in small.oracles.all:
+        if type(oracle).__name__ == "Answers":
+            oracle.finish(small.world)
+
+
+def commit_what_was_forgotten_again(small: Small) -> None:
+    _decide_again(small, COMMITTED)
+
+
+def test_an_abort_may_be_written_again_when_it_was_forgotten() -> None:
+    with small_world() as small:
+        _decide_again(small, ABORTED)
+
+
 def remember_every_write(small: Small) -> None:
     copy = small.copy(small.primary)
     for number in range(100):
@@ -287,6 +313,7 @@ def serve_nobody_although_all_are_well(small: Small) -> None:
     [
         ("answers", tell_two_answers),
         ("answers", write_again_what_was_written),
+        ("answers", commit_what_was_forgotten_again),
         ("answers", apply_what_was_said_not_to_be),
         ("memory", remember_every_write),
         ("life", serve_nobody_although_all_are_well),
