@@ -27,6 +27,7 @@ What never stops being true:
 * Equal epoch table and LWM: equal digest and equal contents (`fragment`). What was undone was never promised.
 * Nothing is remembered of a transfer that is not in the log: one that breaks off is followed by a demand for the rest.
 * A copy is in sync only on the word of a primary which found in it, at one place between the writes, what it has itself.
+* A transfer waits for a checkpoint sooner than it fills memory: what came and is in none is bounded, however much comes.
 * Disks that forget are known: by their name, and by what their `lives` had claimed.
 
 Nothing here knows a client, a socket or a clock. `ports` is all that a rule sees of its node; `messages` is all it says.

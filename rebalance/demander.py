@@ -14,7 +14,7 @@ from itertools import islice
 from typing import assert_never, get_args
 
 from rebalance.choice import OF_ROWS, Kind
-from rebalance.demanding import Held, Progress, Session, put_in_order
+from rebalance.demanding import Held, Progress, Session, parts_of, put_in_order
 from rebalance.leaves import LEAF_BYTES
 from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Transfer
 from rebalance.partition import LocalPartition, Role
@@ -30,15 +30,11 @@ from wal.probe import probe
 DIFFERS_MAX = 3
 """A fragment that still differs after so many full transfers is taken less and less often."""
 LONGEST_PAUSE_MS = 60_000
-PART_HAVES = 500
-"""What one part of a demand says of fragments, about, and of partitions."""
 AGAIN_PARTS = 4
 """Parts of a demand that are said again at a time, when nobody answers."""
 NOTED_MAX = 20
 """Fragments of a session of which the operator is told one by one; there may be thousands, and `progress` has them all."""
 END_WORK = 500
-HAVE_BYTES = 100
-"""What a fragment weighs in a demand, about; leaves weigh more."""
 
 
 class Demander(Rule):
@@ -141,22 +137,10 @@ class Demander(Rule):
                 self._deferred[supplier] = dict.fromkeys(later)
             if numbers:
                 self._number += 1
-                session = Session(self._number, supplier, self._parts(numbers), core.now)
+                session = Session(self._number, supplier, parts_of(core, self.surveys, numbers), core.now)
                 self._sessions[supplier] = session
                 self._ask_on(session)
         self._plan_wake()
-
-    def _parts(self, numbers: list[int]) -> list[list[int]]:
-        """A demand of these partitions, cut into what one turn can say, and another can answer."""
-        parts: list[list[int]] = []
-        size, leaves = PART_HAVES, self.surveys.said_bytes()
-        for number in numbers:
-            if size >= PART_HAVES:
-                parts.append([])
-                size = 0
-            parts[-1].append(number)
-            size += 1 + len(self.core.replica.partition(number).fragments) + leaves.get(number, 0) // HAVE_BYTES
-        return parts
 
     def _ask_on(self, session: Session) -> None:
         """Say the next part of a demand."""
@@ -219,10 +203,12 @@ class Demander(Rule):
     def _take_on(self, session: Session) -> None:
         """Take the next batches, as many as the turn has room for."""
         core = self.core
-        session.taking = False
+        session.taking = session.waits = False
         if self._sessions.get(session.supplier) is not session or not may_act(core, core.fence):
             return
-        while session.has_room(core) and (batch := session.ahead.pop(session.batch + 1, None)) is not None:
+        while not core.crowded() and session.has_room(core):
+            if (batch := session.ahead.pop(session.batch + 1, None)) is None:
+                return
             session.batch += 1
             self._take(session, batch)
             core.send(session.supplier, Credit(core.fence, session.number, session.batch, 1))
@@ -232,8 +218,22 @@ class Demander(Rule):
             if core.work >= WORK_MAX:
                 break
         if session.room or session.batch + 1 in session.ahead:
-            session.taking = True
-            core.resume(lambda: self._take_on(session))
+            session.waits = core.crowded()
+            session.taking = not session.waits
+            if session.taking:
+                core.resume(lambda: self._take_on(session))
+
+    @property
+    def waits(self) -> bool:
+        """Whether batches came that are taken when a checkpoint has begun."""
+        return any(session.waits for session in self._sessions.values())
+
+    def go_on(self) -> None:
+        """A checkpoint has begun with what lay in memory: there is room for what came."""
+        for session in [session for session in self._sessions.values() if session.waits]:
+            session.heard_at = session.asked_at = self.core.now  # nobody was to say anything meanwhile
+            self._take_on(session)
+        self._plan_wake()
 
     def _take(self, session: Session, batch: Supply) -> None:
         self.core.work += batch.work
@@ -407,7 +407,7 @@ class Demander(Rule):
 
     def _plan_wake(self) -> None:
         core = self.core
-        times = [s.asked_at + core.settings.retransmit_ms * MS for s in self._sessions.values()]
+        times = [s.asked_at + core.settings.retransmit_ms * MS for s in self._sessions.values() if not s.waits]
         if (due := self.settling.due()) is not None:
             times.append(due)
         times.extend(self.put_off.values())
@@ -421,7 +421,7 @@ class Demander(Rule):
         core = self.core
         again = core.settings.retransmit_ms * MS
         for supplier, session in list(self._sessions.items()):
-            if session.ending is not None or not self.alarm.is_due(session.asked_at + again, core.now):
+            if session.rests or not self.alarm.is_due(session.asked_at + again, core.now):
                 continue
             if core.now >= session.heard_at + STUCK_AFTER * again:
                 probe("demand.session_timed_out")

@@ -13,7 +13,7 @@ from rebalance.moves import order_of_work, waits_by_order
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX, Node
 from rebalance.rule import drop
-from rebalance.surveying import Room
+from rebalance.surveying import Room, Surveys
 from rebalance.table import Topology
 from wal.ids import Fragment, NodeId, TxId
 from wal.probe import probe
@@ -50,6 +50,7 @@ class Session:
         self.batch = 0  # the last batch that was taken
         self.ahead: dict[int, Supply] = {}  # batches that came and were not taken yet
         self.taking = False
+        self.waits = False  # for a checkpoint, to take more
         self.ending: list[int] | None = None  # everything was supplied: partitions still to be looked at
         self.heard_at = now
         self.asked_at = now
@@ -58,6 +59,11 @@ class Session:
         """These partitions are asked for no more, or anew."""
         drop(self.partitions, gone)
         drop(self.awaited, gone)
+
+    @property
+    def rests(self) -> bool:
+        """Whether its supplier is to say nothing: all was supplied, or what came is not taken yet."""
+        return self.ending is not None or self.waits
 
     def make_room(self, core: Node, found: Differing) -> None:
         """It is known which leaves differ: what is under them here goes. Answers to what was not told mean nothing."""
@@ -84,6 +90,25 @@ def put_in_order(topology: Topology, queues: Sequence[dict[int, None]]) -> None:
         ordered = sorted(queue, key=place.__getitem__)
         queue.clear()
         queue.update(dict.fromkeys(ordered))
+
+
+PART_HAVES = 500
+"""What one part of a demand says of fragments, about, and of partitions."""
+HAVE_BYTES = 100
+"""What a fragment weighs in a demand, about; leaves weigh more."""
+
+
+def parts_of(core: Node, surveys: Surveys, numbers: Iterable[int]) -> list[list[int]]:
+    """A demand of these partitions, cut into what one turn can say, and another can answer."""
+    parts: list[list[int]] = []
+    size, leaves = PART_HAVES, surveys.said_bytes()
+    for number in numbers:
+        if size >= PART_HAVES:
+            parts.append([])
+            size = 0
+        parts[-1].append(number)
+        size += 1 + len(core.replica.partition(number).fragments) + leaves.get(number, 0) // HAVE_BYTES
+    return parts
 
 
 class Held:

@@ -261,6 +261,10 @@ class Node(Fence, Protocol):
         """Its log took long to sync lately: until then it had better ask for nothing."""
         ...
 
+    def crowded(self) -> bool:
+        """As much lies in memory and in no checkpoint as a transfer may bring there: it goes on when one has begun."""
+        ...
+
     @property
     def settings(self) -> Settings:
         """What rebalancing is to keep to."""

@@ -257,10 +257,10 @@ class Node(Machines):
         return min(NEVER, *map(_at, self._alarms), *map(_wake_at, self._asked))
 
     def _next_wake(self) -> int | None:
-        first = self._first_alarm()
+        core, first = self.core, self._first_alarm()
         if not self.checkpointing:
-            first = min(first, self._checkpoint_at)
-        return max(self.core.now + 1, first) if first < NEVER else None
+            first = min(first, core.now if self.demander.waits else self._checkpoint_at)
+        return max(core.now + 1, first) if first < NEVER else None
 
     # Checkpoints.
 
@@ -270,6 +270,7 @@ class Node(Machines):
             core.now >= self._checkpoint_at
             or core.replica.store.active_bytes >= core.settings.checkpoint_bytes
             or self.checkpoint_wanted
+            or self.demander.waits
         )
         if due and not self.checkpointing:
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
@@ -280,6 +281,7 @@ class Node(Machines):
             self._pruned = False
             image = core.replica.freeze(core.durable_lsn, self.replication.open_records())
             core.in_pieces(self._encode(image))
+            self.demander.go_on()
 
     def _prune(self) -> Iterator[int]:
         replica = self.core.replica

@@ -9,7 +9,7 @@ from typing import NamedTuple, assert_never
 
 import lmdb
 
-from engine.state.store import Entry, Sums
+from engine.state.store import NOTHING, Entry, Sums
 from engine.state.store_envelope import (
     FORMAT_KEY,
     LSN_KEY,
@@ -27,8 +27,11 @@ from engine.state.store_envelope import (
 from engine.state.store_errors import damaged
 from engine.state.store_file import FORMAT
 from engine.state.store_parts import Begin, End, Part, Rows, State, entries_of
-from engine.state.store_sums import sum_of, summed_up
+from engine.state.store_sums import sum_of, summed_up, sums_of
 from wal.ids import Fragment
+
+GATHERED_BYTES = 8 << 20
+"""Rows of a fragment are put in order, and put, so many bytes at a time: what is in a page need not be held twice."""
 
 
 class Databases(NamedTuple):
@@ -49,17 +52,20 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
 
     def sum_up(fragment: Fragment, changes: Mapping[bytes, Entry | None]) -> None:
         try:
-            sums[fragment] = sum_of(txn, dbs.rows, dbs.fragments, fragment, changes, cleared=fragment in cleared)
+            if fragment not in sums:
+                sums[fragment] = NOTHING if fragment in cleared else sums_of(txn, dbs.fragments, fragment)
+            if (before := sums[fragment]) is not None:
+                sums[fragment] = sum_of(txn, dbs.rows, fragment, before, changes, cleared=fragment in cleared)
         except BadEnvelope as error:
             raise damaged(path, str(error), fragment) from error
 
-    of, gathered = ("", 0), dict[bytes, Entry | None]()
+    of, gathered, size = ("", 0), dict[bytes, Entry | None](), 0
     with txn.cursor(dbs.rows) as cursor:
         for part in parts:
-            if gathered and not (isinstance(part, Rows) and part.fragment == of):
+            if gathered and not (isinstance(part, Rows) and part.fragment == of and size < GATHERED_BYTES):
                 sum_up(of, gathered)
                 cursor.putmulti(seal_rows(fragment_key(of), gathered, removed))
-                gathered = {}
+                gathered, size = {}, 0
             match part:
                 case Begin():
                     _put_node(txn, dbs.node, part)
@@ -73,6 +79,7 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
                 case Rows():
                     of = part.fragment
                     gathered.update(entries_of(part))
+                    size += part.size
                 case End():
                     break
                 case _:

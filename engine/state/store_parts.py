@@ -47,6 +47,11 @@ class Rows(msgspec.Struct, frozen=True, array_like=True, tag=2):
     keys: list[bytes]
     entries: list[tuple[int, int, bytes | None] | None]
 
+    @property
+    def size(self) -> int:
+        """What its keys and values weigh, in bytes."""
+        return sum(map(len, self.keys)) + sum(len(entry[2] or b"") for entry in self.entries if entry is not None)
+
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """That was all of it."""

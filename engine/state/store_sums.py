@@ -18,24 +18,29 @@ from wal.ids import Fragment
 from wal.probe import probe
 
 
+def sums_of(txn: lmdb.Transaction[bytes], fragments: lmdb._Database, fragment: Fragment) -> Sums | None:
+    """What is kept of a fragment's rows; None where they must be summed up anew. Raises BadEnvelope."""
+    prefix = fragment_key(fragment)
+    contents, live = stored_in(txn.get(prefix, db=fragments), prefix)
+    return Sums(contents, live) if contents is not None and live is not None else None
+
+
 def sum_of(
     txn: lmdb.Transaction[bytes],
     rows: lmdb._Database,
-    fragments: lmdb._Database,
     fragment: Fragment,
+    before: Sums,
     changes: Mapping[bytes, Entry | None],
     *,
     cleared: bool,
 ) -> Sums | None:
-    """What a fragment's rows add up to after its changes; None where they must be summed up anew."""
+    """What a fragment's rows add up to after some changes of keys that did not change yet; None where they must be summed
+    up anew. Of one that was cleared nothing else is left."""
+    contents, live = before
     if cleared:
-        return Sums(
-            sum(row_digest(key, entry) for key, entry in changes.items()) & MASK, sum(map(is_row, changes.values()))
-        )
+        contents += sum(row_digest(key, entry) for key, entry in changes.items())
+        return Sums(contents & MASK, live + sum(map(is_row, changes.values())))
     prefix = fragment_key(fragment)
-    contents, live = stored_in(txn.get(prefix, db=fragments), prefix)
-    if contents is None or live is None:
-        return None
     seed, get = row_seed(prefix), txn.get
     try:
         for key, entry in changes.items():

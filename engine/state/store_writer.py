@@ -28,8 +28,9 @@ from engine.state.store_lmdb import LmdbStore
 from engine.state.store_parts import Answer, End, Part, frame, next_answer, next_part, parts_of
 from wal.probe import probe
 
-SMALL_BYTES = 2 << 20
-"""What weighs less is written before such a process has started."""
+SMALL_WORK = 16_000
+"""What is fewer rows and KiB of them is written before such a process has started: it would cost the node more to hand it
+over, and large rows cost it little, because LMDB copies and writes them while the interpreter goes on."""
 NICENESS = 10
 """Clients wait for the node, and nobody for a checkpoint."""
 ENDS_SECONDS = 60.0
@@ -53,10 +54,10 @@ class _Unavailable(Exception):
 
 
 def write(
-    store: LmdbStore, image: CheckpointImage, *, small_bytes: int = SMALL_BYTES, program: Sequence[str] | None = None
+    store: LmdbStore, image: CheckpointImage, *, small_work: int = SMALL_WORK, program: Sequence[str] | None = None
 ) -> None:
     """Apply a checkpoint: all of it durably, or nothing. In any thread; raises what `LmdbStore.write` does."""
-    if image.weight >= small_bytes:
+    if sum(map(len, image.rows.values())) + (image.weight >> 10) >= small_work:
         command = program if program is not None else _program()
         try:
             store.written_elsewhere(lambda lock: _elsewhere(store, image, [*command, str(store.path.absolute())], lock))

@@ -24,6 +24,10 @@ from rebalance.table import Topology, version_of
 from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partition_of
 from wal.records import Record
 
+CROWDED_AT = 4
+"""What a transfer brings is in memory twice, and in the writer of a checkpoint: one is due when there is so many times
+less of it than makes one due at other times. Nobody wrote it, so it can wait."""
+
 
 class Core:
     """Shared by the machines of one node."""
@@ -94,6 +98,10 @@ class Core:
     def run(self) -> int:
         """How often the node has started: the part of its incarnation that counts."""
         return self.incarnation >> INCARNATION_BITS
+
+    def crowded(self) -> bool:
+        """As much lies in memory and in no checkpoint as a transfer may bring there: it goes on when one has begun."""
+        return self.replica.store.active_bytes * CROWDED_AT >= self.settings.checkpoint_bytes
 
     @property
     def claim_lsn(self) -> int:

@@ -197,6 +197,7 @@ class Copy:
         self.replica = Replica(LayeredStore(MemoryStore()))
         self.records: list[r.Record] = []
         self.history_begins = 0
+        self.memory = 1 << 40  # bytes that a transfer may bring before the next checkpoint
         self.notes: list[str] = []
         self._resumed: deque[Callable[[], None]] = deque()
         self.cursors: dict[tuple[NodeId, int], HistoryCursor] = {}
@@ -222,6 +223,10 @@ class Copy:
     def fence(self) -> Version:
         """Of the map."""
         return self.topology.fenced if self.topology is not None else NO_VERSION
+
+    def crowded(self) -> bool:
+        """No more is to come before the next checkpoint."""
+        return self.replica.store.active_bytes >= self.memory
 
     def log(self, record: r.Record) -> None:
         """Fold it in, and keep it."""
@@ -390,6 +395,7 @@ class Copy:
         image = self.replica.begin_checkpoint(len(self.records), [])
         self.replica.store.base.write(image)
         self.replica.store.thaw()
+        self.demander.go_on()
 
     def spoil(self, partition: int, key: str, value: str) -> None:
         """A row is not what was written."""

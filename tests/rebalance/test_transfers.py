@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from engine.state.store import ROW_OVERHEAD_BYTES
 from rebalance.choice import Kind
 from rebalance.messages import Credit, Supply
 from rebalance.ports import MS
 from rebalance.results import COMMITTED
+from rebalance.settling import STUCK_AFTER
 from rebalance.stability import LOOK_MS
 from rebalance.supplier import MANY_UPDATES
 from rebalance.supplying import BATCH_WORK
@@ -216,6 +218,30 @@ def test_a_small_credit_is_used_up_and_given_again() -> None:
         under_way = max(under_way, sum(type(said).__name__ == "Supply" for *_, said in copies.wire))
     assert under_way == 1, "never more than there is credit for"
     assert copies.said.count("Supply") > 30
+    end(copies)
+
+
+@pytest.mark.parametrize("way", ["full", "historical", "differential"])
+def test_a_transfer_waits_for_a_checkpoint_and_not_for_memory(way: str) -> None:
+    """What came is taken when a checkpoint has begun, however late; nobody is asked for it again meanwhile."""
+    copies = three(partitions=4)
+    WAYS[way](copies)
+    copy = copies["n3"]
+    copy.checkpoint()
+    copy.memory = 200
+    move(copies)
+    copies.run()
+    before = len(copies.said)
+    copies.wait(2 * STUCK_AFTER)
+    assert "Demand" not in copies.said[before:]
+    checkpoints = 0
+    while copy.demander.waits:
+        assert copy.replica.store.active_bytes < copy.memory + 8 * ROW_OVERHEAD_BYTES, "and a turn's"
+        copy.checkpoint()
+        copies.run()
+        checkpoints += 1
+    assert checkpoints >= 2
+    copy.memory = 1 << 40
     end(copies)
 
 

@@ -34,7 +34,7 @@ from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
 from engine.turn.turns import what
-from rebalance.demander import PART_HAVES
+from rebalance.demanding import PART_HAVES
 from rebalance.messages import Demand, Have
 from rebalance.partition import Role
 from rebalance.ports import WORK_MAX

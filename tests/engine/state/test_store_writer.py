@@ -12,10 +12,12 @@ import pytest
 
 from engine.state import store_writer
 from engine.state.store import GONE, CheckpointImage, Entry
+from engine.state.store_apply import GATHERED_BYTES
 from engine.state.store_errors import StoreFailed, StoreFull, StoreInUse
 from engine.state.store_file import sole_writer
 from engine.state.store_lmdb import LmdbStore
 from engine.state.store_parts import Answer, frame, parts_of
+from rebalance.contents import MASK, row_digest
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.probes import heard
 
@@ -63,7 +65,7 @@ def test_it_is_the_same_as_one_that_is_written_here(store: LmdbStore, tmp_path: 
         store_writer.write(store, image(4, 20_000))  # more than the map holds: it grows under both processes
         here.write(image(4, 20_000))
         assert contents(store) == contents(here)
-        store_writer.write(store, image(5, 10), small_bytes=1 << 50)  # and here again
+        store_writer.write(store, image(5, 10), small_work=1 << 50)  # and here again
         here.write(image(5, 10))
         assert contents(store) == contents(here)
     assert "store.writer_unavailable" not in probes
@@ -171,3 +173,15 @@ def test_it_works_from_a_program_that_has_no_main_guard(tmp_path: Path, how: str
         check=False,
     )
     assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_a_fragment_larger_than_what_is_held_at_once_adds_up_to_its_rows(store: LmdbStore, *, cleared: bool) -> None:
+    store.write(image(1, 1_000))
+    large = image(2, 2 * GATHERED_BYTES // 10_000, b"w" * 10_000)._replace(cleared=[ACC] if cleared else [])
+    store.write(large)
+    store.renew()
+    rows = [(key, entry) for _, key, entry in store.rows([ACC])]
+    assert len(rows) == sum(entry not in (None, GONE) for entry in large.rows[ACC].values())
+    assert store.contents(ACC) == sum(row_digest(key, entry) for key, entry in rows) & MASK
+    assert store.live(ACC) == sum(entry.value is not None for _, entry in rows)

@@ -130,6 +130,34 @@ def a_batch_of_a_transfer_is_lost(plant: Plant | None) -> None:
 
 
 @story
+def more_comes_than_memory_is_for(plant: Plant | None) -> None:
+    """n3 takes everything in full, of which little may be in its memory at a time: it goes on as checkpoints begin."""
+    keys = [key(0, n) for n in range(500)]
+    least = msgspec.structs.replace(SETTINGS, checkpoint_bytes=64 << 10, supply_batch_bytes=2 << 10, supply_credit=4)
+    with Stage(plant, settings=least) as stage:
+        put = PutCall(stage.client.new_tx(), NAMESPACE, keys, [b"v" * 100] * len(keys))
+        stage.do(stage.client.call(put, timeout_ns=ANSWER_NS))
+        stage.power_cut("n3")
+        stage["n3"].wipe()
+        stage.left_out("n3")
+        most = 0
+
+        def look(_: str, to: str, said: object) -> bool:
+            nonlocal most
+            if to == "n3" and isinstance(said, Supply) and (node := stage["n3"].node) is not None:
+                most = max(most, node.core.replica.store.active_bytes)
+            return False
+
+        stage.world.network.rules.append(Rule("look", look, drop=True))
+        stage.start("n3")
+        stage.wait(10_000)
+        newest = stage.world.newest()
+        stage.must(newest is not None and "n3" in newest.placements[0].in_sync, "n3 gets all of it in the end")
+        stage.must(0 < most <= 24 << 10, f"a quarter of a checkpoint and a batch lie in memory, not {most}")
+        stage.curtain()
+
+
+@story
 def a_checkpoint_between_an_undo_and_its_fetch(plant: Plant | None) -> None:
     """n1 undoes a write that nobody got, takes a checkpoint before it is told what the row should be, and loses power."""
     small = msgspec.structs.replace(SETTINGS, checkpoint_ms=100, supply_credit=1)

@@ -101,6 +101,20 @@ def no_room_and_contents_not_compared(machine: Machine) -> None:
     contents_not_compared(machine)
 
 
+@TRANSFERS.fault("10")
+def a_transfer_waits_for_no_checkpoint(machine: Machine) -> None:
+    """A copy takes what its supplier sends as fast as it comes, whatever its memory holds already."""
+    assert machine.node is not None
+    replace(machine.node.core, "crowded", lambda: False)
+
+
+@TRANSFERS.fault("10")
+def what_waits_for_a_checkpoint_is_forgotten(machine: Machine) -> None:
+    """A copy that waited for a checkpoint does not go on when one has begun."""
+    assert machine.node is not None
+    replace(machine.node.demander, "go_on", lambda: None)
+
+
 @TRANSFERS.fault(
     "4",
     harmless="""The primary finds other contents than its own before it vouches for the copy, which is emptied then, and
