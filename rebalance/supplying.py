@@ -16,6 +16,8 @@ from wal.ids import Fragment, Namespace, NodeId, TxId
 from wal.probe import probe
 from wal.want import Want
 
+ROW_WEIGHS = 1 << 10
+"""What a row weighs, before some were seen, in bytes."""
 BATCH_WORK = 1_000
 """Rows and answers of a batch of a full transfer, whatever they weigh: a batch is made in one turn, and taken in one."""
 
@@ -57,6 +59,7 @@ class Session:
         self.missed: list[Fragment] = []
         self.full: deque[Fragment] = deque()  # still to be scanned, in order
         self.cursor: bytes | None = None  # where the scan of full[0] stands
+        self._weight = ROW_WEIGHS  # of a row, as the last ones were
         self.leaves: dict[Fragment, bytes] = {}  # those of the demander, where they are not compared yet
         self.to_compare: deque[Fragment] = deque()  # these, in order
         self._survey: Survey | None = None  # of the first of them
@@ -102,14 +105,16 @@ class Session:
             if name[1] not in self.results_sent:
                 next_.results.append(self._next_answers(core, name[1], enough - core.work))
                 continue
-            rows, following = self._some_of(core, name, enough - core.work)
+            rows, following = self._some_of(core, name, enough - core.work, most - size)
+            before = size
             for taken, (key, entry) in enumerate(rows, 1):
                 size += len(key) + len(entry.value or b"") + ROW_BYTES
                 if size >= most and taken < len(rows):
                     rows, following = rows[:taken], key + b"\0"
                     break
             if rows:
-                next_.rows.append(_preload(name, rows))
+                self._weight = max(ROW_BYTES, (size - before) // len(rows))
+                next_.rows.append(preload_of(name, rows))
             self.cursor = following
             if following is None:
                 self.full.popleft()
@@ -120,11 +125,16 @@ class Session:
             next_.differing.extend(self._compare(core))
         return next_
 
-    def _some_of(self, core: Node, name: Fragment, limit: int) -> tuple[Sequence[tuple[bytes, Entry]], bytes | None]:
-        """Some rows of a fragment from the cursor on, all or those under the leaves that differ, and where to go on."""
+    def _some_of(
+        self, core: Node, name: Fragment, limit: int, room: int
+    ) -> tuple[Sequence[tuple[bytes, Entry]], bytes | None]:
+        """Some rows of a fragment from the cursor on, all or those under the leaves that differ, and where to go on.
+
+        No more than `limit`, and of all rows hardly more than there is `room` for, in bytes: else they are read once more.
+        """
         store, start, under = core.replica.store, self.cursor or b"", self._under.get(name)
         if under is None:
-            page = store.page(name, start, limit)
+            page = store.page(name, start, min(limit, 1 + room // self._weight))
             core.work += page.work + 1
             return page.rows, page.next
         glance = store.keys(name, start, limit)
@@ -167,7 +177,8 @@ class Session:
         return r.Results(number, list(said), list(said.values()), known.floor, answers=told)
 
 
-def _preload(name: Fragment, rows: Sequence[tuple[bytes, Entry]]) -> r.Preload:
+def preload_of(name: Fragment, rows: Sequence[tuple[bytes, Entry]]) -> r.Preload:
+    """Rows as a batch has them."""
     keys, entries = zip(*rows, strict=True)
     return r.Preload(
         *name,

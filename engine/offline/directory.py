@@ -31,7 +31,7 @@ from engine.offline.live import is_live
 from engine.offline.refusals import DoesNotFold, LogLost
 from engine.offline.rows import Reading, Tell
 from engine.offline.share import LogSince, Overtaken, Share, Window
-from engine.state.held import Held, none_of
+from engine.state.held import Held
 from engine.state.identity import Identity, read_identity
 from engine.state.recover import recover
 from engine.state.replica import Replica
@@ -185,7 +185,7 @@ class State:
             if stored is None and fragment not in self._cleared:
                 return None
             held = Held(partial(self._store.get, fragment), partial(self._store.scan, fragment))
-            walk = Walk(stored, list(changes.items()), none_of if stored is None else held)
+            walk = Walk(stored, list(changes.items()), None if stored is None else held)
             walk.step(len(changes))
         except StoreDamaged:
             return None

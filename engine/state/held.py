@@ -7,11 +7,6 @@ from collections.abc import Callable, Sequence
 from rebalance.contents import Entry
 
 
-def none_of(keys: Sequence[bytes]) -> list[Entry | None]:
-    """What no store at all has of many keys."""
-    return [None] * len(keys)
-
-
 class Held:
     """What a fragment's store has of many keys, by its `get` and its `scan`.
 

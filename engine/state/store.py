@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from engine.state.held import Held, none_of
+from engine.state.held import Held
 from engine.state.layer import Layer, merged
 from rebalance.contents import Reading, Summed, Walk, row_digest
 from wal.ids import Fragment
@@ -375,22 +375,21 @@ class LayeredStore:
 
         O(rows that were changed since the last checkpoint), and nothing is hashed yet. `walked` says what came of it.
         """
-        changes = dict(self._active.rows.get(fragment, ()))
+        rows: Mapping[bytes, Entry] = self._active.rows.get(fragment, {})
         alone = fragment in self._active.cleared
         if self._frozen is not None and not alone:
-            changes = self._frozen.rows.get(fragment, {}) | changes
+            if fragment in self._frozen.rows:
+                rows = {**self._frozen.rows[fragment], **rows}
             alone = fragment in self._frozen.cleared
+        changes = list(rows.items())
         if alone:
-            return Walk(None, list(changes.items()), none_of)
+            return Walk(None, changes, None)
         stored = self.base.contents(fragment)
-        if stored == 0 and not changes:
-            return Walk(0, [], none_of)
-        if not stored and not self.base.scan(fragment, b"", 1):
-            return Walk(0, list(changes.items()), none_of)
+        if not stored and ((stored == 0 and not changes) or not self.base.scan(fragment, b"", 1)):
+            return Walk(0, changes, None)
         if stored is None:
             return None
-        held = Held(partial(self.base.get, fragment), partial(self.base.scan, fragment))
-        return Walk(stored, list(changes.items()), held)
+        return Walk(stored, changes, Held(partial(self.base.get, fragment), partial(self.base.scan, fragment)))
 
     def walked(self, fragment: Fragment, walk: Walk) -> int | None:
         """The digest that a walk came to; None if a checkpoint has changed the store below meanwhile."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.state.store import ROW_OVERHEAD_BYTES
+from engine.state.store import ROW_OVERHEAD_BYTES, Page
 from rebalance.choice import Kind
 from rebalance.messages import Credit, Supply
 from rebalance.ports import MS
@@ -18,7 +18,7 @@ from rebalance.supplying import BATCH_WORK
 from rebalance.table import Placement
 from tests.rebalance.copies import Batch, Copies, Said, Settings, Taken, name_of
 from wal import records as r
-from wal.ids import SESSION_BYTES, NodeId, tx_of
+from wal.ids import SESSION_BYTES, Fragment, NodeId, tx_of
 
 READER = b"reader----000001"
 
@@ -363,6 +363,33 @@ def test_small_partitions_go_in_full_together() -> None:
     assert copies.said.count("Supply") == 3, "what is to come, all rows, and the end"
     end(copies)
     assert set(copies["n3"].demander.progress.kinds) == {name_of(n) for n in range(4)}
+
+
+def test_a_supplier_looks_at_hardly_more_rows_than_fit_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch holds few large rows; whoever looked at a thousand for each would read everything again and again."""
+    rows = 120
+    copies = Copies("n1", "n2", "n3", settings=Settings(supply_batch_bytes=16 << 10))
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    for at in range(rows):
+        copies["n1"].put(0, **{f"k{at:03}": "v" * 4_000})
+    copies.run()
+    full(copies)
+    looked = list[int]()
+    store = copies["n1"].replica.store
+    page = store.page
+
+    def look(name: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
+        found = page(name, start, limit, down=down)
+        looked.append(len(found.rows))
+        return found
+
+    monkeypatch.setattr(store, "page", look)
+    move(copies)
+    copies.run()
+    read = sum(looked)
+    end(copies)
+    assert rows <= read < 2 * rows, f"{read} rows were read to send {rows}"
 
 
 def test_many_answers_go_in_pieces_and_what_is_forgotten_meanwhile_stays_forgotten() -> None:

@@ -39,6 +39,7 @@ from tools.bench.sustained import sustained
 from tools.bench.transactions import one_partition, one_shot, read_only
 from tools.bench.transfer import full_transfer, replaced, returned, returned_without_history
 from tools.bench.transfer_memory import transfer_memory
+from tools.bench.transfer_parts import transfer_parts
 from tools.bench.turns import node_returns, turns_at_limits
 from tools.bench.wal import large_values, readings
 from tools.terminal import emit, program, show, to_json
@@ -69,6 +70,7 @@ FIGURES: dict[str, Measure] = {
     "transfer": partial(full_transfer, size=100, goal=150_000),
     "transfer-large": partial(full_transfer, size=10_000, goal=200),
     "transfer-memory": partial(transfer_memory, goal=64),
+    "transfer-parts": transfer_parts,
     "replace": partial(replaced, goal=12),
     "return": partial(returned, goal=8.0),
     "return-without-history": partial(returned_without_history, goal=1.3),

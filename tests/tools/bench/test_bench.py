@@ -139,3 +139,11 @@ def test_the_memory_of_a_transfer_is_watched_on_both_sides(tmp_path: Path) -> No
     figures, _ = measured(result.stdout)
     assert [figure["counted"] for figure in figures] == [1_000, 1_000]
     assert all(figure["parts"]["at rest MiB"] > 0 for figure in figures)
+
+
+def test_the_stages_of_a_transfer_are_told_by_side_and_size(tmp_path: Path) -> None:
+    result = foreshore("bench", "transfer-parts", "--updates", "2000", "--dir", tmp_path, "--json")
+    assert result.returncode == 0, result.stderr
+    figures, _ = measured(result.stdout)
+    assert [figure["counted"] for figure in figures] == [2_000] * 3 + [100] * 3
+    assert all(figure["value"] > 0 for figure in figures)
