@@ -125,6 +125,7 @@ def old_leaves(machine: Machine) -> None:
     """A copy whose transfer broke off tells once more what its rows added up to before room was made for it."""
     assert machine.node is not None
     replace(machine.node.demander.surveys, "changed", lambda name: None)
+    replace(machine.node.demander.surveys, "switch", lambda gone: None)
 
 
 @TRANSFERS.fault("4")
