@@ -3,6 +3,7 @@
 A figure in seconds is another one each time, and on a shared machine by half. This one is the same in every run of the same
 Python, so that two commits can be held against each other: the bytecodes that three nodes execute in their turns while
 many clients ask at once. What a client does is not in it, nor what is done in C: hashing, encoding, the store's trees.
+Beside it: how many messages the nodes say to each other for it, and how many records they write.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count as count_up
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
 from engine.client.calls import GetCall, PutCall
 from engine.client.ends import CommitCall
+from engine.messages import kind_of
 from engine.node.node import Node
 from engine.turn.effects import Effects
 from engine.turn.events import Event
@@ -25,6 +28,8 @@ from rebalance.ports import MS
 from tests.sim.clients import Client
 from tests.sim.draws import Draws
 from tests.sim.world import SECOND, Plant, World
+from wal.ids import partition_of
+from wal.records import kind_of as record_kind
 
 ROOT = Path(__file__).parent.parent.parent
 PARTITIONS = 64
@@ -42,6 +47,8 @@ class Executed:
     by: Counter[CodeType] = field(default_factory=Counter)
     turns: int = 0
     counting: bool = False
+    said: Counter[str] = field(default_factory=Counter)
+    logged: Counter[str] = field(default_factory=Counter)
 
     def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
         """Take a turn, and count what it executes."""
@@ -51,9 +58,19 @@ class Executed:
         before = sys.gettrace()  # of whoever measures what tests reach
         sys.settrace(self._entered)
         try:
-            return node.turn(now, events), TURN_NS
+            effects = node.turn(now, events)
         finally:
             sys.settrace(before)
+        for targets, message in (*effects.early, *effects.send):
+            self.said[kind_of(message)] += len(targets)
+        self.logged.update(record_kind(record) for record in effects.log)
+        return effects, TURN_NS
+
+    def begin(self) -> None:
+        """Count from here on."""
+        for counter in (self.by, self.said, self.logged):
+            counter.clear()
+        self.turns, self.counting = 0, True
 
     def _entered(self, frame: FrameType, _event: str, _about: object) -> Callable[..., Any]:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
@@ -67,11 +84,16 @@ class Executed:
 
 @dataclass(frozen=True)
 class Counted:
-    """What one operation costs, on the average: bytecodes, turns, and bytecodes by the function that executes them."""
+    """What one operation costs, on the average: bytecodes, turns, and bytecodes by the function that executes them.
+
+    `said` and `logged`: messages for one receiver, and records, by kind.
+    """
 
     bytecodes: float
     turns: float
     by: list[tuple[str, float]]
+    said: dict[str, float]
+    logged: dict[str, float]
 
 
 Ask: TypeAlias = Callable[[Client, int, int], Awaitable[object]]
@@ -98,7 +120,23 @@ def _commit(client: Client, number: int, at: int) -> Awaitable[object]:
     return client.call(call, timeout_ns=PATIENCE_NS)
 
 
-OPERATIONS: dict[str, Ask] = {"put": _put, "get": _get, "transaction of two keys": _commit}
+def _commit_in_one(client: Client, number: int, at: int) -> Awaitable[object]:
+    """The same where both keys are of one partition, and nobody needs to vote."""
+    first = _key(number, at)
+    beside = (b"k%d.%d.%d" % (number, at % OWN_KEYS, other) for other in count_up())
+    second = next(key for key in beside if partition_of(key, PARTITIONS) == partition_of(first, PARTITIONS))
+    tx = client.new_tx()
+    writes: list[tuple[str, list[bytes], list[bytes | None]]] = [("a", [first, second], [VALUE, VALUE])]
+    call = CommitCall(tx, tx, optimistic=True, writes=writes, locks=[], reads=[])
+    return client.call(call, timeout_ns=PATIENCE_NS)
+
+
+OPERATIONS: dict[str, Ask] = {
+    "put": _put,
+    "get": _get,
+    "transaction of two keys": _commit,
+    "transaction in one partition": _commit_in_one,
+}
 
 
 def count(each: int = 20, clients: int = CLIENTS, *, plant: Plant | None = None) -> dict[str, Counted]:
@@ -114,8 +152,7 @@ def count(each: int = 20, clients: int = CLIENTS, *, plant: Plant | None = None)
         asking = [world.add_client(f"c{number}") for number in range(clients)]
         _ask_all(world, asking, _put, OWN_KEYS // 5)  # the map is known, most keys are there
         for what, ask in OPERATIONS.items():
-            executed.by.clear()
-            executed.turns, executed.counting = 0, True
+            executed.begin()
             _ask_all(world, asking, ask, each)
             executed.counting = False
             done = each * clients
@@ -123,7 +160,8 @@ def count(each: int = 20, clients: int = CLIENTS, *, plant: Plant | None = None)
             for code, times in executed.by.items():
                 by[f"{_place(code.co_filename)}:{code.co_name}"] += times
             spread = [(name, times / done) for name, times in by.most_common()]
-            found[what] = Counted(executed.by.total() / done, executed.turns / done, spread)
+            said, logged = ({kind: n / done for kind, n in of.most_common()} for of in (executed.said, executed.logged))
+            found[what] = Counted(executed.by.total() / done, executed.turns / done, spread, said, logged)
     return found
 
 
@@ -147,6 +185,9 @@ def show(*, functions: int = 0, tell: Callable[[str], None] = print) -> int:
     """Print what each operation costs, and which functions most of it; 0."""
     for what, counted in count().items():
         tell(f"{what}: {counted.bytecodes:,.0f} bytecodes on three nodes, in {counted.turns:.2f} turns")
+        for verb, kinds in (("say", counted.said), ("write", counted.logged)):
+            each = ", ".join(f"{times:.2f} {kind}" for kind, times in kinds.items()) or "nothing"
+            tell(f"  they {verb} {sum(kinds.values()):.2f}: {each}")
         for name, times in counted.by[:functions]:
             tell(f"  {times:8.1f} {name}")
     return 0
