@@ -24,7 +24,7 @@ from rebalance.table import Topology, version_of
 from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partition_of
 from wal.records import Record
 
-CROWDED_AT = 4
+CROWDED_AT = 3
 """What a transfer brings is in memory twice, and in the writer of a checkpoint: one is due when there is so many times
 less of it than makes one due at other times. Nobody wrote it, so it can wait."""
 

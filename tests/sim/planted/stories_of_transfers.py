@@ -6,6 +6,7 @@ import msgspec
 
 from engine.client.calls import PutCall
 from engine.messages import Demand, Message, Replicate, Settled, Supply
+from engine.turn.core import CROWDED_AT
 from rebalance.leaves import leaf_count, leaf_of
 from tests.sim.network import Rule
 from tests.sim.observer import Observer
@@ -153,7 +154,8 @@ def more_comes_than_memory_is_for(plant: Plant | None) -> None:
         stage.wait(10_000)
         newest = stage.world.newest()
         stage.must(newest is not None and "n3" in newest.placements[0].in_sync, "n3 gets all of it in the end")
-        stage.must(0 < most <= 24 << 10, f"a quarter of a checkpoint and a batch lie in memory, not {most}")
+        enough = least.checkpoint_bytes // CROWDED_AT + 2 * least.supply_batch_bytes
+        stage.must(0 < most <= enough, f"{enough} bytes lie in memory at most, and not {most}")
         stage.curtain()
 
 
