@@ -26,6 +26,7 @@ from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
 from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.ports import MS, Node, Operation, Shipping, may_act
 from rebalance.rule import NEVER, NewMap, Rule
+from rebalance.supplying import rows_as_they_are
 from rebalance.telling import tail_of
 from wal import records as r
 from wal.counters import PartitionCounter
@@ -35,6 +36,9 @@ from wal.probe import probe
 PIECE_WORK = 500
 FINISH_WORK = 4
 """Of beginning an epoch, beside what each fragment takes."""
+
+KEPT_AT_ONCE = 2_000
+"""Keys of one record, of those whose rows stay what they are."""
 
 
 class Promotion(Rule):
@@ -210,6 +214,7 @@ class Promotion(Rule):
         if _emptied(state):
             probe("promotion.was_emptied")
             return  # the next map lists it as a copy that must catch up, and another leads
+        self._keep_as_it_is(number)
         package: list[r.Record] = []
         package.extend(_epochs_after(number, state, lowest))
         lacked = [
@@ -252,6 +257,15 @@ class Promotion(Rule):
                 if prepare.tx not in state.prepared and prepare.epoch >= state.epoch:
                     probe("promotion.fetched_prepare")
                     core.log(prepare)
+
+    def _keep_as_it_is(self, number: int) -> None:
+        """Where an operator has begun a partition again with a copy that had undone writes, nobody is left who could tell
+        what stood there before: what stands there is what there is, on this copy, and so on all."""
+        for fragment in self.core.replica.partition(number).fragments.values():
+            keys = list(fragment.suspects)
+            for at in range(0, len(keys), KEPT_AT_ONCE):
+                probe("promotion.kept_what_was_undone")
+                self.core.log(rows_as_they_are(self.core, fragment.name, keys[at : at + KEPT_AT_ONCE]))
 
     def _done(self, local: LocalPartition) -> None:
         """Its epoch is on every in-sync copy."""

@@ -24,7 +24,7 @@ from rebalance.moves import waits_by_order
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
-from rebalance.supplying import Session
+from rebalance.supplying import Session, rows_as_they_are
 from rebalance.table import Standing
 from rebalance.telling import have_of, nothing_of
 from rebalance.throttle import Throttle
@@ -337,20 +337,11 @@ class SupplySide(Rule):
 
     def _fetch(self, session: Session) -> r.Preload:
         """Keys as they are now, for a copy that undid what it had of them."""
-        store = self.core.replica.store
         name, keys = session.fetch.pop()
         if len(keys) > WRITES_MAX:
             keys, rest = keys[:WRITES_MAX], keys[WRITES_MAX:]
             session.fetch.append((name, rest))
-        entries = [store.get(name, key) for key in keys]
-        return r.Preload(
-            name[0],
-            name[1],
-            [e.epoch if e else 0 for e in entries],
-            [e.counter if e else 0 for e in entries],
-            keys=keys,
-            values=[e.value if e else None for e in entries],
-        )
+        return rows_as_they_are(self.core, name, keys)
 
     def _batch(
         self,

@@ -187,3 +187,15 @@ def preload_of(name: Fragment, rows: Sequence[tuple[bytes, Entry]]) -> r.Preload
         keys=list(keys),
         values=[e.value for e in entries],
     )
+
+
+def rows_as_they_are(core: Node, name: Fragment, keys: list[bytes]) -> r.Preload:
+    """What stands under these keys now, and under which nothing does."""
+    entries = [core.replica.store.get(name, key) for key in keys]
+    return r.Preload(
+        *name,
+        epochs=[e.epoch if e else 0 for e in entries],
+        counters=[e.counter if e else 0 for e in entries],
+        keys=keys,
+        values=[e.value if e else None for e in entries],
+    )

@@ -29,7 +29,7 @@ def work_of(record: r.Record) -> int:
         keys = sum(delta for _, _, delta in record.ranges)
     else:
         return 2
-    return 2 + keys // KEYS_OF_WORK
+    return 2 + min(keys, LARGE_KEYS) // KEYS_OF_WORK  # what is larger is worked out in pieces, which say so themselves
 
 
 def is_large(record: r.Record) -> bool:

@@ -11,7 +11,7 @@ from rebalance.partition import Role
 from rebalance.rule import NewMap
 from rebalance.table import Placement
 from tests.rebalance.copies import Batch, Copies, Said, name_of
-from tests.rebalance.test_transfers import READER, TROUBLES, three
+from tests.rebalance.test_transfers import READER, TROUBLES, move, parted, three
 from wal import records as r
 
 NAME = name_of(0)
@@ -213,3 +213,23 @@ def test_a_new_primary_that_restarts_promotes_itself_anew(after: int) -> None:
     copies.returns("n2")
     copies.map(("n2", "n3"), ("n2", "n3"), promote=True)
     served(copies)
+
+
+def test_a_partition_that_begins_again_with_a_copy_that_has_undone_writes_keeps_what_stands_there() -> None:
+    """Nobody is left who could tell what stood there before; while that is awaited no other copy is compared with it."""
+    copies = three()
+    parted(copies)
+    move(copies)
+    undone = copies["n3"].replica.fragment(NAME).suspects
+    while not undone and copies.step():
+        undone = dict(copies["n3"].replica.fragment(NAME).suspects)
+    assert undone == {b"k4": None, b"k5": None}
+    copies.leaves("n1")
+    copies.leaves("n2")
+    copies.map(("n3",), ("n3",), promote=True)
+    copies.wait(2)
+    assert copies["n3"].replica.fragment(NAME).suspects == {}
+    copies.returns("n2")
+    copies.map(("n3", "n2"), ("n3",))
+    copies.whole()
+    copies.judge()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from engine.protocol.requests import CommitTx, Done, Put, Reply, Request, Swap
+from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles.ledger import Fact, Ledger, Span
 from tests.sim.oracles.oracle import Oracle
@@ -90,7 +91,7 @@ class Acknowledged(Oracle):
                 holder = machine.world.machines.get(node)
                 if holder is None:
                     continue  # a disk that is gone, of which the map remembers the name
-                if not self._ruined.forgive(holder, newest):
+                if not self._ruined.forgive(holder, newest) or _let_go(holder, name[1], newest):
                     continue
                 if not self._durable_on(holder, name, span, request.tx):
                     raise Violation(
@@ -132,6 +133,14 @@ class Acknowledged(Oracle):
         """What stands where a transaction has written in a fragment."""
         settled = [self._ledger.settled(name, counter) for counter in counters(self._ledger.spans[tx][name])]
         return [fact[:3] if fact is not None else None for fact in settled]
+
+
+def _let_go(machine: Machine, number: int, newest: Topology) -> bool:
+    """Whether a machine goes by a map that is decided, and which its log still writes, by which its copy does not count."""
+    goes_by = machine.node.core.topology if machine.node is not None else None
+    return (
+        goes_by is not None and goes_by.version > newest.version and machine.name not in goes_by.placements[number].in_sync
+    )
 
 
 def counters(span: Span) -> Iterable[int]:

@@ -446,6 +446,20 @@ def test_who_goes_by_a_decided_map_that_its_log_still_writes_waits_for_nobody_wh
         oracle.look(small.world)
 
 
+def test_who_goes_by_a_decided_map_that_lets_its_copy_go_is_not_held_to_what_it_had() -> None:
+    with small_world() as small:
+        newest = small.world.newest()
+        assert newest is not None
+        holder = small.world.machines[newest.placements[NAME[1]].in_sync[-1]]
+        assert holder.node is not None
+        small.copy(holder).counter.cut(0)
+        with pytest.raises(Violation, match=f"{holder.name} is in sync at {newest.version} and has"):
+            _acknowledge(small, small.put.tx)
+        later = Version(newest.version.major, newest.version.minor + 1)
+        holder.node.core.topology = msgspec.structs.replace(_without_a_copy(newest, NAME[1]), version=later)
+        _acknowledge(small, small.put.tx)
+
+
 def _without_a_copy(before: Topology, number: int) -> Topology:
     placements = list(before.placements)
     old = placements[number]
