@@ -214,7 +214,8 @@ class Promotion(Rule):
         if _emptied(state):
             probe("promotion.was_emptied")
             return  # the next map lists it as a copy that must catch up, and another leads
-        self._keep_as_it_is(number)
+        if not answers:
+            self._keep_as_it_is(number)
         package: list[r.Record] = []
         package.extend(_epochs_after(number, state, lowest))
         lacked = [
