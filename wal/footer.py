@@ -61,7 +61,6 @@ _about = msgspec.msgpack.Decoder(dict[int, bytes])
 
 def encode_summary(summary: Summary) -> list[object]:
     """A summary as it stands in a footer."""
-    summary.sum_up()
     filters = summary.filters
     about = {partition: big_endian(blocks) for partition, blocks in summary.about.items()}
     return [summary.tally, big_endian(filters.firsts), b"".join(filters.all_bits()), about]

@@ -28,6 +28,7 @@ from wal.errors import LogClosed
 from wal.history import HistoryCursor, SegmentView
 from wal.ids import Fragment, Namespace, check_name
 from wal.kept import KEPT, Kept, Reservation, write_kept
+from wal.noting import NOTHING, Noted, note
 from wal.probe import probe
 from wal.records import Record, Trimmed
 from wal.recovery import examine, require
@@ -35,7 +36,6 @@ from wal.repair import Torn, accept, repair
 from wal.segment import PREPARED, Block, SegmentBuilder, SegmentInfo, capacity_for, next_header, segment_name
 from wal.segments import Segments
 from wal.settings import LogSettings
-from wal.summary import NOTHING, Noted, note
 from wal.want import Want
 
 
@@ -145,7 +145,7 @@ class Log:
         body = encode_body(records)
         noted = note(records, body)
         segments = self._segments
-        if not segments.live.fits(len(body), noted):
+        if not segments.fits(len(body), noted):
             self._rotate(len(body), noted)
         try:
             segments.write(body, len(records), now_ms, noted)
@@ -378,7 +378,7 @@ class Log:
     def _mark(self) -> None:
         """End a group of blocks with the proof that they were synced, if there is room for it."""
         live = self._segments.live
-        if not live.marked and live.fits(len(EMPTY_BODY), NOTHING):
+        if not live.marked and self._segments.fits(len(EMPTY_BODY), NOTHING):
             self._segments.write(EMPTY_BODY, 0, live.last_time_ms, NOTHING)
 
     def _view(self, first_lsn: int, wanted: Iterable[Fragment]) -> SegmentView | None:

@@ -25,8 +25,9 @@ from wal.codec import (
 )
 from wal.footer import encode_summary
 from wal.index import SegmentIndex
+from wal.noting import Noted, Notes
 from wal.records import Record
-from wal.summary import SUMMARY_FROM_BYTES, Noted, Summary
+from wal.summary import SUMMARY_FROM_BYTES, Summary
 
 PREPARED = "next.segment"
 """The file that becomes the next segment: zero-filled and synced ahead of need."""
@@ -106,11 +107,10 @@ class SegmentBuilder:
         "end",
         "first_time_ms",
         "header",
-        "index",
         "last_time_ms",
         "marked",
         "next_lsn",
-        "summary",
+        "notes",
         "synced_to",
     )
 
@@ -119,8 +119,7 @@ class SegmentBuilder:
         self.end = HEADER_BYTES
         self.crc = header.crc
         self.next_lsn = header.first_lsn
-        self.index = SegmentIndex()
-        self.summary = Summary() if header.capacity >= SUMMARY_FROM_BYTES else None
+        self.notes = Notes(summarised=header.capacity >= SUMMARY_FROM_BYTES)
         self.first_time_ms = 0
         self.last_time_ms = 0
         self.marked = True
@@ -143,15 +142,20 @@ class SegmentBuilder:
         """It has no records."""
         return self.next_lsn == self.header.first_lsn
 
+    @property
+    def index(self) -> SegmentIndex:
+        """Which of its blocks are about what."""
+        return self.notes.index
+
+    @property
+    def summary(self) -> Summary | None:
+        """What its footer says of it as a whole; None if it is too small."""
+        return self.notes.summary if self.notes.summarised else None
+
     def fits(self, length: int, noted: Noted) -> bool:
         """Whether a block with a body of `length` fits, and still a footer after it."""
-        index, summary = self.index, self.summary
-        room = self.header.capacity - TRAILER_BYTES - self.end - block_size(length) - index.bytes_max
-        if summary is not None:
-            room -= summary.bytes_max(noted)
-        if room >= index.growth_max(noted.touched) or room >= index.growth(noted.touched):
-            return True
-        return summary is not None and summary.sum_up() and self.fits(length, noted)
+        room = self.header.capacity - TRAILER_BYTES - self.end - block_size(length)
+        return self.notes.leave(room, noted) or (self.notes.go_through() and self.notes.leave(room, noted))
 
     def encode(self, body: bytes, records: int, *, time_ms: int) -> tuple[BlockHeader, bytes]:
         """The next block, to be written at `end`; `add` it when it was."""
@@ -166,16 +170,13 @@ class SegmentBuilder:
         assert block.previous_crc == self.crc, f"block at {self.end} of {self.name} does not chain to the one before"
         assert block.first_lsn == self.next_lsn, f"block at {self.end} of {self.name} has another LSN"
         time_ms = block.time_ms
-        if not self.index.starts:
+        if self.end == HEADER_BYTES:
             self.first_time_ms = self.last_time_ms = time_ms
         elif time_ms > self.last_time_ms:
             self.last_time_ms = time_ms
         elif time_ms < self.first_time_ms:
             self.first_time_ms = time_ms
-        self.index.add(self.end, noted.touched)
-        if self.summary is not None and noted.records:
-            ordinal = len(self.index.starts) - 1
-            self.summary.add(ordinal, block.first_lsn, time_ms=block.time_ms, size=block.size, noted=noted)
+        self.notes.add(self.end, block, noted)
         self.end += block.size
         self.crc = block.crc
         self.next_lsn += block.records
@@ -206,6 +207,7 @@ class SegmentBuilder:
 
         Where a version that wrote less left no room, it is written as that one did.
         """
+        self.index.complete()
         summary = encode_summary(self.summary) if self.summary is not None and form == 0 else None
         trailer, footer = encode_footer(self.trailer(), self.index, form, summary)
         offset = self.header.capacity - len(footer)
@@ -237,8 +239,8 @@ def next_header(previous: SegmentBuilder, capacity: int) -> SegmentHeader:
 def capacity_for(length: int, noted: Noted, segment_bytes: int) -> int:
     """The size of a segment that begins with a body of `length`: `segment_bytes`, or more if it does not fit."""
     empty, summary = SegmentIndex(), Summary()
-    needed = HEADER_BYTES + block_size(length) + empty.bytes_max + empty.growth(noted.touched) + TRAILER_BYTES
-    summed_up = summary.bytes_max(noted)
+    needed = HEADER_BYTES + block_size(length) + empty.bytes_max + empty.growth(noted.all_touched()) + TRAILER_BYTES
+    summed_up = summary.bytes_max + noted.summed_max()
     if max(segment_bytes, needed + summed_up) >= SUMMARY_FROM_BYTES:
         needed += summed_up
     if needed <= segment_bytes:

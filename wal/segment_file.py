@@ -26,10 +26,10 @@ from wal.codec import (
 from wal.errors import Finding, Kind, LogDamaged, LogTooNew
 from wal.ids import Fragment
 from wal.index import SegmentIndex
+from wal.noting import NOTHING, Noted, note
 from wal.records import Record
 from wal.scan import RawBlock, Readable, Scan
 from wal.segment import Block, SegmentBuilder, SegmentInfo, file_name, segment_name
-from wal.summary import NOTHING, Noted, note
 
 
 class Sealed(NamedTuple):

@@ -22,12 +22,12 @@ from wal.codec import (
 from wal.disk import File
 from wal.errors import Finding, Kind, LogTooNew
 from wal.footer import Span
+from wal.noting import NOTHING
 from wal.probe import probe
 from wal.records import Record
 from wal.scan import RawBlock, Scan, nonzero_end, survivors
 from wal.segment import Block, SegmentBuilder, SegmentInfo
 from wal.segment_file import Sealed, decode, noted_in, read_index, read_trailer, wrong_size
-from wal.summary import NOTHING
 
 Found: TypeAlias = Block | Finding | SegmentInfo
 """A segment's info comes after its blocks."""

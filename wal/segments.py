@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from wal.archive import ArchiveFile, ArchiveView, open_segment
 from wal.archive_codec import Map
-from wal.codec import SegmentHeader
+from wal.codec import SegmentHeader, Trailer
 from wal.disk import Disk, File
 from wal.errors import Finding, LogDamaged
 from wal.history import BlockView, SegmentView
 from wal.ids import Fragment
 from wal.index import SegmentIndex
+from wal.noting import Noted
 from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_name
 from wal.segment_file import Sealed, load_index, read_blocks
-from wal.summary import Noted
 
 
 class Segments:
@@ -34,6 +34,7 @@ class Segments:
         self._sealed = sealed
         self._live = live
         self._file = file
+        self._trailer: Trailer | None = None  # of the live segment, where it was sealed here
         self._durable_lsn = live.last_lsn
         self._indexes: dict[int, SegmentIndex] = {}
         self._maps: dict[int, Map] = {}
@@ -49,6 +50,11 @@ class Segments:
     def durable_lsn(self) -> int:
         """Every record up to here survives a power cut."""
         return self._durable_lsn
+
+    def fits(self, length: int, noted: Noted) -> bool:
+        """Whether a block with a body of `length` fits into the live segment."""
+        with self._lock:
+            return self._live.fits(length, noted)
 
     def write(self, body: bytes, records: int, time_ms: int, noted: Noted) -> None:
         """Write the next block, and only then let anybody see it."""
@@ -67,7 +73,8 @@ class Segments:
     def seal(self) -> None:
         """Give the live segment its footer, durably. Nothing may be added to it any more."""
         assert self._live.synced_to == self._live.end, "a footer says that all before it is synced"
-        _, offset, footer = self._live.footer()
+        with self._lock:
+            self._trailer, offset, footer = self._live.footer()
         self._file.write(offset, footer)
         self._file.sync()
 
@@ -77,10 +84,10 @@ class Segments:
         assert fresh.next_lsn == live.next_lsn, f"{fresh.name} does not follow {live.name}"
         with self._lock:
             if not live.empty:
-                trailer, _, _ = live.footer()
+                trailer = self._trailer or live.footer()[0]
                 self._sealed.append(Sealed(live.header, trailer, whole=True))
                 self._indexes[live.header.first_lsn] = live.index
-            self._live, self._file = fresh, file
+            self._live, self._file, self._trailer = fresh, file, None
         old.close()
 
     def forget_first(self) -> None:

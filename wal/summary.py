@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, get_args
 from zlib import crc32
 
 import msgspec
 
 from wal.ids import DECISIONS, TxId
-from wal.index import Touched, touched_by
 from wal.records import (
     EpochStart,
     Forget,
@@ -43,33 +41,11 @@ SUMMARY_FROM_BYTES = 256 << 10
 GROUP_NAMES = 2048
 SLOTS = 1 << 14
 FILTER_BYTES = SLOTS // 8
-GATHERED_BYTES = 16 << 10
 
-_MASK, _SHIFT = SLOTS - 1, 14
-_NO, _YES = ord("0"), ord("1")
-_GROWTH_MAX = 32 + 64 + 64 + 24
-"""Of a fragment with the longest name, and what it may bring with it."""
-
+MASK, SHIFT = SLOTS - 1, 14
+YES = ord("1")
+"""A transaction with the checksum `at` has the slots `at & MASK` and `at >> SHIFT & MASK`."""
 _split: Callable[[bytes | memoryview], list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-
-
-class Noted(NamedTuple):
-    """What index and summary want to know of a block."""
-
-    touched: Touched
-    records: Sequence[Record] = ()
-    body: bytes | memoryview = b""
-
-
-NOTHING = Noted({})
-
-_Gathered: TypeAlias = tuple[int, int, int, int, Noted]
-"""A block: its ordinal, first LSN, time and size, and what is noted of it."""
-
-
-def note(records: Sequence[Record], body: bytes | memoryview) -> Noted:
-    """The same, of the records that a block's body has."""
-    return Noted(touched_by(records), records, body)
 
 
 class Filters:
@@ -102,106 +78,50 @@ def packed(slots: bytearray) -> bytes:
 def may_name(bits: bytes, name: TxId) -> bool:
     """Whether a filter may have this name."""
     at = crc32(name)
-    return all(bits[slot >> 3] >> (7 - (slot & 7)) & 1 for slot in (at & _MASK, at >> _SHIFT & _MASK))
+    return all(bits[slot >> 3] >> (7 - (slot & 7)) & 1 for slot in (at & MASK, at >> SHIFT & MASK))
 
 
 class Summary:
-    """Of the segment that is being written.
+    """Of the segment that is being written. `bytes_max` is never less than what it takes in a footer.
 
     `about`: the blocks, by ordinals, with what concerns all of a partition or fragment, or ends a transaction in it.
-
-    Blocks are gone through some `GATHERED_BYTES` at a time, since for a block of one or two records to begin takes as long
-    as to do it. So whoever wants to know `tally`, `filters` or `about` calls `sum_up` first.
     """
 
-    __slots__ = ("_bytes_max", "_gathered", "_gathered_bytes", "_growth", "about", "filters", "tally")
+    __slots__ = ("about", "bytes_max", "filters", "tally")
 
     def __init__(self) -> None:
         self.tally = Tally()
         self.filters = Filters()
         self.about: dict[int, array[int]] = {}
-        self._bytes_max = 1024  # what all that was gone through takes at most: all kinds of records, with their figures
-        self._gathered: list[_Gathered] = []
-        self._gathered_bytes = 0
-        self._growth = 0  # what they bring at most
+        self.bytes_max = 1024  # all kinds of records, with their figures
 
-    def bytes_max(self, noted: Noted) -> int:
-        """What it takes in a footer at most, once a block like this is added."""
-        return self._bytes_max + self._growth + (_growth(noted) if noted.records else 0)
+    def begin(self, ordinal: int) -> bytearray:
+        """The slots of the group that this block belongs to."""
+        filters = self.filters
+        if filters.names >= GROUP_NAMES:
+            filters.begin(ordinal)
+            self.bytes_max += FILTER_BYTES + 12
+        return filters.open
 
-    def add(self, ordinal: int, first_lsn: int, *, time_ms: int, size: int, noted: Noted) -> None:
-        """The next block, which has records."""
-        self._gathered.append((ordinal, first_lsn, time_ms, size, noted))
-        self._growth += _growth(noted)
-        self._gathered_bytes += size
-        if self._gathered_bytes >= GATHERED_BYTES:
-            self.sum_up()
-
-    def sum_up(self) -> bool:
-        """Go through the blocks that were gathered; False if there are none."""
-        gathered, self._gathered, self._gathered_bytes, self._growth = self._gathered, [], 0, 0
-        if not gathered:
-            return False
-        tally, filters, known = self.tally, self.filters, len(self.tally.writes)
-        tally.join(_spanned(gathered))
-        updates = bytes_of_updates = 0  # in blocks that have nothing else, as nearly all
-        for ordinal, _, _, _, noted in gathered:
-            records = noted.records
-            if filters.names >= GROUP_NAMES:
-                filters.begin(ordinal)
-                self._bytes_max += FILTER_BYTES + 12
-            if set(map(type, records)) == _UPDATES:
-                updates += len(records)
-                bytes_of_updates += len(noted.body) - _array_head(len(records))
-                self._go_through_updates(records)  # type: ignore[arg-type]  # which they are
-            else:
-                self._count_kinds(records, noted.body)
-                self._go_through(ordinal, records)
-        if updates:
-            tally.kind(_KINDS[Update], updates, bytes_of_updates)
-        if len(tally.writes) != known:
-            for name, _ in islice(reversed(tally.writes), len(tally.writes) - known):  # the new ones
-                self._bytes_max += 64 + len(name.encode())
-        return True
-
-    def _count_kinds(self, records: Sequence[Record], body: bytes | memoryview) -> None:
+    def add(self, ordinal: int, records: Sequence[Record], body: bytes | memoryview) -> None:
+        """A block with these records, of any kind. O(records, and what they name)."""
+        self.begin(ordinal)
         kind = self.tally.kind
         for record, encoded in zip(records, _split(body), strict=True):
             kind(_KINDS[type(record)], 1, len(encoded))
+        self._go_through(ordinal, records)
 
-    def _go_through_updates(self, records: Sequence[Update]) -> None:
-        """Note the writes of a block that has nothing else, and whose they are: the innermost loop of who writes a log.
+    def add_updates(self, records: int, size: int) -> None:
+        """So many updates are in blocks that have nothing else, and were gone through."""
+        if records:
+            self.tally.kind(_KINDS[Update], records, size)
 
-        What `_name` and `Tally.write` do for nearly every write is written out, once for each.
-        """
-        known, slots = self.tally.writes, self.filters.open
-        for record in records:
-            for write in record.writes:
-                namespace, keys, at = write.namespace, write.keys, crc32(write.tx)
-                slots[at & _MASK] = slots[at >> _SHIFT & _MASK] = _YES
-                row = known.get((namespace, write.partition))
-                if (
-                    row is None
-                    or write.closed
-                    or len(keys) != 1
-                    or (value := write.values[0]) is None
-                    or namespace == DECISIONS
-                ):
-                    self.tally.write(write)
-                    if namespace == DECISIONS:
-                        self._name(keys)
-                else:
-                    row[0] += 1
-                    row[1] += 1
-                    row[4] += len(keys[0]) + len(value)
-            self.filters.names += len(record.writes)
-
-    def _name(self, names: Collection[TxId]) -> None:
+    def name(self, names: Collection[TxId]) -> None:
         """Note the transactions that a block names."""
         slots = self.filters.open
         self.filters.names += len(names)
         for at in map(crc32, names):
-            slots[at & _MASK] = slots[at >> _SHIFT & _MASK] = _YES
+            slots[at & MASK] = slots[at >> SHIFT & MASK] = YES
 
     def _go_through(self, ordinal: int, records: Sequence[Record]) -> None:
         """Note what records of all kinds name and concern, and the writes in them."""
@@ -219,43 +139,25 @@ class Summary:
             if kind in _CONCERNING:
                 about[record.partition] = None  # type: ignore[union-attr]
         names += _named_by(writes)
-        self._name(dict.fromkeys(names))  # a prepare, its writes and the decision are of one
+        self.name(dict.fromkeys(names))  # a prepare, its writes and the decision are of one
         for partition in about:
             blocks = self.about.get(partition)
             if blocks is None:
                 blocks = self.about[partition] = array("I")
-                self._bytes_max += 16
+                self.bytes_max += 16
             blocks.append(ordinal)
-        self._bytes_max += 4 * len(about)
-        count = self.tally.write
+        self.bytes_max += 4 * len(about)
         for write in writes:
-            count(write)
+            self.count(write)
 
-
-def _spanned(blocks: Sequence[_Gathered]) -> Tally:
-    """So many blocks, from when to when, without what they hold."""
-    _, lsns, times, sizes, noted = zip(*blocks, strict=True)
-    records = [len(one.records) for one in noted]
-    last_lsn = lsns[-1] + records[-1] - 1
-    return Tally(
-        blocks=len(blocks),
-        records=sum(records),
-        bytes=sum(sizes),
-        first_lsn=lsns[0],
-        last_lsn=last_lsn,
-        since_ms=min(times),
-        until_ms=max(times),
-    )
-
-
-def _array_head(length: int) -> int:
-    """How many bytes stand before the elements of a MessagePack array."""
-    return 1 if length < 16 else 3 if length < 1 << 16 else 5
-
-
-def _growth(noted: Noted) -> int:
-    """More than a block like this brings."""
-    return FILTER_BYTES + 32 + _GROWTH_MAX * len(noted.touched) + 32 * len(noted.records)
+    def count(self, write: Write) -> list[int]:
+        """One write is in it; the figures of its fragment."""
+        writes = self.tally.writes
+        known = len(writes)
+        row = self.tally.write(write)
+        if len(writes) > known:
+            self.bytes_max += 64 + len(write.namespace.encode())
+        return row
 
 
 def kind_of_type(kind: type[Record]) -> str:
@@ -274,7 +176,6 @@ def _of_rows(record: Preload | Undo) -> Sequence[TxId]:
 
 
 _KINDS: dict[type[Record], str] = {kind: kind_of_type(kind) for kind in get_args(Record)}
-_UPDATES = {Update}
 _WRITING = frozenset((Update, Prepare, History))
 _OF_ONE = frozenset((Prepare, Outcome, Origin))
 _OF_MANY: dict[type[Record], Callable[[Any], Iterable[TxId]]] = {

@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from wal.codec import BlockHeader
 from wal.ids import Fragment
 from wal.records import Update, Write
 
@@ -39,6 +40,15 @@ class Tally(msgspec.Struct, array_like=True):
         self.records += records
         self.bytes += size
 
+    def add_blocks(self, headers: Sequence[BlockHeader]) -> None:
+        """The next blocks, all records of which count."""
+        if headers:
+            times = [header.time_ms for header in headers]
+            self._span(headers[0].first_lsn, headers[-1].last_lsn, min(times), max(times))
+            self.blocks += len(headers)
+            self.records += sum(header.records for header in headers)
+            self.bytes += sum(header.size for header in headers)
+
     def kind(self, name: str, records: int, size: int) -> None:
         """So many records of a kind are in it."""
         known = self.kinds.get(name)
@@ -60,8 +70,8 @@ class Tally(msgspec.Struct, array_like=True):
                     row[1] += 1
                     row[4] += len(keys[0]) + len(value)
 
-    def write(self, write: Write) -> None:
-        """One write is in it."""
+    def write(self, write: Write) -> list[int]:
+        """One write is in it; the figures of its fragment."""
         keys, values = write.keys, write.values
         row = self.writes.get((write.namespace, write.partition))
         if row is None:
@@ -70,7 +80,7 @@ class Tally(msgspec.Struct, array_like=True):
         if write.closed:
             row[1] += write.closed
             row[3] += write.closed
-            return
+            return row
         if len(keys) == 1 == len(values):
             value = values[0]
             row[1] += 1
@@ -79,10 +89,11 @@ class Tally(msgspec.Struct, array_like=True):
                 row[4] += len(keys[0])
             else:
                 row[4] += len(keys[0]) + len(value)
-            return
+            return row
         row[1] += len(keys)
         row[2] += values.count(None)
         row[4] += sum(map(len, keys)) + sum(len(value) for value in values if value is not None)
+        return row
 
     def join(self, behind: Tally) -> None:
         """What was counted behind it, too."""

@@ -34,9 +34,9 @@ from tests.sim.violation import About, Violation
 from tests.support.memory_disk import Keep, MemoryDisk, PowerCut, Unsynced
 from wal import DiskError, Log, LogError, LogSettings
 from wal.ids import NodeId
+from wal.noting import NOTHING
 from wal.records import Record
 from wal.settings import SEGMENT_BYTES_MIN
-from wal.summary import NOTHING
 
 if TYPE_CHECKING:
     from tests.sim.world import World

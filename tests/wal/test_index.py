@@ -24,6 +24,7 @@ from wal.codec import (
     encode_header,
 )
 from wal.index import COARSE, MARK_EVERY, SegmentIndex, touched_by
+from wal.noting import note
 from wal.records import (
     Checkpoint,
     EpochStart,
@@ -39,7 +40,6 @@ from wal.records import (
 )
 from wal.segment import SegmentBuilder
 from wal.segment_file import rebuild
-from wal.summary import note
 
 
 def test_touched_by_agrees_with_spans_for_every_kind_of_record() -> None:
@@ -83,6 +83,7 @@ def test_a_long_prefix_that_a_copy_has_is_skipped() -> None:
     index = SegmentIndex()
     for n in range(1000):
         index.add(256 + 64 * n, touched_by([update(n + 1)]))
+    index.complete()
     found = index.holding({("acc", 0): (990, 1000)})
     assert found[-1] == 999
     assert len(found) < 10 + MARK_EVERY

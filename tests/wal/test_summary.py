@@ -30,7 +30,7 @@ from wal.records import (
 )
 from wal.segment import SegmentBuilder
 from wal.segment_file import rebuild
-from wal.summary import GROUP_NAMES, NOTHING, SUMMARY_FROM_BYTES
+from wal.summary import GROUP_NAMES, SUMMARY_FROM_BYTES
 
 SETTINGS = LogSettings(segment_bytes=SUMMARY_FROM_BYTES, total_bytes=1 << 26)
 PARTITIONS = 64
@@ -214,7 +214,7 @@ def test_a_small_segment_has_no_summary() -> None:
     assert SegmentBuilder(decode_header(encode_header(header))).summary is None
     summary = SegmentBuilder(decode_header(encode_header(header._replace(capacity=SUMMARY_FROM_BYTES)))).summary
     assert summary is not None
-    assert len(msgspec.msgpack.encode(encode_summary(summary))) < summary.bytes_max(NOTHING)
+    assert len(msgspec.msgpack.encode(encode_summary(summary))) < summary.bytes_max
 
 
 def test_what_is_verified_by_footers_is_what_is_verified_by_blocks() -> None:

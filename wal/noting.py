@@ -1,0 +1,197 @@
+"""What the blocks of one segment hold, noted in its index and in its summary: one pass over some blocks at a time.
+
+A log is written one small block after the other, and for a block of one or two records to begin takes as long as to do it.
+So blocks are gathered, `GATHERED_BYTES` of them, and whoever wants to know index or summary asks `Notes` for them, which
+goes through the rest first. Nearly all blocks have updates only: of these one pass over their writes makes all of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from wal.codec import BlockHeader
+from wal.ids import DECISIONS, NAME_MAX, Fragment
+from wal.index import MARK_EVERY, FragmentIndex, SegmentIndex, Touched, touched_by
+from wal.records import Record, Update, Write
+from wal.summary import FILTER_BYTES, MASK, SHIFT, YES, Summary
+
+GATHERED_BYTES = 16 << 10
+
+_INDEXED_MAX = 12 + 64 + NAME_MAX
+_SUMMED_MAX = 32 + 64 + 64 + 24
+"""What a fragment with the longest name may bring with it, in an index and in a summary."""
+
+
+class Noted(NamedTuple):
+    """What index and summary want to know of a block.
+
+    Of one that has updates only these are `writes`, all of them; of any other `touched` says where they are.
+    """
+
+    records: Sequence[Record]
+    body: bytes | memoryview
+    writes: Sequence[Write]
+    touched: Touched
+
+    def all_touched(self) -> Touched:
+        """What the block says about: O(writes) where it is not known."""
+        return touched_by(self.records) if self.writes else self.touched
+
+    def indexed_max(self) -> int:
+        """More than it brings to an index, unless a namespace has a longer name than any may have."""
+        return 4 + _INDEXED_MAX * (len(self.writes) or len(self.touched))
+
+    def summed_max(self) -> int:
+        """More than it brings to a summary."""
+        if not self.records:
+            return 0
+        return FILTER_BYTES + 32 + _SUMMED_MAX * (len(self.writes) or len(self.touched)) + 32 * len(self.records)
+
+
+NOTHING = Noted((), b"", (), {})
+
+
+def note(records: Sequence[Record], body: bytes | memoryview) -> Noted:
+    """The same, of the records that a block's body has."""
+    if set(map(type, records)) == _UPDATES:
+        return Noted(records, body, [write for record in records for write in record.writes], {})  # type: ignore[union-attr]
+    return Noted(records, body, (), touched_by(records))
+
+
+class Notes:
+    """Of the segment that is being written. `summarised`: its footer says the summary too, so there must be room for it."""
+
+    __slots__ = ("_bytes", "_gathered", "_growth", "_index", "_known", "_summary", "summarised")
+
+    def __init__(self, *, summarised: bool) -> None:
+        self.summarised = summarised
+        self._index = SegmentIndex()
+        self._summary = Summary()
+        self._known: dict[Fragment, _Known] = {}
+        self._gathered: list[tuple[int, BlockHeader, Noted]] = []
+        self._bytes = 0  # of the blocks that were gathered
+        self._growth = 0  # what they bring at most
+
+    @property
+    def index(self) -> SegmentIndex:
+        """Where what is."""
+        self.go_through()
+        return self._index
+
+    @property
+    def summary(self) -> Summary:
+        """What there is. O(fragments)."""
+        self.go_through()
+        rows = self._summary.tally.writes
+        for fragment, known in self._known.items():
+            row = rows[fragment]
+            row[0] += known.updates
+            row[1] += known.updates
+            row[4] += known.size
+            known.updates = known.size = 0
+        return self._summary
+
+    def leave(self, room: int, noted: Noted) -> bool:
+        """Whether what they take in a footer fits into so many bytes, once a block like this is added."""
+        room -= self._index.bytes_max + self._growth
+        if self.summarised:
+            room -= self._summary.bytes_max + noted.summed_max()
+        return room >= noted.indexed_max() or room >= self._index.growth(noted.all_touched())
+
+    def add(self, offset: int, header: BlockHeader, noted: Noted) -> None:
+        """The next block begins at `offset`."""
+        self._gathered.append((offset, header, noted))
+        self._growth += noted.indexed_max() + (noted.summed_max() if self.summarised else 0)
+        self._bytes += header.size
+        if self._bytes >= GATHERED_BYTES:
+            self.go_through()
+
+    def go_through(self) -> bool:
+        """Note the blocks that were gathered; False if there are none."""
+        gathered, self._gathered, self._bytes, self._growth = self._gathered, [], 0, 0
+        if not gathered:
+            return False
+        index, summary = self._index, self._summary
+        summary.tally.add_blocks([header for _, header, noted in gathered if noted.records])
+        updates = size = 0
+        for offset, _, noted in gathered:
+            if noted.writes:
+                updates += len(noted.records)
+                size += len(noted.body) - _array_head(len(noted.records))
+                self._updates(offset, noted.writes)
+                continue
+            index.add(offset, noted.touched)
+            if noted.records:
+                summary.add(len(index.starts) - 1, noted.records, noted.body)
+        summary.add_updates(updates, size)
+        return True
+
+    def _updates(self, offset: int, writes: Sequence[Write]) -> None:
+        """Note the writes of a block that has updates only: the innermost loop of who writes a log.
+
+        What `FragmentIndex.speaks` and `Tally.write` do for nearly every write, an update of one key, is written out.
+        """
+        index, known_as = self._index, self._known.get
+        ordinal = len(index.starts)
+        index.starts.append(offset)
+        slots, spoken = self._summary.begin(ordinal), 0
+        for write in writes:
+            keys, start, at = write.keys, write.start, crc32(write.tx)
+            slots[at & MASK] = slots[at >> SHIFT & MASK] = YES
+            known = known_as((write.namespace, write.partition))
+            if known is None or write.closed or len(keys) != 1 or (value := write.values[0]) is None:
+                known, high = self._any(write), write.end
+            else:
+                high = start + 1
+                known.updates += 1
+                known.size += len(keys[0]) + len(value)
+            entry = known.entry
+            if known.last != ordinal:
+                known.last = ordinal
+                if not len(entry.blocks) % MARK_EVERY:
+                    entry.complete()
+                entry.blocks.append(ordinal)
+                spoken += 1
+            if high > entry.high:
+                entry.high = high
+            if start < entry.low:
+                entry.low = start + 1
+        index.bytes_max += 4 + 12 * spoken
+        self._summary.filters.names += len(writes)
+
+    def _any(self, write: Write) -> _Known:
+        """Count a write of any kind; what is known of its fragment."""
+        summary, fragment = self._summary, (write.namespace, write.partition)
+        summary.count(write)
+        known = self._known.get(fragment)
+        if known is None:
+            known = _Known(self._index.fragments.get(fragment) or self._index.begin(fragment, write.start + 1))
+            if write.namespace != DECISIONS:
+                self._known[fragment] = known
+        if write.namespace == DECISIONS:
+            summary.name(write.keys)
+        return known
+
+
+class _Known:
+    """A fragment in the index, the last block with updates of it, and the updates of one key that are not summed up yet.
+
+    Whose keys are transactions is not kept: each of its writes names some.
+    """
+
+    __slots__ = ("entry", "last", "size", "updates")
+
+    def __init__(self, entry: FragmentIndex) -> None:
+        self.entry = entry
+        self.last = entry.blocks[-1] if entry.blocks else -1
+        self.updates = self.size = 0
+
+
+def _array_head(length: int) -> int:
+    """How many bytes stand before the elements of a MessagePack array."""
+    return 1 if length < 16 else 3 if length < 1 << 16 else 5
+
+
+_UPDATES = {Update}
