@@ -110,8 +110,9 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 def partitions_of(keys: Sequence[bytes], partitions: int) -> list[int]:
     """`partition_of` for each of many keys."""
-    crc = binascii.crc_hqx
-    return [(slot_of(key) if b"{" in key else crc(key, 0) % SLOTS) * partitions // SLOTS for key in keys]
+    if b"{" in b"".join(keys):
+        return [partition_of(key, partitions) for key in keys]
+    return [at % SLOTS * partitions // SLOTS for at in map(binascii.crc_hqx, keys, repeat(0))]
 
 
 def strays_of(keys: Sequence[bytes], partition: int, partitions: int) -> list[int]:

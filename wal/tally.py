@@ -92,7 +92,7 @@ class Tally(msgspec.Struct, array_like=True):
             return row
         row[1] += len(keys)
         row[2] += values.count(None)
-        row[4] += sum(map(len, keys)) + sum(len(value) for value in values if value is not None)
+        row[4] += sum(map(len, keys)) + sum(map(len, filter(None, values)))
         return row
 
     def join(self, behind: Tally) -> None:

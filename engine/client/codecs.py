@@ -12,7 +12,7 @@ more lets `flights["UA15"]["to"]` pass. A type as the codec says, and checks, wh
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -245,16 +245,18 @@ def value_of(codec: Codec[Any, V], value: V) -> bytes:
 
 def pairs_of(codec: Codec[K, V], items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[bytes, bytes | None]:
     """Keys and values as bytes; of a key that is given twice, the last value. Raises UsageError."""
-    pairs = items.items() if isinstance(items, Mapping) else items
-    if not isinstance(pairs, Iterable):
-        raise UsageError(f"expected a dict, or (key, value) pairs, found {type(pairs).__name__}")
-    found: dict[bytes, bytes | None] = {}
-    for pair in pairs:
+    pairs = items.items() if isinstance(items, Mapping) else _pairs(items)
+    return {key_of(codec, key): value_of(codec, value) for key, value in pairs}
+
+
+def _pairs(items: Iterable[tuple[K, V]]) -> Iterator[tuple[K, V]]:
+    """The same, each of them seen to be a pair."""
+    if not isinstance(items, Iterable):
+        raise UsageError(f"expected a dict, or (key, value) pairs, found {type(items).__name__}")
+    for pair in items:
         if isinstance(pair, str | bytes) or not isinstance(pair, Collection) or len(pair) != 2:
             raise UsageError(f"expected a dict, or (key, value) pairs, found among them a {type(pair).__name__}")
-        key, value = pair
-        found[key_of(codec, key)] = value_of(codec, value)
-    return found
+        yield pair
 
 
 def limit_of(limit: int | None) -> int | None:
