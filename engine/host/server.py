@@ -178,12 +178,15 @@ class Server:
         self.node.membership.leaving.begin()
 
     async def close(self) -> None:
-        """Stop, with a last checkpoint if all is well."""
+        """Stop, with a last checkpoint if all is well.
+
+        It hangs up first: whoever is not answered any more asks another, and need not wait for the checkpoint.
+        """
         try:
-            await self.driver.finish()
-        finally:
             self.pulse.close()
             await self.transport.close()
+            await self.driver.finish()
+        finally:
             self.driver.close()
             if self.driver.failed:
                 self.directory.abandon()
