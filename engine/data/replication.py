@@ -18,6 +18,7 @@ from typing import assert_never, get_args
 from engine.cluster.claims import Claims
 from engine.data.batches import FEW, PATIENCE_MAX, SMALL_BYTES, SOON, Batch, lags_ms_in, stalled_in
 from engine.data.concerns import about_one, claims_of, is_large, work_of
+from engine.data.early import Early
 from engine.data.sizes import pieces_of, size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
@@ -55,6 +56,7 @@ class Replication(Rule):
         self._turn: dict[Group, list[Shipped]] = {}
         self._large: list[tuple[Group, Shipped]] = []  # of this turn
         self._coming: dict[tuple[NodeId, int], None] = {}  # large batches of others that are being worked out
+        self._early = Early()
         self._batches: dict[int, Batch] = {}
         self._sequence = core.run << 40  # answers to an earlier life of this node mean nothing
         self._backlog: dict[NodeId, int] = {}
@@ -87,6 +89,7 @@ class Replication(Rule):
                 self._dispatch(operations, group, {}, counts=False)
             for group, operation in large:
                 self._dispatch([operation], group, {}, counts=False, large=True)
+        self._early.take(self.core, self._demanded, self.on_replicate)
         for sender, sequences in self._acks.items():
             self.core.send(sender, Replicated(self.core.fence, sequences, self.core.claim_lsn))
         self._acks = {}
@@ -244,7 +247,7 @@ class Replication(Rule):
     def switch(self, _: NewMap) -> None:
         """A new topology: what does not count yet goes to its copies, or is abandoned."""
         if self._fence != self.core.fence:  # else what is on its way will be taken yet, once
-            self._fence, self._taken_of, self._over = self.core.fence, {}, {}
+            self._fence, self._taken_of, self._over, self._early = self.core.fence, {}, {}, Early()
         self._coming = {}
         self._send_again(lambda _: True)
 
@@ -327,7 +330,8 @@ class Replication(Rule):
             probe("replicate.said_again_while_it_is_worked_out")
             return
         taken = self._taken(sender, message.records)
-        if taken is None:
+        if not isinstance(taken, list):
+            self._early.keep(sender, message, taken)
             return
         last = taken[-1] if taken else None
         small = type(last) is r.Update and len(last.writes) == 1 and len(last.writes[0].keys) <= LARGE_KEYS
@@ -347,8 +351,8 @@ class Replication(Rule):
             known[message.sequence] = None
         self._acks.setdefault(sender, []).append(message.sequence)
 
-    def _taken(self, sender: NodeId, records: list[r.Record]) -> list[r.Record] | None:
-        """The records of a batch that this node takes, or None to have it sent again later.
+    def _taken(self, sender: NodeId, records: list[r.Record]) -> list[r.Record] | int | None:
+        """The records of a batch that this node takes; a partition whose supply comes first; or None to have it sent again.
 
         A copy that is in sync takes all or nothing. A MOVING copy passes over what concerns partitions whose epoch it
         has not adopted: their supply will bring it. While the first batch of that supply is on its way it takes nothing.
@@ -374,7 +378,7 @@ class Replication(Rule):
             passed, gone = False, 0
             for partition, epoch in claims:
                 local = core.local[partition] if partition < len(core.local) else None
-                if local is None or local.placement.primary != sender or local.role not in _TOLD:
+                if local is None or local.mine or local.role is Role.LOST or local.placement.primary != sender:
                     probe("replicate.refused_not_primary")
                     return None
                 if local.role is Role.NONE:
@@ -388,7 +392,7 @@ class Replication(Rule):
                     continue
                 if local.role is Role.MOVING:
                     if self._demanded(partition):
-                        return None  # it may begin with a clearing, which would wipe what comes now
+                        return partition  # it may begin with a clearing, which would wipe what comes now
                     if known != local.epoch:
                         passed = True
                     elif epoch != known and not isinstance(record, r.History):
@@ -444,7 +448,3 @@ class Replication(Rule):
                 self.on_replicated(sender, message)
             case _:
                 assert_never(message)
-
-
-_TOLD = (Role.BACKUP, Role.MOVING, Role.NONE)
-"""What a node may be to a partition of which it is told by the primary."""

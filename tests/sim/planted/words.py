@@ -89,8 +89,8 @@ def copy_acknowledges_what_it_refused(machine: Machine) -> None:
     replication = machine.node.replication
 
     def taken(original: Callable[..., Any], sender: NodeId, records: list[r.Record]) -> list[r.Record]:
-        found = original(sender, records)
-        return found if found is not None else []
+        found: list[r.Record] | int | None = original(sender, records)
+        return found if isinstance(found, list) else []
 
     around(replication, "_taken", taken)
 
