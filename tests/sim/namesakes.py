@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 LATE_NS = 300_000
 """How long what it says is on its way."""
 SILENT_SUSPICIONS = 3
-"""After so many times `suspicion_ms` everybody has come to suspect a process that is gone, whoever speaks for it."""
+"""After so many times `suspicion_ms` for which it listened everybody has come to suspect a process that is gone, whoever
+speaks for it. Who does not get to take what came for seconds, because his disk stalls, hears what is that old."""
 
 
 class Namesake(Observer):
@@ -44,9 +45,9 @@ class Namesake(Observer):
         self.world = world
         self.machine = machine
         self.over = False
-        self._alone_since: int | None = None  # when the process of its name ended that the map lists
+        self._alone = False  # the process of its name ended that the map lists
         self._others: dict[NodeId, tuple[int, int]] = {}  # who was there then, and what had befallen it
-        self._heard: dict[NodeId, int] = {}  # when each was last told something by the other one of its name
+        self._heard: dict[NodeId, int] = {}  # by its own time when each was last told something by the other of the name
         self._inbox: list[Event] = []
         self._wake = 0
         self.node = Node(
@@ -109,7 +110,7 @@ class Namesake(Observer):
     def delivered(self, src: NodeId, dst: NodeId, message: Message) -> None:
         """What the process that the map lists said may arrive long after its end."""
         if src == self.machine.name:
-            self._heard[dst] = self.world.now
+            self._heard[dst] = _listened(self.world.machines[dst])
 
     def _judge(self) -> None:
         """What a second process of a name must not come to."""
@@ -118,14 +119,15 @@ class Namesake(Observer):
         if self.node.core.serving:
             raise Violation("namesake", f"a second process of the name {machine.name} serves", about)
         if machine.up:
-            self._alone_since = None
+            self._alone = False
             return
-        if self._alone_since is None:
-            self._alone_since = world.now
+        if not self._alone:
+            self._alone = True
             self._others = {other.name: (other.boot, other.befallen) for other in world.running}
+            self._heard = {other.name: _listened(other) for other in world.running}
         for other in world.running:
-            heard = max(self._alone_since, self._heard.get(other.name, 0))
-            late = world.now - heard > SILENT_SUSPICIONS * machine.settings.suspicion_ms * MS
+            heard = self._heard.get(other.name, 0)
+            late = _listened(other) - heard > SILENT_SUSPICIONS * machine.settings.suspicion_ms * MS
             if (
                 late
                 and other.well
@@ -143,3 +145,8 @@ class Namesake(Observer):
         return (
             member is not None and member.allocation == self.machine.allocation and not other.node.detector.suspected(name)
         )
+
+
+def _listened(machine: Machine) -> int:
+    """For how long a node has listened, in ns: its own time, which stands while it is away or busy."""
+    return machine.node.core.attentive if machine.node is not None else 0
