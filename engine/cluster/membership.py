@@ -71,6 +71,7 @@ class Membership(Rule):
         self.anew = anew
         self.seen: dict[NodeId, Candidate] = {}  # everyone a connection was made to, or who asked to join
         self._joins: dict[NodeId, tuple[int, Version]] = {}  # who asks to join -> when it last did, and with which map
+        self._invited: list[Candidate] = []  # whom the exchange that this node leads is to let in
         self.leaving = Leaving(core, detector)
         self.pace = Pace(core)
         self.orders = Orders(core, detector, gone=gone)
@@ -199,6 +200,10 @@ class Membership(Rule):
         self._reason_since = None
         self.leaving.switch(topology)
         self.pace.switch(topology)
+        for joiner in self._invited:
+            if not is_member(topology, joiner):
+                self.pace.note_late(joiner)
+        self._invited = []
         self._joins = {n: asked for n, asked in self._joins.items() if not is_member(topology, self.seen[n])}
         if not is_member(topology, self.me):
             self._next_heartbeat = core.now  # to ask with the map that came
@@ -352,7 +357,8 @@ class Membership(Rule):
             if not self.detector.suspected(m.node):
                 alive[m.node] = Candidate(m.node, m.allocation, m.incarnation, m.address, m.domain)
         for node, (_, version) in self._joins.items():
-            if version.major == topology.version.major:  # it took our map, so it hears us: nobody has to wait for it
+            hears_us = version.major == topology.version.major  # it took our map: nobody has to wait for it
+            if hears_us and not self.pace.rests(self.seen[node]):
                 alive[node] = self.seen[node]
         alive[core.node] = self.me
         return [alive[node] for node in self.detector.connected({n: c.allocation for n, c in alive.items()})]
@@ -395,6 +401,7 @@ class Membership(Rule):
             return
         self._reason_since = None
         self._led_since = core.now
+        self._invited = [c for c in alive if not is_member(topology, c)]
         self.exchange.begin(intent)
 
     def on(self, sender: NodeId, message: ToMembership) -> None:

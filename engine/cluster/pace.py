@@ -7,6 +7,9 @@ exchange: the one that most accusations touch, or one whose disk has been slow f
 copies, gets every write, and is waited for by nobody, but where too few fast copies would stay behind (`rebalance.aside`),
 for as long as it answers at all. It asks to be let back in after a while, which doubles each time it has to be set aside
 again; once it has done well for long enough, that is forgotten.
+
+Who is no member may be as slow, and every exchange that is to let it in stops all others until it is given up. So it is not
+asked again for a while that doubles, too.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from engine.turn.core import Core
 from rebalance.aside import waited_for
 from rebalance.ports import MS
-from rebalance.table import Topology, back_off_ms
+from rebalance.table import Candidate, Topology, back_off_ms
 from wal.ids import NodeId
 
 SLOW_TIMES = 10
@@ -24,6 +27,8 @@ SLOW_TIMES = 10
 MUTE_SUSPICIONS = 8
 """A copy that has not answered for so many times `suspicion_ms` is not a slow one: two syncs, one that was under way and
 its own, would have taken that long, and a node that is stuck for half of it falls silent."""
+LATE_DOUBLED_MAX = 6
+"""Who was waited for in vain is not asked again for `suspicion_ms`, then for twice that, and so on, so often."""
 FORGIVEN_AFTER = 10
 """Times the last back-off, after which it is forgotten that a member was set aside."""
 
@@ -38,6 +43,7 @@ class Pace:
         self._stalled: dict[NodeId, list[NodeId]] = {}  # who said -> who does not answer it
         self._mute: dict[NodeId, list[NodeId]] = {}  # the same, who has not for long
         self._returned: dict[NodeId, int] = {}  # when a member that was set aside was let back in
+        self._late: dict[NodeId, tuple[int, int, int]] = {}  # that life, how often it was too late, and until when it rests
 
     def heard(self, node: NodeId, sync_ms: int, stalled: list[NodeId], mute: Sequence[NodeId] = ()) -> None:
         """A member says how long its log took to sync, if it did since it last said so, and who does not answer it."""
@@ -57,8 +63,21 @@ class Pace:
         self._stalled, self._mute = {}, {}
         names = {m.node for m in topology.members}
         self.sync_ms = {n: ms for n, ms in self.sync_ms.items() if n in names}
+        self._late = {n: late for n, late in self._late.items() if n not in names}
         self._slow = {n: at for n, at in self._slow.items() if n in names and topology.aside.get(n, 0) <= 0}
         self._returned = {n: self._returned.get(n, self.core.now) for n, times in topology.aside.items() if times < 0}
+
+    def note_late(self, joiner: Candidate) -> None:
+        """An exchange that was to let this life in went on without it: it had not said in time what it has."""
+        life, times, _ = self._late.get(joiner.node, (joiner.incarnation, 0, 0))
+        times = times + 1 if life == joiner.incarnation else 1
+        rest = self.core.settings.suspicion_ms << min(times - 1, LATE_DOUBLED_MAX)
+        self._late[joiner.node] = (joiner.incarnation, times, self.core.now + rest * MS)
+
+    def rests(self, joiner: Candidate) -> bool:
+        """Whether it would be too early to wait for this life again."""
+        life, _, until = self._late.get(joiner.node, (0, 0, 0))
+        return life == joiner.incarnation and self.core.now < until
 
     def known(self, topology: Topology) -> dict[NodeId, int]:
         """Who was set aside, how often, without what is forgiven."""

@@ -96,3 +96,25 @@ def test_times_double_and_are_forgiven() -> None:
     assert pace.known(topology) == {"n3": -2}
     pace.core.now += 1
     assert pace.known(topology) == {}
+
+
+def test_who_joins_too_slowly_is_asked_ever_later_and_another_life_of_it_at_once() -> None:
+    pace, topology = a_pace(["n1", "n2", "n3"])
+    rest = pace.core.settings.suspicion_ms * MS
+    slow, again = Candidate("n4", "d4", 7, "n4", ""), Candidate("n4", "d4", 8, "n4", "")
+    assert not pace.rests(slow)
+    for times in (1, 2, 4, 8, 16, 32, 64, 64):
+        pace.note_late(slow)
+        pace.switch(topology)
+        pace.core.now += times * rest - 1
+        assert pace.rests(slow)
+        assert not pace.rests(again), "it has started again, and may be quick now"
+        pace.core.now += 1
+        assert not pace.rests(slow)
+    pace.note_late(again)
+    pace.core.now += rest
+    assert not pace.rests(again), "what befell the life before is forgotten"
+    pace.note_late(again)
+    candidates = [Candidate(n, f"d-{n}", 1, n, "") for n in ("n1", "n2", "n3", "n4")]
+    pace.switch(first_topology("c1", "stories", 8, 2, candidates))
+    assert not pace.rests(again), "it came to be a member"
