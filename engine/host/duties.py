@@ -9,8 +9,8 @@ hand in a `Doer`, so that both obey the same rules:
   that is worked on in the background belongs to the work until it is back. Whoever wants it closed waits for that.
 * A node that is busy with one turn, or with the sync of its log, for longer than a heartbeat lets its last heartbeat be
   repeated, with how long it has been busy. Not for ever: whoever is stuck must be found.
-* A fault in the reading of one supply's history ends that supply's history. A fault of the log or of the store ends the
-  node.
+* A fault in the reading of one supply's history ends that supply's history. What is damaged in a part of the log that the
+  node no longer needs is not trimmed. Any other fault of the log or of the store ends the node.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from engine.turn.events import (
 )
 from engine.turn.settings import Durability, Settings
 from rebalance.ports import MS, CloseHistory, HistoryRead, OpenHistory, ReadHistory
-from wal import HistoryCursor, Log, LogSettings
+from wal import HistoryCursor, Log, LogDamaged, LogSettings
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
 from wal.records import Accepted, Boot, Committed, EpochStart, Promised, Record
@@ -145,6 +145,7 @@ class Duties:
         self._tells = tells  # who needs what of the log is said beside it
         self._telling = False
         self._told: tuple[int, frozenset[str]] | None = None
+        self._in_the_way: dict[str, None] = {}  # segments that cannot be trimmed, because they cannot be read
         self._checkpoint_lsn = 0
         self._finish: Callable[[Exception | None], None] | None = None
 
@@ -323,11 +324,20 @@ class Duties:
         if not self.over:
             self.doer.inbox(CheckpointWritten(image.lsn))
             self._archivable = self._checkpoint_lsn = image.lsn
-            trimmed = self.log.trimmable(image.lsn, self._wall_ms)
-            if trimmed is not None:
-                self.doer.inbox(LogMayShrink(trimmed))
+            self._trim(image.lsn)
             self._tell()
         self._try_finish()
+
+    def _trim(self, checkpoint_lsn: int) -> None:
+        """Have the log forget what it may; a segment that cannot be read stays, as nobody knows what would go with it."""
+        try:
+            if (trimmed := self.log.trimmable(checkpoint_lsn, self._wall_ms)) is not None:
+                self.doer.inbox(LogMayShrink(trimmed))
+        except LogDamaged as damage:
+            if damage.segment not in self._in_the_way:
+                probe("duties.damage_is_not_trimmed")
+                self.doer.note(f"the log is not trimmed, and grows: {damage}")
+                self._in_the_way[damage.segment] = None
 
     def _tell(self) -> None:
         """Say who needs what of the log, if that is another thing than was said last."""
@@ -339,10 +349,7 @@ class Duties:
 
     def _was_told(self, _: None, error: Exception | None) -> None:
         self._telling = False
-        if error is not None:
-            self._fail(error)
-        else:
-            self._tell()
+        self._tell() if error is None else self._fail(error)
 
     def _remove(self) -> None:
         """Remove what is to go, one after the other: a power cut must not leave a hole."""
@@ -394,13 +401,11 @@ class Duties:
         if done is None or self._owing or self._writing:
             return
         if self.node.checkpointing:
-            if not self.over:
-                return  # it is written, and the next turn takes it
-            self._finish = None
-            done(None)  # that one is the last
-            return
-        self.over = True
-        self._finish = None
+            if self.over:
+                self._finish = None
+                done(None)  # that one is the last
+            return  # else it is written, and the next turn takes it
+        self.over, self._finish = True, None
         core = self.node.core
         try:
             image = core.replica.begin_checkpoint(core.durable_lsn, self.node.replication.open_records())

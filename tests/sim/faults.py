@@ -429,8 +429,15 @@ class Faults:
         if not machine.up or machine.paused or newest is None or len(newest.members) < 4 or self._any_gone():
             return False
         self.world.command(machine, "stop")
-        self.world.after(self._draw.choice([3_000, 8_000]) * MS, self._return, machine)
+        self.world.after(self._draw.choice([3_000, 8_000]) * MS, self._come_back, machine)
         return True
+
+    def _come_back(self, machine: Machine, looks: int = 60) -> None:
+        """Whoever was told to leave comes back when it has, be that after the calm has begun: it may be stopped first."""
+        if machine.up and looks:
+            self.world.after(1_000 * MS, self._come_back, machine, looks - 1)
+        else:
+            self._return(machine)
 
     def _any_gone(self) -> bool:
         return any(machine.gone for machine in self.world.machines.values())

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from engine.client.calls import PutCall
 from engine.state.store_memory import MemoryStore
+from rebalance.migrations import Paused
+from rebalance.table import Standing, Topology
 from tests.sim.clients import Client
 from tests.sim.network import MS
 from tests.support.rot import rot
@@ -58,7 +60,10 @@ class Rotten:
         return any(other == name for _, other in self._rows)
 
     def look(self, world: World) -> None:
-        """Forget what was healed: the row is there again as it was written, or its copy is elsewhere."""
+        """Forget what was healed: the row is there again as it was written, or its copy is elsewhere.
+
+        And what nobody relies on, nor will before it was compared: a copy that is to move, while migrations are paused.
+        """
         newest = world.newest()
         for (node, name), (key, _) in list(self._rows.items()):
             if newest is not None and newest.placements[name[1]].in_sync == (node,):
@@ -68,9 +73,15 @@ class Rotten:
                 continue
             core = machine.node.core
             held = core.replica.store.get(name, key)
-            there = name in core.replica.fragments
+            there = name in core.replica.fragments and not _waits_to_move(newest, node, name[1])
             if not there or (held is not None and held.value == ROWS.get(key)):
                 del self._rows[node, name]
+
+
+def _waits_to_move(newest: Topology | None, node: NodeId, number: int) -> bool:
+    """Whether a copy is not in sync, and is not made so before the operator says."""
+    paused = newest is not None and newest.migrations.paused is not Paused.NOTHING
+    return newest is not None and paused and newest.placements[number].standing_of(node) is Standing.MOVING
 
 
 async def write_cold(client: Client) -> None:

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from engine import aio
 from engine.aio import open_embedded
 from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from tests.support.patience import PATIENCE_SECONDS
 from wal import DirectoryDisk, DiskError, File
+from wal.codec import HEADER_BYTES, TRAILER_BYTES
 from wal.counters import PartitionCounter
 from wal.want import Want
 
@@ -134,6 +137,8 @@ def test_a_node_closes_at_any_time_of_its_own_checkpoints(tmp_path: Path) -> Non
 SMALL = {"partitions": 4, "wal_segment_bytes": 8 << 10, "wal_total_bytes": 24 << 10, "checkpoint_ms": 20}
 LIFE = """
 import asyncio, os, sys
+import pytest
+
 from engine import aio
 
 async def live(path, number):
@@ -162,3 +167,33 @@ def test_the_log_is_trimmed_behind_checkpoints_and_the_process_dies(tmp_path: Pa
         assert result.returncode == 0, result.stderr
     files = list((tmp_path / "data" / "wal").glob("*.wal"))
     assert 1 <= len(files) < 4 * 120 * 2000 // SMALL["wal_segment_bytes"], "it was trimmed"
+
+
+def test_a_segment_that_is_needed_no_more_and_cannot_be_read_is_not_trimmed_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = {"partitions": 4, "wal_segment_bytes": 8 << 10, "wal_total_bytes": 1 << 20, "checkpoint_ms": 20}
+    small = large | {"wal_total_bytes": 32 << 10}
+
+    async def put(database: aio.Database, count: int) -> None:
+        items = database.namespace("items")
+        for n in range(count):
+            await items.put(b"key-%03d" % (n % 50), b"%0300d" % n)
+
+    async def story() -> None:
+        async with await aio.open(tmp_path / "node", **large) as database:
+            await put(database, 200)
+        first = min((tmp_path / "node" / "wal").glob("*.wal"))
+        data = first.read_bytes()
+        zeros = bytes(len(data) - HEADER_BYTES - TRAILER_BYTES)
+        first.write_bytes(data[:HEADER_BYTES] + zeros + data[-TRAILER_BYTES:])
+        async with await aio.open(tmp_path / "node", **small) as database:
+            while not any("the log is not trimmed" in note for note in caplog.messages):
+                await put(database, 20)
+            await put(database, 200)
+            assert await database.namespace("items").get(b"key-001") == b"%0300d" % 151
+        assert first.exists()
+        assert sum("the log is not trimmed" in note for note in caplog.messages) == 1, "once, and not at each checkpoint"
+
+    with caplog.at_level("DEBUG", logger="foreshore"):
+        asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
