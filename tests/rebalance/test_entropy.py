@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from rebalance import proving
@@ -9,6 +10,7 @@ from rebalance.choice import Kind
 from rebalance.entropy import FRAGMENTS_A_TICK, TICKS
 from rebalance.messages import AskProofs, Heal, Proofs
 from rebalance.proving import ROWS_A_STEP, ROWS_AT_ONCE
+from rebalance.rule import NewMap
 from tests.rebalance.copies import NAMESPACE, Batch, Copies, Said, Settings, name_of
 from tests.support.probes import heard
 
@@ -222,6 +224,38 @@ def test_a_map_ends_what_was_asked_under_the_last_one() -> None:
     for proofs in late:
         copies["n1"].entropy.on("n3", proofs)
     assert copies["n1"].entropy.suspected == {}
+
+
+def test_a_light_step_ends_what_is_asked_and_leaves_what_others_lead_now_to_them() -> None:
+    copies = written(partitions=2)
+    primary = copies["n1"]
+    for number in (0, 1):
+        for node in ("n2", "n3"):
+            copies[node].spoil(number, "k7", "nobody but two wrote this")
+    copies.round(4)
+    assert sorted(primary.entropy.undecided) == [name_of(0), name_of(1)]
+    late: list[tuple[str, Proofs]] = []
+
+    def keep(sender: str, _to: str, said: Said) -> int:
+        if isinstance(said, Proofs):
+            late.append((sender, said))
+            return 0
+        return 1
+
+    copies.trouble = keep
+    copies.round()
+    assert primary.entropy._trials
+    primary.entropy.suspected = {name_of(0): {}, name_of(1): {}}
+    moved = primary.local[0]
+    moved.place(msgspec.structs.replace(moved.placement, owners=("n2", "n1", "n3")), "n1")
+    primary.entropy.step(NewMap([moved], [moved], []))
+    assert primary.entropy._trials == {}
+    assert sorted(primary.entropy.suspected) == [name_of(1)]
+    assert sorted(primary.entropy.undecided) == [name_of(1)]
+    before = primary.entropy.told.compared
+    for sender, proofs in late:
+        primary.entropy.on(sender, proofs)
+    assert primary.entropy.told.compared == before, "an answer to what was asked before the step is none"
 
 
 def test_there_is_room_for_so_many_questions_and_it_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
