@@ -59,9 +59,9 @@ from tests.conversations.in_turn import in_turn
 from tests.conversations.names import Names
 from tests.conversations.speech import Speech
 from tests.conversations.story import StoryError
+from tests.support.probes import listen_here
 from wal.history import HistoryCursor, Wanted
 from wal.ids import NodeId
-from wal.probe import listen
 from wal.records import Accepted, Committed, Promised, Record, Trimmed, spans
 
 CHATTER = (Heartbeat, Join)
@@ -165,7 +165,7 @@ class Cluster:
         self.lines: list[str] = []
         self.quiet = False  # exchanges go on without a word
         self._reached: list[str] = []
-        self._deaf = listen(self._reached.append)
+        self._deaf = listen_here(self._reached.append)
 
     def close(self) -> None:
         """The story is over."""

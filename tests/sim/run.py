@@ -44,7 +44,7 @@ from tests.sim.shapes import Shape, draw_shape
 from tests.sim.violation import Violation
 from tests.sim.workloads import WORKLOADS, Bulk, Load, judge, read_everything, set_up
 from tests.sim.world import SECOND, Plant, World
-from wal.probe import listen
+from tests.support.probes import listen_here
 
 STORM_NS = 15 * SECOND
 DELIVERIES_MIN, DELIVERIES_MAX = 3_000, 8_000
@@ -185,7 +185,7 @@ def run_seed(
     )
     result = Result(seed, shape, f"{options}; faults: {', '.join(sorted(used)) or 'none'}", list(used))
     reached: Counter[str] = Counter()
-    deaf = listen(lambda name: reached.update((name,)))
+    deaf = listen_here(lambda name: reached.update((name,)))
     try:
         with _one_world_at_a_time(), World(draws, settings, affinity=assign, plant=plant, costs=COSTS[cost]()) as world:
             try:

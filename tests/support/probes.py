@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,12 @@ def declared() -> tuple[str, ...]:
                     if isinstance(name, ast.Constant) and isinstance(name.value, str):
                         found.add(name.value)
     return tuple(sorted(found))
+
+
+def listen_here(listener: Callable[[str], None]) -> Callable[[], None]:
+    """`listen` to this thread alone: a node that another test left in a thread of its own is no part of what is told."""
+    here = threading.get_ident()
+    return listen(lambda name: listener(name) if threading.get_ident() == here else None)
 
 
 @contextmanager

@@ -30,8 +30,8 @@ from tests.sim.vault import Vault
 from tests.sim.violation import NOTHING, About
 from tests.sim.world import SECOND, World
 from tests.support.memory_disk import MemoryDisk
+from tests.support.probes import listen_here
 from wal.ids import DECISIONS, Fragment, Namespace, NodeId, TxId, check_name
-from wal.probe import listen
 
 CLIENT = "client"
 """The client that is always there."""
@@ -84,7 +84,7 @@ class Stage:
             self.add_machine(name)
 
     def __enter__(self) -> Stage:
-        self._deaf = listen(lambda name: self.reached.update((name,)))
+        self._deaf = listen_here(lambda name: self.reached.update((name,)))
         return self
 
     def __exit__(self, *_: object) -> None:
