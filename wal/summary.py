@@ -150,14 +150,13 @@ class Summary:
         for write in writes:
             self.count(write)
 
-    def count(self, write: Write) -> list[int]:
-        """One write is in it; the figures of its fragment."""
+    def count(self, write: Write) -> None:
+        """One write is in it."""
         writes = self.tally.writes
         known = len(writes)
-        row = self.tally.write(write)
+        self.tally.write(write)
         if len(writes) > known:
             self.bytes_max += 64 + len(write.namespace.encode())
-        return row
 
 
 def kind_of_type(kind: type[Record]) -> str:

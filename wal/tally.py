@@ -70,8 +70,8 @@ class Tally(msgspec.Struct, array_like=True):
                     row[1] += 1
                     row[4] += len(keys[0]) + len(value)
 
-    def write(self, write: Write) -> list[int]:
-        """One write is in it; the figures of its fragment."""
+    def write(self, write: Write) -> None:
+        """One write is in it."""
         keys, values = write.keys, write.values
         row = self.writes.get((write.namespace, write.partition))
         if row is None:
@@ -80,7 +80,7 @@ class Tally(msgspec.Struct, array_like=True):
         if write.closed:
             row[1] += write.closed
             row[3] += write.closed
-            return row
+            return
         if len(keys) == 1 == len(values):
             value = values[0]
             row[1] += 1
@@ -89,11 +89,10 @@ class Tally(msgspec.Struct, array_like=True):
                 row[4] += len(keys[0])
             else:
                 row[4] += len(keys[0]) + len(value)
-            return row
+            return
         row[1] += len(keys)
         row[2] += values.count(None)
         row[4] += sum(map(len, keys)) + sum(map(len, filter(None, values)))
-        return row
 
     def join(self, behind: Tally) -> None:
         """What was counted behind it, too."""

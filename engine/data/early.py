@@ -45,7 +45,7 @@ class Early:
         It is what was said, said once more: whoever takes it may find that it waits for another partition.
         """
         room = core.work + TAKEN_AT_ONCE
-        for name, (partition, message) in list(self._batches.items()) if self._batches else ():
+        for name, (partition, message) in list(self._batches.items()):
             if core.work >= room:
                 break
             if not demanded(partition):

@@ -137,8 +137,6 @@ def test_a_node_closes_at_any_time_of_its_own_checkpoints(tmp_path: Path) -> Non
 SMALL = {"partitions": 4, "wal_segment_bytes": 8 << 10, "wal_total_bytes": 24 << 10, "checkpoint_ms": 20}
 LIFE = """
 import asyncio, os, sys
-import pytest
-
 from engine import aio
 
 async def live(path, number):
