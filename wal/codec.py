@@ -27,6 +27,9 @@ trailer, the last 80 bytes of a sealed segment
  56  first LSN u64 | 64  format  u16 | 66  reserved  u16 | 68  crc of the rest  u32 | 72  magic  8s
 ```
 
+A segment is sealed by its trailer. The index is written after that, beside whoever writes the next segment, and with it the
+trailer again: until then that says 0 bytes of index.
+
 A block's crc is CRC-32C over the segment's first LSN and all of the block but the crc itself; the previous block's crc
 is in it, so that the blocks form a chain that begins with the header's crc. A recycled, swapped or misplaced block is
 invalid although its own bytes are whole; a zero-filled one is invalid because no length is 0. `synced up to offset` is
@@ -129,7 +132,7 @@ class BlockHeader(NamedTuple):
 
 
 class Trailer(NamedTuple):
-    """How a sealed segment ended. The index is the `index_bytes` before it."""
+    """How a sealed segment ended. The index is the `index_bytes` before it; 0: it was not written yet."""
 
     last_lsn: int
     end: int
@@ -316,9 +319,14 @@ def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0, summary:
             told.append(summary)
     body = _encoder.encode(told)
     trailer = trailer._replace(index_bytes=len(body), index_crc=crc32c(body, 0))
+    return trailer, body + encode_trailer(trailer)
+
+
+def encode_trailer(trailer: Trailer) -> bytes:
+    """The last bytes of a sealed segment's file."""
     packed = _TRAILER.pack(*trailer, FORMAT, 0, 0, END_MAGIC)
     crc = crc32c(packed[72:], crc32c(packed[:68], 0))
-    return trailer, b"".join((body, packed[:68], crc.to_bytes(4, "big"), packed[72:]))
+    return b"".join((packed[:68], crc.to_bytes(4, "big"), packed[72:]))
 
 
 def decode_trailer(data: bytes, header: SegmentHeader, size: int, checksum: Checksum = crc32c) -> Trailer:

@@ -1,8 +1,8 @@
 """The log of one node: blocks are appended at its end, synced, replayed, read as history, and trimmed at its beginning.
 
 One writer thread calls `append`, `sync`, `trimmable`, `trim`, `forget` and `close`. At the same time other threads may
-call `prepare_next`, `archive`, `remove`, `history`, `replay`, `pin`, `unpin`, `pins`, `segments` and `reach`, and read
-cursors; a cursor reads only what was durable when it was made.
+call `prepare_next`, `write_index`, `archive`, `remove`, `history`, `replay`, `pin`, `unpin`, `pins`, `segments` and
+`reach`, and read cursors; a cursor reads only what was durable when it was made.
 
 Stop rather than guess. After a write or a sync that failed, the log refuses every further call with that first error;
 nothing is ever retried, because the kernel may have dropped what it could not write and say so once. A full disk is met
@@ -10,8 +10,9 @@ where the next segment is prepared, before a block needs it: `append` then refus
 the log can still be read. Opening it again, after space was freed, is the way back.
 
 How a segment follows another: the prepared file exists, zero-filled and synced; the full segment is synced, then gets
-its footer, synced; the prepared file gets its header, synced; it is renamed, and the directory synced. Whatever of this
-a crash cuts short, `Log.open` finishes or does again.
+its trailer, synced; the prepared file gets its header, synced; it is renamed, and the directory synced. The full segment
+gets its index by `write_index`, synced: that takes as long as there is in the segment, and the writer need not wait for it.
+Whatever of this a crash cuts short, the log finishes or does again when it is open.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from contextlib import contextmanager
 
 from wal import retention
 from wal.archiver import Archiver, finish
-from wal.codec import EMPTY_BODY, SegmentHeader, decode_header, encode_body, encode_header
+from wal.codec import EMPTY_BODY, SegmentHeader, Trailer, decode_header, encode_body, encode_header
 from wal.disk import Disk, DiskError, DiskFull, File
 from wal.errors import LogClosed
 from wal.history import HistoryCursor, SegmentView
@@ -99,16 +100,16 @@ class Log:
         else:
             live = found.live
             file, torn = repair(disk, found)
-        log = cls(disk, settings, Segments(disk, found.sealed, live, file))
+        log = cls(disk, settings, Segments(disk, found.sealed, live, file, found.unsealed))
         log.torn = torn
         log.set_aside = set_aside
-        if found.live_sealed:
+        if found.live_sealed is not None:
             probe("wal.log.sealed_without_successor")
             try:
                 with log._preparing:
                     capacity = log._next_bytes
                     log._take_prepared(capacity)
-                    log._follow(capacity)
+                    log._follow(capacity, found.live_sealed)
             except BaseException:
                 log._segments.close()
                 raise
@@ -183,6 +184,20 @@ class Log:
         live = self._segments.live
         return not self._prepared and 2 * live.end > live.header.capacity
 
+    def write_index(self) -> None:
+        """Give the last sealed segment its index, if it has none. From any thread.
+
+        Without this call `append` does it when the live segment is full, and takes as long as that takes.
+        """
+        with self._preparing:
+            self._refuse()
+            self._write_index()
+
+    @property
+    def wants_index(self) -> bool:
+        """Time to call `write_index`."""
+        return self._segments.wants_index
+
     def close(self) -> None:
         """Sync everything, with a marker that proves it, and give the files back. Closing twice is harmless."""
         if self._failure is None:
@@ -193,6 +208,8 @@ class Log:
                 self._mark()
                 if live.synced_to < live.end:
                     self._segments.sync()
+            with self._preparing:
+                self._write_index()
             self._failure = LogClosed("the log was closed: open it again")
         self._segments.close()
 
@@ -312,7 +329,7 @@ class Log:
         Returns how many bytes of the log it went through, 0 if there is nothing to archive. `left_alone` says which could
         not be archived, and why. From any thread, but not beside itself or `remove`.
         """
-        self._refuse()
+        self.write_index()
         with self._stopping():
             return self._archiver.step(below_lsn)
 
@@ -340,6 +357,7 @@ class Log:
         """Seal the live segment and begin another, in which a block with a body of `length` fits."""
         capacity = capacity_for(length, noted, self._next_bytes)
         with self._preparing:
+            self._write_index()
             self._take_prepared(capacity)
             with self._stopping():
                 live = self._segments.live
@@ -348,6 +366,11 @@ class Log:
                 if not live.empty:
                     self._segments.seal()
                 self._follow(capacity)
+
+    def _write_index(self) -> None:
+        """Give the last sealed segment its index, if it has none. Called with `_preparing` held."""
+        with self._stopping():
+            self._segments.write_index()
 
     def _take_prepared(self, capacity: int) -> None:
         """See to it that the next segment's file is there, in this size. Called with `_preparing` held."""
@@ -366,13 +389,13 @@ class Log:
             raise
         self._prepared = capacity
 
-    def _follow(self, capacity: int) -> None:
-        """Begin the next segment in the prepared file."""
+    def _follow(self, capacity: int, trailer: Trailer | None = None) -> None:
+        """Begin the next segment in the prepared file; `trailer` is what the live one was found to end with."""
         with self._stopping():
             live = self._segments.live
             header = live.header._replace(capacity=capacity) if live.empty else next_header(live, capacity)
             fresh, file = _begin(self._disk, header)
-            self._segments.follow(fresh, file)
+            self._segments.follow(fresh, file, trailer)
             self._prepared = 0
 
     def _mark(self) -> None:

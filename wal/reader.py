@@ -191,7 +191,7 @@ def indexes(source: Source) -> Iterator[Indexed]:
         for lsn in segment_lsns(disk.list()):
             with _opened(disk, lsn) as (file, header):
                 try:
-                    sealed = Sealed(header, read_trailer(file, header), whole=True, archived=stored_bytes(file))
+                    sealed = Sealed(header, read_trailer(file, header), archived=stored_bytes(file))
                     yield Indexed(sealed.name, load_index(file, sealed), sealed.trailer.end)
                 except FormatError:
                     builder, scan = rebuild(file, header, min(file.size(), header.capacity))

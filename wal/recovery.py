@@ -42,8 +42,10 @@ class Examined:
     def __init__(self) -> None:
         self.sealed: list[Sealed] = []
         self.live: SegmentBuilder | None = None
-        self.live_sealed = False
-        """The last segment has its footer already and only its successor is missing."""
+        self.live_sealed: Trailer | None = None
+        """The last segment is sealed already and only its successor is missing."""
+        self.unsealed: SegmentBuilder | None = None
+        """The last of `sealed`, where its index was not written yet, or its trailer cannot be read."""
         self.torn_end = 0
         """Where the bytes end that follow the live segment's last block and are not zero."""
         self.gone = 0
@@ -151,7 +153,7 @@ def _examine_sealed(
     if verify and (what := wrong_size(file, header)):
         return _resized(found, file, header, what)
     trailer = _trailer(file, header)
-    if trailer is not None:
+    if trailer is not None and trailer.index_bytes:
         if verify:
             scan = Scan(file, header, limit=trailer.end)
             for _ in scan:
@@ -160,14 +162,20 @@ def _examine_sealed(
                 raise LogTooNew(newer(scan.newer, name, scan.offset, scan.lsn))
             if (scan.offset, scan.lsn - 1, scan.crc) != (trailer.end, trailer.last_lsn, trailer.last_crc):
                 return _stopped(found, file, header, scan)
-        found.sealed.append(Sealed(header, trailer, whole=True, archived=stored_bytes(file)))
+        found.sealed.append(Sealed(header, trailer, archived=stored_bytes(file)))
+        found.unsealed = None
         return None
-    builder, scan = rebuild(file, header, min(file.size(), header.capacity))
-    if isinstance(after, SegmentHeader):
-        ended = builder.last_lsn, builder.end, builder.crc
-        if ended != (after.previous_lsn, after.previous_end, after.previous_crc):
-            return _stopped(found, file, header, scan)
-    found.sealed.append(Sealed(header, builder.trailer(), whole=False, archived=stored_bytes(file)))
+    builder, scan = rebuild(file, header, min(file.size(), header.capacity) if trailer is None else trailer.end)
+    builder.synced_to = builder.end  # it has a successor
+    ended = expected = builder.last_lsn, builder.end, builder.crc
+    if trailer is not None:
+        expected = trailer.last_lsn, trailer.end, trailer.last_crc
+    elif isinstance(after, SegmentHeader):
+        expected = after.previous_lsn, after.previous_end, after.previous_crc
+    if ended != expected:
+        return _stopped(found, file, header, scan)
+    found.sealed.append(Sealed(header, builder.trailer(), archived=stored_bytes(file)))
+    found.unsealed = None if found.sealed[-1].archived else builder
     return None
 
 
@@ -181,7 +189,7 @@ def _examine_last(found: Examined, file: File, header: SegmentHeader) -> Finding
         if (scan.offset, scan.lsn - 1, scan.crc) != (trailer.end, trailer.last_lsn, trailer.last_crc):
             return _stopped(found, file, header, scan)
         builder.synced_to = found.torn_end = builder.end  # a footer is written when all before it is synced
-        found.live, found.live_sealed = builder, True
+        found.live, found.live_sealed = builder, trailer
         return None
     found.live = builder
     found.why = scan.stop

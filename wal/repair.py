@@ -79,7 +79,7 @@ def accept(disk: Disk, found: Examined, from_lsn: int) -> list[str]:
     if found.live is not None and found.live.next_lsn < from_lsn:
         doomed = [name for name in disk.list() if segment_lsn(name) is not None]
         found.sealed.clear()
-        found.live = None
+        found.live = found.unsealed = None
     kept: list[str] = []
     for name in reversed(doomed):  # the newest first: a crash in between leaves a prefix with the same damage
         kept.append(free_name(disk, f"{name}.lost"))
@@ -109,7 +109,7 @@ def _reopen_last(disk: Disk, found: Examined) -> None:
         found.gone = sealed.header.capacity - file.size()
     finally:
         file.close()
-    found.live_sealed = False
+    found.live_sealed = found.unsealed = None
     found.torn_end = sealed.header.capacity - found.gone
     found.why = "the footer of a segment that is the last one again"
     assert found.torn_end >= found.live.end >= HEADER_BYTES

@@ -33,15 +33,19 @@ from wal.segment import Block, SegmentBuilder, SegmentInfo, file_name, segment_n
 
 
 class Sealed(NamedTuple):
-    """A segment that is complete. `whole` says whether the footer itself can be read, or `trailer` was found out.
+    """A segment that is complete. `trailer` was read, or found out: then it tells of no index.
 
     `archived` is the size of its archive, 0 if it is none.
     """
 
     header: SegmentHeader
     trailer: Trailer
-    whole: bool
     archived: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has its index, too."""
+        return self.trailer.index_bytes > 0
 
     @property
     def name(self) -> str:

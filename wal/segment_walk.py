@@ -37,7 +37,10 @@ Choose: TypeAlias = Callable[[RawBlock], bool]
 
 
 class SegmentWalk:
-    """One segment. `ended` is how it ended, if that can be told: name, last LSN, end, last crc."""
+    """One segment, which has so many `behind` it.
+
+    `ended` is how it ended, if that can be told: name, last LSN, end, last crc.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class SegmentWalk:
         everything: bool,
         choose: Choose | None,
         indexes: bool = False,
+        behind: int = 0,
     ) -> None:
         last = after is None
         self.name = stored_name(file, header.first_lsn)
@@ -69,6 +73,7 @@ class SegmentWalk:
         self._from_lsn = from_lsn
         self._everything = everything
         self._indexes = indexes
+        self._awaits_index = self.trailer is not None and not self.trailer.index_bytes and behind <= 1
         self._choose = choose
         self._size = min(file.size(), header.capacity)
         self._resized = wrong_size(file, header)
@@ -134,7 +139,7 @@ class SegmentWalk:
     def sealed(self) -> Sealed:
         """It, with its trailer, which can be read."""
         assert self.trailer is not None, f"{self.name} is not sealed"
-        return Sealed(self._header, self.trailer, whole=True, archived=stored_bytes(self._file))
+        return Sealed(self._header, self.trailer, archived=stored_bytes(self._file))
 
     def _from(self, scan: Scan) -> Scan:
         """A scan that goes on where another one ended, with what is in the file now."""
@@ -201,6 +206,9 @@ class SegmentWalk:
             yield self.problem
         if self.trailer is None or not self._whole:
             return
+        if self._awaits_index:
+            yield from self._unwritten()
+            return
         ends = self._footer_begins(self.trailer)
         if ends is None:
             yield self._footer_problem(self._header, "the index says other than the blocks")
@@ -208,6 +216,18 @@ class SegmentWalk:
             what = f"bytes up to offset {stray} that are no block: expected zeros up to {ends}"
             name, end = self.name, self._builder.end
             yield finding("stray", name, end, self._builder.next_lsn, what=what, cost="nothing")
+
+    def _unwritten(self) -> Iterator[Finding]:
+        """What is wrong where an index is yet to be written, unless it was written meanwhile."""
+        ends = self._header.capacity - TRAILER_BYTES
+        if (stray := nonzero_end(self._file, self._builder.end, ends)) > self._builder.end:
+            try:
+                if read_trailer(self._file, self._header, self._checksum) != self.trailer:
+                    return
+            except FormatError:
+                pass  # so it was found a moment ago
+            what = f"bytes up to offset {stray} where the index belongs, which is not there: its writing was cut short"
+            yield self._footer_problem(self._header, what)
 
     def _footer_begins(self, trailer: Trailer) -> int | None:
         """Where a footer begins that says what the blocks do, as far as they were looked at; None for any other."""

@@ -1,7 +1,10 @@
 """The segments of an open log, shared by the thread that writes and those that read: one lock, one place.
 
-The writer adds blocks, seals, and forgets; readers take copies of what they need and read files on their own. What a
-reader may see of the live segment is what its blocks were when it asked, never a block that is being written.
+The writer adds blocks and forgets; readers take copies of what they need and read files on their own. What a reader may
+see of the live segment is what its blocks were when it asked, never a block that is being written.
+
+A segment that was sealed may be without its index for a while: to write that takes as long as there is in it, and is done
+beside the writer. Until then the segment is read by the index that is in memory.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from wal.archive import ArchiveFile, ArchiveView, open_segment
 from wal.archive_codec import Map
-from wal.codec import SegmentHeader, Trailer
+from wal.codec import TRAILER_BYTES, SegmentHeader, Trailer, encode_trailer
 from wal.disk import Disk, File
 from wal.errors import Finding, LogDamaged
 from wal.history import BlockView, SegmentView
@@ -28,16 +31,26 @@ class Segments:
     The index of a sealed segment is read when it is first asked for and then kept, about 4% of the segment's size.
     """
 
-    def __init__(self, disk: Disk, sealed: list[Sealed], live: SegmentBuilder, file: File) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        sealed: list[Sealed],
+        live: SegmentBuilder,
+        file: File,
+        unsealed: SegmentBuilder | None = None,
+    ) -> None:
         self._disk = disk
         self._lock = threading.Lock()
         self._sealed = sealed
         self._live = live
         self._file = file
-        self._trailer: Trailer | None = None  # of the live segment, where it was sealed here
+        self._unsealed: tuple[SegmentBuilder, File] | None = None  # the last of `sealed`, as long as it has no index
         self._durable_lsn = live.last_lsn
         self._indexes: dict[int, SegmentIndex] = {}
         self._maps: dict[int, Map] = {}
+        if unsealed is not None:
+            self._unsealed = unsealed, disk.open(unsealed.name, write=True)
+            self._indexes[unsealed.header.first_lsn] = unsealed.index
 
     # The writer's.
 
@@ -71,24 +84,54 @@ class Segments:
             self._durable_lsn = self._live.last_lsn
 
     def seal(self) -> None:
-        """Give the live segment its footer, durably. Nothing may be added to it any more."""
-        assert self._live.synced_to == self._live.end, "a footer says that all before it is synced"
-        with self._lock:
-            self._trailer, offset, footer = self._live.footer()
-        self._file.write(offset, footer)
+        """End the live segment, durably. Nothing may be added to it any more."""
+        live = self._live
+        assert live.synced_to == live.end, "a trailer says that all before it is synced"
+        self._file.write(live.header.capacity - TRAILER_BYTES, encode_trailer(live.trailer()))
         self._file.sync()
 
-    def follow(self, fresh: SegmentBuilder, file: File) -> None:
-        """`fresh` is the live segment from now on; the one before it is sealed, or was empty and is replaced."""
+    def follow(self, fresh: SegmentBuilder, file: File, trailer: Trailer | None = None) -> None:
+        """`fresh` is the live segment from now on; the one before it is sealed, or was empty and is replaced.
+
+        `trailer` is what that one ends with, if it was found on disk. It may still want its index.
+        """
         old, live = self._file, self._live
         assert fresh.next_lsn == live.next_lsn, f"{fresh.name} does not follow {live.name}"
+        assert self._unsealed is None, "one segment at a time is without its index"
         with self._lock:
             if not live.empty:
-                trailer = self._trailer or live.footer()[0]
-                self._sealed.append(Sealed(live.header, trailer, whole=True))
+                sealed = Sealed(live.header, trailer or live.trailer())
+                self._sealed.append(sealed)
                 self._indexes[live.header.first_lsn] = live.index
-            self._live, self._file, self._trailer = fresh, file, None
-        old.close()
+                if not sealed.whole:
+                    self._unsealed = live, old
+            self._live, self._file = fresh, file
+        if self._unsealed is None:
+            old.close()
+
+    @property
+    def wants_index(self) -> bool:
+        """A sealed segment has no index yet."""
+        return self._unsealed is not None
+
+    def write_index(self) -> None:
+        """Give the sealed segment that has no index one, durably. From any thread, one at a time."""
+        if self._unsealed is None:
+            return
+        builder, file = self._unsealed
+        first_lsn = builder.header.first_lsn
+        with self._lock:
+            forgotten = all(sealed.header.first_lsn != first_lsn for sealed in self._sealed)
+        if not forgotten:
+            trailer, offset, footer = builder.footer()
+            file.write(offset, footer)
+            file.sync()
+            with self._lock:
+                for at, sealed in enumerate(self._sealed):
+                    if sealed.header.first_lsn == first_lsn:
+                        self._sealed[at] = Sealed(builder.header, trailer)
+        self._unsealed = None
+        file.close()
 
     def forget_first(self) -> None:
         """The oldest sealed segment is about to be removed."""
@@ -108,8 +151,10 @@ class Segments:
         return True
 
     def close(self) -> None:
-        """Give the live file back."""
+        """Give the files back."""
         self._file.close()
+        if self._unsealed is not None:
+            self._unsealed[1].close()
 
     # Any thread's.
 

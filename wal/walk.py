@@ -118,7 +118,7 @@ class Walk:
                 link = self._link(header)
                 if link is not None:
                     yield link
-                yield from self._segment(header, after)
+                yield from self._segment(header, after, behind=len(lsns) - 1 - at)
 
     def _header(self, lsn: int) -> SegmentHeader | Finding | None:
         """A segment's header, or what is wrong with it; None if it was removed meanwhile."""
@@ -180,7 +180,7 @@ class Walk:
             except DiskMissing:
                 pass
 
-    def _segment(self, header: SegmentHeader, after: SegmentHeader | Finding | None) -> Iterator[Found]:
+    def _segment(self, header: SegmentHeader, after: SegmentHeader | Finding | None, *, behind: int) -> Iterator[Found]:
         try:
             file = open_segment(self._disk, header.first_lsn)
         except DiskMissing:
@@ -196,6 +196,7 @@ class Walk:
                 everything=self._everything,
                 indexes=self._indexes,
                 choose=self._choose,
+                behind=behind,
             )
             if walk.trailer is not None and walk.trailer.last_lsn < self._from_lsn and not self._everything:
                 yield walk.sealed().info()

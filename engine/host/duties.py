@@ -226,16 +226,17 @@ class Duties:
         log.append(records, now_ms=self._wall_ms, durable=durable)
         if durable:
             self._synced_at = now
-        if log.wants_next and not self._preparing:
+        if not self._preparing and (log.wants_index or log.wants_next):
             self._preparing = True
-            self.doer.background("prepare", log.prepare_next, self._prepared)
+            prepare = log.write_index if log.wants_index else log.prepare_next
+            self.doer.background("prepare", prepare, self._prepared)
 
     def _write_kept(self, now: int) -> None:
         kept, self._kept = self._kept, []
         if kept:
             self._append(kept, now, durable=True)
 
-    def _prepared(self, _: bool | None, error: Exception | None) -> None:
+    def _prepared(self, _: object, error: Exception | None) -> None:
         self._preparing = False
         if error is not None:
             self._fail(error)

@@ -65,6 +65,7 @@ def archived(log: Log, below_lsn: int = 1 << 40) -> int:
 def both() -> tuple[MemoryDisk, MemoryDisk]:
     """A log, and the same with archives."""
     plain = filled(BLOCKS, SETTINGS)
+    open_log(plain, SETTINGS).close()  # the last sealed one has its index then, too
     twin = plain.copy()
     archived(open_log(twin, SETTINGS))
     return plain, twin

@@ -255,7 +255,7 @@ def footer_of(disk: MemoryDisk, name: str) -> tuple[SegmentHeader, Trailer, Segm
     file = disk.open(name)
     header = read_header(file)
     trailer = read_trailer(file, header)
-    return header, trailer, read_index(file, Sealed(header, trailer, whole=True))
+    return header, trailer, read_index(file, Sealed(header, trailer))
 
 
 def tell(disk: MemoryDisk, name: str, header: SegmentHeader, trailer: Trailer, index: SegmentIndex) -> None:
