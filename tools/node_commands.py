@@ -19,7 +19,7 @@ import uvloop
 from engine.errors import Error, UsageError
 from engine.host.data_directory import MakeDisk
 from engine.host.server import Server, ServerConfig
-from engine.turn.turns import collect_seldom
+from engine.turn.turns import collect_nothing
 from tools.allocator import give_large_blocks_back
 from tools.asking import Refused, listens, question, run, wait_for
 from tools.config import KEYS, Key, load, toml_line
@@ -114,7 +114,7 @@ async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: M
     try:
         if ready_file is not None:
             _tell_ready(ready_file, server.address)
-        collect_seldom()
+        collect_nothing()
         _log.info("ends: %s", await server.run())
     except (Error, LogError, DiskError):
         raise

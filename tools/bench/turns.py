@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from engine import aio
 from engine.aio import Concurrency
 from engine.node.node import Node
-from engine.turn.turns import TURN_MS_MAX, Turns, collect_seldom
+from engine.turn.turns import TURN_MS_MAX, Turns, collect_nothing
 from rebalance.ports import MS
 from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is
 from tools.local_cluster import LocalCluster, NodeProcess, until
@@ -32,13 +32,11 @@ RETURNED_SECONDS = 900.0
 
 async def turns_at_limits(setting: Setting, figure: str) -> list[Measured]:
     """The longest turn of one node for each request, as large as a client makes it, in a process set up as a node's."""
-    thresholds = gc.get_threshold()
-    collect_seldom()
+    collect_nothing()
     try:
         return await _at_limits(setting, figure)
     finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
+        gc.enable()
 
 
 Measure: TypeAlias = Callable[[str, int, Callable[[], Awaitable[object]]], Awaitable[None]]
