@@ -30,6 +30,8 @@ from wal.ids import Fragment, Namespace, NodeId
 from wal.probe import probe
 
 ROWS_AT_ONCE = 500
+FRAGMENTS_OF_WORK = 2
+"""So many fragments of which one asks what they contain are as much work as one thing that is decided."""
 RANGES_MAX = 64
 """With more gaps than this a copy is in no state to be compared."""
 
@@ -49,6 +51,7 @@ def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = 
     if any(f.loading or f.suspects or len(f.counter.ranges) > RANGES_MAX for f in fragments.values()):
         told(None)
         return
+    core.work += len(fragments) // FRAGMENTS_OF_WORK
     walks: list[tuple[Contents, Walk]] = []
     for fragment in fragments.values():
         if changed_max is not None and core.replica.store.changed(fragment.name) > changed_max:

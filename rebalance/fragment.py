@@ -86,11 +86,11 @@ class FragmentState:
 
     __slots__ = (
         "beyond",
+        "changed_for",
         "counter",
         "digest",
         "digested",
         "digests",
-        "dirty",
         "dropped",
         "epochs",
         "history_from",
@@ -117,7 +117,7 @@ class FragmentState:
         self.loading = False  # emptied, and not whole yet: its counters count for nothing
         self.history_from = 0  # the log holds every write above this counter
         self.suspects: dict[bytes, None] = {}  # rows that may be wrong: undone, or live while loading; not yet fetched
-        self.dirty = False  # changed since the last checkpoint began
+        self.changed_for = 0  # the checkpoint that is the first to have it as it is now, by number
         self.tombstones: dict[bytes, int] = {}  # deletes in the store that may go when stable has passed them
         self.dropped = 0  # no delete above this counter has gone from the store
 

@@ -37,7 +37,7 @@ from wal.ids import Namespace, NodeId, Version
 from wal.records import Claim
 
 PLACED_AT_ONCE = 500
-"""So many partitions are placed in one piece of a plan."""
+"""So much work is one piece of a plan: a partition that is placed, or two of its namespaces that are looked at."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,13 +161,15 @@ class _Next:
         reports = yield from sorted_reports(old, self.change.singles)
         handover, reset = set(self.change.handover), set(self.change.reset)
         placements: list[Placement] = []
-        for at in range(0, old.partitions, PLACED_AT_ONCE):
-            some = range(at, min(at + PLACED_AT_ONCE, old.partitions))
-            placements.extend(
-                self._placed(number, reports.get(number, {}), moves=number in handover, reset=number in reset)
-                for number in some
-            )
-            yield len(some)
+        work = 0
+        for number in range(old.partitions):
+            told = reports.pop(number, {})
+            placements.append(self._placed(number, told, moves=number in handover, reset=number in reset))
+            work += 1 + len(told) // 2
+            if work >= PLACED_AT_ONCE:
+                yield work
+                work = 0
+        yield work
         if self.taken:
             self.notes.append(f"begun again: {', '.join(_told(what) for what in self.taken)}")
         topology = self._topology(tuple(placements))

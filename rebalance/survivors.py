@@ -72,13 +72,13 @@ def returned_disks(alive: Mapping[NodeId, Candidate], singles: Mapping[NodeId, S
     }
 
 
-CopyReports: TypeAlias = Mapping[Namespace, Mapping[NodeId, CopyReport]]
+CopyReports: TypeAlias = dict[Namespace, dict[NodeId, CopyReport]]
 """What nodes report of one partition: namespace -> node -> report."""
 
 
-def sorted_reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> Generator[int, None, Mapping[int, CopyReports]]:
+def sorted_reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> Generator[int, None, dict[int, CopyReports]]:
     """All reports by partition, in pieces: yields how much work the last one was."""
-    found: dict[int, dict[Namespace, dict[NodeId, CopyReport]]] = {}
+    found: dict[int, CopyReports] = {}
     for node, single in singles.items():
         for at in range(0, len(single.copies), REPORTS_AT_ONCE):
             for report in single.copies[at : at + REPORTS_AT_ONCE]:
@@ -99,11 +99,20 @@ def survivors_of(
     notes: list[str],
 ) -> list[NodeId]:
     """The copies that hold every acknowledged update of the partition, and agree with each other."""
-    emptied = {n: None for by_node in reports.values() for n, report in by_node.items() if report.loading}
+    emptied: dict[NodeId, None] = {}
+    doubted: dict[NodeId, None] = {}
+    for by_node in reports.values():
+        for n, report in by_node.items():
+            if report.loading:
+                emptied[n] = None
+            if report.doubted:
+                doubted[n] = None
     named = dict.fromkeys(node_of(name) for name in placement.in_sync if name in whole)
     notes.extend(f"{n}'s copy of partition {number} is not whole: it must catch up" for n in named if n in emptied)
     survivors = [n for n in named if n not in emptied]
     for namespace, by_node in reports.items():
+        if _alike([by_node[n] for n in survivors if n in by_node], len(survivors)):
+            continue  # how it nearly always is
         stable = max((by_node[n].stable for n in survivors if n in by_node), default=0)
         behind = [n for n in survivors if (by_node[n].lwm if n in by_node else 0) < stable]
         for node in behind:
@@ -113,13 +122,21 @@ def survivors_of(
         notes.extend(
             f"digests of {namespace}/{number} differ at {lwm}: {', '.join(nodes)} must catch up" for lwm, nodes in wrong
         )
-    doubted = {n: None for by_node in reports.values() for n, report in by_node.items() if report.doubted}
     sound = [n for n in survivors if n not in doubted]
     if sound and len(sound) < len(survivors):
         probe("plan.doubted_copy")
         notes.extend(f"{n}'s copy of partition {number} is taken anew" for n in survivors if n in doubted)
         survivors = sound
     return survivors + [n for n in vouched if n not in survivors and n not in emptied]
+
+
+def _alike(told: Sequence[CopyReport], copies: int) -> bool:
+    """Whether all copies are here, and all have the same of a namespace, and what is known to be everywhere."""
+    if not told or len(told) < copies:
+        return False
+    first = told[0]
+    lwm, digest = first.lwm, first.digest
+    return all(report.lwm == lwm and report.digest == digest and report.stable <= lwm for report in told)
 
 
 def _agreeing(

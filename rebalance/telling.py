@@ -8,9 +8,16 @@ be compared; and what a copy contains is summed up in pieces, and is what it was
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator, Mapping
+
 from rebalance.fragment import FragmentState
 from rebalance.messages import Contents, CopyReport, Have, TailReport
 from wal.ids import Fragment
+
+REPORTED_AT_ONCE = 2_000
+"""So many lines of a single map are one piece."""
+REPORTS_OF_WORK = 5
+"""So many of them are as much work as one thing that is decided."""
 
 
 def report_of(fragment: FragmentState, *, doubted: bool) -> CopyReport:
@@ -26,6 +33,23 @@ def report_of(fragment: FragmentState, *, doubted: bool) -> CopyReport:
         epoch=fragment.epochs[-1][0] if fragment.epochs else 0,
         doubted=doubted,
     )
+
+
+def reports_of(
+    fragments: Mapping[Fragment, FragmentState], doubted: Container[Fragment], into: list[CopyReport]
+) -> Iterator[int]:
+    """The lines of a single map, in pieces: yields how much work each was. One that is loading says so, and so does one
+    that an operator doubts; of what never had anything there is no line."""
+    names = list(fragments)
+    for at in range(0, len(names), REPORTED_AT_ONCE):
+        some = names[at : at + REPORTED_AT_ONCE]
+        into += [
+            report_of(fragment, doubted=name in doubted)
+            for name in some
+            if (fragment := fragments.get(name)) is not None
+            and (fragment.loading or fragment.counter.hwm or fragment.stable)
+        ]
+        yield len(some) // REPORTS_OF_WORK
 
 
 def tail_of(fragment: FragmentState) -> TailReport:

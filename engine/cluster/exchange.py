@@ -36,6 +36,7 @@ from engine.cluster.splits import Splits
 from engine.messages import Accept, Announce, AskMap, Commit, CopyReport, Promise, Propose, Refuse, SingleMap
 from engine.messages.cluster import ToExchange
 from engine.turn.core import Core
+from engine.turn.letting_go import let_go
 from rebalance import table as topologies
 from rebalance.anew import Anew
 from rebalance.lives import disk_of, may_vote
@@ -43,7 +44,7 @@ from rebalance.plan import Change, planning
 from rebalance.ports import MS
 from rebalance.rule import Rule
 from rebalance.table import Topology
-from rebalance.telling import report_of
+from rebalance.telling import reports_of
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, NodeId, Version
 from wal.probe import probe
@@ -78,7 +79,8 @@ class Exchange(Rule):
         self.attempt: Attempt | None = None
         self.standing: Ballot | None = None  # which a majority has promised, in the lives that the map lists
         self.all_hand_over = False  # all of its members know of steps that move primaries
-        self.draining: Announce | None = None  # announced, the single map is not sent yet
+        self.draining: Announce | None = None  # announced, and not stopped yet
+        self._reporting: Announce | None = None  # stopped, the single map is not sent yet
         self._drain_until = 0
         self._coordinator: NodeId = ""
         self.single: SingleMap | None = None  # the single map that was sent for the current ballot
@@ -135,7 +137,7 @@ class Exchange(Rule):
         if message.ballot > self.promised:
             core.vote(r.Promised(message.after, message.ballot))
             self.standing = None
-            self.draining, self.single = message, None
+            self.draining, self._reporting, self.single = message, None, None
             self._drain_until = core.now + core.settings.exchange_drain_ms * MS
             self._coordinator = sender
         accepted_ballot, accepted = self.accepted
@@ -172,24 +174,25 @@ class Exchange(Rule):
             self._break_locks(message.handover)
         self.draining, self.held_up = None, []
         core.stop()
-        self.single = SingleMap(
-            message.after,
-            message.ballot,
-            life=core.life,
-            claims=self.claims.known(),
-            copies=self.copies(),
-            vouched=self._vouched() if core.serving else [],
-        )
+        self._reporting = message
+        core.in_pieces(self._report(message))
+
+    def _report(self, message: Announce) -> Iterator[int]:
+        """Send the single map, whose lines are found in pieces: as this node has stopped, they might be of one moment."""
+        copies: list[CopyReport] = []
+        for work in self.copies(copies):
+            yield work
+            if self._reporting is not message:
+                return  # another ballot, or the next map
+        core, self._reporting = self.core, None
+        life, known, vouched = core.life, self.claims.known(), self._vouched() if core.serving else []
+        self.single = SingleMap(message.after, message.ballot, life=life, claims=known, copies=copies, vouched=vouched)
         core.send(self._coordinator, self.single)
 
-    def copies(self) -> list[CopyReport]:
-        """What every copy here has. One that is loading says so, and so does one that an operator doubts."""
+    def copies(self, into: list[CopyReport]) -> Iterator[int]:
+        """What every copy here has, in pieces; yields how much work each was."""
         self._anew.told()
-        return [
-            report_of(f, doubted=name in self._anew.wanted)
-            for name, f in self.core.replica.fragments.items()
-            if f.loading or f.counter.hwm or f.stable
-        ]
+        return reports_of(self.core.replica.fragments, self._anew.wanted, into)
 
     def on_propose(self, sender: NodeId, message: Propose) -> None:
         """Put the proposed map on disk, unless a higher ballot was promised."""
@@ -235,7 +238,9 @@ class Exchange(Rule):
         self.core.voted_lsn = 0  # nobody was promised anything about what follows
         self.core.map_hash = topologies.hash_of(encoded)
         still = self.core.frozen or self.draining is not None
-        self.draining, self.single, self.held_up = None, None, []
+        singles = [self.single, *(self.attempt.singles.values() if self.attempt else ())]
+        self.core.in_pieces(let_go([single.copies for single in singles if single is not None]))
+        self.draining, self._reporting, self.single, self.held_up = None, None, None, []
         self.attempt = self.standing = None
         self.retry_at = 0
         self.core.go_on_under(topology)

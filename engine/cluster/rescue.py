@@ -16,13 +16,14 @@ catch up if they came back after all; and it says in every log who did this, and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import assert_never, get_args
 
 import msgspec
 
 from engine.cluster.claims import Claims
 from engine.cluster.exchange import Exchange
-from engine.messages import Commit, SingleMap, Survey, Surveyed
+from engine.messages import Commit, CopyReport, SingleMap, Survey, Surveyed
 from engine.messages.cluster import ToRescue
 from engine.protocol.requests import Code, Report
 from engine.turn.core import Core
@@ -114,7 +115,7 @@ class Rescue(Rule):
         """Everything that is said about it."""
         match message:
             case Survey(number):
-                self.core.send(sender, self._survey(number))
+                self.core.in_pieces(self._survey(sender, number))
             case Surveyed():
                 asked = self._asked
                 if asked is not None and message.number == asked.request and sender in asked.nodes:
@@ -124,11 +125,13 @@ class Rescue(Rule):
             case _:
                 assert_never(message)
 
-    def _survey(self, number: int) -> Surveyed:
-        core = self.core
+    def _survey(self, sender: NodeId, number: int) -> Iterator[int]:
+        """Tell who asks what is here."""
+        core, copies = self.core, list[CopyReport]()
+        yield from self.exchange.copies(copies)
         version, committed = core.replica.committed
         ballot, accepted = self.exchange.accepted
-        return Surveyed(
+        told = Surveyed(
             number,
             core.life,
             address=core.address,
@@ -138,8 +141,9 @@ class Rescue(Rule):
             accepted_ballot=ballot,
             accepted=accepted,
             claims=self.claims.known(),
-            copies=self.exchange.copies(),
+            copies=copies,
         )
+        core.send(sender, told)
 
     def _decide(self, asked: _Asked) -> None:
         core = self.core

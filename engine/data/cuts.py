@@ -14,10 +14,10 @@ Nothing of this is on disk, or on other copies. A lease of a partition ends with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import assert_never, get_args
 
-from engine.data.kept import Kept, Rows
+from engine.data.kept import Kept
 from engine.data.scans import Scanning
 from engine.messages import Entered, EnterEra, SealCut, Sealed
 from engine.messages.cuts import ToCuts
@@ -25,6 +25,7 @@ from engine.protocol.requests import Code, Done, KeepCut
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
+from engine.turn.letting_go import let_go
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, may_act
 from rebalance.rule import NewMap, Rule
@@ -161,7 +162,7 @@ class Cuts(Rule):
         """Nobody reads at a cut any more."""
         del self.leases[lease.cut]
         for gone in self.kept.end(lease.cut):
-            self.core.in_pieces(_let_go(gone))
+            self.core.in_pieces(let_go(list(gone.values())))
         for waiting in list(lease.waiting.values()):
             for go_on in waiting:
                 go_on()
@@ -268,9 +269,3 @@ class Cuts(Rule):
             if self.alarm.is_due(lease.until, now):
                 probe("cut.expired")
                 self._end(lease)
-
-
-def _let_go(rows: Rows) -> Iterator[int]:
-    while rows:
-        _, of = rows.popitem()
-        yield len(of) // 20

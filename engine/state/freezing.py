@@ -31,6 +31,7 @@ PRUNED_AT_ONCE = 200
 """Tombstones that are dropped in one piece."""
 LOOKED_AT_ONCE = 32
 """Fragments that are looked at for them."""
+LOOKED_OF_WORK = 4
 KEYS_OF_WORK = 16
 """So many keys of a state that is encoded are as much work as the state."""
 
@@ -39,23 +40,24 @@ class Changes:
     """Fragments and partitions that changed since the last checkpoint began; and those that it has yet to encode."""
 
     def __init__(self, store: LayeredStore) -> None:
-        self.fragments: dict[Fragment, None] = {}
+        self.number = 1  # of the next checkpoint: `FragmentState.changed_for` of those that are to be in it
+        self.fragments: dict[Fragment, FragmentState | None] = {}  # None: it is gone
         self.partitions: dict[int, PartitionState] = {}
         self.encoded = 0  # states, since the node started
         self._store = store
         self._image: CheckpointImage | None = None  # that is not whole
-        self._fragments_left: dict[Fragment, FragmentState] = {}
+        self._fragments_left: dict[Fragment, FragmentState | None] = {}
         self._partitions_left: dict[int, PartitionState] = {}
 
     # Before a state changes.
 
     def touch(self, fragment: FragmentState) -> None:
         """A fragment is about to change: the next checkpoint stores it, and one under way stores it as it is."""
-        if fragment.dirty:
+        if fragment.changed_for == self.number:
             return
         self.keep(fragment.name)
-        fragment.dirty = True
-        self.fragments[fragment.name] = None
+        fragment.changed_for = self.number
+        self.fragments[fragment.name] = fragment
 
     def touch_partition(self, number: int, state: PartitionState) -> None:
         """The same for a partition."""
@@ -80,8 +82,8 @@ class Changes:
     def _encode(self, state: FragmentState) -> tuple[bytes, int]:
         image = image_of(state, partial(version_in, self._store.get, state.name))
         if state.tombstones and not state.loading and state.droppable(1):
-            state.dirty = True  # they became so since `prune`
-            self.fragments[state.name] = None
+            state.changed_for = self.number  # they became so since `prune`
+            self.fragments[state.name] = state
         self.encoded += 1
         work = 1 + (len(image.tombstones) + sum(len(write.keys) for write in image.tail)) // KEYS_OF_WORK
         return msgspec.msgpack.encode(image), work
@@ -105,25 +107,18 @@ class Changes:
                 dropped = self._drop_tombstones(fragment)
                 yield dropped
             if not at % LOOKED_AT_ONCE:
-                yield 1
+                yield LOOKED_OF_WORK
 
-    def freeze(self, lsn: int, node: bytes, fragments: Mapping[Fragment, FragmentState]) -> CheckpointImage:
-        """All that changed is to be stored as it is now; the image is whole when `pieces` has come to its end."""
+    def freeze(self, lsn: int, node: bytes) -> CheckpointImage:
+        """All that changed is to be stored as it is now; the image is whole when `pieces` has come to its end. O(1)."""
         assert self._image is None, "a checkpoint is being encoded"
         size = self._store.active_bytes
         cleared, rows = self._store.freeze()
         image = self._image = CheckpointImage(
             lsn, {"node": node}, fragments={}, partitions={}, cleared=cleared, rows=rows, weight=size
         )
-        left = self._fragments_left = {}
-        for name in self.fragments:
-            state = fragments.get(name)
-            if state is None:
-                image.fragments[name] = None
-            else:
-                state.dirty = False
-                left[name] = state
-        self._partitions_left = self.partitions
+        self.number += 1
+        self._fragments_left, self._partitions_left = self.fragments, self.partitions
         self.fragments, self.partitions = {}, {}
         return image
 
@@ -139,7 +134,11 @@ class Changes:
 
     def _store_fragment(self, name: Fragment) -> int:
         assert self._image is not None
-        self._image.fragments[name], work = self._encode(self._fragments_left.pop(name))
+        state = self._fragments_left.pop(name)
+        if state is None:
+            self._image.fragments[name] = None
+            return 1
+        self._image.fragments[name], work = self._encode(state)
         return work
 
     def _store_partition(self, number: int) -> int:

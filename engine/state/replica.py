@@ -165,7 +165,7 @@ class Replica:
         if partition is None or namespace == DECISIONS:
             return self._apply_write(write)
         fragment = partition.fragments.get(namespace)
-        if fragment is None or not fragment.dirty or not fragment.follow(write):
+        if fragment is None or fragment.changed_for != self.changes.number or not fragment.follow(write):
             return self._apply_write(write)
         self.store.put(fragment.name, write.keys[0], Entry(write.epoch, write.start + 1, write.values[0]))
         tx = write.tx
@@ -181,13 +181,14 @@ class Replica:
         """The same, for every kind of write."""
         name = (write.namespace, write.partition)
         fragment = self.fragments.get(name) or self.ensure_fragment(name)
-        if not fragment.dirty:
+        first = fragment.changed_for != self.changes.number
+        if first:
             self.changes.keep(name)
         ahead = ahead_of(self.ahead, fragment, write) if self.ahead else None
         how = fragment.apply(write)
         if how == KNOWN:
             return False
-        if not fragment.dirty:
+        if first:
             self.changes.touch(fragment)
         self.tails[name] = None
         if write.closed:
@@ -378,7 +379,7 @@ class Replica:
             fragment = self.fragments.get((namespace, number))
             if fragment is None:
                 continue
-            if not fragment.dirty:
+            if fragment.changed_for != self.changes.number:
                 self.changes.keep(fragment.name)
             if fragment.note_stable(counter):
                 self.changes.touch(fragment)
@@ -411,7 +412,7 @@ class Replica:
         exchange = self.promised, self.accepted, self.committed
         knows = self.lives, self.claimed_at, self.claims
         node = NodeImage(self.incarnation, *exchange, open_records, *knows, self.trimmed)
-        return self.changes.freeze(lsn, msgspec.msgpack.encode(node), self.fragments)
+        return self.changes.freeze(lsn, msgspec.msgpack.encode(node))
 
     def load(self, loaded: Loaded) -> list[r.Record]:
         """Begin from a checkpoint; return its open records, to be folded before the log. Raises ValueError."""

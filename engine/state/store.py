@@ -425,12 +425,14 @@ class LayeredStore:
         self._frozen, self._active = self._active, Layer()
         return list(self._frozen.cleared), self._frozen.rows
 
-    def thaw(self) -> None:
-        """The checkpoint is in the base: forget the frozen layer."""
+    def thaw(self) -> list[dict[bytes, Entry]]:
+        """The checkpoint is in the base: forget the frozen layer. What it had, for whoever frees it in pieces."""
         assert self._frozen is not None, "no checkpoint is under way"
+        gone = list(self._frozen.rows.values())
         self._frozen = None
         self._live = {}
         self.base.renew()
+        return gone
 
 
 def _nothing(_: bytes) -> Entry | None:

@@ -38,6 +38,7 @@ from rebalance.demanding import PART_HAVES
 from rebalance.messages import Demand, Have
 from rebalance.partition import Role
 from rebalance.ports import WORK_MAX
+from tests.sim.costs import Costs
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
 from tests.sim.observer import Observer
@@ -122,9 +123,9 @@ def _whole(world: World) -> bool:
     return all(len(placement.in_sync) == len(NODES) for placement in topology.placements)
 
 
-def _returned(partitions: int, namespaces: int, *, wiped: bool) -> Work:
+def _returned(partitions: int, namespaces: int, *, wiped: bool, costs: Costs | None = None) -> Work:
     """n3 goes, misses a write of every fragment, and is back with or without its disk; what that took."""
-    with World(Draws(1), Settings(cluster="sim", partitions=partitions, backups=2)) as world:
+    with World(Draws(1), Settings(cluster="sim", partitions=partitions, backups=2), costs=costs) as world:
         work = Work()
         _cluster(world, partitions, namespaces)
         n3 = world.machines["n3"]
@@ -191,6 +192,17 @@ class Calls:
         if calls > self.most:
             self.most, self.over = calls, f"{node.core.node}: {what(events)}"
         return effects, 0
+
+
+FRAGMENT_CALLS_MAX = 80_000
+"""The same, of a turn in a cluster with as many fragments as there are here: fewer than five for each of them."""
+
+
+def test_no_turn_walks_over_all_fragments() -> None:
+    """Not the single map of an exchange, nor the plan that comes of three of them."""
+    calls = Calls()
+    _returned(128, 128, wiped=False, costs=calls)
+    assert calls.most <= FRAGMENT_CALLS_MAX, calls.over
 
 
 def test_the_largest_map_is_made_changed_and_taken_in_pieces() -> None:

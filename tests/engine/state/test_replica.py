@@ -126,7 +126,7 @@ def record_of(move: Move, replica: Replica) -> r.Record:
 def standing_of(replica: Replica) -> dict[str, Any]:
     """Everything that two replicas can differ in."""
     return {
-        "fragments": {name: (image_of(f), str(f.counter), f.dirty) for name, f in replica.fragments.items()},
+        "fragments": {name: (image_of(f), str(f.counter), f.changed_for) for name, f in replica.fragments.items()},
         "results": {n: (p.results.items(), p.results.floor, p.prepared) for n, p in replica.partitions.items()},
         "rows": {name: replica.store.scan(name, b"", 10) for name in replica.fragments},
         "weight": replica.store.active_bytes,
