@@ -20,15 +20,16 @@ def about_one(record: r.Record) -> r.Write | r.Prepare | r.Outcome | None:
 
 def work_of(record: r.Record) -> int:
     """How much work it is for a copy to take it."""
-    if isinstance(record, r.Update):
+    if type(record) is r.Update or type(record) is r.Prepare:
         writes = record.writes
         keys = len(writes[0].keys) if len(writes) == 1 else sum(len(write.keys) for write in writes)
-    elif isinstance(record, r.Prepare):
-        keys = sum(len(write.keys) for write in record.writes)
-    elif isinstance(record, r.Outcome):
-        keys = sum(delta for _, _, delta in record.ranges)
+    elif type(record) is r.Outcome:
+        ranges = record.ranges
+        keys = ranges[0][2] if len(ranges) == 1 else sum(delta for _, _, delta in ranges)
     else:
         return 2
+    if keys < KEYS_OF_WORK:
+        return 2  # how it nearly always is
     return 2 + min(keys, LARGE_KEYS) // KEYS_OF_WORK  # what is larger is worked out in pieces, which say so themselves
 
 

@@ -137,7 +137,8 @@ class Holdings:
         for key in keys:
             if found and self._is_of_another(owner, key, read=False):
                 continue
-            self._take(owner, key)
+            if self._owner.get(key) != owner:
+                self._take(owner, key)
             self._pinned[key] = in_doubt
             if in_doubt:
                 self._doubtful.setdefault(self._place(key[1]), {})[key] = None

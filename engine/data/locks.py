@@ -187,8 +187,7 @@ class LockTable(Holdings):
 
     def _free(self, owner: TxId, key: Key, *, shared: bool) -> bool:
         """Whether nobody who has the key stands in the way of a transaction."""
-        held = self._owner.get(key)
-        if held is not None:
+        if (held := self._owner.get(key)) is not None:
             return held == owner
         if key in self._pending:
             return False
@@ -197,6 +196,8 @@ class LockTable(Holdings):
 
     def _at_once(self, owner: TxId, key: Key, *, shared: bool) -> bool:
         """Whether a transaction need not wait for a key: neither for whoever has it, nor in line, unless it has it, too."""
+        if key not in self._owner and key not in self._waiting and key not in self._sharing:
+            return key not in self._pending  # how it nearly always is
         return self._free(owner, key, shared=shared) and (key not in self._waiting or self.holds(owner, key))
 
     def _give(self, waiter: Waiter, key: Key) -> None:

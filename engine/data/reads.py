@@ -281,6 +281,8 @@ class Reads(Rule):
 
     def outcome_known(self, keys: list[Key]) -> None:
         """Prepared keys have their outcome: whoever waited to read them may."""
+        if not (self._behind or self._scans_behind):
+            return  # how it nearly always is
         for key in keys:
             for session, request in self.desk.still_wanted(self._behind.pop(key, [])):
                 if isinstance(request, Get):

@@ -26,9 +26,16 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ttls: list[tuple[Namespace, bytes, int]] = []
 
     @property
+    def written(self) -> list[tuple[Namespace, bytes]]:
+        """The keys that it writes."""
+        return [(namespace, key) for namespace, keys, _ in self.writes for key in keys]
+
+    @property
     def seen(self) -> list[tuple[Namespace, bytes]]:
         """The keys that it rests on, whether it writes them or not."""
-        keys = [*self.locks, *((namespace, key) for namespace, key, _, _ in self.reads)]
+        keys = self.locks
+        if self.reads:
+            keys = keys + [(namespace, key) for namespace, key, _, _ in self.reads]
         return keys + [(one[0], one[1]) for one in self.conditions] if self.conditions else keys
 
 

@@ -74,6 +74,8 @@ def problem_with(request: Request, partitions: int) -> str:
         case Get():
             known = "" if request.namespace == CODECS else _namespace(request.namespace)
             return known or _keys(request.keys) or _age(request.age_ms) or _expiry(request)
+        case CommitTx():
+            return _commit(request)
         case GetTable():
             return ""
         case Swap(_, tx, namespace, key, when, old, new):
@@ -88,8 +90,6 @@ def problem_with(request: Request, partitions: int) -> str:
             return _count(owners) or _first(map(_tx, owners))
         case Unlock(_, owner):
             return _tx(owner)
-        case CommitTx():
-            return _commit(request)
         case KeepSessions(_, sessions):
             return _sessions(sessions)
         case Check(_, owner, locks, reads):
@@ -126,9 +126,14 @@ def weight_of(request: Request) -> int:
         case Swap(_, _, _, key, _, old, new):
             return _bytes([key, old, new])
         case CommitTx(_, _, _, _, writes, locks, reads):
-            written = sum(_bytes(keys) + _bytes(values) for _, keys, values in writes)
-            tested = sum(_bytes(one[1:4:2]) for one in request.conditions) if request.conditions else 0
-            return written + tested + _bytes([key for _, key in locks]) + _bytes([key for _, key, _, _ in reads])
+            weight = 0
+            for _, keys, values in writes:
+                weight += _bytes(keys) + _bytes(values)
+            if request.conditions:
+                weight += sum(_bytes(one[1:4:2]) for one in request.conditions)
+            if locks:
+                weight += _bytes([key for _, key in locks])
+            return weight + _bytes([key for _, key, _, _ in reads]) if reads else weight
         case Get():
             return _bytes(request.keys)
         case Lock():
@@ -183,10 +188,12 @@ def _conditions(request: CommitTx) -> str:
 
 
 def _touched(locks: list[tuple[Namespace, bytes]], reads: list[tuple[Namespace, bytes, int, int]]) -> str:
+    if not (locks or reads):
+        return ""
     problem = _count(locks) or _count(reads)
     if problem:
         return problem
-    for namespace in dict.fromkeys([*(ns for ns, _ in locks), *(ns for ns, _, _, _ in reads)]):
+    for namespace in dict.fromkeys([ns for ns, _ in locks] + [ns for ns, _, _, _ in reads]):
         problem = _namespace(namespace)
         if problem:
             return problem

@@ -95,6 +95,10 @@ class Replica:
                 if self.apply_write(write):
                     new = True
             return new
+        if isinstance(record, r.Prepare):  # and of the rest nearly every one is of a transaction
+            return self._prepare(record)
+        if isinstance(record, r.Outcome):
+            return self._outcome(record)
         match record:
             case r.History(writes):
                 new = False
@@ -103,10 +107,6 @@ class Replica:
                 for number in dict.fromkeys(write.partition for write in writes):
                     self._drop_ended(number)
                 return new
-            case r.Prepare():
-                return self._prepare(record)
-            case r.Outcome():
-                return self._outcome(record)
             case r.NoOp(partition, epoch, gaps):
                 return self._close(partition, epoch, gaps)
             case r.EpochStart():
@@ -237,21 +237,21 @@ class Replica:
             results.keep(write.tx, write.answer)
 
     def _prepare(self, record: r.Prepare) -> bool:
-        state = self.partition(record.partition)
-        held = state.prepared.get(record.tx)
+        tx, writes, state = record.tx, record.writes, self.partition(record.partition)
+        held = state.prepared.get(tx)
         if held is not None and held.epoch >= record.epoch:
             return False
-        fragments = self.fragments
-        for write in record.writes:
-            known = fragments.get((write.namespace, write.partition))
+        for write in writes:
+            known = self.fragments.get((write.namespace, write.partition))
             if known is not None and known.counter.covers(write.start, write.delta):
                 return False  # its outcome came first
-        if not record.writes and state.results.get(record.tx) is not None:
+        if not writes and state.results.get(tx) is not None:
             return False
-        self._change_partition(record.partition).prepared[record.tx] = record
-        for write in record.writes:
-            fragment = self.ensure_fragment(write.fragment)
-            self.changes.touch(fragment)
+        self._change_partition(record.partition).prepared[tx] = record
+        for write in writes:
+            fragment = self.ensure_fragment((write.namespace, write.partition))
+            if fragment.changed_for != self.changes.number:
+                self.changes.touch(fragment)
             fragment.counter.reserve_to(write.end)
         return True
 
@@ -263,14 +263,14 @@ class Replica:
                 del self._change_partition(number).prepared[tx]
 
     def _outcome(self, record: r.Outcome) -> bool:
-        state = self._change_partition(record.partition)
-        prepared = state.prepared.pop(record.tx, None)
-        outcome = COMMITTED if record.commit else ABORTED
-        new = prepared is not None or state.results.get(record.tx) != outcome
+        state, tx = self._change_partition(record.partition), record.tx
+        prepared, results = state.prepared.pop(tx, None), state.results
+        new = prepared is not None or results.get(tx) != (COMMITTED if record.commit else ABORTED)
         # Also where the prepare has yet to come (a MOVING copy may get them in any order): it is over then, not in doubt.
-        state.results.note(record.tx, outcome)
         if not record.commit:
+            results.note(tx, ABORTED)
             return self._close(record.partition, record.epoch, record.ranges) or new
+        results.note_committed(tx)
         for write in prepared.writes if prepared is not None else ():
             self.apply_write(write)  # what a copy never saw prepared its supplier will give it
         return new

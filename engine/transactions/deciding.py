@@ -48,13 +48,15 @@ class Deciding(Rule):
     # In one partition.
 
     def _commit_alone(self, transaction: Transaction, part: Part) -> None:
-        if transaction.optimistic:
-            self.participant.take_all(transaction.owner, transaction.tx, part, partial(self._alone_held, transaction, part))
+        participant, owner = self.participant, transaction.owner
+        blocked = participant.take_at_once(owner, part) if transaction.optimistic else None
+        if blocked is not None:
+            participant.take_later(owner, transaction.tx, part, blocked, partial(self._alone_held, transaction, part))
         else:
             self._alone(transaction, part)
 
     def _alone_held(self, transaction: Transaction, part: Part, refusal: str) -> None:
-        """What an optimistic one touches is held for it, or not; it may have waited, and much may have come since."""
+        """What an optimistic one touches is held for it by now, or will not be; it waited, and much may have come since."""
         core, local = self.core, self.core.local[part.partition]
         if self.active.get(transaction.tx) is not transaction or not (local.mine and may_act(core, core.fence)):
             self.participant.give_up_part(transaction.owner, local.number)
@@ -77,12 +79,11 @@ class Deciding(Rule):
         if stale:
             self._alone_refused(transaction, local, stale)
             return
-        if unmet := participant.unmet(owner, part):
+        if part.conditions and (unmet := participant.unmet(owner, part)):
             self._alone_refused(transaction, local, unmet, unmet=True)
             return
         del self.active[tx]
-        keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
-        participant.locks.pin(owner, keys, part.seen, in_doubt=False)
+        participant.locks.pin(owner, part.written, part.seen, in_doubt=False)
         writes = reserved(core, part, local, tx)
         alone = self.one_phase[tx] = OnePhase(tx, owner, writes, transaction.asked)
         update = r.Update(writes)

@@ -14,6 +14,7 @@ from typing import assert_never, get_args
 
 from msgspec import structs
 
+from engine.data.holdings import Key
 from engine.data.locking import Locking
 from engine.data.locks import Ring
 from engine.data.replication import Replication
@@ -91,10 +92,11 @@ class Participant(Rule):
         if state.results.many:
             self.writes.admission.sessions.crowd(number)
         core.work += 3 + len(message.participants) // NAMED_PER_WORK
-        core.work += sum(len(keys) for _, keys, _ in part.writes) + len(part.locks) + len(part.reads)
+        core.work += sum([len(keys) for _, keys, _ in part.writes]) + len(part.locks) + len(part.reads)
         core.work += len(part.conditions)
-        if message.optimistic:
-            self.take_all(message.owner, tx, part, partial(self._held, sender, message, part))
+        blocked = self.take_at_once(message.owner, part) if message.optimistic else None
+        if blocked is not None:
+            self.take_later(message.owner, tx, part, blocked, partial(self._held, sender, message, part))
         else:
             self._vote(sender, message, part, local)
 
@@ -103,7 +105,7 @@ class Participant(Rule):
         self.core.send(to, vote)
 
     def _held(self, sender: NodeId, message: PrepareParts, part: Part, refusal: str) -> None:
-        """What an optimistic transaction touches is held for it, or not: it may have been waited for."""
+        """What an optimistic transaction touches, and could not have at once, is held for it by now, or will not be."""
         local = leads(self.core, part.partition)
         if local is None or not may_act(self.core, message.version):
             self.give_up_part(message.owner, part.partition)  # the coordinator asks again, under the version that will be
@@ -115,11 +117,10 @@ class Participant(Rule):
     def _vote(self, sender: NodeId, message: PrepareParts, part: Part, local: LocalPartition) -> None:
         """Prepare a part whose keys are held, unless somebody has changed what it rests on: then that is the vote."""
         core, tx, number, owner = self.core, message.tx, part.partition, message.owner
-        stale = self.outdated(owner, part, optimistic=message.optimistic)
-        if stale:
+        if stale := self.outdated(owner, part, optimistic=message.optimistic):
             self._refuse(sender, tx, local, stale)
             return
-        if unmet := self.unmet(owner, part):
+        if part.conditions and (unmet := self.unmet(owner, part)):
             self._refuse(sender, tx, local, unmet, unmet=True)
             return
         writes = reserved(core, part, local, tx)
@@ -147,8 +148,11 @@ class Participant(Rule):
 
     def outdated(self, owner: TxId, part: Part, *, optimistic: bool) -> str:
         """Why a part cannot be voted for, and then it holds nothing any more: what it rests on has changed; or nothing."""
-        keys = () if optimistic else [(ns, key) for ns, keys, _ in part.writes for key in keys]
-        stale = self.locking.conflict(owner, [] if optimistic else part.locks, part.reads, keys)
+        stale = ""
+        if not optimistic:
+            stale = self.locking.conflict(owner, part.locks, part.reads, part.written)
+        elif part.reads:
+            stale = self.locking.conflict(owner, [], part.reads)
         if part.conditions and not stale:
             stale = self._expired(owner, part)
         if self.core.namespaces and not stale:
@@ -180,19 +184,18 @@ class Participant(Rule):
                 return f"{namespace}:{key!r} does not meet the condition {when}"
         return ""
 
-    def take_all(self, owner: TxId, tx: TxId, part: Part, then: Callable[[str], None]) -> None:
-        """Have what an optimistic transaction touches in a partition; `then` is told why it cannot, or nothing.
+    def take_at_once(self, owner: TxId, part: Part) -> Key | None:
+        """Have all that an optimistic transaction touches in a partition; or nothing, and what stood in the way."""
+        return self.locks.try_all(owner, part.written, part.seen)
+
+    def take_later(self, owner: TxId, tx: TxId, part: Part, blocked: Key, then: Callable[[str], None]) -> None:
+        """The same where `blocked` stood in the way; `then` is told why it cannot be had at all, or nothing.
 
         It does not wait for others, but for what ends by itself: who was told that a transaction is done meets the keys of
         that one where its outcome does not count yet. What it has read and they change is changed.
         """
         locks, number = self.locks, part.partition
-        keys = [(ns, key) for ns, keys, _ in part.writes for key in keys]
-        reads = part.seen
-        blocked = locks.try_all(owner, keys, reads)
-        if blocked is None:
-            then("")
-            return
+        keys, reads = part.written, part.seen
         seen = dict.fromkeys((ns, key) for ns, key, _, _ in part.reads)
         late = [key for key in keys if locks.ends_by_itself(key) and not (key in seen and locks.owned(key) is not None)]
         refusal = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
