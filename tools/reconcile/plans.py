@@ -17,7 +17,7 @@ A proof goes before every strategy. Who knows better edits the plan.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
@@ -140,36 +140,62 @@ def gone(facts: Facts) -> bool:
     return "absent" in facts or "tombstone" in facts
 
 
-def make_plan(findings: Sequence[Finding], rules: Rules) -> list[Action]:
-    """An action for each finding, in their order. Raises UsageError for a report that does not say which values it saw."""
-    for finding in findings:
+def make_plan(findings: Callable[[], Iterable[Finding]], rules: Rules) -> Iterator[Action]:
+    """An action for each finding, in their order, however many there are: they are asked for twice, and only what concerns
+    whole copies is held. Raises UsageError, before the first action, for a report that does not say which values it saw."""
+    copies = _Copies()
+    for at, finding in enumerate(findings(), 1):
         if any("size" in facts and "hash" not in facts for facts in finding.copies.values()):
             raise UsageError("the report has no hashes of values, which a plan compares: check with --values hash")
-    rows = {(f.namespace, f.partition, node) for f in findings if f.key is not None for node in f.on}
-    unequal = Counter((f.namespace, f.partition) for f in findings if f.kind is Kind.CONTENTS_MISMATCH)
-    actions: list[Action] = []
-    for at, finding in enumerate(findings, 1):
-        action = action_for(at, finding, rules.of(finding))
-        if action.is_whole and finding.kind is Kind.CONTENTS_MISMATCH:
-            if any((*action.fragment, node) in rows for node in action.on):
-                action = _unplanned(action, "the rows that differ have lines of their own")
-            elif unequal[action.fragment] > 1:
-                action = _unplanned(action, "more than one copy is so: nothing says whose peers have what was written")
-        actions.append(action)
-    return _with_wholes(actions)
+        copies.note(at, finding, rules)
+    first = copies.taken_anew()
+    return (
+        _with_another(copies.judged(action_for(at, finding, rules.of(finding))), first)
+        for at, finding in enumerate(findings(), 1)
+    )
+
+
+class _Copies:
+    """What is found of whole copies, and whether of their rows as well: as much as there are copies, not findings."""
+
+    def __init__(self) -> None:
+        self._with_rows: set[tuple[Fragment, NodeId]] = set()  # of some row of theirs there is a finding
+        self._unequal = Counter[Fragment]()  # how many copies of a fragment do not add up
+        self._wholes: list[Action] = []
+
+    def note(self, n: int, finding: Finding, rules: Rules) -> None:
+        """A finding, which will be line `n`."""
+        fragment = finding.namespace, finding.partition
+        if finding.key is not None:
+            self._with_rows.update((fragment, node) for node in finding.on)
+            return
+        if finding.kind is Kind.CONTENTS_MISMATCH:
+            self._unequal[fragment] += 1
+        action = action_for(n, finding, rules.of(finding))
+        if action.is_whole:
+            self._wholes.append(action)
+
+    def judged(self, action: Action) -> Action:
+        """The action, or none, where rows do not add up and that alone does not say which copy to take anew."""
+        if not action.is_whole or action.kind is not Kind.CONTENTS_MISMATCH:
+            return action
+        if any((action.fragment, node) in self._with_rows for node in action.on):
+            return _unplanned(action, "the rows that differ have lines of their own")
+        if self._unequal[action.fragment] > 1:
+            return _unplanned(action, "more than one copy is so: nothing says whose peers have what was written")
+        return action
+
+    def taken_anew(self) -> dict[tuple[Fragment, NodeId], int]:
+        """The first line that takes a copy anew; what else is wrong with it, or with its rows, is done with that."""
+        first: dict[tuple[Fragment, NodeId], int] = {}
+        for action in map(self.judged, self._wholes):
+            for node in action.on if action.is_whole else ():
+                first.setdefault((action.fragment, node), action.n)
+        return first
 
 
 def _unplanned(action: Action, why: str) -> Action:
     return msgspec.structs.replace(action, action=Act.NONE, reason=why)
-
-
-def _with_wholes(actions: Sequence[Action]) -> list[Action]:
-    """A copy is taken anew once, and what is wrong with its rows is done with that."""
-    first: dict[tuple[Fragment, NodeId], int] = {}
-    for action in actions:
-        for node in action.on if action.is_whole else ():
-            first.setdefault((action.fragment, node), action.n)
-    return [_with_another(action, first) for action in actions]
 
 
 def _with_another(action: Action, first: Mapping[tuple[Fragment, NodeId], int]) -> Action:
@@ -339,13 +365,8 @@ def _version(facts: Facts) -> tuple[int, int]:
 # As a file.
 
 
-def plan_bytes(header: Header, actions: Sequence[Action]) -> bytes:
-    """The file: the header, then a line for each action."""
-    return b"".join(msgspec.json.encode(line) + b"\n" for line in (header, *actions))
-
-
 def read_plan(data: bytes, name: str) -> tuple[Header, list[Action]]:
-    """The inverse. Raises UsageError that names the line."""
+    """The header, and the actions behind it. Raises UsageError that names the line."""
     first, *rest = data.splitlines() or [b""]
     header = _line(first, 1, Header, name)
     if header.plan != FORMAT:

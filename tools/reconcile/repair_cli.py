@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +14,11 @@ import typer
 
 from engine.errors import UsageError
 from tools.reconcile.apply import Audit, Limits, Note, apply_plan, paths_of
+from tools.reconcile.aside import Lines
 from tools.reconcile.changes import Outcome
 from tools.reconcile.export import export_command
 from tools.reconcile.findings import Finding, facts_text
-from tools.reconcile.plans import Act, Action, Header, Rules, Strategy, make_plan, plan_bytes, read_plan
+from tools.reconcile.plans import Act, Action, Header, Rules, Strategy, make_plan, read_plan
 from tools.reconcile.report import ExitCode, lines_of, read_report
 from tools.reconcile.run import check
 from tools.reconcile.sketch_cli import rows_command, sketch_command
@@ -63,8 +65,9 @@ def plan_command(
     Exit codes: 0 every finding has an action; 1 some have none; 2 usage.
     """
     saved = read_report(report)
-    actions = make_plan(list(saved.decoded()), _rules(rules, strategy))
-    counted = Counter(str(a.action) for a in actions)
+    counted = Counter[str]()
+    actions = Lines()
+    actions.add(_lines(make_plan(saved.decoded, _rules(rules, strategy)), counted))
     summary = saved.summary
     header = Header(
         cluster=summary.cluster,
@@ -74,11 +77,19 @@ def plan_command(
         actions=dict(sorted(counted.items())),
     )
     try:
-        out.write_bytes(plan_bytes(header, actions))
+        with out.open("wb") as file:
+            file.writelines(chain([msgspec.json.encode(header) + b"\n"], actions.chunks()))
     except OSError as error:
         raise UsageError(f"cannot write {out}: {error.strerror}") from error
     emit([" ".join(f"{name}={count}" for name, count in header.actions.items()) or "nothing to do"])
     raise typer.Exit(ExitCode.DIFFERENCES if counted[Act.NONE] or header.findings > len(actions) else ExitCode.CONSISTENT)
+
+
+def _lines(actions: Iterable[Action], counted: Counter[str]) -> Iterator[bytes]:
+    """The actions as lines of a plan, counted as they go by: the header, which comes before them, says how many."""
+    for action in actions:
+        counted[str(action.action)] += 1
+        yield msgspec.json.encode(action)
 
 
 def _rules(path: Path | None, strategy: Strategy) -> Rules:

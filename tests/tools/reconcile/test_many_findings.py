@@ -1,4 +1,4 @@
-"""However many findings there are, a check holds few of them: those of all shares are merged from a file."""
+"""However many findings there are, a check and a plan hold few of them: they are merged, and read, from files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import pytest
 
 from tests.support.damages import DAMAGES
 from tests.support.directories import copies
+from tests.tools.reconcile.test_repair import run
 from tools.reconcile import Finding, Kind, check, in_this_process
 from tools.reconcile.aside import HELD_BYTES, Lines
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Rules
 from tools.reconcile.page import page_of
 from tools.reconcile.plan import Plan, plan
+from tools.reconcile.plans import read_plan
 from tools.reconcile.report import make_report, read_report
 from tools.reconcile.run import with_evidence
 from tools.reconcile.share import Found, check_share
@@ -62,6 +64,26 @@ def test_a_report_is_put_together_without_holding_its_findings(limit: int, tmp_p
     assert kept == (limit or SHARES * OF_EACH)
     assert (tmp_path / "findings.jsonl").stat().st_size > kept * LINE_BYTES
     assert held < 3 * OF_EACH * LINE_BYTES + 2 * HELD_BYTES + (3 << 20), "one share's, what lines may hold, and the page"
+
+
+def test_a_plan_is_made_without_holding_the_findings_or_its_lines(tmp_path: Path) -> None:
+    """Nor does it hold more for more of them; and it counts all that it says, in the line before them."""
+    held: list[int] = []
+    for shares in (SHARES, 2 * SHARES):
+        report, plan_file = tmp_path / str(shares), tmp_path / f"{shares}.jsonl"
+        make_report(NOTHING, map(found_by, range(shares)), limit=0).write(report, b"")
+        tracemalloc.start()
+        try:
+            told = run("plan", report, "-o", plan_file, "--strategy", "latest")
+            held.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        assert (told.exit_code, told.stdout) == (1, f"none={shares * OF_EACH}\n"), told.output
+        header, actions = read_plan(plan_file.read_bytes(), "plan")
+        assert (header.findings, header.actions) == (shares * OF_EACH, {"none": shares * OF_EACH})
+        assert [a.n for a in actions] == [*range(1, shares * OF_EACH + 1)]
+    assert (tmp_path / str(SHARES) / "findings.jsonl").stat().st_size > SHARES * OF_EACH * LINE_BYTES
+    assert max(held) < 2 * HELD_BYTES + (3 << 20), "what lines may hold of the report and of the plan, and a few"
 
 
 def test_what_a_report_has_no_room_for_is_counted_and_not_kept() -> None:

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Strategy, list[Finding], list[tuple[str, str]]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_copy_that_is_wrong_as_a_whole_is_one_action(case: str) -> None:
     strategy, findings, expected = CASES[case]
-    actions = make_plan(findings, Rules(strategy=strategy))
+    actions = [*make_plan(lambda: findings, Rules(strategy=strategy))]
     assert [(str(a.action), str(a.by or " ".join(a.on))) for a in actions] == expected
     assert all(a.reason for a in actions)
     assert all(a.is_whole == (a.action is Act.REFETCH and a.key is None) and not a.removes for a in actions)

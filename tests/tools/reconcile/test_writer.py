@@ -22,7 +22,7 @@ from tests.support.reconciled import PARTITIONS, fragment_of
 from tests.tools.reconcile.test_repair import rows_of
 from tools.reconcile.changes import Change, Outcome, in_runs
 from tools.reconcile.findings import Facts, Kind, Values, entry_facts
-from tools.reconcile.plans import Act, Action, Header, plan_bytes
+from tools.reconcile.plans import Act, Action, Header
 from tools.reconcile.writer import NotAllWritten, Told, Writer
 
 TYPES: dict[str, Any] = {"key": BinaryType(), "value": BinaryType(), "epoch": LongType(), "counter": LongType()}
@@ -123,7 +123,7 @@ def test_a_plan_is_applied_as_the_command_does(stopped: list[Path], tmp_path: Pa
         )
 
     def work(at: str) -> None:
-        lines = [{"value": line.decode()} for line in plan_bytes(ours, actions).splitlines()]
+        lines = [{"value": msgspec.json.encode(line).decode()} for line in (ours, *actions)]
         with pytest.raises(NotAllWritten, match="changed=1 failed=1 skipped=1"):
             written(lines, [str(source)], at=at, mode="apply")
         with engine.connect(at) as database:
