@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from engine.data.sizes import size_of
 from engine.state.ahead import AllAhead
+from engine.turn.core import Core
 from rebalance.partition import Group
 from rebalance.ports import MS, Shipped
 from wal import records as r
 from wal.ids import NodeId
+from wal.probe import probe
 
 PATIENCE_MAX = 16
 """A batch is sent again after `retransmit_ms`, then after twice that, and so on, up to so many times as much: sending
@@ -77,3 +80,19 @@ def lags_ms_in(batches: Iterable[Batch], now: int) -> dict[NodeId, int]:
         for node in (*batch.waiting, *batch.lagging):
             found.setdefault(node, (now - batch.since) // MS)
     return found
+
+
+def patience_of(batch: Batch, core: Core, answered: Mapping[NodeId, int], under_way: int) -> int:
+    """For how long a batch that is sent again now is left alone: the longer each time, unless it seems to be lost.
+
+    It is if a copy that is waited for `answered` what was sent after it; and perhaps, until that copy is late, if there is
+    little that it has to answer, of how many are `under_way`. That little never has to wait for long.
+    """
+    pause = core.settings.retransmit_ms * MS
+    if any(answered.get(node, 0) > batch.said for node in batch.waiting):
+        probe("replication.answered_what_came_later")
+        return pause // SOON
+    little = bool(batch.waiting) and under_way <= FEW and size_of(batch.records) <= SMALL_BYTES
+    if little and core.attentive < batch.since + core.settings.suspicion_ms * MS:
+        return pause // SOON
+    return min(2 * batch.patience, pause if little else PATIENCE_MAX * pause)

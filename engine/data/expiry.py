@@ -123,8 +123,12 @@ class Expiry(Rule):
         )
 
     def note(self, write: r.Write) -> None:
-        """A write counts: if it says when entries expire, they do."""
+        """A write counts: if it says when entries expire, they do. Of very many the rows are read, in pieces."""
         if write.namespace != EXPIRIES:
+            return
+        if len(write.keys) > READ_AT_ONCE:
+            self._unread[write.partition] = b""
+            self.alarm.by(self.core.now)
             return
         for row, value in zip(write.keys, write.values, strict=True):
             if value is not None:

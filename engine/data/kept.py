@@ -75,13 +75,14 @@ class Kept:
         rows = self._rows[cut]
         if not at or sum(map(len, rows.values())) > FOLDED_MAX:
             return
-        before = self._eras[at - 1]
+        before, size = self._eras[at - 1], 0
         for name, of in rows.items():
             older = self._rows[before].setdefault(name, {})
             for key, held in of.items():
                 if key not in older:
                     older[key] = held
-                    self._weigh(before, key, held)
+                    size += _weight(key, held)
+        self._weigh(before, size)
         self._drop(cut)
 
     def keep(self, write: r.Write, era: Era) -> None:
@@ -90,14 +91,14 @@ class Kept:
         if not at:
             return
         cut, name = self._eras[at - 1], write.fragment
-        mine = self._rows[cut].setdefault(name, {})
+        mine, get, size = self._rows[cut].setdefault(name, {}), self._get, 0
         for key in write.keys:
             if key not in mine:
-                held = mine[key] = self._get(name, key)
-                self._weigh(cut, key, held)
+                held = mine[key] = get(name, key)
+                size += _weight(key, held)
+        self._weigh(cut, size)
 
-    def _weigh(self, cut: Era, key: bytes, held: Entry | None) -> None:
-        size = ROW_OVERHEAD_BYTES + len(key) + (len(held.value) if held is not None and held.value is not None else 0)
+    def _weigh(self, cut: Era, size: int) -> None:
         self._bytes[cut] += size
         self.bytes += size
 
@@ -139,3 +140,8 @@ class Kept:
             if held is not None:
                 rows.append((key, held))
         return Page(rows, page.next, page.work + len(page.rows) // 4)
+
+
+def _weight(key: bytes, held: Entry | None) -> int:
+    value = held.value if held is not None else None
+    return ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
-from engine.data.batches import FEW, PATIENCE_MAX, SMALL_BYTES, SOON, Batch, lags_ms_in, stalled_in
+from engine.data.batches import Batch, lags_ms_in, patience_of, stalled_in
 from engine.data.concerns import about_one, claims_of, is_large, work_of
 from engine.data.early import Early
 from engine.data.sizes import pieces_of, size_of
@@ -79,6 +79,11 @@ class Replication(Rule):
     def ship_large(self, operation: Shipped, local: LocalPartition) -> None:
         """The same by itself; it counts when what it writes was worked out here, too, and not before."""
         self._large.append((local.group, operation))
+
+    def ship_by_size(self, operation: Shipped, local: LocalPartition) -> None:
+        """The one or the other, by how many keys it writes."""
+        ship = self.ship_large if self._large_in(operation.records) else self.ship
+        ship(operation, local)
 
     def flush(self) -> None:
         """End of the turn: one batch per group leaves, and what waits for nobody counts. Answers leave too."""
@@ -419,25 +424,10 @@ class Replication(Rule):
                 continue  # it is being worked out
             if core.now >= batch.due and core.work < WORK_MAX:
                 core.work += len(batch.records)
-                batch.patience = self._patience(batch)
+                batch.patience = patience_of(batch, core, self._answered, len(self._batches))
                 self._say((*batch.waiting, *batch.lagging), batch)
                 batch.due = core.now + batch.patience
             self.alarm.by(batch.due)
-
-    def _patience(self, batch: Batch) -> int:
-        """For how long a batch that is sent again now is left alone: the longer each time, unless it seems to be lost.
-
-        It is if a copy that is waited for answered what was sent after it; and perhaps, until that copy is late, if there
-        is little that it has to answer. That little never has to wait for long.
-        """
-        core, pause = self.core, self.core.settings.retransmit_ms * MS
-        if any(self._answered.get(node, 0) > batch.said for node in batch.waiting):
-            probe("replication.answered_what_came_later")
-            return pause // SOON
-        little = bool(batch.waiting) and len(self._batches) <= FEW and size_of(batch.records) <= SMALL_BYTES
-        if little and core.attentive < batch.since + core.settings.suspicion_ms * MS:
-            return pause // SOON
-        return min(2 * batch.patience, pause if little else PATIENCE_MAX * pause)
 
     def on(self, sender: NodeId, message: ToReplication) -> None:
         """Everything that is said about replication."""

@@ -92,7 +92,7 @@ class Deciding(Rule):
             records.insert(0, self.writes.origins.log(transaction.origin, local))
         core.log_unapplied(update)
         counted, abandoned = partial(self._alone_counted, alone), partial(self._alone_abandoned, alone)
-        self.replication.ship(Operation(local, records, counted=counted, abandoned=abandoned), local)
+        self.replication.ship_by_size(Operation(local, records, counted=counted, abandoned=abandoned), local)
 
     def _alone_counted(self, alone: OnePhase) -> None:
         for write in alone.writes:
@@ -100,7 +100,7 @@ class Deciding(Rule):
             self.core.replica.apply_write(write)
             self.writes.expiry.note(write)
         self.one_phase.pop(alone.tx, None)
-        self.participant.locks.release(alone.owner)
+        self.participant.release(alone.owner, alone.tx, self.participant.locks.keys_of(alone.owner))
         for session, request_id, wants_status in alone.asked:
             self.desk.reply(session, Status(request_id, "committed") if wants_status else Done(request_id))
 
@@ -156,7 +156,7 @@ class Deciding(Rule):
             records += ending.records
         counted = partial(self._decision_counted, transaction, write, ending)
         abandoned = partial(self._decision_abandoned, ending)
-        self.replication.ship(Operation(local, records, counted=counted, abandoned=abandoned), local)
+        self.replication.ship_by_size(Operation(local, records, counted=counted, abandoned=abandoned), local)
 
     def _decide_unknown(self, tx: TxId, local: LocalPartition, participants: list[int], reason: str) -> Transaction:
         """Abort a transaction of which nothing is known here, so that nothing of it can begin any more."""

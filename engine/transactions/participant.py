@@ -16,7 +16,7 @@ from msgspec import structs
 
 from engine.data.holdings import Key
 from engine.data.locking import Locking
-from engine.data.locks import Ring
+from engine.data.locks import RELEASED_MAX, Ring
 from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
@@ -305,7 +305,7 @@ class Participant(Rule):
         ending = self.end(local, prepare, era, commit=commit)
         if tell is not None:
             self.ending[(tx, number)].append(tell)
-        self.replication.ship(ending, local)
+        self.replication.ship_by_size(ending, local)
         return False
 
     def end(self, local: LocalPartition, prepare: r.Prepare, era: Era, *, commit: bool) -> Operation:
@@ -332,14 +332,27 @@ class Participant(Rule):
         cuts.ended(tx, number)
         self._doubt_since.pop((tx, number), None)
         owner = self.owner_of.get(tx, tx)
-        keys = self.locks.keys_in(owner, number)
-        core.work += len(keys)
-        self.locks.release(owner, keys)
-        self.locking.reads.outcome_known(keys)
-        if not self.locks.is_owner(owner):
-            self.owner_of.pop(tx, None)
+        self.release(owner, tx, self.locks.keys_in(owner, number))
         for node in self.ending.pop((tx, number), []):
             core.send(node, Finished(core.fence, tx, [number]))
+
+    def release(self, owner: TxId, tx: TxId, keys: list[Key]) -> None:
+        """A transaction is over for these keys: whoever waits for them has them, very many bit by bit."""
+        if len(keys) > RELEASED_MAX:
+            self.core.in_pieces(self._release(owner, tx, keys))
+            return
+        self.core.work += len(keys)
+        for _ in self._release(owner, tx, keys):
+            pass
+
+    def _release(self, owner: TxId, tx: TxId, keys: list[Key]) -> Iterator[int]:
+        for at in range(0, len(keys), RELEASED_MAX):
+            some = keys[at : at + RELEASED_MAX]
+            self.locks.release(owner, some)
+            self.locking.reads.outcome_known(some)
+            yield len(some)
+        if not self.locks.is_owner(owner):
+            self.owner_of.pop(tx, None)
 
     # Doubt.
 

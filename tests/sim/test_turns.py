@@ -429,6 +429,54 @@ def test_many_keys_of_one_partition_are_written_and_deleted_in_pieces_and_seen_a
         assert world.run_while(lambda: not _agreed(world, 3 * len(keys)), at_most=10 * SECOND)
 
 
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["in one partition", "in two"])
+@pytest.mark.parametrize("optimistic", [False, True], ids=["pessimistic", "optimistic"])
+def test_a_transaction_of_many_keys_of_one_partition_ends_in_pieces_and_is_seen_at_once(
+    elsewhere: bool, optimistic: bool
+) -> None:
+    keys = _one_partition(KEYS_OF_ONE)
+    other = [key for key in (b"k%d" % number for number in range(50)) if partition_of(key, 4) == 1][:1]
+    with World(Draws(1), _settings()) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        work, halves = _watch_halves(world, keys)
+        replies: list[object] = []
+        primary = _led(world)
+        session = primary.new_session(replies.append)
+        owner, written = b"o" * 16, [*keys, *(other if elsewhere else [])]
+
+        def ask(request: Request) -> object:
+            replies.clear()
+            primary.receive(Asked(session, request))
+            assert world.run_while(lambda: not replies, at_most=60 * SECOND)
+            return replies[0]
+
+        at = 0
+        while at < len(keys) and not optimistic:
+            answer = ask(Lock(1, owner, "n", keys[at:], 1_000))
+            assert isinstance(answer, Values)
+            at += len(answer.values)
+        if elsewhere and not optimistic:
+            topology = world.newest()
+            assert topology is not None
+            machine = world.machines[topology.placements[1].primary or ""]
+            machine.receive(Asked(machine.new_session(replies.append), Lock(1, owner, "n", other, 1_000)))
+            assert world.run_while(lambda: len(replies) < 2, at_most=60 * SECOND)
+        locks = [] if optimistic else [("n", key) for key in written]
+        commit = CommitTx(2, b"t" * 16, owner, optimistic, [("n", written, [b"v"] * len(written))], locks, [])
+        assert isinstance(ask(commit), Done)
+        work.most = 0
+        answer = ask(Get(3, "n", [keys[0], keys[-1]]))
+        assert isinstance(answer, Values)
+        assert [value for _, _, value in answer.values] == [b"v", b"v"]
+        answer = ask(Lock(4, b"another owner id", "n", keys[-1:], 1_000))
+        assert isinstance(answer, Values), "whoever waited for its keys has them when they are let go of"
+        assert not halves.unprepared, "every node works a large write out before it applies it"
+        assert work.most <= WORK_MAX + PIECE_MAX
+        assert not len(_node(world, primary.name).writes.locks.keys_of(owner))
+
+
 def _agreed(world: World, lwm: int) -> bool:
     """Whether all copies stand at a counter, with the same digest."""
     copies = [_node(world, name).core.replica.fragment(("n", 0)) for name in NODES]

@@ -73,6 +73,7 @@ async def _at_limits(setting: Setting, figure: str) -> list[Measured]:
         for keys in (10_000, 100_000):
             await _of_many_keys(database, keys, measure)
         await _of_all(database, measure)
+        await _of_one_partition(database, measure)
         await measure("a checkpoint of all that changed", 2 * PARTITIONS, lambda: _checkpoint(database, node))
     return found
 
@@ -109,6 +110,36 @@ async def _of_many_keys(database: aio.Database, keys: int, measure: Measure) -> 
     if keys <= KEYS_AT_ONCE:  # each record of a transaction names all of its partitions
         await measure(f"a transaction that writes {keys:,} keys", keys, lambda: write_all(Concurrency.PESSIMISTIC))
         await measure(f"an optimistic one of {keys:,} keys", keys, lambda: write_all(Concurrency.OPTIMISTIC))
+
+
+async def _of_one_partition(database: aio.Database, measure: Measure) -> None:
+    """As many keys of one partition as a batch or a transaction may have."""
+    namespace, keys = database.namespace("n"), 100_000
+    items = {b"{one}%d" % at: VALUE for at in range(keys)}
+
+    async def overwrite_beside_a_snapshot() -> None:
+        async with database.snapshot() as snapshot:
+            await snapshot.namespace(namespace).get(b"{one}0")
+            await namespace.put_many(items)
+
+    async def write_all(mode: Concurrency) -> None:
+        async with database.transaction(concurrency=mode, timeout=300, lock_timeout=60) as transaction:
+            await transaction.namespace(namespace).put_many(items)
+
+    async def wait_for_one() -> None:
+        async with database.transaction() as transaction:
+            await transaction.namespace(namespace).put(b"{one}0", VALUE)
+            waiting = asyncio.ensure_future(namespace.put_many(items))
+            await asyncio.sleep(0.5)
+        await waiting
+
+    of_one = f"{keys:,} keys of one partition"
+    await measure(f"put_many of {of_one}", keys, lambda: namespace.put_many(items))
+    await measure(f"put_many of {of_one}, read by a snapshot", keys, overwrite_beside_a_snapshot)
+    await measure(f"put_many of {of_one}, which expire", keys, lambda: namespace.put_many(items, ttl=3_600))
+    await measure(f"put_many of {of_one}, which waits for a transaction", keys, wait_for_one)
+    await measure(f"a transaction that writes {of_one}", keys, lambda: write_all(Concurrency.PESSIMISTIC))
+    await measure(f"an optimistic one of {of_one}", keys, lambda: write_all(Concurrency.OPTIMISTIC))
 
 
 async def _of_all(database: aio.Database, measure: Measure) -> None:

@@ -88,7 +88,6 @@ BY_THE_CLOCK = {
 """What a rule that is woken asks of the clock itself instead of its alarm, and why."""
 
 SAID_AGAIN_OTHERWISE = {
-    "Replication._patience": "the pause of one batch: the longer each time, unless it seems to be lost",
     "Settling.go_on": "a heap, half as often each time: thousands of partitions may wait for the next map",
     "Vouching._compare": "nobody waits for it by time: it is asked anew when the copy says again that it has settled",
     "Demander._end": "a primary that has nothing to give yet is left alone for so long",
