@@ -50,10 +50,12 @@ def ending_of(load: Load, client: Client, rng: Random) -> Step:
     async def drop() -> None:
         """Order one, or look whether the last is over, and order it again if it was lost."""
         if not ending.seen:
+            written = list(ending.written)  # what is acknowledged while the answer is on its way may come after a drop
             stands, since = await asked({})
             if ending.seen or stands == Stands.DROPPING:
                 return
-            ending.seen, ending.doomed, ending.written = since, ending.written, []
+            ending.seen, ending.doomed = since, written
+            ending.written = [data for data in ending.written if data not in written]
         stands, since = await asked({})
         seen = ending.seen
         if since == seen:
