@@ -83,6 +83,7 @@ class AntiEntropy(Rule):
         self.proving = Proving(core)
         self.told = Told()
         self.suspected: dict[Fragment, dict[NodeId, bool]] = {}  # whose rows were read for it, and prove their digest
+        self._again: dict[int, None] = {}  # partitions of which some were, when a map came
         self.undecided: dict[Fragment, tuple[str, tuple[object, ...]]] = {}  # what a person is told, and by what evidence
         self._trials: dict[int, Trial] = {}
         self._next = 0
@@ -92,7 +93,12 @@ class AntiEntropy(Rule):
     # Time.
 
     def switch(self, _: NewMap) -> None:
-        """A new map: what was asked under the last one is over."""
+        """A new map: what was asked under the last one is over; where something was suspected it is asked again at once.
+
+        To wait for the next round would be to heal one partition a round: each that is healed brings a map.
+        """
+        numbers = (*self._again, *(number for _, number in self.suspected))
+        self._again = {number: None for number in numbers if self.core.local[number].mine}
         self._trials, self.suspected = {}, {}
         self.undecided = {name: told for name, told in self.undecided.items() if self._mine(name)}
         self.proving.forget()
@@ -119,7 +125,8 @@ class AntiEntropy(Rule):
             return
         some, self._thirtieths = divmod(self._thirtieths + len(core.local), TICKS)
         self.proving.step(some)
-        due = dict.fromkeys(number for _, number in self.suspected)
+        due = dict.fromkeys(number for _, number in self.suspected) | self._again
+        self._again = {}
         for number in self._in_turn(some):
             due[number] = None
         self._ask(list(due))

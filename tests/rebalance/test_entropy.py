@@ -226,6 +226,28 @@ def test_a_map_ends_what_was_asked_under_the_last_one() -> None:
     assert copies["n1"].entropy.suspected == {}
 
 
+def _tick(copies: Copies) -> None:
+    for copy in copies.copies.values():
+        copy.work = 0
+        copy.entropy.tick()
+    copies.run()
+
+
+def test_what_is_suspected_when_a_map_comes_is_asked_about_again_at_once() -> None:
+    copies = written(partitions=TICKS)
+    for number in range(TICKS):
+        copies["n3"].spoil(number, "k7", "nobody wrote this")
+    primary = copies["n1"].entropy
+    _tick(copies)
+    _tick(copies)
+    suspected = list(primary.suspected)
+    assert len(suspected) == 2, "a round takes a partition a tick"
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"))
+    for _ in range(4):
+        _tick(copies)
+    assert all(name in copies["n3"].anew.wanted for name in suspected)
+
+
 def test_a_light_step_ends_what_is_asked_and_leaves_what_others_lead_now_to_them() -> None:
     copies = written(partitions=2)
     primary = copies["n1"]
