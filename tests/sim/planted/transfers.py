@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from engine.data.batches import PATIENCE_MAX
+from engine.data import replication
+from engine.data.batches import PATIENCE_MAX, Batch
 from engine.messages import AskTail, Credit, Settled
 from engine.state import freezing
 from rebalance import demanding
@@ -232,7 +233,11 @@ def what_is_lost_is_said_again_late(machine: Machine) -> None:
     """A batch that was lost is sent again later and later, as if its copy had too much to do."""
     assert machine.node is not None
     longest = PATIENCE_MAX * machine.node.core.settings.retransmit_ms * MS
-    replace(machine.node.replication, "_patience", lambda batch: min(2 * batch.patience, longest))
+
+    def later(batch: Batch, *_: object) -> int:
+        return min(2 * batch.patience, longest)
+
+    during(machine, machine.node.replication, "tick", replication, "patience_of", later)
 
 
 @TRANSFERS.fault("4, 7")
