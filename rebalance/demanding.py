@@ -121,6 +121,9 @@ class Held:
     def __len__(self) -> int:
         return len(self._held)
 
+    def __contains__(self, number: object) -> bool:
+        return number in self._held
+
     def without(self, numbers: Iterable[int]) -> list[int]:
         """Those of these that may be asked for; the others are held from now on."""
         topology, may = self._core.topology, list[int]()

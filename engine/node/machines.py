@@ -141,6 +141,7 @@ class Machines:
             core,
             self.claims,
             demanded=self.demander.demanded,
+            held=self.demander.held,
             compare=self.demander.settling.on_compare,
             hear=self.cuts.hear,
         )

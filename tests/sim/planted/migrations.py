@@ -47,6 +47,14 @@ def a_pause_lets_what_is_under_way_go_on(machine: Machine) -> None:
 
 
 @MIGRATIONS.fault("10")
+def a_copy_that_waits_keeps_what_is_written(machine: Machine) -> None:
+    """A copy whose supply is paused takes what is written meanwhile, and keeps it in memory behind the gap."""
+    assert machine.node is not None
+    node = machine.node
+    node.replication._held = ()
+
+
+@MIGRATIONS.fault("10")
 def a_primary_moves_although_balancing_is_paused(machine: Machine) -> None:
     """Primaries go where they belong whatever the operator has paused."""
     assert machine.node is not None

@@ -167,6 +167,28 @@ def a_primary_fails_while_everything_is_paused(plant: Plant | None) -> None:
 
 
 @story
+def a_copy_that_waits_is_written_to(plant: Plant | None) -> None:
+    """n3 lacks some writes when all copying is paused: it keeps none of what is written then, which would lie in memory."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"1")
+        _ordered(stage, Paused.ALL)
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        stage.put(key(0), b"missed")
+        stage.start("n3")
+        stage.until(lambda: _says(stage, "n3").paused is Paused.ALL, "n3 is a member again")
+        for at in range(VALUES):
+            stage.put(key(0), b"%d" % at)
+        node = stage["n3"].node
+        assert node is not None
+        waits = len(node.core.replica.fragment((NAMESPACE, 0)).beyond)
+        stage.must(not waits, f"nothing of what is written waits behind a gap, and not {waits} updates: a supply brings it")
+        _ordered(stage)
+        stage.until(lambda: _whole(stage, "n3") == 4, "n3 has its copies")
+        stage.curtain()
+
+
+@story
 def a_limit_is_kept_by_the_next_coordinator(plant: Plant | None) -> None:
     """n3 is filled anew under a limit, of which n1 dies that led when it was ordered."""
     with Stage(plant, settings=msgspec.structs.replace(SETTINGS, retransmit_ms=100)) as stage:
