@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +11,7 @@ import pytest
 
 from tests.support.damages import DAMAGES
 from tests.support.directories import copies
+from tests.support.memory import held_while
 from tests.tools.reconcile.test_repair import run
 from tools.reconcile import Finding, Kind, check, in_this_process
 from tools.reconcile.aside import HELD_BYTES, Lines
@@ -46,21 +46,22 @@ def found_by(share: int) -> ShareResult:
     return result
 
 
-def held_while(results: Iterator[ShareResult], limit: int, to: Path) -> tuple[int, int]:
-    """How many findings a report of these keeps, and the most bytes that were held until it was written."""
-    tracemalloc.start()
-    try:
-        report = make_report(NOTHING, results, limit=limit)
-        report.write(to, page_of(report))
-        kept = read_report(to).summary.kept
-        return kept, tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+def report_of(shares: int, limit: int, to: Path) -> int:
+    """Write a report of so many shares, and say how many findings it keeps."""
+    report = make_report(NOTHING, map(found_by, range(shares)), limit=limit)
+    report.write(to, page_of(report))
+    return read_report(to).summary.kept
+
+
+def plan_of(report: Path, to: Path) -> tuple[int, str]:
+    """Make a plan of a report as who types the command: the exit code, and what is printed."""
+    told = run("plan", report, "-o", to, "--strategy", "latest")
+    return told.exit_code, told.stdout
 
 
 @pytest.mark.parametrize("limit", [0, SHARES * OF_EACH - 1])
 def test_a_report_is_put_together_without_holding_its_findings(limit: int, tmp_path: Path) -> None:
-    kept, held = held_while((found_by(share) for share in range(SHARES)), limit, tmp_path)
+    kept, held = held_while(report_of, SHARES, limit, tmp_path)
     assert kept == (limit or SHARES * OF_EACH)
     assert (tmp_path / "findings.jsonl").stat().st_size > kept * LINE_BYTES
     assert held < 3 * OF_EACH * LINE_BYTES + 2 * HELD_BYTES + (3 << 20), "one share's, what lines may hold, and the page"
@@ -68,22 +69,18 @@ def test_a_report_is_put_together_without_holding_its_findings(limit: int, tmp_p
 
 def test_a_plan_is_made_without_holding_the_findings_or_its_lines(tmp_path: Path) -> None:
     """Nor does it hold more for more of them; and it counts all that it says, in the line before them."""
-    held: list[int] = []
+    most: list[int] = []
     for shares in (SHARES, 2 * SHARES):
         report, plan_file = tmp_path / str(shares), tmp_path / f"{shares}.jsonl"
-        make_report(NOTHING, map(found_by, range(shares)), limit=0).write(report, b"")
-        tracemalloc.start()
-        try:
-            told = run("plan", report, "-o", plan_file, "--strategy", "latest")
-            held.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
-        assert (told.exit_code, told.stdout) == (1, f"none={shares * OF_EACH}\n"), told.output
+        report_of(shares, 0, report)
+        told, held = held_while(plan_of, report, plan_file)
+        assert told == (1, f"none={shares * OF_EACH}\n")
+        most.append(held)
         header, actions = read_plan(plan_file.read_bytes(), "plan")
         assert (header.findings, header.actions) == (shares * OF_EACH, {"none": shares * OF_EACH})
         assert [a.n for a in actions] == [*range(1, shares * OF_EACH + 1)]
     assert (tmp_path / str(SHARES) / "findings.jsonl").stat().st_size > SHARES * OF_EACH * LINE_BYTES
-    assert max(held) < 2 * HELD_BYTES + (3 << 20), "what lines may hold of the report and of the plan, and a few"
+    assert max(most) < 2 * HELD_BYTES + (3 << 20), "what lines may hold of the report and of the plan, and a few"
 
 
 def test_what_a_report_has_no_room_for_is_counted_and_not_kept() -> None:
@@ -121,14 +118,15 @@ def large(number: int) -> bytes:
     return bytes([number]) * RESULT_BYTES
 
 
+def all_from_children() -> list[int]:
+    """Which result came at which place."""
+    return [result[0] for result in InChildren(4)(large, range(8))]
+
+
 def test_results_of_children_wait_outside_until_they_are_taken() -> None:
-    tracemalloc.start()
-    try:
-        for at, result in enumerate(InChildren(4)(large, range(8))):
-            assert result[0] == at
-        assert tracemalloc.get_traced_memory()[1] < 4 * RESULT_BYTES + 8 * (1 << 20)
-    finally:
-        tracemalloc.stop()
+    came, held = held_while(all_from_children)
+    assert came == list(range(8))
+    assert held < 4 * RESULT_BYTES + 8 * (1 << 20)
 
 
 def test_logs_say_the_same_of_findings_however_many_they_are_asked_about_at_once(
