@@ -87,14 +87,18 @@ class Detector:
             return False
         return sum(not self.suspected(n) and not self._apart(n, node) for n in topology.voters) >= topology.majority
 
-    def coordinator(self) -> NodeId | None:
-        """The oldest member that is not suspected and could make a map, in this node's opinion; the slow ones last."""
+    def coordinator(self, *, after: NodeId = "") -> NodeId | None:
+        """The oldest member that is not suspected and could make a map, in this node's opinion; the slow ones last.
+
+        `after`: whoever would come next if it were not for this one.
+        """
         topology = self.core.topology
         if topology is None:
             return None
         fast = [m.node for m in topology.members if topology.aside.get(m.node, 0) <= 0]
         slow = [m.node for m in topology.members if topology.aside.get(m.node, 0) > 0]
-        return next((n for n in (*fast, *slow) if not self.suspected(n) and self._can_lead(n)), None)
+        others = (n for n in (*fast, *slow) if n != after)
+        return next((n for n in others if not self.suspected(n) and self._can_lead(n)), None)
 
     # Links that are broken in one direction, or between others.
 

@@ -1,14 +1,15 @@
 """Who is there: heartbeats, joining, leaving, and when the coordinator should begin an exchange.
 
-The coordinator is the oldest member that is not suspected. It begins an exchange when a member is suspected or leaves,
-when a node asks to join, when MOVING copies are vouched for, when a primary can be moved to where it belongs, when the
-operator changes the baseline, or when a member is held up by an exchange whose coordinator is gone. What could wait does:
-copies that are whole by now, primaries that would be better elsewhere, surplus copies take at most a tenth of the time.
+The coordinator is the oldest member that is not suspected, or the next one where that is to be set aside as too slow. It
+begins an exchange when a member is suspected or leaves, when a node asks to join, when MOVING copies are vouched for, when
+a primary can be moved to where it belongs, when the operator changes the baseline, or when a member is held up by an
+exchange whose coordinator is gone. What could wait does: copies that are whole by now, primaries that would be better
+elsewhere, surplus copies take at most a tenth of the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
@@ -31,6 +32,7 @@ from rebalance.rule import NewMap, Rule
 from rebalance.supplier import SupplySide
 from rebalance.table import BACK_OFF_MS, Candidate, split_from
 from wal.ids import NO_VERSION, Namespace, NodeId, Version
+from wal.probe import probe
 
 REST = 9
 """Nobody writes while an exchange runs. One that could wait keeps away from the last so many times as long as that took."""
@@ -78,6 +80,7 @@ class Membership(Rule):
         self.reasons = Reasons(core, steps=steps, leaving=self.leaving, orders=self.orders, pace=self.pace)
         self._reason_since: int | None = None
         self._led_since: int | None = None  # when the exchange began that this node leads
+        self._passed_over_since: int | None = None  # when this node, the coordinator, came to be too slow to be waited for
         self._rest_until = 0
         self._stepped_at = 0
         self._next_heartbeat = 0
@@ -369,11 +372,16 @@ class Membership(Rule):
             return
         if self.leaving.halting:
             return  # whoever goes now goes because it was told to
-        if self.detector.coordinator() != core.node:
+        leader = self.detector.coordinator()
+        heir = self.detector.coordinator(after=leader) if leader is not None else None
+        if core.node not in (leader, heir):
             self._reason_since = None
             return
         alive = self._alive()
         names = {c.node: c for c in alive}
+        if core.node != (heir if self._is_passed_over(leader, names) else leader):
+            self._reason_since = None
+            return
         if core.serving and not self._promoting():
             self.reasons.serves[core.node] = topology.version
         intent = self.reasons.intent(topology, alive)
@@ -403,6 +411,23 @@ class Membership(Rule):
         self._led_since = core.now
         self._invited = [c for c in alive if not is_member(topology, c)]
         self.exchange.begin(intent)
+
+    def _is_passed_over(self, leader: NodeId | None, names: Collection[NodeId]) -> bool:
+        """Whether the coordinator is to be set aside. The next one does it: a slow one takes a sync for each step.
+
+        It is left alone with what it has begun; and if nobody has taken its place after a while, it does so itself.
+        """
+        core, topology = self.core, self.core.topology
+        assert topology is not None
+        if leader not in self.pace.to_set_aside(topology, names):
+            self._passed_over_since = None
+            return False
+        if leader != core.node:
+            return not core.frozen or self.exchange.promised.node == core.node
+        if self._passed_over_since is None:
+            probe("membership.passed_over")
+            self._passed_over_since = core.attentive
+        return core.attentive - self._passed_over_since < core.settings.exchange_retry_ms * MS
 
     def on(self, sender: NodeId, message: ToMembership) -> None:
         """Everything that is said about membership."""

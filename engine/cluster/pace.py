@@ -3,7 +3,8 @@
 Nobody's silence tells of them. So every node says in its heartbeats how long its log takes to sync, and which copies have
 not answered its batches for longer than it takes to be suspected; its own time counts only while it was there to take
 answers, so that a node which is slow itself blames nobody. The coordinator sets one member aside at a time, by an
-exchange: the one that most accusations touch, or one whose disk has been slow for a while when most are not. It keeps its
+exchange: the one that most accusations touch, or one whose disk has been slow for a while when most are not. If that is the
+coordinator itself the next one does it, as each step of a slow one takes a sync of its disk. Who is set aside keeps its
 copies, gets every write, and is waited for by nobody, but where too few fast copies would stay behind (`rebalance.aside`),
 for as long as it answers at all. It asks to be let back in after a while, which doubles each time it has to be set aside
 again; once it has done well for long enough, that is forgotten.

@@ -24,6 +24,13 @@ def no_slow_copy_is_waited_for(machine: Machine) -> None:
 
 
 @MEMBERSHIP.fault("10")
+def a_slow_coordinator_sets_itself_aside(machine: Machine) -> None:
+    """Whoever leads is the one to set itself aside, and takes a sync of its slow disk for each step of that."""
+    assert machine.node is not None
+    replace(machine.node.membership, "_is_passed_over", lambda _leader, _names: False)
+
+
+@MEMBERSHIP.fault("10")
 def whoever_never_answers_passes_for_slow(machine: Machine) -> None:
     """Where one other copy would be left, one that beats and never answers is waited for as if it were slow."""
     assert machine.node is not None
