@@ -379,7 +379,7 @@ class Membership(Rule):
             return
         alive = self._alive()
         names = {c.node: c for c in alive}
-        if core.node != (heir if self._is_passed_over(leader, names) else leader):
+        if core.node != (heir if self._is_passed_over(leader, heir, names) else leader):
             self._reason_since = None
             return
         if core.serving and not self._promoting():
@@ -412,22 +412,24 @@ class Membership(Rule):
         self._invited = [c for c in alive if not is_member(topology, c)]
         self.exchange.begin(intent)
 
-    def _is_passed_over(self, leader: NodeId | None, names: Collection[NodeId]) -> bool:
+    def _is_passed_over(self, leader: NodeId | None, heir: NodeId | None, names: Collection[NodeId]) -> bool:
         """Whether the coordinator is to be set aside. The next one does it: a slow one takes a sync for each step.
 
-        It is left alone with what it has begun; and if nobody has taken its place after a while, it does so itself.
+        What somebody has begun is his to end; and if nothing comes of it the coordinator leads after a while all the same.
         """
-        core, topology = self.core, self.core.topology
+        core, topology, exchange = self.core, self.core.topology, self.exchange
         assert topology is not None
-        if leader not in self.pace.to_set_aside(topology, names):
+        if core.frozen or self.reasons.frozen or exchange.draining is not None:
+            passed_over = exchange.promised.node == heir
+        else:
+            passed_over = leader in self.pace.to_set_aside(topology, names)
+        if not passed_over:
             self._passed_over_since = None
-            return False
-        if leader != core.node:
-            return not core.frozen or self.exchange.promised.node == core.node
-        if self._passed_over_since is None:
+        elif self._passed_over_since is None:
             probe("membership.passed_over")
             self._passed_over_since = core.attentive
-        return core.attentive - self._passed_over_since < core.settings.exchange_retry_ms * MS
+        since, patience = self._passed_over_since, core.settings.exchange_retry_ms * MS
+        return since is not None and (leader != core.node or core.attentive - since < patience)
 
     def on(self, sender: NodeId, message: ToMembership) -> None:
         """Everything that is said about membership."""

@@ -27,7 +27,20 @@ def no_slow_copy_is_waited_for(machine: Machine) -> None:
 def a_slow_coordinator_sets_itself_aside(machine: Machine) -> None:
     """Whoever leads is the one to set itself aside, and takes a sync of its slow disk for each step of that."""
     assert machine.node is not None
-    replace(machine.node.membership, "_is_passed_over", lambda _leader, _names: False)
+    replace(machine.node.membership, "_is_passed_over", lambda *_: False)
+
+
+@MEMBERSHIP.fault("10")
+def whoever_comes_next_takes_over_what_is_under_way(machine: Machine) -> None:
+    """Who waits for an exchange that the coordinator leads takes it for slow, and bids higher; so does that in turn."""
+    assert machine.node is not None
+    membership = machine.node.membership
+
+    def passed_over(leader: NodeId | None, _: NodeId | None, names: Mapping[NodeId, object]) -> bool:
+        assert membership.core.topology is not None
+        return leader in membership.pace.to_set_aside(membership.core.topology, names)
+
+    replace(membership, "_is_passed_over", passed_over)
 
 
 @MEMBERSHIP.fault("10")

@@ -109,7 +109,7 @@ def a_coordinator_with_a_slow_disk(plant: Plant | None) -> None:
         _busy(stage, 5)
         stage.power_cut("n3")
         stage.start("n3")
-        _busy(stage, 15)
+        _busy(stage, 7)
         newest = stage.world.newest()
         assert newest is not None
         stage.must([m.node for m in newest.members] == ["n1", "n2", "n3"], "nobody is left out who is healthy")
@@ -139,6 +139,25 @@ def a_slow_coordinator_is_set_aside_by_the_next_one(plant: Plant | None) -> None
         stage.must(took < 2_000, f"all stand still for less than two syncs of one disk, and not for {took} ms")
         stage["n1"].speed.slow_until = 0
         stage.wait(30_000)
+        stage.curtain()
+
+
+@story
+def who_waits_for_an_exchange_takes_its_leader_for_slow(plant: Plant | None) -> None:
+    """n1 lets n4 in, and the others do not hear of it for a while; n1 has stopped, and answers no write of n3."""
+    quick = msgspec.structs.replace(SETTINGS, suspicion_ms=400, heartbeat_ms=60, connection_lost_ms=120, backups=1)
+    with Stage(plant, settings=quick, absent=1) as stage:
+        first = stage["n1"].node
+        assert first is not None
+        lost = [stage.lose("announce", "n1", name) for name in ("n2", "n3")]
+        stage.start("n4")
+        stage.until(lambda: first.exchange.attempt is not None, "n4 is to be let in")
+        ballot = first.exchange.attempt.ballot if first.exchange.attempt is not None else None
+        put = stage.begin_put(key(2), b"1")
+        stage.wait(1_500)
+        stage.must(first.exchange.promised == ballot, f"who waits bids no higher, and not {first.exchange.promised}")
+        stage.end(*lost)
+        stage.until(lambda: told(put), "all go on")
         stage.curtain()
 
 
