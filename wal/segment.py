@@ -165,8 +165,8 @@ class SegmentBuilder:
         data, crc = encode_block(self.header.first_lsn, header, body)
         return header._replace(crc=crc), data
 
-    def add(self, block: BlockHeader, noted: Noted) -> None:
-        """The block is written, or was read: what comes next chains to it."""
+    def add(self, block: BlockHeader, noted: Noted | None) -> None:
+        """The block is written, or was read: what comes next chains to it. None: nobody will ask for index or summary."""
         assert block.previous_crc == self.crc, f"block at {self.end} of {self.name} does not chain to the one before"
         assert block.first_lsn == self.next_lsn, f"block at {self.end} of {self.name} has another LSN"
         time_ms = block.time_ms
@@ -176,7 +176,8 @@ class SegmentBuilder:
             self.last_time_ms = time_ms
         elif time_ms < self.first_time_ms:
             self.first_time_ms = time_ms
-        self.notes.add(self.end, block, noted)
+        if noted is not None:
+            self.notes.add(self.end, block, noted)
         self.end += block.size
         self.crc = block.crc
         self.next_lsn += block.records

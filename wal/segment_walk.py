@@ -22,7 +22,7 @@ from wal.codec import (
 from wal.disk import File
 from wal.errors import Finding, Kind, LogTooNew
 from wal.footer import Span
-from wal.noting import NOTHING
+from wal.noting import NOTHING, Noted
 from wal.probe import probe
 from wal.records import Record
 from wal.scan import RawBlock, Scan, nonzero_end, survivors
@@ -167,7 +167,13 @@ class SegmentWalk:
                 records = block.records
                 yield block
             if self._whole and self._builds:
-                self._builder.add(raw.header, noted_in(raw, records) if self._indexes else NOTHING)
+                self._builder.add(raw.header, self._noted(raw, records))
+
+    def _noted(self, raw: RawBlock, records: list[Record]) -> Noted | None:
+        """What of a block is to be held against a footer: all that is in it, where it is, or nothing."""
+        if self._indexes:
+            return noted_in(raw, records)
+        return NOTHING if self._everything else None
 
     def _judge(self, scan: Scan) -> Finding | None:
         """What it means that the scan ended here; None if that is as it should be."""

@@ -118,11 +118,15 @@ class TxReading:
     def choose(self, raw: RawBlock) -> bool:
         """Whether a block may speak of them. Each search costs as much as all else that is done with a block."""
         data = raw.data
-        if any(session in data for session in self._sessions) and (
-            any(tx in data for tx in self._stories) or _FORGET in data or _ORIGIN in data
-        ):
-            return True
-        return self._waiting and _EPOCH in data
+        for session in self._sessions:
+            if session in data:
+                break
+        else:
+            return self._waiting and _EPOCH in data
+        for tx in self._stories:
+            if tx in data:
+                return True
+        return _FORGET in data or _ORIGIN in data or (self._waiting and _EPOCH in data)
 
     @property
     def _waiting(self) -> bool:
