@@ -6,11 +6,13 @@ of ballots and answers them. All that keeps the cluster from it is that what is 
 
 It does not ask to be let in: a name whose holder is suspected is free, and then it is a disk that was replaced, which
 other faults are. Two things are judged here, and all oracles judge the rest: it never serves; and it does not make its
-name look alive when the process that the map lists is not.
+name look alive when the process that the map lists is not. A node comes to suspect whom it has listened for in vain, and
+it listens for those that its map lists: from that map on, where it learns of one that was made long before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.messages import Join, Message
@@ -18,6 +20,7 @@ from engine.node.node import Node
 from engine.protocol.wire import decode_messages, frame
 from engine.state.replica import Replica
 from engine.state.store_memory import MemoryStore
+from engine.turn.effects import Effects
 from engine.turn.events import Event, Received, Stop
 from rebalance.lives import INCARNATION_BITS
 from rebalance.ports import MS
@@ -47,7 +50,8 @@ class Namesake(Observer):
         self.over = False
         self._alone = False  # the process of its name ended that the map lists
         self._others: dict[NodeId, tuple[int, int]] = {}  # who was there then, and what had befallen it
-        self._heard: dict[NodeId, int] = {}  # by its own time when each was last told something by the other of the name
+        self._heard: dict[NodeId, int] = {}  # by its own time: since when each has heard nothing of the other of the name
+        self._missing: set[NodeId] = set()  # whose map did not list that one when they were looked at last
         self._inbox: list[Event] = []
         self._wake = 0
         self.node = Node(
@@ -72,6 +76,16 @@ class Namesake(Observer):
         (copy,) = decode_messages(frame([message])[FRAME_HEADER_BYTES:])
         self._inbox.append(Received(machine.name, *life, copy))
         self.world.after(LATE_NS, self._turn)
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """It may have learned of a map."""
+        if self.over or not self._alone or machine.name not in self._others:
+            return
+        if not self._lists(machine):
+            self._missing.add(machine.name)
+        elif machine.name in self._missing:
+            self._missing.discard(machine.name)
+            self._heard[machine.name] = _listened(machine)
 
     def end(self) -> None:
         """Somebody ends it."""
@@ -125,6 +139,7 @@ class Namesake(Observer):
             self._alone = True
             self._others = {other.name: (other.boot, other.befallen) for other in world.running}
             self._heard = {other.name: _listened(other) for other in world.running}
+            self._missing = {other.name for other in world.running if not self._lists(other)}
         for other in world.running:
             heard = self._heard.get(other.name, 0)
             late = _listened(other) - heard > SILENT_SUSPICIONS * machine.settings.suspicion_ms * MS
@@ -140,11 +155,14 @@ class Namesake(Observer):
     def _believed(self, other: Machine) -> bool:
         """Whether a node does not suspect the process that is gone, which its map lists."""
         assert other.node is not None
-        core, name = other.node.core, self.machine.name
-        member = core.topology.member(name) if core.topology is not None else None
-        return (
-            member is not None and member.allocation == self.machine.allocation and not other.node.detector.suspected(name)
-        )
+        return self._lists(other) and not other.node.detector.suspected(self.machine.name)
+
+    def _lists(self, other: Machine) -> bool:
+        """Whether the map by which a node goes lists the process that is gone."""
+        assert other.node is not None
+        topology = other.node.core.topology
+        member = topology.member(self.machine.name) if topology is not None else None
+        return member is not None and member.allocation == self.machine.allocation
 
 
 def _listened(machine: Machine) -> int:

@@ -71,6 +71,7 @@ async def _at_once(load: Load, client: Client, rng: Random, process: int, ops: O
         reads=[],
         conditions=conditions,
     )
+    load.rivals.asks(attempt)
     try:
         await client.call(call, timeout_ns=TIMEOUT_NS)
     except errors.Error as error:
@@ -103,6 +104,7 @@ async def _at_a_cut(load: Load, client: Client, rng: Random, process: int, ops: 
             await client.pause(rng.choice([1, 1, 20, 300]) * MS)
         if rng.random() < 0.5:  # who writes long after it has let go of its cut is judged by what is there now
             await client.call(KeepCutCall(taking.cut, taking.holder, over=True), timeout_ns=TIMEOUT_NS)
+        load.rivals.asks(attempt)
         await tx.commit()
         load.rivals.committed(attempt)
         recorder.end(process, "ok", Transaction(tuple(told)))

@@ -4,12 +4,17 @@ An optimistic transaction may be told `Conflict` because somebody else changes w
 read that. Whoever was told that his transaction is committed does not change anything any more. So among those that touch
 the same keys there is one that was not over when the refused one began, or that came to no good end, and holds what it
 holds until that is found out. Where the map has changed meanwhile nothing is said: an exchange may cost a transaction.
+
+Who meets the keys of one that is over, where its outcome does not count yet, waits for that, and for `in_doubt_ms` at
+most: a copy may be slow to say that it has it. So whoever has waited for so long, from when it asked to be committed and by
+the clock of the node that holds its keys, may be told `Conflict`; whoever is told so before has been wronged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tests.sim.machine import Machine
 from tests.sim.network import MS
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
@@ -22,7 +27,7 @@ LEFT_BEHIND_NS = 60_000 * MS
 class Attempt:
     """A transaction, from its first call to its last answer."""
 
-    __slots__ = ("committed", "keys", "since", "tx", "until", "version")
+    __slots__ = ("committed", "keys", "since", "tx", "until", "version", "waits")
 
     def __init__(self, tx: TxId, keys: Iterable[str], since: int, version: Version | None) -> None:
         self.tx = tx
@@ -31,6 +36,7 @@ class Attempt:
         self.version = version
         self.until: int | None = None  # it goes on, or its client does not know
         self.committed = False
+        self.waits: list[tuple[Machine, int]] = []  # who held its keys when it asked to be committed, and its clock then
 
 
 class Rivals:
@@ -46,6 +52,11 @@ class Rivals:
         self._all.append(attempt)
         return attempt
 
+    def asks(self, attempt: Attempt) -> None:
+        """It is about to ask to be committed."""
+        now = self._world.now
+        attempt.waits = [(machine, machine.local(now)) for machine in self._world.running if _holds(machine, attempt)]
+
     def committed(self, attempt: Attempt) -> None:
         """Its client was told so."""
         attempt.committed, attempt.until = True, self._world.now
@@ -57,11 +68,15 @@ class Rivals:
     def refused(self, attempt: Attempt) -> None:
         """It was told `Conflict`. Raises Violation if nobody can have been in its way."""
         self.failed(attempt)
-        if attempt.version is None or attempt.version != self._version():
+        if attempt.version is None or attempt.version != self._version() or self._waited(attempt):
             return
         if not any(other is not attempt and self._meet(other, attempt) for other in reversed(self._all)):
             about = f"{', '.join(sorted(attempt.keys))} since {attempt.since / 1e9:.6f}"
             raise Violation("rivals", f"it was refused, and nobody else touched {about}", About(txs=(attempt.tx,)))
+
+    def _waited(self, attempt: Attempt) -> bool:
+        now = self._world.now
+        return any(machine.local(now) - then >= machine.settings.in_doubt_ms * MS for machine, then in attempt.waits)
 
     @staticmethod
     def _meet(other: Attempt, attempt: Attempt) -> bool:
@@ -73,3 +88,16 @@ class Rivals:
     def _version(self) -> Version | None:
         newest = self._world.newest()
         return newest.version if newest is not None else None
+
+
+def _holds(machine: Machine, attempt: Attempt) -> bool:
+    """Whether a node holds a key of it for a transaction that voted there and whose outcome does not count yet."""
+    assert machine.node is not None
+    participant = machine.node.participant
+    for tx, number in participant.parts_in_doubt():
+        if (part := participant.prepared(tx, number)) is not None:
+            prepare, _ = part
+            held = [*(key for write in prepare.writes for key in write.keys), *(key for _, key in prepare.locks)]
+            if any(key.decode(errors="replace") in attempt.keys for key in held):
+                return True
+    return False

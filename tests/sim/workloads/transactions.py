@@ -107,6 +107,7 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
             told: list[Append | Read] = []
             for op in ops:
                 told.append(await carry_out(tx, op, found[op.key.encode()]))
+            load.rivals.asks(attempt)
             await tx.commit()
             load.rivals.committed(attempt)
             recorder.end(process, "ok", Transaction(tuple(told)))
