@@ -14,7 +14,7 @@ Nothing of this is on disk, or on other copies. A lease of a partition ends with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import assert_never, get_args
 
 from engine.data.kept import Kept
@@ -22,6 +22,7 @@ from engine.data.scans import Scanning
 from engine.messages import Entered, EnterEra, SealCut, Sealed
 from engine.messages.cuts import ToCuts
 from engine.protocol.requests import Code, Done, KeepCut
+from engine.state.ahead import KEYS_OF_WORK, PIECE_KEYS
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
@@ -109,8 +110,21 @@ class Cuts(Rule):
     def keep(self, write: r.Write, era: Era) -> None:
         """A write of this era counts, and is about to be applied."""
         if self.kept and write.namespace not in (DECISIONS, EXPIRIES):
-            self.kept.keep(write, era)
+            self.kept.keep(write.fragment, write.keys, era)
             self._bound()
+
+    def keep_ahead(self, write: r.Write) -> Iterator[int]:
+        """The same of a large one that nobody decides anything about any more, in pieces; yields how much work each was.
+
+        It will count in this era or a later one. Where a cut is taken meanwhile all of it is looked at again, at once.
+        """
+        keys = write.keys
+        for at in range(0, len(keys), PIECE_KEYS):
+            if not self.kept:
+                return
+            self.kept.keep(write.fragment, keys[at : at + PIECE_KEYS], self.core.era)
+            self._bound()
+            yield PIECE_KEYS // KEYS_OF_WORK
 
     def outcome(self, prepare: r.Prepare | None, era: Era, *, commit: bool) -> None:
         """A transaction of this era ends in one partition: what it has prepared there is about to be applied.

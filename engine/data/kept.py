@@ -16,11 +16,10 @@ kept of them for a newer cut, which sees what is there.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from engine.state.store import ROW_OVERHEAD_BYTES, Entry, Page, Row, is_row
-from wal import records as r
 from wal.ids import Era, Fragment
 
 FOLDED_MAX = 2_000
@@ -85,14 +84,17 @@ class Kept:
         self._weigh(before, size)
         self._drop(cut)
 
-    def keep(self, write: r.Write, era: Era) -> None:
-        """A write of this era is about to be applied: keep what it overwrites, where somebody may want to read it."""
+    def keep(self, name: Fragment, keys: Iterable[bytes], era: Era) -> None:
+        """Rows are written anew in this era: keep what they have, where somebody may want to read it.
+
+        That may be long before they are written: whoever writes them meanwhile finds that they are kept.
+        """
         at = bisect_right(self._eras, era)
         if not at:
             return
-        cut, name = self._eras[at - 1], write.fragment
+        cut = self._eras[at - 1]
         mine, get, size = self._rows[cut].setdefault(name, {}), self._get, 0
-        for key in write.keys:
+        for key in keys:
             if key not in mine:
                 held = mine[key] = get(name, key)
                 size += _weight(key, held)

@@ -144,6 +144,7 @@ class Machines:
             held=self.demander.held,
             compare=self.demander.settling.on_compare,
             hear=self.cuts.hear,
+            keep_ahead=self.cuts.keep_ahead,
         )
         self.supply = SupplySide(core, self.replication, regroup=self._group)
         self.stability = Stability(core, self.replication)

@@ -19,6 +19,7 @@ from engine.protocol.requests import (
     KEYS_AT_ONCE,
     Check,
     CommitTx,
+    Cut,
     Done,
     Failed,
     Get,
@@ -26,6 +27,7 @@ from engine.protocol.requests import (
     Lock,
     Put,
     Request,
+    TakeCut,
     Unlock,
     Values,
 )
@@ -38,7 +40,7 @@ from rebalance.demanding import PART_HAVES
 from rebalance.messages import Demand, Have
 from rebalance.partition import Role
 from rebalance.ports import WORK_MAX
-from tests.sim.costs import Costs
+from tests.sim.costs import Costs, CountingStore
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
 from tests.sim.observer import Observer
@@ -48,6 +50,8 @@ from wal.ids import NodeId, partition_of
 from wal.records import Write
 
 NODES: list[NodeId] = ["n1", "n2", "n3"]
+READ_MAX = 10_000
+"""Rows that one turn may look at."""
 PIECE_MAX = 1_500
 """Of work in what one piece, or one event, may add to a turn that has a little room left."""
 
@@ -427,6 +431,46 @@ def test_many_keys_of_one_partition_are_written_and_deleted_in_pieces_and_seen_a
         assert work.most <= WORK_MAX + PIECE_MAX
         assert not halves.unprepared, "every node works a large write out before it applies it"
         assert world.run_while(lambda: not _agreed(world, 3 * len(keys)), at_most=10 * SECOND)
+
+
+class Looks(Observer):
+    """How many rows were read in one turn, at most."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._before: dict[NodeId, int] = {}
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """Look what a turn did."""
+        assert machine.node is not None
+        store = machine.node.core.replica.store
+        assert isinstance(store, CountingStore)
+        self.most = max(self.most, store.read - self._before.get(machine.name, 0))
+        self._before[machine.name] = store.read
+
+
+def test_what_many_keys_overwrite_is_kept_for_who_reads_a_snapshot_in_pieces() -> None:
+    keys = _one_partition(KEYS_OF_ONE)
+    with World(Draws(1), _settings()) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        replies: list[object] = []
+        primary = _led(world)
+        session = primary.new_session(replies.append)
+        for number in (1, 2):
+            looks = Looks()
+            world.watch([looks])
+            primary.receive(Asked(session, Put(number, bytes([number]) * 16, "n", keys, [b"%d" % number] * len(keys))))
+            assert world.run_while(lambda wanted=2 * number - 1: len(replies) < wanted, at_most=60 * SECOND)  # type: ignore[misc]
+            assert looks.most <= READ_MAX, f"{looks.most} rows are looked at in one turn"
+            primary.receive(Asked(session, TakeCut(10 + number, b"reader".ljust(16))))
+            assert world.run_while(lambda wanted=2 * number: len(replies) < wanted, at_most=60 * SECOND)  # type: ignore[misc]
+        cut = replies[1]
+        assert isinstance(cut, Cut)
+        node = _node(world, primary.name)
+        kept = {key: node.cuts.kept.at(cut.cut, ("n", 0), key) for key in keys}
+        assert {held.value if held is not None else None for held in kept.values()} == {b"1"}
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["in one partition", "in two"])

@@ -65,7 +65,13 @@ class Primary:
         self.local.group = (("n2",), ("n3",))
         self.core.local = [self.local]
         self.replication = Replication(
-            self.core, Claims(self.core), demanded=lambda _: False, held=(), compare=lambda _: None, hear=lambda _: None
+            self.core,
+            Claims(self.core),
+            demanded=lambda _: False,
+            held=(),
+            compare=lambda _: None,
+            hear=lambda _: None,
+            keep_ahead=lambda _: iter(()),
         )
 
     def ship(self, *operations: Noted) -> None:
