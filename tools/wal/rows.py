@@ -47,7 +47,7 @@ NOTHING = Said(0, 0, DELETED)
 class Rows:
     """One fragment's keys, as its node's log tells of them."""
 
-    __slots__ = ("above", "before", "highest", "later", "live", "loading", "said", "unknown")
+    __slots__ = ("above", "before", "filled", "highest", "later", "live", "loading", "said", "unknown")
 
     def __init__(self, *, loading: bool = False, above: int | None = None) -> None:
         self.above = above
@@ -58,6 +58,7 @@ class Rows:
         self.loading = loading
         self.live: set[bytes] = set()  # written while it was loading: the transfer may not confirm them
         self.highest = 0
+        self.filled: int | None = None  # up to which counter a transfer told of all rows
 
     def put(self, key: bytes, said: Said) -> None:
         """The log tells of an entry; the newest counts."""
@@ -118,6 +119,8 @@ class Rows:
         said = self.said.get(key)
         if key in self.unknown or (entry is not None and entry.counter <= history_from and said is None):
             return ""
+        if entry is None and said is not None and self.filled is not None and said.counter <= self.filled < history_from:
+            return ""  # what was written during the transfer that told of it may have been trimmed: its delete, too
         if entry is None:
             gone = said is None or said.value == DELETED
             return "" if gone else f"the log has {_named(said)}, and the row is gone"
@@ -195,9 +198,9 @@ class LogRows:
                 case r.FragmentClear(namespace, partition):
                     if self._wanted((namespace, partition)):
                         self._clear((namespace, partition), record)
-                case r.FragmentReady(namespace, partition, full=full):
+                case r.FragmentReady(namespace, partition, lwm, full=full):
                     if full and self._wanted((namespace, partition)):
-                        self._ready(self._rows((namespace, partition)))
+                        self._ready(self._rows((namespace, partition)), lwm)
                 case _:
                     pass
 
@@ -271,11 +274,11 @@ class LogRows:
         else:
             self.fragments[fragment] = Rows(loading=not record.gone)
 
-    def _ready(self, rows: Rows) -> None:
+    def _ready(self, rows: Rows, lwm: int) -> None:
         for key in rows.live:
             rows.said.pop(key, None)
             rows.unknown.add(key)
-        rows.loading, rows.live = False, set()
+        rows.loading, rows.live, rows.filled = False, set(), lwm
 
     def _cut(self, fragment: Fragment, above: int) -> None:
         rows = self.fragments.get(fragment)

@@ -152,11 +152,7 @@ def no_fence_at_all(machine: Machine) -> None:
     replace(replication, "_taken", lambda sender, records: records)
 
 
-@WORDS.fault(
-    "1, 4",
-    harmless="""What every in-sync copy took after it reported, the next primary took too, since it is one of them:
-    it is part of its tail, and issued again.""",
-)
+@WORDS.fault("1, 4")
 def reported_copy_goes_on_replicating(machine: Machine) -> None:
     """A node that sent its single map still takes replication of the version that is being left."""
     assert machine.node is not None

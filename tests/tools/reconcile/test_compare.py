@@ -251,6 +251,22 @@ def heard(node: str, history: list[Said], changed: dict[bytes, Entry | None] | N
     return copy_of(node, history, changed=changed)._replace(said=said_by(history))
 
 
+def test_what_a_transfer_told_of_is_not_missed_where_a_delete_during_it_may_have_been_trimmed() -> None:
+    """The delete came live, before the transfer told of the row; the log is trimmed between the two."""
+    log = LogRows(lambda _: True)
+    log.take(
+        [
+            r.Preload(*ACC, [7, 7], [142, 143], [b"a", b"b"], [b"1", b"2"]),
+            r.FragmentReady(*ACC, 143, 0, [(7, 1)], True),
+            r.Update([r.Write(*ACC, 7, 145, [b"c"], [b"3"], stable=0, tx=b"")]),
+        ]
+    )
+    said = log.fragments[ACC]
+    assert said.judge(b"a", None, 143) == "the log has epoch 7 counter 142, and the row is gone"
+    assert said.judge(b"a", None, 145) == "", "counters 144 and 145 are not there, and one may have been its delete"
+    assert said.judge(b"c", None, 145) == "the log has epoch 7 counter 146, and the row is gone"
+
+
 def test_what_all_copies_have_alike_is_held_against_the_log() -> None:
     wrong: list[tuple[dict[bytes, Entry | None], str]] = [
         ({b"c": Entry(1, 3, b"forged")}, "n1: the log has another value at epoch 1 counter 3"),
