@@ -16,11 +16,13 @@ Whoever is interrupted begins again: what is noted as done is passed over, what 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,27 +35,20 @@ from engine.state.identity import read_identity
 from engine.state.store import Entry
 from rebalance.contents import row_digest
 from tools.cluster_orders import taken_anew
-from tools.reconcile.changes import Change, Outcome, perform
-from tools.reconcile.findings import HASH_BYTES, Facts, Values, entry_facts, facts_text, printable, raw_key
+from tools.reconcile.audit import Audit, Became
+from tools.reconcile.changes import AT_ONCE, Change, Outcome, perform
+from tools.reconcile.findings import Facts, Values, entry_facts, facts_text, printable, raw_key
 from tools.reconcile.plans import Act, Action, Header, gone
 from tools.reconcile.rows import INTERNAL
+from tools.reconcile.saved_plan import SavedPlan, places_of
 from wal import Block, inspect
 from wal import records as r
 from wal.ids import Fragment, NodeId, fragment_name, tx_name
 
+THROUGH = (Act.PUT, Act.DELETE, Act.COMMIT)
+"""What goes through the API."""
 ANEW_SECONDS = 600.0
 """So long an application waits for nodes to take fragments in full."""
-
-
-class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the audit log. `plan` is the plan's digest, `node` empty where the cluster was asked."""
-
-    plan: str
-    n: int
-    node: NodeId
-    outcome: Outcome
-    why: str = ""
-    time_ms: int = 0
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -62,50 +57,6 @@ class Limits(msgspec.Struct, frozen=True):
     changes_max: int = 0
     deletes: bool = True
     per_second: float = 0.0
-
-
-class Audit:
-    """The audit log beside a plan: appended and synced, and read again to go on."""
-
-    def __init__(self, path: Path, plan: bytes) -> None:
-        self.plan = hashlib.blake2b(plan, digest_size=HASH_BYTES).hexdigest()
-        self.done: dict[tuple[int, NodeId], Note] = {}
-        self._path = path
-        for note in read_audit(path):
-            if note.plan != self.plan:
-                raise UsageError(
-                    f"{path} is of another plan, or this one was edited since: name another --audit, or remove it"
-                )
-            self.done[note.n, note.node] = note
-
-    def is_done(self, n: int, node: NodeId) -> bool:
-        """Whether nothing is left to do."""
-        note = self.done.get((n, node))
-        return note is not None and note.outcome in (Outcome.APPLIED, Outcome.ALREADY)
-
-    def note(self, notes: Sequence[tuple[int, NodeId, Outcome, str]]) -> None:
-        """Note what became of some actions."""
-        now_ms = time.time_ns() // 1_000_000
-        lines = [Note(self.plan, n, node, outcome, why=why, time_ms=now_ms) for n, node, outcome, why in notes]
-        with self._path.open("ab") as file:
-            file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
-            file.flush()
-            os.fsync(file.fileno())
-        self.done |= {(line.n, line.node): line for line in lines}
-
-
-def read_audit(path: Path) -> list[Note]:
-    """What was noted; a last line that was half written is no note."""
-    if not path.exists():
-        return []
-    *lines, last = path.read_bytes().split(b"\n")
-    if last:
-        with path.open("r+b") as file:
-            file.truncate(path.stat().st_size - len(last))
-    try:
-        return [msgspec.json.decode(line, type=Note) for line in lines]
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{path}: {error}: expected an audit log of `foreshore reconcile apply`") from None
 
 
 def paths_of(header: Header | None, directories: Sequence[str]) -> dict[NodeId, Path]:
@@ -130,7 +81,7 @@ def paths_of(header: Header | None, directories: Sequence[str]) -> dict[NodeId, 
 
 
 def apply_plan(
-    actions: Sequence[Action],
+    plan: SavedPlan,
     paths: Mapping[NodeId, Path],
     audit: Audit,
     limits: Limits,
@@ -138,165 +89,203 @@ def apply_plan(
     at: str = "",
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Carry out what is not done yet. Raises UsageError, before anything was changed, if that is more than it may be."""
-    pending = [(a, node) for a in actions for node in _places(a) if not audit.is_done(a.n, node)]
-    if limits.changes_max and len(pending) > limits.changes_max:
-        raise UsageError(f"{len(pending)} changes are left to do: expected {limits.changes_max} at most, by --max-changes")
-    if not limits.deletes:
-        removing = [(a.n, node, Outcome.SKIPPED, "it removes a row") for a, node in pending if a.removes]
-        if removing:
-            audit.note(removing)
-        pending = [(a, node) for a, node in pending if not a.removes]
+    """Carry out what is not done yet. Raises UsageError, before anything was changed, if that is more than it may be.
+
+    Of a plan only the actions of one fragment on one node are in memory at once, and the rows that they are about.
+    """
+    groups: dict[tuple[NodeId, Fragment], array[int]] = {}
+    left = 0
+    for place, action in plan.placed():
+        for node in places_of(action):
+            if audit.is_done(action.n, node):
+                continue
+            left += 1
+            if action.action is Act.REFETCH and (limits.deletes or not action.removes):
+                groups.setdefault((node, action.fragment), array("Q")).append(place)
+    if limits.changes_max and left > limits.changes_max:
+        raise UsageError(f"{left} changes are left to do: expected {limits.changes_max} at most, by --max-changes")
 
     def pace(count: int) -> None:
         if limits.per_second:
             wait(count / limits.per_second)
 
-    groups: dict[tuple[NodeId, Fragment], list[Action]] = {}
-    for action, node in pending:
-        if action.action is Act.REFETCH:
-            groups.setdefault((node, (action.namespace, action.partition)), []).append(action)
+    if not limits.deletes:
+        audit.note(
+            Became(action, node, Outcome.SKIPPED, "it removes a row")
+            for action in plan
+            for node in places_of(action)
+            if action.removes and not audit.is_done(action.n, node)
+        )
     if at:
         ordered = {place: group for place, group in groups.items() if place[0] not in paths or is_live(paths[place[0]])}
-        _anew(at, ordered, paths, audit)
+        _anew(at, ordered, plan, paths, audit)
         groups = {place: group for place, group in groups.items() if place not in ordered}
     for (node, fragment), group in groups.items():
-        done = _refetch(node, fragment, group, paths)
+        done = _refetch(node, fragment, list(plan.at(group)), paths)
         audit.note(done)
         pace(len(done))
-    through = [action for action, _ in pending if action.action in (Act.PUT, Act.DELETE, Act.COMMIT)]
-    if not through:
-        return
+    through = (
+        action
+        for action in plan
+        if action.action in THROUGH and not audit.is_done(action.n, "") and (limits.deletes or not action.removes)
+    )
     if not at:
-        audit.note([(a.n, "", Outcome.FAILED, "it goes through the API: name a node with --at HOST:PORT") for a in through])
+        why = "it goes through the API: name a node with --at HOST:PORT"
+        audit.note(Became(action, "", Outcome.FAILED, why) for action in through)
+        return
+    _through(at, through, paths, audit, pace)
+
+
+def _through(
+    at: str, actions: Iterator[Action], paths: Mapping[NodeId, Path], audit: Audit, pace: Callable[[int], None]
+) -> None:
+    """What goes through the API, one transaction each. The rows that many are about are looked for at once."""
+    first = next(actions, None)
+    if first is None:
         return
     with engine.connect(at) as database:
-        for action in through:
-            try:
-                outcome, why = (_completed if action.action is Act.COMMIT else _written)(database, action, paths)
-            except Error as error:
-                outcome, why = Outcome.FAILED, str(error)
-            audit.note([(action.n, "", outcome, why)])
-            pace(1)
-
-
-def _places(action: Action) -> Sequence[NodeId]:
-    """Where an action is done: on the copies that are wrong, or once, in the cluster."""
-    match action.action:
-        case Act.REFETCH:
-            return action.on
-        case Act.PUT | Act.DELETE | Act.COMMIT:
-            return [""]
-        case Act.WITH | Act.NONE:
-            return []
+        for _, group in groupby(chain([first], actions), attrgetter("fragment", "source")):
+            while some := list(islice(group, AT_ONCE)):
+                sources = Sources(paths, some)
+                for action in some:
+                    try:
+                        if action.action is Act.COMMIT:
+                            outcome, why = _completed(database, action, paths)
+                        else:
+                            outcome, why = _written(database, action, sources)
+                    except Error as error:
+                        outcome, why = Outcome.FAILED, str(error)
+                    audit.note([Became(action, "", outcome, why)])
+                    pace(1)
 
 
 # By nodes that run.
 
 
 def _anew(
-    at: str, groups: Mapping[tuple[NodeId, Fragment], Sequence[Action]], paths: Mapping[NodeId, Path], audit: Audit
+    at: str,
+    groups: Mapping[tuple[NodeId, Fragment], Sequence[int]],
+    plan: SavedPlan,
+    paths: Mapping[NodeId, Path],
+    audit: Audit,
 ) -> None:
     """Order the nodes to take these fragments in full from their peers, of those of which a peer has the rows."""
     wanted: dict[NodeId, list[str]] = {}
-    taken: list[tuple[NodeId, Sequence[Action]]] = []
-    for (node, fragment), group in groups.items():
-        odd = next((a for a in group if a.key is not None and not set(a.seen) - set(a.on)), None)
-        if odd is not None:
+    taken: list[tuple[NodeId, array[int]]] = []
+    for (node, fragment), places in groups.items():
+        group = list(plan.at(places))
+        if any(a.key is not None and not set(a.seen) - set(a.on) for a in group):
             why = "every copy is wrong, so no peer has the row: stop the nodes, and apply again"
-            audit.note([(a.n, node, Outcome.FAILED, why) for a in group])
+            audit.note(Became(a, node, Outcome.FAILED, why) for a in group)
             continue
         changed = _changed(node, fragment, group, paths)
         audit.note(changed)
-        left = [a for a in group if a.n not in {n for n, *_ in changed}]
+        odd = {one.action.n for one in changed}
+        left = array("Q", (place for place, a in zip(places, group, strict=True) if a.n not in odd))
         if left:
             wanted.setdefault(node, []).append(fragment_name(fragment))
             taken.append((node, left))
     if not wanted:
         return
+    outcome, why = Outcome.APPLIED, "taken in full from its peers"
     try:
         asyncio.run(taken_anew(at.partition(",")[0], wanted, ANEW_SECONDS))
     except Error as error:
-        audit.note([(a.n, node, Outcome.FAILED, str(error)) for node, group in taken for a in group])
-    else:
-        audit.note([(a.n, node, Outcome.APPLIED, "taken in full from its peers") for node, group in taken for a in group])
+        outcome, why = Outcome.FAILED, str(error)
+    audit.note(Became(action, node, outcome, why) for node, left in taken for action in plan.at(left))
 
 
-def _changed(node: NodeId, fragment: Fragment, group: Sequence[Action], paths: Mapping[NodeId, Path]) -> list[Done]:
+def _changed(node: NodeId, fragment: Fragment, group: Sequence[Action], paths: Mapping[NodeId, Path]) -> list[Became]:
     """What is right already, or is not what was seen any more, where the directory of the node can be looked at."""
     rows = [action for action in group if action.key is not None]
     if node not in paths or not rows:
         return []
-    held, damaged, _ = _held(paths[node], fragment)
-    found: list[Done] = []
+    held = held_of(paths[node], fragment, keys_of(rows))
+    found: list[Became] = []
     for action in rows:
-        key = raw_key(action.key or "")
-        facts: Facts = {"unreadable": True} if key in damaged else entry_facts(held.get(key), Values.HASH)
+        facts = held.facts(raw_key(action.key or ""))
         if not _seen(facts, action.seen.get(node)):
-            found.append((action.n, node, Outcome.CHANGED, f"expected what was seen, found {facts_text(facts)}"))
+            found.append(Became(action, node, Outcome.CHANGED, f"expected what was seen, found {facts_text(facts)}"))
     return found
 
 
 # In the directories of stopped nodes.
 
-Done = tuple[int, NodeId, Outcome, str]
 
-
-def _refetch(node: NodeId, fragment: Fragment, group: Sequence[Action], paths: Mapping[NodeId, Path]) -> list[Done]:
+def _refetch(node: NodeId, fragment: Fragment, group: Sequence[Action], paths: Mapping[NodeId, Path]) -> list[Became]:
     """All refetches of one fragment on one node."""
     wholes = [a for a in group if a.is_whole]
     if wholes:
         why = "a whole fragment is taken anew by a node that runs: start it, and apply again with --at HOST:PORT"
         rest = [a for a in group if not a.is_whole]
-        return [(a.n, node, Outcome.FAILED, why) for a in wholes] + (_refetch(node, fragment, rest, paths) if rest else [])
+        failed = [Became(a, node, Outcome.FAILED, why) for a in wholes]
+        return failed + (_refetch(node, fragment, rest, paths) if rest else [])
     if node not in paths:
-        return [(a.n, node, Outcome.FAILED, f"no directory of node {node} was given") for a in group]
-    done: list[Done] = []
+        return [Became(a, node, Outcome.FAILED, f"no directory of node {node} was given") for a in group]
+    done: list[Became] = []
     rows: dict[bytes, Entry | None] = {}
     written: list[Action] = []
-    sources = Sources(paths)
+    sources = Sources(paths, group)
     try:
-        held, damaged, partitions = _held(paths[node], fragment)
+        held = held_of(paths[node], fragment, keys_of(group))
         for action in group:
             key = raw_key(action.key or "")
-            facts: Facts = {"unreadable": True} if key in damaged else entry_facts(held.get(key), Values.HASH)
-            changed = (action.n, node, Outcome.CHANGED, f"expected what was seen, found {facts_text(facts)}")
+            facts = held.facts(key)
+            changed = Became(action, node, Outcome.CHANGED, f"expected what was seen, found {facts_text(facts)}")
             as_seen = _seen(facts, action.seen.get(node))
             try:
                 right = sources.right(action)
             except Error as error:  # written since, on all copies: then it is no failure
-                done.append((action.n, node, Outcome.FAILED, str(error)) if as_seen else changed)
+                done.append(Became(action, node, Outcome.FAILED, str(error)) if as_seen else changed)
                 continue
             if _same(facts, entry_facts(right, Values.HASH)):
-                done.append((action.n, node, Outcome.ALREADY, ""))
+                done.append(Became(action, node, Outcome.ALREADY))
             elif not as_seen:
                 done.append(changed)
             else:
                 rows[key] = right
                 written.append(action)
         if rows:
-            set_right(paths[node], fragment, rows, partitions)
-            done += [(a.n, node, Outcome.APPLIED, "") for a in written]
+            set_right(paths[node], fragment, rows, held.partitions)
+            done += [Became(a, node, Outcome.APPLIED) for a in written]
     except (Unrepaired, CorruptionError) as error:
-        told = {n for n, *_ in done}
-        done += [(a.n, node, Outcome.FAILED, str(error)) for a in group if a.n not in told]
+        told = {one.action.n for one in done}
+        done += [Became(a, node, Outcome.FAILED, str(error)) for a in group if a.n not in told]
     return done
 
 
-def _held(path: Path, fragment: Fragment) -> tuple[dict[bytes, Entry], set[bytes | None], int]:
-    """A copy's rows, the keys of those that cannot be read, and into how many partitions keys hash."""
+class Held(NamedTuple):
+    """What a copy has of some keys, which of its rows cannot be read, and into how many partitions keys hash."""
+
+    rows: dict[bytes, Entry]
+    damaged: set[bytes | None]
+    partitions: int
+
+    def facts(self, key: bytes) -> Facts:
+        """What a report would say of this row."""
+        return {"unreadable": True} if key in self.damaged else entry_facts(self.rows.get(key), Values.HASH)
+
+
+def keys_of(actions: Iterable[Action]) -> set[bytes]:
+    """The keys that actions are about."""
+    return {raw_key(action.key) for action in actions if action.key is not None}
+
+
+def held_of(path: Path, fragment: Fragment, keys: Container[bytes]) -> Held:
+    """The rows of these keys. A walk over all of the fragment, of which no more is kept."""
     damaged: set[bytes | None] = set()
     with read_directory(path, partitions=[fragment[1]], tolerant=True) as state:
-        rows = dict(state.rows(fragment, lambda key, _what: damaged.add(key)))
+        rows = {key: entry for key, entry in state.rows(fragment, lambda key, _what: damaged.add(key)) if key in keys}
         partitions = state.topology.partitions if state.topology is not None else 0
-    return rows, damaged, partitions
+    return Held(rows, damaged, partitions)
 
 
 class Sources:
-    """Where right rows come from: the copies and the logs that a plan names. A fragment of a copy is read once."""
+    """Where the right rows of some actions come from: copies and logs that a plan names. A fragment is read once."""
 
-    def __init__(self, paths: Mapping[NodeId, Path]) -> None:
+    def __init__(self, paths: Mapping[NodeId, Path], actions: Iterable[Action]) -> None:
         self._paths = paths
+        self._keys = keys_of(action for action in actions if not action.lsn)
         self._rows: dict[tuple[NodeId, Fragment], dict[bytes, Entry]] = {}
 
     def right(self, action: Action) -> Entry | None:
@@ -311,7 +300,7 @@ class Sources:
         else:
             at = (action.source, (action.namespace, action.partition))
             if at not in self._rows:
-                self._rows[at] = _held(path, at[1])[0]
+                self._rows[at] = held_of(path, at[1], self._keys).rows
             found = self._rows[at].get(key)
         if found is None or not _is(key, found, action.right):
             raise Unrepaired(f"node {action.source} does not have the row any more: check again, and make a new plan")
@@ -332,9 +321,9 @@ def _in_record(path: Path, action: Action, key: bytes) -> Entry | None:
 # Through the API.
 
 
-def _written(database: engine.Database, action: Action, paths: Mapping[NodeId, Path]) -> tuple[Outcome, str]:
+def _written(database: engine.Database, action: Action, sources: Sources) -> tuple[Outcome, str]:
     """A put or a delete, if the primary still has what was seen."""
-    right = Sources(paths).right(action)
+    right = sources.right(action)
     seen = action.seen.get(action.primary)
     if seen is None:
         return Outcome.CHANGED, "the plan does not say what the primary had"

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from tempfile import SpooledTemporaryFile
+from tempfile import SpooledTemporaryFile, gettempdir
 from typing import NamedTuple
 
 from engine.errors import UsageError
@@ -46,14 +46,24 @@ class Lines:
     def add(self, lines: Iterable[bytes]) -> bytes:
         """Add some, and say which was the last. Raises UsageError where there is no room for them."""
         line = b""
-        try:
-            self._file.seek(self._end)
-            for line in lines:
-                self._end += self._file.write(line + b"\n")
-                self._count += 1
-        except OSError as error:
-            raise UsageError(f"no room for findings: {error.strerror}; name a folder with more as TMPDIR") from error
+        self._file.seek(self._end)
+        for line in lines:
+            self._end += self._write(line + b"\n")
+            self._count += 1
         return line
+
+    def _write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            raise UsageError(
+                f"no room to set lines aside in {gettempdir()}: {error.strerror}; name a folder with more as TMPDIR"
+            ) from error
+
+    def at(self, place: int) -> bytes:
+        """The line that begins at this byte."""
+        self._file.seek(place)
+        return self._file.readline().removesuffix(b"\n")
 
     def between(self, start: int, end: int) -> Iterator[bytes]:
         """The lines from one place to another, in bytes."""

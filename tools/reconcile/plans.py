@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import TypeVar
 
 import msgspec
 
@@ -28,7 +27,6 @@ from tools.reconcile.findings import RECORD, Facts, Finding, Kind, Proof
 from wal.ids import Fragment, Namespace, NodeId
 
 FORMAT = 1
-L = TypeVar("L")
 
 BY_ITSELF: dict[Kind, str] = {
     Kind.TX_UNRESOLVED: "the transaction has no outcome: its participants decide when they run",
@@ -360,22 +358,3 @@ def _latest(copies: Mapping[NodeId, Facts]) -> tuple[Facts | None, str]:
 def _version(facts: Facts) -> tuple[int, int]:
     epoch, counter = facts.get("epoch", 0), facts.get("counter", 0)
     return (epoch, counter) if isinstance(epoch, int) and isinstance(counter, int) else (0, 0)
-
-
-# As a file.
-
-
-def read_plan(data: bytes, name: str) -> tuple[Header, list[Action]]:
-    """The header, and the actions behind it. Raises UsageError that names the line."""
-    first, *rest = data.splitlines() or [b""]
-    header = _line(first, 1, Header, name)
-    if header.plan != FORMAT:
-        raise UsageError(f"{name} is a plan of format {header.plan}: expected {FORMAT}")
-    return header, [_line(line, at, Action, name) for at, line in enumerate(rest, 2) if line.strip()]
-
-
-def _line(line: bytes, at: int, kind: type[L], name: str) -> L:
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{name}, line {at}: {error}: expected a plan of `foreshore reconcile plan`") from None

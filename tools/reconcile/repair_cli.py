@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -13,14 +13,16 @@ import msgspec
 import typer
 
 from engine.errors import UsageError
-from tools.reconcile.apply import Audit, Limits, Note, apply_plan, paths_of
+from tools.reconcile.apply import Limits, apply_plan, paths_of
 from tools.reconcile.aside import Lines
+from tools.reconcile.audit import DONE, Audit
 from tools.reconcile.changes import Outcome
 from tools.reconcile.export import export_command
 from tools.reconcile.findings import Finding, facts_text
-from tools.reconcile.plans import Act, Action, Header, Rules, Strategy, make_plan, read_plan
+from tools.reconcile.plans import Act, Action, Header, Rules, Strategy, make_plan
 from tools.reconcile.report import ExitCode, lines_of, read_report
 from tools.reconcile.run import check
+from tools.reconcile.saved_plan import SavedPlan, read_plan
 from tools.reconcile.sketch_cli import rows_command, sketch_command
 from tools.terminal import complain, emit
 
@@ -119,24 +121,22 @@ def apply_command(
     the API. Each happens only if the row still is what was seen. Exit codes: 0 all was done and the copies agree; 1 they
     still differ; 2 usage; 3 the check is incomplete; 4 something could not be done; 130 interrupted.
     """
-    data = _read(plan)
-    header, actions = read_plan(data, str(plan))
-    paths = paths_of(header, directories)
-    log = Audit(audit or plan.with_name(plan.name + ".audit"), data)
-    apply_plan(actions, paths, log, Limits(max_changes, not no_deletes, rate), at=at)
-    mine = {a.n: a for a in actions}
-    for note in log.done.values():
-        if note.outcome not in (Outcome.APPLIED, Outcome.ALREADY):
-            complain(f"{note.outcome} {mine[note.n].key or '-'} on {note.node or 'the cluster'}: {note.why}")
-    emit(_stands(actions, log.done.values()))
-    left = any(note.outcome not in (Outcome.APPLIED, Outcome.ALREADY) for note in log.done.values())
-    touched = sorted({a.partition for a in actions if a.action is not Act.NONE})
+    told = read_plan(plan)
+    paths = paths_of(told.header, directories)
+    log = Audit(_audit(plan, audit), told.digest)
+    apply_plan(told, paths, log, Limits(max_changes, not no_deletes, rate), at=at)
+    for note in log.noted():
+        if note.outcome not in DONE:
+            complain(f"{note.outcome} {note.key or '-'} on {note.node or 'the cluster'}: {note.why}")
+    emit(_stands(told, log))
+    left = any(log.counted()[outcome] for outcome in Outcome if outcome not in DONE)
+    touched = sorted({a.partition for a in told if a.action is not Act.NONE})
     code = ExitCode.CONSISTENT
     if touched:
         after = check([str(path) for path in paths.values()], only=touched)
         emit(lines_of(after))
         code = after.exit_code
-        ended = {mine[note.n].tx for note in log.done.values()} - {""}
+        ended = {a.tx for a in told if a.tx and log.outcome(a.n, "") is not None}
         if code is ExitCode.DIFFERENCES and ended >= {finding.tx for finding in after.decoded()}:
             emit([f"transactions={len(ended)} are whole now: that they ended in two ways stays in the logs until these go"])
             code = ExitCode.CONSISTENT
@@ -157,31 +157,23 @@ def status_command(
     plan: PlanFile, audit: Annotated[Path | None, typer.Option(help="The audit log; PLAN.audit unless it is named.")] = None
 ) -> None:
     """How far a plan was carried out. Exit codes: 0 all of it; 1 not all; 2 usage."""
-    data = _read(plan)
-    _, actions = read_plan(data, str(plan))
-    log = Audit(audit or plan.with_name(plan.name + ".audit"), data)
-    emit(_stands(actions, log.done.values()))
-    todo = _changes(actions)
-    done = sum(note.outcome in (Outcome.APPLIED, Outcome.ALREADY) for note in log.done.values())
-    raise typer.Exit(ExitCode.CONSISTENT if done == todo else ExitCode.DIFFERENCES)
+    told = read_plan(plan)
+    log = Audit(_audit(plan, audit), told.digest)
+    emit(_stands(told, log))
+    counted = log.counted()
+    raise typer.Exit(
+        ExitCode.CONSISTENT if sum(counted[outcome] for outcome in DONE) == told.changes else ExitCode.DIFFERENCES
+    )
 
 
-def _stands(actions: Sequence[Action], notes: Iterable[Note]) -> Iterator[str]:
-    counted = Counter(note.outcome for note in notes)
+def _stands(plan: SavedPlan, log: Audit) -> Iterator[str]:
+    counted = log.counted()
     told = " ".join(f"{outcome}={counted[outcome]}" for outcome in Outcome if counted[outcome])
-    yield f"changes={_changes(actions)} {told}".rstrip()
+    yield f"changes={plan.changes} {told}".rstrip()
 
 
-def _changes(actions: Sequence[Action]) -> int:
-    """How many changes a plan has: a refetch is one on each copy."""
-    return sum(len(a.on) if a.action is Act.REFETCH else a.action in (Act.PUT, Act.DELETE, Act.COMMIT) for a in actions)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}; name a plan of `foreshore reconcile plan`") from error
+def _audit(plan: Path, named: Path | None) -> Path:
+    return named or plan.with_name(plan.name + ".audit")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

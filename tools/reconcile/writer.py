@@ -144,11 +144,9 @@ class Writer(DataSourceArrowWriter):
         """What lines of a plan say; the rows that they put are in the directories, which are of the plan's cluster."""
         header = next((line for line in lines if line.startswith(HEADER)), None)
         told_of = msgspec.json.decode(header, type=Header) if header is not None else None
-        sources = Sources(paths_of(told_of, self._directories))
-        for line in lines:
-            if line is header or not line.strip():
-                continue
-            action = _action(line)
+        actions = [_action(line) for line in lines if line is not header and line.strip()]
+        sources = Sources(paths_of(told_of, self._directories), actions)
+        for action in actions:
             key = raw_key(action.key or "")
             seen = action.seen.get(action.primary)
             match action.action:

@@ -9,19 +9,24 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from engine.errors import UsageError
 from tests.support.damages import DAMAGES
 from tests.support.directories import copies
 from tests.support.memory import held_while
 from tests.tools.reconcile.test_repair import run
 from tools.reconcile import Finding, Kind, check, in_this_process
+from tools.reconcile.apply import Limits, apply_plan
 from tools.reconcile.aside import HELD_BYTES, Lines
+from tools.reconcile.audit import Audit, Became
+from tools.reconcile.changes import Outcome
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Rules
 from tools.reconcile.page import page_of
 from tools.reconcile.plan import Plan, plan
-from tools.reconcile.plans import read_plan
+from tools.reconcile.plans import Act, Action, Header
 from tools.reconcile.report import make_report, read_report
 from tools.reconcile.run import with_evidence
+from tools.reconcile.saved_plan import read_plan
 from tools.reconcile.share import Found, check_share
 from tools.reconcile.survey import Look, surveys_of
 from tools.reconcile.task import ShareResult
@@ -76,11 +81,73 @@ def test_a_plan_is_made_without_holding_the_findings_or_its_lines(tmp_path: Path
         told, held = held_while(plan_of, report, plan_file)
         assert told == (1, f"none={shares * OF_EACH}\n")
         most.append(held)
-        header, actions = read_plan(plan_file.read_bytes(), "plan")
-        assert (header.findings, header.actions) == (shares * OF_EACH, {"none": shares * OF_EACH})
-        assert [a.n for a in actions] == [*range(1, shares * OF_EACH + 1)]
+        saved = read_plan(plan_file)
+        assert (saved.header.findings, saved.header.actions) == (shares * OF_EACH, {"none": shares * OF_EACH})
+        assert [a.n for a in saved] == [*range(1, shares * OF_EACH + 1)]
     assert (tmp_path / str(SHARES) / "findings.jsonl").stat().st_size > SHARES * OF_EACH * LINE_BYTES
     assert max(most) < 2 * HELD_BYTES + (3 << 20), "what lines may hold of the report and of the plan, and a few"
+
+
+def plan_with(count: int, to: Path) -> None:
+    """A plan of so many deletes, each about as long as a line of a report."""
+    header = Header(cluster="c", cluster_id="", topology="", findings=count, actions={"delete": count})
+    with to.open("wb") as file:
+        file.write(msgspec.json.encode(header) + b"\n")
+        for n in range(1, count + 1):
+            reason, partition = "because" * (LINE_BYTES // 7), n // OF_EACH
+            action = Action(n=n, action=Act.DELETE, kind=Kind.EXTRA_ON, partition=partition, key=f"k{n:06}", reason=reason)
+            file.write(msgspec.json.encode(action) + b"\n")
+
+
+def applied(plan_file: Path, audit_file: Path) -> dict[Outcome, int]:
+    """What became of its actions, none of which can be done."""
+    saved = read_plan(plan_file)
+    apply_plan(saved, {}, Audit(audit_file, saved.digest), Limits())
+    return dict(Audit(audit_file, saved.digest).counted())
+
+
+def stands(plan_file: Path) -> tuple[int, str]:
+    """How far a plan was carried out, as who types the command is told."""
+    told = run("status", plan_file)
+    return told.exit_code, told.stdout
+
+
+def test_a_plan_is_carried_out_without_holding_its_lines_or_what_became_of_them(tmp_path: Path) -> None:
+    """Nor is more held of more of them: where each begins, and what became of it."""
+    most: list[int] = []
+    for count in (SHARES * OF_EACH, 2 * SHARES * OF_EACH):
+        plan_file = tmp_path / f"{count}"
+        plan_with(count, plan_file)
+        told, held = held_while(applied, plan_file, tmp_path / f"{count}.audit")
+        assert told == {Outcome.FAILED: count}
+        said, held_then = held_while(stands, plan_file)
+        assert said == (1, f"changes={count} failed={count}\n")
+        most += [held, held_then]
+    assert (tmp_path / str(SHARES * OF_EACH)).stat().st_size > SHARES * OF_EACH * LINE_BYTES
+    assert max(most) < HELD_BYTES + (3 << 20), "what lines may hold, and a few"
+
+
+def test_a_half_line_of_an_audit_log_goes_with_the_first_note_and_not_before(tmp_path: Path) -> None:
+    """Whoever asks how far a plan is changes nothing of the log of who carries it out."""
+    path, one = tmp_path / "audit", Action(n=1, action=Act.DELETE, kind=Kind.EXTRA_ON, partition=0, key="k")
+    Audit(path, "plan").note([Became(one, "", Outcome.FAILED, "no")])
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:-9])
+    audit = Audit(path, "plan")
+    assert (audit.counted(), path.read_bytes()) == ({Outcome.FAILED: 1}, whole + whole[:-9])
+    audit.note([Became(msgspec.structs.replace(one, n=10**12), "n1", Outcome.APPLIED)])
+    assert (path.read_bytes().startswith(whole), path.read_bytes().count(b"\n")) == (True, 2)
+    assert [(note.n, note.node, note.key) for note in audit.noted()] == [(10**12, "n1", "k")]
+    again = Audit(path, "plan")
+    assert (again.counted(), again.is_done(10**12, "n1")) == ({Outcome.FAILED: 1, Outcome.APPLIED: 1}, True)
+    assert not list(again.noted())
+    with pytest.raises(UsageError, match="of another plan"):
+        Audit(path, "another")
+
+
+def test_a_fault_in_reading_is_not_told_as_a_want_of_room(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"cannot read {tmp_path}: Is a directory; name a plan"):
+        read_plan(tmp_path)
 
 
 def test_what_a_report_has_no_room_for_is_counted_and_not_kept() -> None:

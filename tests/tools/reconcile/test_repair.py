@@ -28,11 +28,15 @@ from tests.support.damages import DAMAGES
 from tests.support.directories import NODES, SEGMENT_BYTES, Nodes, append, copies, replace
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import NOW_MS, PARTITIONS, fragment_of
-from tools.reconcile.apply import Audit, Limits, apply_plan
+from tools.reconcile import apply
+from tools.reconcile.apply import Held, Limits, Sources, apply_plan, held_of
+from tools.reconcile.aside import Lines
+from tools.reconcile.audit import Audit
 from tools.reconcile.changes import Outcome
 from tools.reconcile.cli import app
 from tools.reconcile.findings import Facts, Finding, Kind, Proof, Values, entry_facts
-from tools.reconcile.plans import Act, Action, Rules, Strategy, action_for, read_plan
+from tools.reconcile.plans import Act, Action, Header, Rules, Strategy, action_for
+from tools.reconcile.saved_plan import SavedPlan, read_plan
 from wal import records as r
 from wal.ids import Fragment
 
@@ -53,7 +57,15 @@ def planned(directories: Sequence[Path], at: Path, *options: object) -> list[Act
     run("check", *directories, "--out", at / "report")
     told = run("plan", at / "report", "-o", at / "plan", *options)
     assert told.exit_code in (0, 1), told.output
-    return read_plan((at / "plan").read_bytes(), "plan")[1]
+    return list(read_plan(at / "plan"))
+
+
+def plan_of(*actions: Action) -> SavedPlan:
+    """A plan of these actions alone."""
+    lines = Lines()
+    header = Header(cluster="c", cluster_id="", topology="", findings=len(actions), actions={})
+    lines.add(map(msgspec.json.encode, (header, *actions)))
+    return SavedPlan(lines, "plan", "plan")
 
 
 # A thousand damages.
@@ -275,7 +287,7 @@ def test_what_nothing_proves_is_written_through_the_api_if_it_is_as_it_was_seen(
 
     unfinished = shutil.ignore_patterns("*.tmp")  # which come and go
 
-    async def tell() -> dict[int, Outcome]:
+    async def tell() -> dict[int, Outcome | None]:
         nodes = Nodes(tmp_path / "live", Settings(partitions=PARTITIONS, wal_segment_bytes=SEGMENT_BYTES))
         try:
             await nodes.start()
@@ -294,22 +306,52 @@ def test_what_nothing_proves_is_written_through_the_api_if_it_is_as_it_was_seen(
                     action(4, Act.DELETE, "k4", two, gone),  # it is gone already
                     action(5, Act.PUT, "k1", newer, one),  # no copy has any more what would be written
                 ]
-                audit = Audit(tmp_path / "audit", b"plan")
+                audit = Audit(tmp_path / "audit", "plan")
                 at = next(iter(nodes.servers.values())).address
-                await asyncio.to_thread(apply_plan, actions, {"n1": after}, audit, Limits(), at=at)
+                await asyncio.to_thread(apply_plan, plan_of(*actions), {"n1": after}, audit, Limits(), at=at)
                 assert await acc.get_many([b"k1", b"k2", b"k3"]) == {b"k1": b"newer", b"k3": b"three"}
-                assert "does not have the row any more" in audit.done[5, ""].why
+                (failed,) = (note for note in audit.noted() if note.n == 5)
+                assert ("does not have the row any more" in failed.why, failed.key) == (True, "k1")
                 put = action(6, Act.PUT, "k1", newer, one)
-                await asyncio.to_thread(apply_plan, [put], {"n1": before}, audit, Limits(), at=at)
+                await asyncio.to_thread(apply_plan, plan_of(put), {"n1": before}, audit, Limits(), at=at)
                 assert await acc.get(b"k1") == b"one"
-                await asyncio.to_thread(apply_plan, [action(7, Act.DELETE, "k3", two, gone)], {}, audit, Limits())
-                return {n: note.outcome for (n, _), note in audit.done.items()}
+                last = plan_of(action(7, Act.DELETE, "k3", two, gone))
+                await asyncio.to_thread(apply_plan, last, {}, audit, Limits())
+                return {n: audit.outcome(n, "") for n in range(1, 8)}
         finally:
             await nodes.close()
 
     outcomes = asyncio.run(tell())
     already, changed, applied, failed = Outcome.ALREADY, Outcome.CHANGED, Outcome.APPLIED, Outcome.FAILED
     assert outcomes == {1: already, 2: changed, 3: applied, 4: already, 5: failed, 6: applied, 7: failed}
+
+
+def test_a_fragment_is_walked_once_for_many_of_its_rows(stopped: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    name, rows = max(rows_of(stopped[0]).items(), key=lambda item: len(item[1]))
+    facts = {key: entry_facts(entry, Values.HASH) for key, entry in rows}
+    puts = [
+        Action(
+            n=n,
+            action=Act.PUT,
+            kind=Kind.VALUE_MISMATCH,
+            partition=name[1],
+            namespace=name[0],
+            key=key.decode(),
+            right=facts[key],
+            source="n1",
+        )
+        for n, key in enumerate(facts, 1)
+    ]
+    walks: list[Fragment] = []
+
+    def walked(path: Path, fragment: Fragment, keys: set[bytes]) -> Held:
+        walks.append(fragment)
+        return held_of(path, fragment, keys)
+
+    monkeypatch.setattr(apply, "held_of", walked)
+    sources = Sources({"n1": stopped[0]}, puts)
+    assert [sources.right(put) for put in puts] == [entry for _, entry in rows]
+    assert (len(puts) > 3, walks) == (True, [name])
 
 
 def test_no_row_of_a_running_node_is_touched(stopped: list[Path], tmp_path: Path) -> None:
@@ -342,7 +384,7 @@ def test_a_node_that_runs_takes_what_is_proven_wrong_from_its_peers(stopped: lis
             at = ",".join(server.address for server in nodes.servers.values())
             await reconcile("check", *directories, "--out", tmp_path / "report")
             await reconcile("plan", tmp_path / "report", "-o", tmp_path / "plan")
-            actions = read_plan((tmp_path / "plan").read_bytes(), "plan")[1]
+            actions = list(read_plan(tmp_path / "plan"))
             assert sorted((a.action, *a.on) for a in actions) == [("refetch", "n1"), ("refetch", "n2", "n3")]
             code, told = await reconcile("apply", tmp_path / "plan", *directories, "--at", at)
             assert (code, told.splitlines()[0]) == (0, "changes=3 applied=3"), told
@@ -358,9 +400,9 @@ def test_what_no_peer_has_is_not_taken_from_peers(stopped: list[Path], tmp_path:
     directories = copies(stopped, tmp_path)
     DAMAGES["one value changed on all copies"].do(tmp_path)
     (action,) = planned(directories, tmp_path)
-    audit = Audit(tmp_path / "audit", b"plan")
-    apply_plan([action], {}, audit, Limits(), at="127.0.0.1:1")
-    assert {note.why for note in audit.done.values()} == {
+    audit = Audit(tmp_path / "audit", "plan")
+    apply_plan(plan_of(action), {}, audit, Limits(), at="127.0.0.1:1")
+    assert {note.why for note in audit.noted()} == {
         "every copy is wrong, so no peer has the row: stop the nodes, and apply again"
     }
 

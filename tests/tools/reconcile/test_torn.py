@@ -18,7 +18,8 @@ from tests.support.reconciled import IN_DOUBT, NOW_MS, PARTITIONS, fragment_of
 from tests.tools.reconcile.test_repair import planned
 from tools.reconcile.apply import prepared_writes
 from tools.reconcile.findings import Kind, Proof
-from tools.reconcile.plans import Act, read_plan
+from tools.reconcile.plans import Act
+from tools.reconcile.saved_plan import read_plan
 from wal import records as r
 from wal.ids import EXPIRIES
 
@@ -34,7 +35,7 @@ def test_a_transaction_of_which_one_half_was_rolled_back_is_written_whole(stoppe
         report, plan = tmp_path / "report", tmp_path / "plan"
         await reconcile("check", *directories, "--out", report)
         assert await reconcile("plan", report, "-o", plan) == (0, "commit=1\n")
-        (action,) = read_plan(plan.read_bytes(), "plan")[1]
+        (action,) = read_plan(plan)
         assert (action.partition, action.proof, action.source, len(action.records)) == (where[1], Proof.LOG, "n1", 1)
         told = await reconcile("apply", plan, *directories)
         assert (told[0], "it goes through the API: name a node with --at" in told[1]) == (4, True)

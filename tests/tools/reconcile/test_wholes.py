@@ -17,7 +17,8 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import IN_DOUBT, NOW_MS, PARTITIONS, fragment_of
 from tests.tools.reconcile.test_repair import planned, rows_of, run
 from tools.reconcile.findings import Facts, Finding, Kind, Proof
-from tools.reconcile.plans import Act, Rules, Strategy, make_plan, read_plan
+from tools.reconcile.plans import Act, Rules, Strategy, make_plan
+from tools.reconcile.saved_plan import read_plan
 from wal import records as r
 
 GONE: dict[str, Facts] = {"n1": {"lwm": 9, "hwm": 9}, "n2": {"lwm": 0, "hwm": 0}, "n3": {"lwm": 9, "hwm": 9}}
@@ -146,4 +147,4 @@ def test_whole_fragments_are_taken_anew_by_the_nodes_that_run(stopped: list[Path
     assert [rows_of(directory) for directory in directories[1:]] == [rows_of(directories[0])] * 2
     assert dict(rows_of(directories[2])[name])[b"k350"].value == b"of all"
     assert run("check", *directories).exit_code == 0
-    assert len(read_plan((tmp_path / "plan").read_bytes(), "plan")[1]) >= 2
+    assert len(read_plan(tmp_path / "plan")) >= 2
