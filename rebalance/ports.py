@@ -29,6 +29,8 @@ WORK_MAX = 2_000
 """What a turn does before it leaves the rest to the next one: one is a key, a row or a record, about 10 us of a slow
 processor. Who does work says so in `Node.work`; who could do too much of it does a piece, and asks for the rest with
 `Node.resume`."""
+LITTLE = WORK_MAX // 10
+"""What a turn does of something that nobody waits for, so that whoever waits for something else hardly notices."""
 
 
 T = TypeVar("T")

@@ -239,7 +239,7 @@ class Exchange(Rule):
         self.core.map_hash = topologies.hash_of(encoded)
         still = self.core.frozen or self.draining is not None
         singles = [self.single, *(self.attempt.singles.values() if self.attempt else ())]
-        self.core.in_pieces(let_go([single.copies for single in singles if single is not None]))
+        self.core.little_by_little(let_go([single.copies for single in singles if single is not None]))
         self.draining, self._reporting, self.single, self.held_up = None, None, None, []
         self.attempt = self.standing = None
         self.retry_at = 0

@@ -176,7 +176,7 @@ class Cuts(Rule):
         """Nobody reads at a cut any more."""
         del self.leases[lease.cut]
         for gone in self.kept.end(lease.cut):
-            self.core.in_pieces(let_go(list(gone.values())))
+            self.core.little_by_little(let_go(list(gone.values())))
         for waiting in list(lease.waiting.values()):
             for go_on in waiting:
                 go_on()

@@ -140,7 +140,7 @@ class Node(Machines):
         if now > core.now:
             core.attentive += min(now - core.now, core.settings.heartbeat_ms * MS)
             core.now = now
-        core.work, core.waited = 0, bool(core.resumed)
+        core.begin_turn()
         effects = core.effects = Effects()
         if not self._booted:
             self._booted = True
@@ -168,7 +168,7 @@ class Node(Machines):
         self.replication.flush()
         self.reads.flush()
         self.desk.flush()
-        busy = core.to_self or core.resumed or waiting or self._pruned
+        busy = core.to_self or core.resumed or core.later or waiting or self._pruned
         effects.wake_at = core.now if busy else self._next_wake()
         return effects
 
@@ -199,7 +199,7 @@ class Node(Machines):
             case PeerLost(node):
                 self.membership.on_peer_lost(node)
             case CheckpointWritten(lsn):
-                core.in_pieces(let_go([*core.replica.store.thaw()]))
+                core.little_by_little(let_go([*core.replica.store.thaw()]))
                 core.log(r.Checkpoint(lsn))
                 self.writes.origins.begin_again()
                 self.checkpointing = False
@@ -277,11 +277,11 @@ class Node(Machines):
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
             self.checkpoint_wanted = False
             self.checkpointing = True
-            core.in_pieces(self._prune())
+            core.little_by_little(self._prune())
         if self._pruned:
             self._pruned = False
             image = core.replica.freeze(core.durable_lsn, self.replication.open_records())
-            core.in_pieces(self._encode(image))
+            core.little_by_little(self._encode(image))
             self.demander.go_on()
 
     def _prune(self) -> Iterator[int]:

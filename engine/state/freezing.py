@@ -33,7 +33,7 @@ LOOKED_AT_ONCE = 32
 """Fragments that are looked at for them."""
 LOOKED_OF_WORK = 4
 KEYS_OF_WORK = 16
-"""So many keys of a state that is encoded are as much work as the state."""
+"""So many keys of a state that is encoded are as much work as the state; and so many answers of a partition."""
 
 
 class Changes:
@@ -147,4 +147,5 @@ class Changes:
         state = self._partitions_left.pop(number)
         image = partition_image(state.epoch, state.prepared.values(), state.results)
         self._image.partitions[number] = msgspec.msgpack.encode(image)
-        return 1
+        keys = sum(len(write.keys) for prepare in image.prepared for write in prepare.writes)
+        return 1 + (len(image.results) + keys) // KEYS_OF_WORK

@@ -33,6 +33,7 @@ SMALL_WORK = 16_000
 over, and large rows cost it little, because LMDB copies and writes them while the interpreter goes on."""
 NICENESS = 10
 """Clients wait for the node, and nobody for a checkpoint."""
+AUTOGROUP = Path("/proc/self/autogroup")
 ENDS_SECONDS = 60.0
 ARGUMENTS = ("PATH", "MAP_BYTES", "LOCK")
 
@@ -153,6 +154,17 @@ def _read(pipe: int, size: int) -> bytes:
 # The other half.
 
 
+def _give_way() -> None:
+    """Let whoever else has something to do go first, and above all the node.
+
+    Of a session of its own, which this process has, Linux weighs all processes together against other sessions, where it
+    makes groups of them: then their niceness counts among themselves, and their group has one of its own.
+    """
+    os.nice(NICENESS)
+    with suppress(OSError):
+        AUTOGROUP.write_text(str(NICENESS), encoding="ascii")
+
+
 class _Orphan(Exception):
     """The pipe ended before the checkpoint did."""
 
@@ -161,7 +173,7 @@ def main(path: Path, map_bytes: int, lock: int) -> None:
     """Write the checkpoint that comes through the pipe."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the node is told, and closes the pipe
-    os.nice(NICENESS)
+    _give_way()
     pipe = sys.stdin.buffer
     out = sys.stdout.fileno()
 

@@ -19,7 +19,7 @@ from rebalance.affinity import Affinity, assign
 from rebalance.lives import INCARNATION_BITS, Life, in_brief
 from rebalance.namespaces import NamespaceSettings
 from rebalance.partition import LocalPartition
-from rebalance.ports import MS, WORK_MAX
+from rebalance.ports import LITTLE, MS, WORK_MAX
 from rebalance.table import Topology, version_of
 from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partition_of
 from wal.records import Record
@@ -78,6 +78,7 @@ class Core:
         self.era = FIRST_ERA  # of what is decided here; `engine.data.cuts` moves it on
         self.resumed: deque[Callable[[], None]] = deque()
         self.waited = False  # something in there since an earlier turn
+        self.later: list[Callable[[], None]] = []  # not in this turn any more
 
     @property
     def wall_ms(self) -> int:
@@ -168,6 +169,13 @@ class Core:
         """
         self.resumed.append(go_on)
 
+    def begin_turn(self) -> None:
+        """Nothing is done yet, and what was left for later is due."""
+        self.work = 0
+        self.resumed.extend(self.later)
+        self.later.clear()
+        self.waited = bool(self.resumed)
+
     def go_on(self) -> None:
         """Do of what was cut into pieces as much as the turn has room for, one of each after the other.
 
@@ -188,6 +196,17 @@ class Core:
             if self.work >= WORK_MAX:
                 self.resume(lambda: self.in_pieces(pieces))
                 return
+
+    def little_by_little(self, pieces: Iterator[int]) -> None:
+        """The same for what nobody waits for: a turn does a `LITTLE` of it, and has room for what came meanwhile."""
+        done = 0
+        for work in pieces:
+            done += work
+            if done >= LITTLE:
+                self.work += done
+                self.later.append(lambda: self.little_by_little(pieces))
+                return
+        self.work += done
 
     def log(self, record: Record) -> None:
         """Fold a record into the replica and owe it to the log."""

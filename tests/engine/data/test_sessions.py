@@ -31,12 +31,12 @@ RETENTION_MS = 60_000
 
 
 class Alone:
-    """A node by itself, with one partition, that keeps four answers without looking which may go."""
+    """A node by itself, with one partition or more, that keeps four answers without looking which may go."""
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int = 1) -> None:
         settings = Settings(
             cluster="test",
-            partitions=1,
+            partitions=partitions,
             backups=0,
             answers_kept=4,
             result_retention_ms=RETENTION_MS,

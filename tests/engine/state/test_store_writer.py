@@ -72,6 +72,21 @@ def test_it_is_the_same_as_one_that_is_written_here(store: LmdbStore, tmp_path: 
     here.close()
 
 
+def test_whoever_writes_gives_way_to_other_sessions_as_well() -> None:
+    """It has a session of its own, which Linux, where it groups processes by session, weighs as much as the node's."""
+    code = "import os; from engine.state import store_writer as w; w._give_way(); print(os.nice(0)); "
+    code += "print(w.AUTOGROUP.read_text().split()[-1] if w.AUTOGROUP.exists() else os.nice(0))"
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        start_new_session=True,
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert told.stdout.split() == [str(os.nice(0) + store_writer.NICENESS), str(store_writer.NICENESS)]
+
+
 def said(*answers: Answer) -> list[str]:
     """A program that says this and ends, whatever it is told."""
     data = b"".join(map(frame, answers))

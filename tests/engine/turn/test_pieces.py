@@ -1,0 +1,67 @@
+"""What nobody waits for takes little of each turn: who asks meanwhile is answered as if it were not there."""
+
+from __future__ import annotations
+
+from engine.protocol.requests import Done, Get, Put, Values
+from engine.turn.events import Asked, CheckpointWritten, Event, WriteCheckpoint
+from rebalance.ports import LITTLE, WORK_MAX
+from tests.engine.data.test_sessions import Alone
+from wal.ids import tx_of
+
+CLIENT = b"a client.."
+PARTITIONS = 1024
+KEYS = 8 * PARTITIONS
+ANSWERS = 512
+
+
+def busy(alone: Alone) -> None:
+    """Many keys in all of its partitions."""
+    keys = [b"k%06d" % number for number in range(KEYS)]
+    assert isinstance(alone.ask(Put(1, tx_of(CLIENT, 1), "acc", keys, [b"v"] * KEYS)), Done)
+
+
+def turns_until(alone: Alone, events: list[Event], *, written: bool) -> int:
+    """Turns, in each of which somebody asks and is answered, until a checkpoint is to be written, or nothing is left."""
+    node = alone.node
+    for count in range(1, KEYS):
+        effects = node.turn(node.core.now + 1, [*events, Asked(1, Get(2, "acc", [b"k000001"]))])
+        assert [type(reply) for _, reply in effects.reply] == [Values], "it does not wait for its turn"
+        assert node.core.work <= 2 * LITTLE, "two at most, where one thing ends and another one begins"
+        events = []
+        if any(isinstance(task, WriteCheckpoint) for task in effects.tasks) if written else not node.core.later:
+            return count
+    raise AssertionError("it never comes to its end")
+
+
+def test_a_checkpoint_is_made_and_let_go_of_a_little_in_each_turn() -> None:
+    alone = Alone(PARTITIONS)
+    busy(alone)
+    alone.node.checkpoint_wanted = True
+    assert turns_until(alone, [], written=True) > 2 * PARTITIONS // LITTLE, "a state of each fragment and each partition"
+    written = CheckpointWritten(alone.node.core.durable_lsn)
+    assert turns_until(alone, [written], written=False) > 1
+
+
+def test_what_nobody_waits_for_is_not_put_off_for_ever() -> None:
+    """However much is asked, each turn does a little of it."""
+    alone = Alone(PARTITIONS)
+    busy(alone)
+    node = alone.node
+    node.checkpoint_wanted = True
+    asked: list[Event] = [Asked(1, Get(2, "acc", [b"k000001"]))] * (2 * WORK_MAX)
+    turns = (node.turn(node.core.now + 1, asked) for _ in range(8 * PARTITIONS // LITTLE))
+    assert any(isinstance(task, WriteCheckpoint) for effects in turns for task in effects.tasks)
+
+
+def test_the_answers_that_a_partition_keeps_are_work_for_a_checkpoint() -> None:
+    """As they are taken in then, and written."""
+
+    def work_of(answers: int) -> int:
+        alone = Alone()
+        for number in range(1, answers + 1):
+            alone.put(CLIENT, number, 0)
+        changes = alone.node.core.replica.changes
+        alone.node.core.replica.freeze(0, [])
+        return sum(changes.pieces())
+
+    assert work_of(2 * ANSWERS) - work_of(ANSWERS) == ANSWERS // 16
