@@ -14,7 +14,7 @@ versions, so that two members compare their tables in one number (Hazelcast's pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
@@ -230,6 +230,15 @@ def node_of(name: str) -> NodeId:
 def lost_disks(placements: Iterable[Placement]) -> dict[str, None]:
     """The disks, by name, that lost partitions wait for although their nodes have others now."""
     return {name: None for p in placements if p.lost for name in p.in_sync if "#" in name}
+
+
+def in_sync_of(placements: Sequence[Placement]) -> dict[NodeId, int]:
+    """Of each node the partitions of which its copy is in sync, or was when they were lost: of each a byte that is 1."""
+    found: dict[NodeId, bytearray] = {}
+    for number, placement in enumerate(placements):
+        for node in placement.in_sync:
+            found.setdefault(node, bytearray(len(placements)))[number] = 1
+    return {node: int.from_bytes(bits, "little") for node, bits in found.items()}
 
 
 _decoder = msgspec.msgpack.Decoder(Topology)

@@ -1,15 +1,16 @@
 """Which nodes can be in one map: the largest part of them who all hear each other.
 
 Two members that do not hear each other cannot be in one map, although a third hears both: what one is primary of and the
-other has a copy of could acknowledge nothing. So a part is wanted without any such pair: with the most voters, then the
-most nodes, then the oldest. To find it, whoever has most broken links is left out, or kept and all it does not hear left
+other has a copy of could acknowledge nothing. So a part is wanted without any such pair: with a majority of the voters,
+then with an in-sync copy of the most partitions, so that none is LOST for a link, then with the most voters, the most nodes
+and the oldest. To find it, whoever has most broken links is left out, or kept and all it does not hear left
 out; both ways are walked, so the answer is exact as long as links are few that broke, and the walk is bounded where they
-are not. It takes no account of anything but the order of the nodes, and so is the same on every node that knows the same.
+are not. It goes by nothing but the order of the nodes and the map, and so is the same on every node that knows the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from wal.ids import NodeId
 
@@ -17,15 +18,33 @@ STEPS_MAX = 128
 """Seven nodes with broken links, in whatever pattern, are looked at in full."""
 
 Apart = Callable[[NodeId, NodeId], bool]
+Kept = Callable[[Iterable[NodeId]], int]
+"""Of how many partitions some nodes have an in-sync copy."""
 
 
-def connected(first: NodeId, nodes: Sequence[NodeId], apart: Apart, voters: Collection[NodeId]) -> list[NodeId]:
-    """`first`, and then the best of the others, in their order, who hear it and each other."""
+def _nothing(_: Iterable[NodeId]) -> int:
+    return 0
+
+
+def connected(
+    first: NodeId,
+    nodes: Sequence[NodeId],
+    apart: Apart,
+    voters: Collection[NodeId],
+    *,
+    enough: int = 0,
+    kept: Kept = _nothing,
+) -> list[NodeId]:
+    """`first`, and then the best of the others, in their order, who hear it and each other.
+
+    `enough` voters are a majority; 0: the more the better.
+    """
     others = [n for n in dict.fromkeys(nodes) if n != first and not apart(first, n)]
     deaf = {n: {o: None for o in others if o != n and apart(n, o)} for n in others}
     if not any(deaf.values()):
         return [first, *others]
-    walk = _Walk(others, deaf, voters)
+    others_enough = enough - (first in voters) if enough else len(others)
+    walk = _Walk(others, deaf, voters, others_enough, lambda part: kept([first, *part]))
     walk.on(dict.fromkeys(others))
     return [first, *(n for n in others if n in walk.best)]
 
@@ -33,12 +52,21 @@ def connected(first: NodeId, nodes: Sequence[NodeId], apart: Apart, voters: Coll
 class _Walk:
     """Both ways, over and over; the best part that was met."""
 
-    def __init__(self, order: Sequence[NodeId], deaf: dict[NodeId, dict[NodeId, None]], voters: Collection[NodeId]) -> None:
+    def __init__(
+        self,
+        order: Sequence[NodeId],
+        deaf: dict[NodeId, dict[NodeId, None]],
+        voters: Collection[NodeId],
+        enough: int,
+        kept: Kept,
+    ) -> None:
         self.rank = {node: -rank for rank, node in enumerate(order)}
         self.deaf = deaf
         self.voters = voters
+        self.enough = enough
+        self.kept = kept
         self.best: dict[NodeId, None] = {}
-        self._worth: tuple[int, int, list[int]] = (-1, -1, [])
+        self._worth: tuple[int, int, int, int, list[int]] = (-1, -1, -1, -1, [])
         self.steps = 0
 
     def on(self, left: dict[NodeId, None]) -> None:
@@ -52,11 +80,13 @@ class _Walk:
                 self.best, self._worth = left, worth
             return
         if sum(n in self.voters for n in left) < self._worth[0]:
-            return  # whatever is left out from here on, another part has more voters
+            return  # whatever is left out from here on, another part has more voters, or a majority
         without = {n: None for n in left if n != worst}
         if self.steps < STEPS_MAX:
             self.on({n: None for n in left if n not in self.deaf[worst]})
         self.on(without)
 
-    def _worth_of(self, part: dict[NodeId, None]) -> tuple[int, int, list[int]]:
-        return (sum(n in self.voters for n in part), len(part), sorted((self.rank[n] for n in part), reverse=True))
+    def _worth_of(self, part: dict[NodeId, None]) -> tuple[int, int, int, int, list[int]]:
+        votes = sum(n in self.voters for n in part)
+        oldest = sorted((self.rank[n] for n in part), reverse=True)
+        return (min(votes, self.enough), self.kept(part), votes, len(part), oldest)

@@ -6,11 +6,14 @@ node that was away itself (its process was stopped, or its clock jumped) does no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import or_
 
 from engine.cluster.clique import connected
 from engine.turn.core import Core
 from rebalance.ports import MS
+from rebalance.table import Topology, in_sync_of
 from wal.ids import NodeId
 from wal.probe import probe
 
@@ -23,6 +26,7 @@ class Detector:
         self._heard: dict[NodeId, int] = {}
         self._back: dict[NodeId, int] = {}  # when each was heard of again that had been suspected
         self._silent: dict[NodeId, list[NodeId]] = {}  # whom each node said that it does not hear
+        self._copies_of: tuple[Topology | None, Mapping[NodeId, int]] = None, {}
         self._last_look = 0
         self.since: int | None = None  # when this node began to listen
         self.heard_again = False  # somebody who was suspected, since this was looked at last
@@ -131,7 +135,20 @@ class Detector:
         topology = self.core.topology
         voters, of = (topology.voters, topology.allocations) if topology is not None else ((), disks)
         voting = [n for n in voters if of.get(n, disks.get(n)) == disks.get(n)]
-        return connected(self.core.node, list(disks), self._apart, voting)
+        enough = topology.majority if topology is not None else 0
+
+        def kept(part: Iterable[NodeId]) -> int:
+            copies = self._copies()
+            return reduce(or_, (copies.get(n, 0) for n in part if of.get(n, disks[n]) == disks[n]), 0).bit_count()
+
+        return connected(self.core.node, list(disks), self._apart, voting, enough=enough, kept=kept)
+
+    def _copies(self) -> Mapping[NodeId, int]:
+        """Of each node, of which partitions its copy is in sync. Looked for once in each map, and only if links broke."""
+        topology = self.core.topology
+        if self._copies_of[0] is not topology:
+            self._copies_of = topology, in_sync_of(topology.placements) if topology is not None else {}
+        return self._copies_of[1]
 
     def _apart(self, a: NodeId, b: NodeId) -> bool:
         return b in self._silent.get(a, ()) or a in self._silent.get(b, ())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import reduce
 from itertools import combinations
+from operator import or_
 from random import Random
 
 from engine.cluster.clique import connected
@@ -32,6 +35,28 @@ def test_of_five_nodes_every_pattern_of_broken_links() -> None:
             broken = {link for bit, link in enumerate(links) if pattern >> bit & 1}
             best = max(every_part(NODES, broken), key=lambda part: worth(part, NODES, voters))
             assert of(NODES, broken, voters) == best
+
+
+def test_of_parts_with_a_majority_the_one_that_has_most_of_the_data() -> None:
+    """Whatever is broken, whoever has what: as of every part there is the best one is looked for."""
+    draw = Random(11)
+    links = list(combinations(NODES, 2))
+    for _ in range(2_000):
+        broken = {link for link in links if draw.random() < 0.4}
+        has = {node: draw.getrandbits(6) for node in NODES}
+
+        def kept(part: Iterable[str], has: dict[str, int] = has) -> int:
+            return reduce(or_, (has[node] for node in part)).bit_count()
+
+        def whole(part: list[str], kept: Callable[[Iterable[str]], int] = kept) -> tuple[object, ...]:
+            votes, size, oldest = worth(part, NODES, NODES)
+            return (min(votes, 3), kept(part), votes, size, oldest)
+
+        def apart(a: str, b: str, broken: set[tuple[str, str]] = broken) -> bool:
+            return (a, b) in broken or (b, a) in broken
+
+        best = max(every_part(NODES, broken), key=whole)
+        assert connected("n1", NODES, apart, NODES, enough=3, kept=kept) == best
 
 
 def test_nodes_without_data_do_not_outweigh_voters() -> None:

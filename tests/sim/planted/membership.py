@@ -58,6 +58,13 @@ def whoever_is_heard_is_in_the_map(machine: Machine) -> None:
 
 
 @MEMBERSHIP.fault("10")
+def the_younger_is_left_out_whatever_it_has(machine: Machine) -> None:
+    """Of two who do not hear each other the older stays, although partitions are LOST with the younger."""
+    assert machine.node is not None
+    replace(machine.node.detector, "_copies", dict)
+
+
+@MEMBERSHIP.fault("10")
 def late_by_the_clock(machine: Machine) -> None:
     """A coordinator whose own disk keeps it from listening takes those whom it has not listened to for silent."""
     assert machine.node is not None

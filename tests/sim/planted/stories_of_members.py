@@ -10,7 +10,7 @@ from tests.sim.draws import Draws
 from tests.sim.namesakes import Namesake
 from tests.sim.network import MS
 from tests.sim.oracles import compare_copies
-from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, REST_NS, SETTINGS, Stage, Stories, key, told
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, REST_NS, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND, Plant, World
@@ -87,6 +87,25 @@ def two_members_do_not_hear_each_other(plant: Plant | None) -> None:
         put = stage.begin_put(key(1), b"2")
         stage.wait(3_000)
         stage.must(told(put), "one of two that do not hear each other is left out, and the rest goes on")
+        stage.curtain()
+
+
+@story
+def the_one_with_the_data_does_not_hear_an_older_one(plant: Plant | None) -> None:
+    """n2, which was away and has all of a partition, and n3, which has nothing, are cut off from each other."""
+    its = key(PARTITIONS - 1)  # of the second half
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, partitions=2, backups=0)) as stage:
+        stage.put(its, b"1")
+        stage.power_cut("n2")
+        stage.wait(4_000)
+        stage.start("n2")
+        stage.wait(8_000)
+        stage.put(its, b"2")
+        stage.world.network.cut("a link", [("n2", "n3"), ("n3", "n2")])
+        stage.wait(8_000)
+        put = stage.begin_put(its, b"3")
+        stage.wait(3_000)
+        stage.must(told(put), "who has the data stays, and who has none is left out")
         stage.curtain()
 
 
