@@ -33,6 +33,7 @@ from tools.bench.log import archives, history, log_parts, replay
 from tools.bench.memory import at_rest
 from tools.bench.reconcile import linear, reconciled, skewed
 from tools.bench.reconcile_spark import on_spark
+from tools.bench.side_by_side import side_by_side
 from tools.bench.snapshots import snapshot_scan
 from tools.bench.store import store_parts
 from tools.bench.sustained import sustained
@@ -74,6 +75,7 @@ FIGURES: dict[str, Measure] = {
     "replace": partial(replaced, goal=12),
     "return": partial(returned, goal=8.0),
     "return-without-history": partial(returned_without_history, goal=1.3),
+    "serial-parallel": side_by_side,
     "history": partial(history, goal=150_000),
     "replay": partial(replay, goal=200_000),
     "log": log_parts,
