@@ -23,7 +23,7 @@ import msgspec
 from rebalance.contents import Walk
 from rebalance.messages import Contents
 from rebalance.partition import LocalPartition
-from rebalance.ports import WORK_MAX, Node
+from rebalance.ports import LITTLE, WORK_MAX, Node
 from rebalance.telling import no_contents
 from wal import records as r
 from wal.ids import Fragment, Namespace, NodeId
@@ -35,6 +35,7 @@ FRAGMENTS_OF_WORK = 2
 RANGES_MAX = 64
 """With more gaps than this a copy is in no state to be compared."""
 
+Later: TypeAlias = Callable[[Callable[[], None]], None]
 Told: TypeAlias = Callable[[list[Contents] | None], None]
 """Is told what a copy contains, or None: that cannot be said."""
 
@@ -42,7 +43,8 @@ Told: TypeAlias = Callable[[list[Contents] | None], None]
 def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = None) -> None:
     """Sum up what this node has of a partition at this very moment, and tell, now or in one of the next turns.
 
-    `changed_max`: fragments of which more keys than that were written since the last checkpoint are left out.
+    `changed_max`: nobody waits for it, and fragments of which more keys than that were written since the last checkpoint
+    are left out.
 
     One batch may ask about a hundred partitions: each is captured at its place among the writes, and summed up when a turn
     has room for it.
@@ -63,18 +65,22 @@ def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = 
             continue  # an older version wrote it, and nothing has changed it since: there is nothing to compare with
         counter = fragment.counter
         walks.append((Contents(fragment.name[0], counter.lwm, list(counter.ranges), 0, fragment.digest), walk))
-    summing = _Sum(core, partition, walks, told)
-    if core.work < WORK_MAX:
+    room, later = (WORK_MAX, core.resume) if changed_max is None else (LITTLE, core.put_off)
+    summing = _Sum(core, partition, walks, told, later)
+    if core.work < room:
         summing.go_on()
     else:
         probe("contents.summed_up_later")
-        core.resume(summing.go_on)
+        summing.later(summing.go_on)
 
 
 class _Sum:
     """The contents of one partition, while they are summed up."""
 
-    def __init__(self, core: Node, partition: int, walks: Sequence[tuple[Contents, Walk]], told: Told) -> None:
+    def __init__(
+        self, core: Node, partition: int, walks: Sequence[tuple[Contents, Walk]], told: Told, later: Later
+    ) -> None:
+        self.later = later
         self._core = core
         self._partition = partition
         self._walks = walks
@@ -91,7 +97,7 @@ class _Sum:
             core.work += seen + 1
             left -= seen + 1
             if not walk.done or left <= 0:
-                core.resume(self.go_on)
+                self.later(self.go_on)
                 return
             digest = core.replica.store.walked((there.namespace, self._partition), walk)
             if digest is None:

@@ -306,6 +306,10 @@ class Node(Fence, Protocol):
         """Do this in what is left of the turn, or in one of the next."""
         ...
 
+    def put_off(self, go_on: Callable[[], None]) -> None:
+        """The same, for what nobody waits for: a turn does a `LITTLE` of all such."""
+        ...
+
 
 def may_act(node: Fence, version: Version) -> bool:
     """The fence, said once: whether this node may act on what was said under `version`.

@@ -9,7 +9,7 @@ once, where somebody wants to know (`ask`). What was applied since the last chec
 from __future__ import annotations
 
 from rebalance.contents import Reading
-from rebalance.ports import WORK_MAX, Node
+from rebalance.ports import LITTLE, Node
 from wal.ids import Fragment, fragment_name
 from wal.probe import probe
 
@@ -112,13 +112,14 @@ class Proving:
     def _later(self) -> None:
         if not self._going_on and self._asked:
             self._going_on = True
-            self._core.resume(self._go_on)
+            self._core.put_off(self._go_on)
 
     def _go_on(self) -> None:
         """Do a piece of what was asked."""
         core = self._core
         self._going_on = False
-        while self._asked and core.work < WORK_MAX:
+        enough = core.work + LITTLE
+        while self._asked and core.work < enough:
             name = next(iter(self._asked))
             if self._answering is None or self._answering[0] != name:
                 self._answering = (name, core.replica.store.prove(name))

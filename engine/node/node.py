@@ -168,7 +168,7 @@ class Node(Machines):
         self.replication.flush()
         self.reads.flush()
         self.desk.flush()
-        busy = core.to_self or core.resumed or core.later or waiting or self._pruned
+        busy = core.to_self or core.resumed or core.unhurried or waiting or self._pruned
         effects.wake_at = core.now if busy else self._next_wake()
         return effects
 

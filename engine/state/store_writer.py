@@ -33,7 +33,6 @@ SMALL_WORK = 16_000
 over, and large rows cost it little, because LMDB copies and writes them while the interpreter goes on."""
 NICENESS = 10
 """Clients wait for the node, and nobody for a checkpoint."""
-AUTOGROUP = Path("/proc/self/autogroup")
 ENDS_SECONDS = 60.0
 ARGUMENTS = ("PATH", "MAP_BYTES", "LOCK")
 
@@ -101,7 +100,7 @@ def _start(command: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
     if len(command) <= len(ARGUMENTS):
         raise _Unavailable
     try:
-        return subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
+        process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -111,6 +110,24 @@ def _start(command: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise _Unavailable from error
+    give_way(process.pid)
+    return process
+
+
+def give_way(process: int) -> None:
+    """Have a process let all others go first, from before it has imported anything.
+
+    Of a session of its own, which it has, Linux weighs all processes together against other sessions, where it makes groups
+    of them: then their niceness counts among themselves, and their group has one of its own.
+    """
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+        autogroup(process).write_text(str(NICENESS), encoding="ascii")
+
+
+def autogroup(process: int) -> Path:
+    """Where Linux says how nice the session of a process is, if it makes groups of them."""
+    return Path(f"/proc/{process}/autogroup")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -154,17 +171,6 @@ def _read(pipe: int, size: int) -> bytes:
 # The other half.
 
 
-def _give_way() -> None:
-    """Let whoever else has something to do go first, and above all the node.
-
-    Of a session of its own, which this process has, Linux weighs all processes together against other sessions, where it
-    makes groups of them: then their niceness counts among themselves, and their group has one of its own.
-    """
-    os.nice(NICENESS)
-    with suppress(OSError):
-        AUTOGROUP.write_text(str(NICENESS), encoding="ascii")
-
-
 class _Orphan(Exception):
     """The pipe ended before the checkpoint did."""
 
@@ -173,7 +179,6 @@ def main(path: Path, map_bytes: int, lock: int) -> None:
     """Write the checkpoint that comes through the pipe."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the node is told, and closes the pipe
-    _give_way()
     pipe = sys.stdin.buffer
     out = sys.stdout.fileno()
 

@@ -78,7 +78,8 @@ class Core:
         self.era = FIRST_ERA  # of what is decided here; `engine.data.cuts` moves it on
         self.resumed: deque[Callable[[], None]] = deque()
         self.waited = False  # something in there since an earlier turn
-        self.later: list[Callable[[], None]] = []  # not in this turn any more
+        self.unhurried: deque[Callable[[], None]] = deque()  # what nobody waits for
+        self.put_off_before = 0  # so much of it in an earlier turn
 
     @property
     def wall_ms(self) -> int:
@@ -170,11 +171,8 @@ class Core:
         self.resumed.append(go_on)
 
     def begin_turn(self) -> None:
-        """Nothing is done yet, and what was left for later is due."""
-        self.work = 0
-        self.resumed.extend(self.later)
-        self.later.clear()
-        self.waited = bool(self.resumed)
+        """Nothing is done yet."""
+        self.work, self.waited, self.put_off_before = 0, bool(self.resumed), len(self.unhurried)
 
     def go_on(self) -> None:
         """Do of what was cut into pieces as much as the turn has room for, one of each after the other.
@@ -185,6 +183,15 @@ class Core:
             self.resumed.popleft()()
         while self.resumed and self.work < WORK_MAX:
             self.resumed.popleft()()
+        enough = self.work + LITTLE
+        for _ in range(self.put_off_before):
+            self.unhurried.popleft()()
+            if self.work >= enough:
+                break
+
+    def put_off(self, go_on: Callable[[], None]) -> None:
+        """As `resume`, for what nobody waits for: of all such a turn does a `LITTLE`, and has room for what came."""
+        self.unhurried.append(go_on)
 
     def in_pieces(self, pieces: Iterator[int]) -> None:
         """Do what comes in pieces, each of which says how much work it was, in as many turns as that takes.
@@ -198,13 +205,13 @@ class Core:
                 return
 
     def little_by_little(self, pieces: Iterator[int]) -> None:
-        """The same for what nobody waits for: a turn does a `LITTLE` of it, and has room for what came meanwhile."""
+        """As `in_pieces`, for what nobody waits for."""
         done = 0
         for work in pieces:
             done += work
             if done >= LITTLE:
                 self.work += done
-                self.later.append(lambda: self.little_by_little(pieces))
+                self.put_off(lambda: self.little_by_little(pieces))
                 return
         self.work += done
 

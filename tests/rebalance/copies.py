@@ -262,6 +262,10 @@ class Copy:
         """Later."""
         self._resumed.append(go_on)
 
+    def put_off(self, go_on: Callable[[], None]) -> None:
+        """Later, too."""
+        self._resumed.append(go_on)
+
     # What happens to it.
 
     def hear(self, sender: NodeId, said: Said) -> None:

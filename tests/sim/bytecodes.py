@@ -8,6 +8,7 @@ Beside it: how many messages the nodes say to each other for it, and how many re
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -56,11 +57,15 @@ class Executed:
             return node.turn(now, events), TURN_NS
         self.turns += 1
         before = sys.gettrace()  # of whoever measures what tests reach
+        collects = gc.isenabled()
+        gc.disable()  # as in a node; others in this process may have something called whenever it collects
         sys.settrace(self._entered)
         try:
             effects = node.turn(now, events)
         finally:
             sys.settrace(before)
+            if collects:
+                gc.enable()
         for targets, message in (*effects.early, *effects.send):
             self.said[kind_of(message)] += len(targets)
         self.logged.update(record_kind(record) for record in effects.log)

@@ -74,17 +74,14 @@ def test_it_is_the_same_as_one_that_is_written_here(store: LmdbStore, tmp_path: 
 
 def test_whoever_writes_gives_way_to_other_sessions_as_well() -> None:
     """It has a session of its own, which Linux, where it groups processes by session, weighs as much as the node's."""
-    code = "import os; from engine.state import store_writer as w; w._give_way(); print(os.nice(0)); "
-    code += "print(w.AUTOGROUP.read_text().split()[-1] if w.AUTOGROUP.exists() else os.nice(0))"
-    told = subprocess.run(
-        [sys.executable, "-c", code],
-        start_new_session=True,
-        capture_output=True,
-        check=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    )
-    assert told.stdout.split() == [str(os.nice(0) + store_writer.NICENESS), str(store_writer.NICENESS)]
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        store_writer.give_way(process.pid)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + store_writer.NICENESS
+        group = store_writer.autogroup(process.pid)
+        assert not group.exists() or group.read_text(encoding="ascii").split()[-1] == str(store_writer.NICENESS)
+    finally:
+        process.communicate(b"\n", timeout=PATIENCE_SECONDS)
 
 
 def said(*answers: Answer) -> list[str]:

@@ -28,7 +28,7 @@ def turns_until(alone: Alone, events: list[Event], *, written: bool) -> int:
         assert [type(reply) for _, reply in effects.reply] == [Values], "it does not wait for its turn"
         assert node.core.work <= 2 * LITTLE, "two at most, where one thing ends and another one begins"
         events = []
-        if any(isinstance(task, WriteCheckpoint) for task in effects.tasks) if written else not node.core.later:
+        if any(isinstance(task, WriteCheckpoint) for task in effects.tasks) if written else not node.core.unhurried:
             return count
     raise AssertionError("it never comes to its end")
 
