@@ -9,7 +9,7 @@ simply followed by a demand for what is still missing. Until a copy has taken pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import assert_never, get_args
 
@@ -53,6 +53,7 @@ class Demander(Rule):
         self._no_history: dict[Fragment, None] = {}
         self._pauses: dict[NodeId, int] = {}  # a supplier that has nothing to give yet -> when to ask it again
         self.put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
+        self.between_demands: Callable[[], None] = lambda: None  # a supplier is about to be asked, and sends nothing now
         self.held = Held(core)
         self.settling = Settling(core, again=self._again, differs=self._put_off_or_again, planned=self._plan_wake)
         self.surveys = Surveys(core, ready=self._again)
@@ -371,6 +372,7 @@ class Demander(Rule):
             core.resume(lambda: self._end_on(session))
             return
         del self._sessions[supplier]
+        self.between_demands()  # what is about the next ones, too, would wait for them as well, and so on to the last
         self._demand()
         self.settling.go_on()
 
@@ -406,12 +408,10 @@ class Demander(Rule):
     # Time.
 
     def _plan_wake(self) -> None:
-        core = self.core
-        times = [s.asked_at + core.settings.retransmit_ms * MS for s in self._sessions.values() if not s.waits]
+        times = [s.asked_at + self.core.settings.retransmit_ms * MS for s in self._sessions.values() if not s.waits]
         if (due := self.settling.due()) is not None:
             times.append(due)
-        times.extend(self.put_off.values())
-        times.extend(self._pauses.values())
+        times.extend((*self.put_off.values(), *self._pauses.values()))
         if self._held_until:
             times.append(self._held_until)
         self.alarm.at = min(times, default=NEVER)

@@ -99,10 +99,14 @@ class Replication(Rule):
                 self._dispatch(operations, group, {}, counts=False)
             for group, operation in large:
                 self._dispatch([operation], group, {}, counts=False, large=True)
-        self._early.take(self.core, self._demanded, self.on_replicate)
+        self.take_early()
         for sender, sequences in self._acks.items():
             self.core.send(sender, Replicated(self.core.fence, sequences, self.core.claim_lsn))
         self._acks = {}
+
+    def take_early(self) -> None:
+        """Take what was put off, where nothing that it is about is on its way any more."""
+        self._early.take(self.core, self._demanded, self.on_replicate)
 
     def _dispatch(
         self, operations: list[Shipped], group: Group, acked: dict[NodeId, None], *, counts: bool, large: bool = False
@@ -199,8 +203,7 @@ class Replication(Rule):
             self.claims.note_listed(sender, message.durable_lsn)
         self._answered[sender] = max((self._answered.get(sender, 0), *message.sequences))
         for sequence in message.sequences:
-            batch = self._batches.get(sequence)
-            if batch is None:
+            if (batch := self._batches.get(sequence)) is None:
                 continue
             batch.acked[sender] = None
             if sender in batch.lagging:
@@ -253,10 +256,9 @@ class Replication(Rule):
 
     def open_records(self) -> list[r.Record]:
         """What is logged here and does not count yet, oldest first: a checkpoint must carry it along."""
-        found = [record for b in self._batches.values() if not b.counts for record in b.records]
-        found.extend(record for operations in self._turn.values() for o in operations for record in o.records)
-        found.extend(record for _, operation in self._large for record in operation.records)
-        return found
+        batches = [batch.records for batch in self._batches.values() if not batch.counts]
+        turn = [o.records for operations in self._turn.values() for o in operations]
+        return list(chain(*batches, *turn, *(operation.records for _, operation in self._large)))
 
     def switch(self, _: NewMap) -> None:
         """A new topology: what does not count yet goes to its copies, or is abandoned."""
@@ -429,9 +431,7 @@ class Replication(Rule):
         """Send again what was not answered."""
         core = self.core
         self.alarm.off()
-        for batch in self._batches.values():
-            if not (batch.waiting or batch.lagging):
-                continue  # it is being worked out
+        for batch in [b for b in self._batches.values() if b.waiting or b.lagging]:  # the others are being worked out
             if core.now >= batch.due and core.work < WORK_MAX:
                 core.work += len(batch.records)
                 batch.patience = patience_of(batch, core, self._answered, len(self._batches))

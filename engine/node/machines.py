@@ -146,6 +146,7 @@ class Machines:
             hear=self.cuts.hear,
             keep_ahead=self.cuts.keep_ahead,
         )
+        self.demander.between_demands = self.replication.take_early
         self.supply = SupplySide(core, self.replication, regroup=self._group)
         self.stability = Stability(core, self.replication)
         self.promotion = Promotion(core, self.replication, activated=self._activated)

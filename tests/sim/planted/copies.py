@@ -178,6 +178,13 @@ def vouched_for_on_its_own_word(machine: Machine) -> None:
     around(supply.vouching, "on_settled", on_settled)
 
 
+@COPIES.fault("10")
+def what_was_put_off_waits_for_one_supply_after_another(machine: Machine) -> None:
+    """A copy asks for the next partitions before it takes what it had put off until the last ones came."""
+    assert machine.node is not None
+    replace(machine.node.demander, "between_demands", lambda: None)
+
+
 @COPIES.fault("1, 4")
 def vouched_for_without_waiting_for_it(machine: Machine) -> None:
     """A primary vouches for a MOVING copy that has reached its marks, but does not wait for its answers."""
@@ -271,7 +278,7 @@ def checkpoint_of_states_as_they_have_become(machine: Machine) -> None:
 def checkpoint_in_one_turn(machine: Machine) -> None:
     """All that a checkpoint stores is encoded in the turn in which it begins."""
     assert machine.node is not None
-    replace(machine.node.core, "in_pieces", lambda pieces: deque(pieces, maxlen=0))
+    replace(machine.node.core, "little_by_little", lambda pieces: deque(pieces, maxlen=0))
 
 
 @COPIES.fault("7")

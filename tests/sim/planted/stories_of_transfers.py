@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 
 from engine.client.calls import PutCall
 from engine.messages import Demand, Message, Replicate, Settled, Supply
 from engine.turn.core import CROWDED_AT
 from rebalance.leaves import leaf_count, leaf_of
-from tests.sim.network import Rule
+from rebalance.supplier import MANY_UPDATES
+from tests.sim.network import MS, Rule
 from tests.sim.observer import Observer
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key
 from tests.sim.world import Plant
 from wal import records as r
-from wal.ids import Fragment, NodeId
+from wal.ids import Fragment, NodeId, partition_of
 
 TRANSFERS = Stories()
 story = TRANSFERS.story
@@ -38,6 +41,52 @@ def a_full_transfer_of_many_rows(plant: Plant | None) -> None:
         stage["n3"].wipe()
         stage.left_out("n3")
         stage.start("n3")
+        stage.curtain()
+
+
+@story
+def a_batch_is_about_many_partitions_that_are_taken_one_at_a_time(plant: Plant | None) -> None:
+    """n3 lost its disk and takes large partitions one by one; a write in all of them waits for one of them at most."""
+    settings = msgspec.structs.replace(SETTINGS, partitions=32, max_parallel_migrations=1)
+    keys: dict[int, list[bytes]] = {number: [] for number in range(0, settings.partitions, 3)}  # of which n1 is primary
+    numbers = itertools.count()
+    while any(len(those) < MANY_UPDATES for those in keys.values()):
+        name = b"k%d" % next(numbers)
+        those = keys.get(partition_of(name, settings.partitions))
+        if those is not None and len(those) < MANY_UPDATES:
+            those.append(name)
+    firsts = [those[0] for those in keys.values()]
+    with Stage(plant, settings=settings) as stage:
+        for those in keys.values():
+            put = PutCall(stage.client.new_tx(), NAMESPACE, those, [b""] * len(those))
+            stage.do(stage.client.call(put, timeout_ns=ANSWER_NS))
+        stage.power_cut("n3")
+        stage["n3"].wipe()
+        stage.left_out("n3")
+        stage.start("n3")
+        seen, still = set[int](), list[set[int]]()  # batches of n1 that n3 had put off: ever; at each demand
+
+        def count(src: str, dst: str, said: object) -> bool:
+            node = stage["n3"].node
+            kept = set() if node is None else {at for sender, at in node.replication._early._batches if sender == "n1"}
+            seen.update(kept)
+            if (src, dst) == ("n3", "n1") and isinstance(said, Demand):
+                still.append(kept)
+            return False
+
+        stage.world.network.weather.delay = 10 * MS
+        stage.world.network.rules.append(watch := Rule("anything", count, drop=True))
+        behind = True
+        while behind:
+            put = PutCall(stage.client.new_tx(), NAMESPACE, firsts, [b"live"] * len(firsts))
+            stage.begin(stage.client.call(put, timeout_ns=ANSWER_NS))
+            stage.world.run_for(10 * MS)
+            node = stage["n3"].node
+            behind = node is None or not node.core.serving or bool(node.demander.behind)
+        stage.end(watch)
+        stage.must(len(still) >= len(firsts) // 2, f"partitions are asked for a few at a time, in {len(still)} demands")
+        stage.must(bool(seen), "writes overtake what was demanded, and are put off")
+        stage.must(not any(still), f"nothing is put off any more when the next ones are asked for; found {still}")
         stage.curtain()
 
 
