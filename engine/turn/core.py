@@ -79,7 +79,6 @@ class Core:
         self.resumed: deque[Callable[[], None]] = deque()
         self.waited = False  # something in there since an earlier turn
         self.unhurried: deque[Callable[[], None]] = deque()  # what nobody waits for
-        self.put_off_before = 0  # so much of it in an earlier turn
 
     @property
     def wall_ms(self) -> int:
@@ -170,10 +169,6 @@ class Core:
         """
         self.resumed.append(go_on)
 
-    def begin_turn(self) -> None:
-        """Nothing is done yet."""
-        self.work, self.waited, self.put_off_before = 0, bool(self.resumed), len(self.unhurried)
-
     def go_on(self) -> None:
         """Do of what was cut into pieces as much as the turn has room for, one of each after the other.
 
@@ -183,8 +178,13 @@ class Core:
             self.resumed.popleft()()
         while self.resumed and self.work < WORK_MAX:
             self.resumed.popleft()()
+        if self.unhurried:
+            self._do_a_little()
+
+    def _do_a_little(self) -> None:
+        """Do some of what nobody waits for, one piece of each after the other."""
         enough = self.work + LITTLE
-        for _ in range(self.put_off_before):
+        for _ in range(len(self.unhurried)):
             self.unhurried.popleft()()
             if self.work >= enough:
                 break
@@ -205,14 +205,16 @@ class Core:
                 return
 
     def little_by_little(self, pieces: Iterator[int]) -> None:
-        """As `in_pieces`, for what nobody waits for."""
+        """As `in_pieces`, for what nobody waits for. It begins when this turn has taken what came."""
+        self.put_off(lambda: self._go_on_with(pieces))
+
+    def _go_on_with(self, pieces: Iterator[int]) -> None:
         done = 0
         for work in pieces:
             done += work
             if done >= LITTLE:
-                self.work += done
-                self.put_off(lambda: self.little_by_little(pieces))
-                return
+                self.little_by_little(pieces)
+                break
         self.work += done
 
     def log(self, record: Record) -> None:
