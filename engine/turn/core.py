@@ -205,15 +205,12 @@ class Core:
                 return
 
     def little_by_little(self, pieces: Iterator[int]) -> None:
-        """As `in_pieces`, for what nobody waits for. It begins when this turn has taken what came."""
-        self.put_off(lambda: self._go_on_with(pieces))
-
-    def _go_on_with(self, pieces: Iterator[int]) -> None:
+        """As `in_pieces`, for what nobody waits for."""
         done = 0
         for work in pieces:
             done += work
             if done >= LITTLE:
-                self.little_by_little(pieces)
+                self.put_off(lambda: self.little_by_little(pieces))
                 break
         self.work += done
 

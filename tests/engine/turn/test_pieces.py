@@ -26,7 +26,7 @@ def turns_until(alone: Alone, events: list[Event], *, written: bool) -> int:
     for count in range(1, KEYS):
         effects = node.turn(node.core.now + 1, [*events, Asked(1, Get(2, "acc", [b"k000001"]))])
         assert [type(reply) for _, reply in effects.reply] == [Values], "it does not wait for its turn"
-        assert node.core.work <= 2 * LITTLE, "two at most, where one thing ends and another one begins"
+        assert node.core.work <= 3 * LITTLE, "of what ends, of what begins, and of what was put off"
         events = []
         if any(isinstance(task, WriteCheckpoint) for task in effects.tasks) if written else not node.core.unhurried:
             return count
