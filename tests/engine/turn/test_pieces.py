@@ -37,7 +37,7 @@ def test_a_checkpoint_is_made_and_let_go_of_a_little_in_each_turn() -> None:
     alone = Alone(PARTITIONS)
     busy(alone)
     alone.node.checkpoint_wanted = True
-    assert turns_until(alone, [], written=True) > 2 * PARTITIONS // LITTLE, "a state of each fragment and each partition"
+    assert turns_until(alone, [], written=True) > PARTITIONS // LITTLE, "a state of each fragment and of each partition"
     written = CheckpointWritten(alone.node.core.durable_lsn)
     assert turns_until(alone, [written], written=False) > 1
 
