@@ -363,3 +363,10 @@ def _recover_again(machine: Machine, keep: Callable[[list[Any]], list[Any]]) -> 
     )
     assert machine.duties is not None
     machine.duties.node = machine.node
+
+
+@COPIES.fault("4, 10")
+def what_was_undone_is_still_asked_for(machine: Machine) -> None:
+    """A copy with which a partition begins again goes on waiting to hear what stood under the writes that it has undone."""
+    assert machine.node is not None
+    replace(machine.node.promotion, "_keep_as_it_is", lambda number: None)

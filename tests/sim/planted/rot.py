@@ -8,6 +8,7 @@ import msgspec
 
 from rebalance import entropy, proving, verdict
 from rebalance.messages import Contents
+from rebalance.rule import NewMap
 from rebalance.verdict import Evidence, Verdict
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace, swapped
@@ -62,6 +63,20 @@ def two_copies_give_way_to_their_primary(machine: Machine) -> None:
         return Verdict(tuple(n for n, s in copies.items() if not s.proven or verdict.differ(s.contents, mine)))
 
     _judged_by(machine, judge)
+
+
+@ROT.fault("4, 10")
+def what_was_suspected_waits_for_its_turn(machine: Machine) -> None:
+    """A map ends the questions about a copy that differs, and are asked again when its turn comes in the next round."""
+    assert machine.node is not None
+    entropy, order = machine.node.entropy, machine.node.order
+    at = next(at for at, (takes_effect, _) in enumerate(order) if takes_effect == entropy.switch)
+
+    def switch(new: NewMap) -> None:
+        entropy.switch(new)
+        entropy._again = {}
+
+    order[at] = (switch, order[at][1])
 
 
 @ROT.fault("10")

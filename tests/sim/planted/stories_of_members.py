@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
+from engine.messages import Supply
 from tests.conversations.in_turn import in_turn
 from tests.sim.draws import Draws
 from tests.sim.namesakes import Namesake
-from tests.sim.network import MS
+from tests.sim.network import MS, Rule
 from tests.sim.oracles import compare_copies
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, REST_NS, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
@@ -247,6 +248,34 @@ def the_best_of_two_old_copies(plant: Plant | None) -> None:
 
 
 @story
+def what_is_left_has_undone_a_write(plant: Plant | None) -> None:
+    """n1 has undone what n2 went on without, and has yet to hear what stood there before when n2's disk burns. The operator
+    lets the partition begin again with what there is."""
+    with Stage(plant, nodes=5, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
+        stage.put(key(0), b"1")
+        stage.wait(2_000)
+        unheard = stage.lose("replicate", "n1", "n2")
+        stage.begin_put(key(0), b"2")
+        stage.wait(300)
+        stage.power_cut("n1")
+        stage.client.die()
+        stage.end(unheard)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 goes on alone")
+        stage.put(key(0, 1), b"3", stage.another())
+        lost = _lose_rows(stage)
+        stage.start("n1")
+        stage.until(lambda: bool(_suspects(stage, "n1")), "n1 has undone what it alone had")
+        _lose(stage, "n2")
+        stage.end(lost)
+        stage.wait(5_000)
+        stage.world.command(stage["n4"], "reset-lost", {"yes": []})
+        stage.until(lambda: stage.primary(0, "n1"), "n1 begins again with what it has")
+        stage.put(key(0, 2), b"4", stage.another())
+        stage.start("n2")
+        stage.until(lambda: "n2" in _in_sync(stage, 0), "n2 gets all of that from it")
+
+
+@story
 def a_majority_is_lost_that_had_gone_on(plant: Plant | None) -> None:
     """n3 is away; n1 and n2 have made another map when their disks are lost, and n3 goes on by force."""
     with Stage(plant) as stage:
@@ -329,3 +358,17 @@ def a_node_dies_and_another_process_has_its_name(plant: Plant | None) -> None:
         other.end()
         stage.start("n2")
         stage.curtain()
+
+
+def _lose_rows(stage: Stage) -> Rule:
+    """Lose what supplies rows, and not what begins with saying which writes are to be undone."""
+    rule = Rule("rows", lambda _src, _dst, said: isinstance(said, Supply) and bool(said.rows), drop=True)
+    stage.world.network.rules.append(rule)
+    return rule
+
+
+def _suspects(stage: Stage, name: NodeId) -> dict[bytes, None]:
+    """The keys of partition 0 of which a copy has yet to hear what stood there before it undid a write."""
+    node = stage[name].node
+    assert node is not None
+    return node.core.replica.fragment((NAMESPACE, 0)).suspects

@@ -7,7 +7,7 @@ import msgspec
 from engine.state.store import Entry
 from engine.state.store_memory import MemoryStore
 from tests.sim.planted.stage import NAMESPACE, SETTINGS, Stage, Stories, key
-from tests.sim.world import Plant
+from tests.sim.world import SECOND, Plant
 from tests.support.rot import rot
 from wal.ids import NodeId
 
@@ -89,6 +89,26 @@ def a_write_is_on_its_way_while_copies_are_compared(plant: Plant | None) -> None
         stage.end(lost)
         stage.until(lambda: writing.done, "it counts")
         stage.wait(1_000)
+        stage.curtain()
+
+
+@story
+def a_map_comes_while_a_copy_is_suspected(plant: Plant | None) -> None:
+    """Its primary knows that a copy differs, and has yet to hear who is right, when n3 dies. A round takes 30 s."""
+    with Stage(plant, settings=msgspec.structs.replace(QUICK, anti_entropy_ms=30_000)) as stage:
+        stage.put(key(0), b"kept")
+        stage.wait(1_000)
+        _rots(stage, "n2")
+        primary = stage["n1"].node
+        assert primary is not None
+        entropy = primary.entropy
+        found = stage.world.run_while(lambda: not entropy.suspected, at_most=61 * SECOND)
+        stage.must(found, "n2 has read its rows within a round, and was asked within another")
+        unheard = stage.lose("proofs")
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        stage.end(unheard)
+        _healed(stage, "n2")
         stage.curtain()
 
 

@@ -289,3 +289,23 @@ def survivor_tells_what_counters_lack(machine: Machine) -> None:
         original(sender, msgspec.structs.replace(message, copies=copies))
 
     around(node.promotion, "on_ask_tail", on_ask_tail)
+
+
+@TRANSFERS.fault(
+    "4, 8",
+    harmless="""The updates that come of it do not reach what was asked for: the supplier says that history was missed, and
+    the fragment goes in another way.""",
+)
+def index_of_a_sealed_segment_leaves_out_blocks(machine: Machine) -> None:
+    """The index that a full segment gets knows half of the blocks that hold a fragment, and history is read by it."""
+    log = getattr(machine, "log", None)
+    if log is None:
+        return  # a small world that is walked whole has no files
+
+    def write_index(original: Callable[[], None]) -> None:
+        if (unsealed := log._segments._unsealed) is not None:
+            for entry in unsealed[0].index.fragments.values():
+                del entry.blocks[1::2]
+        original()
+
+    around(log, "_write_index", write_index)
