@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from engine.data.counting import Counting, count_at
 from engine.data.cuts import Cuts, Lease
 from engine.data.scans import Scanning
+from engine.data.values import VALUES_BYTES_MAX
 from engine.protocol.requests import KEYS_AT_ONCE, Get, Scan, Values
 from engine.state.store import Page
 from engine.turn.core import Core
@@ -22,8 +23,6 @@ from rebalance.ports import WORK_MAX
 from wal.ids import Fragment, partition_of
 from wal.probe import probe
 
-VALUES_BYTES_MAX = 32 << 20
-"""As for a read of what is there now."""
 SCANS_MAX = 4
 """So many scans of one cut may be gone on with where they were."""
 

@@ -23,8 +23,7 @@ from heapq import heappop, heappush
 from engine.data.deletes import NOBODY, Deletes, written
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
-from engine.data.scans import Scanning
-from engine.protocol.requests import KEYS_AT_ONCE, Get, Request, Scan, Values
+from engine.protocol.requests import KEYS_AT_ONCE, Get, Request, Values
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
@@ -381,27 +380,6 @@ class Expiry(Rule):
             else:
                 for row in piece:
                     self._note(number, row, self.core.wall_ms + LATE_MS)
-
-
-class LiveScan(Scanning):
-    """A scan of what is there now. `over`: what it has passed over and is to be deleted; `deleting`: times that it is."""
-
-    __slots__ = ("deleting", "over")
-
-    def __init__(self, request: Scan, expiry: Expiry) -> None:
-        self.over: list[Key] = []
-        self.deleting = 0
-        namespace = request.namespace
-
-        def passed_over(number: int, key: bytes, counter: int) -> bool:
-            if not expiry.is_over(number, (namespace, key), counter):
-                return False
-            self.over.append((namespace, key))
-            return True
-
-        used = not request.stale and EXPIRIES in expiry.core.replica.namespaces
-        expires = used and any(map(expiry.has_any, request.partitions))
-        super().__init__(request, expiry.core.replica.store.page, passed_over if expires else None)
 
 
 assert not NAME.fullmatch(EXPIRIES), "no client can name the engine's own namespace"

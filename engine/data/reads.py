@@ -23,23 +23,22 @@ from msgspec import structs
 from engine.data.admission import Admission
 from engine.data.counting import Counting, count_of
 from engine.data.cut_reads import CutReads
-from engine.data.expiry import Expiry, LiveScan
+from engine.data.expiry import Expiry
 from engine.data.holdings import Key
+from engine.data.live_scans import LiveScan
 from engine.data.locks import LockTable
+from engine.data.looks import Looks
 from engine.data.scans import Alike, alike
+from engine.data.values import values_of
 from engine.messages import AskMap, Confirm, Confirmed
 from engine.messages.data import ToReads
-from engine.protocol.requests import KEYS_AT_ONCE, Code, Get, Lock, Request, Scan, Values
+from engine.protocol.requests import KEYS_AT_ONCE, Code, Get, Request, Scan
 from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.ports import MS, WORK_MAX, may_act
 from rebalance.rule import NewMap, Rule
 from wal.ids import EXPIRIES, NO_ERA, NO_VERSION, NodeId, partition_of
 from wal.probe import probe
-
-VALUES_BYTES_MAX = 32 << 20
-"""Of values in one answer, unless the first alone is larger; so that every answer fits into a frame."""
-
 
 AGE_MS = 100
 """A copy that answers stale reads asks about its age so often, if nobody wants to know better."""
@@ -61,28 +60,6 @@ class _Round:
         self.waiting = dict.fromkeys(copies)
         self.then = then
         self.asked_at = self.since = 0
-
-
-def values_of(core: Core, request: Get | Lock, age_ms: int = 0) -> Values:
-    """The values of the keys, or of as many of the first ones as one answer can carry."""
-    assert core.topology is not None
-    namespace, partitions, get = request.namespace, core.topology.partitions, core.replica.store.get
-    values: list[tuple[int, int, bytes | None]] = []
-    size = 0
-    for key in request.keys[:KEYS_AT_ONCE]:
-        number = partition_of(key, partitions)
-        held = get((namespace, number), key)
-        if held is None or held.value is None:
-            fragment = core.replica.fragments.get((namespace, number))
-            values.append((core.local[number].epoch, fragment.counter.lwm if fragment is not None else 0, None))
-            continue
-        size += len(held.value)
-        if size > VALUES_BYTES_MAX and values:
-            probe("read.answered_in_part")
-            break
-        values.append((held.epoch, held.counter, held.value))
-    core.work += len(values) // 2
-    return Values(request.id, values, core.version_number, age_ms)
 
 
 NOBODY = -1
@@ -108,6 +85,7 @@ class Reads(Rule):
         self._sequence = core.run << 40
         self._scans: dict[int, tuple[LiveScan | Counting, list[_AskedScan]]] = {}  # being read, and for whom
         self._alike: dict[Alike, list[_AskedScan]] = {}  # confirmed, and yet to be read
+        self._looks = Looks(core.replica)
         self._number = 0
         self._behind: dict[Key, list[tuple[SessionId, Get, int]]] = {}  # waits for a prepared key's outcome, since
         self._scans_behind: dict[Key, list[int]] = {}
@@ -311,7 +289,10 @@ class Reads(Rule):
         if len(asked) > 1:
             probe("scan.shared")
         store = core.replica.store
-        scan = Counting(request, count_of(store), store.page) if request.count else LiveScan(request, self.expiry)
+        if request.count:
+            scan: LiveScan | Counting = Counting(request, count_of(store), store.page)
+        else:
+            scan = LiveScan(request, self.expiry, self._looks)
         if request.marks:
             core.work += len(request.partitions) // 4
             fragments = (
@@ -417,11 +398,13 @@ class Reads(Rule):
         self._rounds, self._turn, self._behind = {}, {}, {}
         self._scans, self._scans_behind, self._alike = {}, {}, {}
         self._current, self._wondering = {}, {}
+        self._looks.forget()
         self.desk.ask_again(self.desk.still_wanted(asked for asked in again if asked[1] is not _WONDER))
 
     def step(self, new: NewMap) -> None:
         """A light step. Where a copy is waited for no more, nobody knows how old it is; where a primary moved from here or
         to here, whoever waits asks again."""
+        self._looks.forget()
         reigns = self.core.reign == self.core.version
         if reigns or any(not local.in_sync for local in new.changed):
             self.switch(new)

@@ -62,6 +62,7 @@ class Scanning:
     """A scan that is being answered. When `done`, `keys` and `values` are the page, and `more` says if rows are left."""
 
     __slots__ = (
+        "_begin",
         "_bytes",
         "_chunk",
         "_down",
@@ -87,8 +88,8 @@ class Scanning:
         self._over = over  # whether the row of a key in a partition, at this counter, is passed over
         self._limit = max(1, min(request.limit, SCAN_ROWS_MAX))
         self._chunk = max(SCAN_CHUNK_ROWS, 2 * self._limit // max(1, len(request.partitions)))
-        start = request.start if not self._down else request.end if request.end is not None else _TOP
-        self._opening = [(number, start) for number in reversed(request.partitions)]  # whose next row is not known
+        self._begin = request.start if not self._down else request.end if request.end is not None else _TOP
+        self._opening = [(number, self._begin) for number in reversed(request.partitions)]  # whose next row is not known
         self._heads: list[tuple[bytes, int, bytes]] = []  # a heap: the next row of each partition that has one
         self._rest: dict[int, tuple[deque[tuple[bytes, bytes]], bytes | None]] = {}  # what follows it, and where to go on
         self._bytes = 0
@@ -104,8 +105,8 @@ class Scanning:
         while work < most and not self.done:
             if self._opening:
                 number, start = self._opening[-1]
-                page = self._page((self.request.namespace, number), start, self._chunk, down=self._down)
-                work += page.work + OPENING_WORK
+                page, cost = self._open(number, start)
+                work += cost
                 if doubtful(number, page.next or b"", start) if self._down else doubtful(number, start, page.next):
                     self.waits = True
                     break
@@ -150,6 +151,11 @@ class Scanning:
     def is_small(self) -> bool:
         """Whether the rows are small enough for many to be at hand."""
         return self._bytes <= AGAIN_ROW_BYTES * len(self.keys)
+
+    def _open(self, number: int, start: bytes) -> tuple[Page, int]:
+        """The next rows of a partition, and how much work they were."""
+        page = self._page((self.request.namespace, number), start, self._chunk, down=self._down)
+        return page, page.work + OPENING_WORK
 
     def _look_into(self, number: int, page: Page) -> None:
         following, over = page.next, self._over

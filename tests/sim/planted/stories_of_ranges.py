@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.client.ends import CommitCall
-from engine.client.scans import CountCall
+from engine.client.scans import CountCall, ScanCall
 from engine.errors import Conflict
 from engine.messages import Replicated
 from tests.sim.network import Rule
@@ -115,4 +115,36 @@ def rows_are_counted_while_one_after_the_other_is_in_doubt(plant: Plant | None) 
         stage.must(told(counting), "who voted later is not waited for")
         stage.must(count.counted == 2, f"{count.counted} rows were counted, and there were two")
         stage.do(second.rollback())
+        stage.curtain()
+
+
+@story
+def the_first_rows_are_looked_for_again_and_again(plant: Plant | None) -> None:
+    """The first row of a range is taken, something new comes before it, and its primary goes: each scan shows it."""
+    with Stage(plant) as stage:
+
+        def first() -> list[bytes]:
+            page = ScanCall(NAMESPACE, LOW, HIGH, 2)
+            stage.do(stage.client.call(page, timeout_ns=ANSWER_NS))
+            return [name for name, _ in page.rows]
+
+        def seen(*expected: bytes) -> None:
+            for _ in range(3):
+                found = first()
+                stage.must(found == list(expected), f"the first rows are {expected}, and a scan found {found}")
+
+        one, two, three = sorted((key(0), key(1), key(2)))
+        for name in (two, three):
+            stage.put(name, b"there")
+        seen(two, three)
+        stage.put(one, b"new")
+        seen(one, two)
+        stage.put(two, None)
+        seen(one, three)
+        stage.power_cut("n1")
+        stage.left_out("n1")
+        seen(one, three)
+        stage.put(one, None)
+        seen(three)
+        stage.start("n1")
         stage.curtain()

@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 
 from engine.data.counting import Counting
+from engine.data.looks import Look
 from engine.messages import Inquired, PrepareParts, Vote, Waits
 from engine.protocol.requests import Check, Rows
+from engine.state.store import Page
 from engine.transactions.commits import Phase, Transaction
 from rebalance.partition import LocalPartition
 from rebalance.results import Results
@@ -443,6 +445,18 @@ def ranges_are_not_looked_at(machine: Machine) -> None:
         return original(session, msgspec.structs.replace(request, scanned=[]))
 
     around(machine.node.locking, "_confirmed", blind)
+
+
+@TRANSACTIONS.fault("1")
+def what_was_found_is_told_whatever_came_since(machine: Machine) -> None:
+    """What a scan has found in a partition is told to the next one, though something was written there."""
+    assert machine.node is not None
+
+    def page(look: Look, number: int) -> Page | None:
+        found = look._found.get(number)
+        return found.page if found is not None else None
+
+    during(machine, machine.node.reads, "_scan_on", Look, "page", page)
 
 
 @TRANSACTIONS.fault("5")

@@ -1,0 +1,48 @@
+"""A scan of what is there now, at its primary: what has expired is passed over, and deleted before anybody is told."""
+
+from __future__ import annotations
+
+from engine.data.expiry import Expiry
+from engine.data.holdings import Key
+from engine.data.looks import Looks
+from engine.data.scans import Scanning
+from engine.protocol.requests import Scan
+from engine.state.store import Page
+from wal.ids import EXPIRIES
+
+KNOWN_WORK = 1
+"""What it costs to take up what an earlier scan has found in a partition, rows and all."""
+
+
+class LiveScan(Scanning):
+    """One such scan. `over`: what it has passed over and is to be deleted; `deleting`: times that it is."""
+
+    __slots__ = ("_look", "deleting", "over")
+
+    def __init__(self, request: Scan, expiry: Expiry, looks: Looks) -> None:
+        self.over: list[Key] = []
+        self.deleting = 0
+        namespace = request.namespace
+
+        def passed_over(number: int, key: bytes, counter: int) -> bool:
+            if not expiry.is_over(number, (namespace, key), counter):
+                return False
+            self.over.append((namespace, key))
+            return True
+
+        used = not request.stale and EXPIRIES in expiry.core.replica.namespaces
+        expires = used and any(map(expiry.has_any, request.partitions))
+        super().__init__(request, expiry.core.replica.store.page, passed_over if expires else None)
+        self._look = looks.at((namespace, self._begin, self._chunk, self._down)) if not request.stale else None
+
+    def _open(self, number: int, start: bytes) -> tuple[Page, int]:
+        """The first rows of a partition are as an earlier scan has found them, if nothing came there since."""
+        look = self._look
+        if look is None or start != self._begin:
+            return super()._open(number, start)
+        known = look.page(number)
+        if known is not None:
+            return known, KNOWN_WORK
+        page, work = super()._open(number, start)
+        look.keep(number, start, page)
+        return page, work
