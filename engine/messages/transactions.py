@@ -96,12 +96,16 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished", gc=
 
 
 class Resolve(msgspec.Struct, frozen=True, array_like=True, tag="resolve", gc=False):
-    """A participant in doubt to the primary of the decision partition: how did it end?"""
+    """A participant in doubt to the primary of the decision partition: how did it end?
+
+    `participants`: all of them, as the prepare names them, for a decision partition that has lost every trace of it.
+    """
 
     version: Version
     tx: TxId
     decision: int
     partition: int
+    participants: list[int] = []
 
 
 class Inquire(msgspec.Struct, frozen=True, array_like=True, tag="inquire", gc=False):
@@ -114,12 +118,16 @@ class Inquire(msgspec.Struct, frozen=True, array_like=True, tag="inquire", gc=Fa
 
 
 class Inquired(msgspec.Struct, frozen=True, array_like=True, tag="inquired", gc=False):
-    """The answer; a no is a promise, because prepares of older versions are rejected from now on."""
+    """The answer; a no is a promise, because prepares of older versions are rejected from now on.
+
+    `committed`: it has ended here already, with a commit.
+    """
 
     version: Version
     tx: TxId
     partition: int
     prepared: bool
+    committed: bool = False
 
 
 class Waits(msgspec.Struct, frozen=True, array_like=True, tag="waits", gc=False):

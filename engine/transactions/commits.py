@@ -48,6 +48,7 @@ class Transaction:
         self.era = NO_ERA  # the greatest of the votes'; not known of one that was recovered
         self.held_back = False  # decided during an exchange: the record is written when it is over
         self.reason = ""
+        self.unprepared: int | None = None  # a participant that said so to recovery
         self.unmet = False  # a condition did not hold: so it was aborted
         self.prepare_only = False
         self.held = False  # it was asked for as `prepare_only`: its prepares say so, and recovery does not commit it

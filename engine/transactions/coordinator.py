@@ -275,19 +275,26 @@ class Coordinator(Deciding):
             core.send(sender, Finish(core.fence, message.tx, outcome == COMMITTED, [message.partition]))
         elif message.tx in state.prepared:
             self._recover(message.tx, state.prepared[message.tx])
+        elif message.decision in message.participants and all(0 <= n < len(core.local) for n in message.participants):
+            probe("tx.recovery.no_trace")
+            self._ask_all(message.tx, message.decision, message.participants)
         else:
             probe("tx.recovery.unknown_aborted")
             self._decide_unknown(message.tx, local, [message.partition], "recovery found no trace of it")
 
     def _recover(self, tx: TxId, prepare: r.Prepare) -> Transaction:
-        transaction = self.active[tx] = Transaction(tx, prepare.decision, prepare.participants, self.core.now)
-        transaction.phase = Phase.RECOVERING
-        transaction.awaited = dict.fromkeys(transaction.participants)
         probe("tx.recovery.began")
-        if prepare.held:
-            probe("tx.recovery.held_aborted")
-            self._no(transaction, "its client had not asked to commit it")
-            return transaction
+        if not prepare.held:
+            return self._ask_all(tx, prepare.decision, prepare.participants)
+        probe("tx.recovery.held_aborted")
+        transaction = self.active[tx] = Transaction(tx, prepare.decision, prepare.participants, self.core.now)
+        self._no(transaction, "its client had not asked to commit it")
+        return transaction
+
+    def _ask_all(self, tx: TxId, decision: int, participants: list[int]) -> Transaction:
+        transaction = self.active[tx] = Transaction(tx, decision, participants, self.core.now)
+        transaction.phase = Phase.RECOVERING
+        transaction.awaited = dict.fromkeys(participants)
         self._inquire(transaction)
         return transaction
 
@@ -301,17 +308,26 @@ class Coordinator(Deciding):
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
     def on_inquired(self, sender: NodeId, message: Inquired) -> None:
-        """A participant says whether it is prepared."""
-        transaction = self.active.get(message.tx)
+        """A participant says whether it is prepared.
+
+        Who is not excludes a commit, unless its partition was LOST with what it had voted for and has begun again: then
+        another one may have heard of a commit, and all that can be asked are asked before it comes to nothing.
+        """
+        transaction, local = self.active.get(message.tx), self.core.local
         if transaction is None or transaction.phase is not Phase.RECOVERING or message.version != self.core.fence:
             return
         transaction.awaited.pop(message.partition, None)
         if not message.prepared:
-            probe("tx.recovery.aborted")
-            self._no(transaction, f"partition {message.partition} was not prepared")
-        elif not transaction.awaited:
+            transaction.unprepared = message.partition
+        if message.committed:
+            probe("tx.recovery.found_committed")
+            self._decide(transaction, commit=True)
+        elif not transaction.awaited and transaction.unprepared is None:
             probe("tx.recovery.found_prepared_everywhere")
             self._decide(transaction, commit=True)
+        elif transaction.unprepared is not None and not any(local[n].placement.primary for n in transaction.awaited):
+            probe("tx.recovery.aborted")
+            self._no(transaction, f"partition {transaction.unprepared} was not prepared")
 
     def on(self, sender: NodeId, message: ToCoordinator) -> None:
         """Everything that participants say."""

@@ -27,6 +27,7 @@ from engine.transactions.commits import reserved
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, leads, may_act
+from rebalance.results import COMMITTED
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.ids import EXPIRIES, Era, NodeId, TxId
@@ -365,8 +366,9 @@ class Participant(Rule):
         if local is None or (message.tx, message.partition) in self.voting:
             return
         state = core.replica.partition(message.partition)
-        prepared = message.tx in state.prepared or state.results.get(message.tx) == 1
-        core.send(sender, Inquired(core.fence, message.tx, message.partition, prepared))
+        committed = state.results.get(message.tx) == COMMITTED
+        prepared = committed or message.tx in state.prepared
+        core.send(sender, Inquired(core.fence, message.tx, message.partition, prepared, committed))
 
     def activated(self, local: LocalPartition) -> None:
         """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt.
@@ -433,5 +435,5 @@ class Participant(Rule):
                 primary = core.local[prepare.decision].placement.primary
                 if primary is not None:
                     probe("tx.asked_for_outcome")
-                    core.send(primary, Resolve(core.fence, tx, prepare.decision, number))
+                    core.send(primary, Resolve(core.fence, tx, prepare.decision, number, prepare.participants))
                 self._doubt(tx, number, core.now)

@@ -197,8 +197,9 @@ class Speech:
                 return f"{self._tx(tx)} p{partition}, decided in p{decision}"
             case m.Inquire(_, tx, partition):
                 return f"{self._tx(tx)} p{partition}"
-            case m.Inquired(_, tx, partition, prepared):
-                return f"{self._tx(tx)} p{partition} {'prepared' if prepared else 'not prepared'}"
+            case m.Inquired(_, tx, partition, prepared, committed):
+                found = "committed" if committed else "prepared" if prepared else "not prepared"
+                return f"{self._tx(tx)} p{partition} {found}"
             case m.Waits(_, waits):
                 return ", ".join(f"{self._tx(waiter)} for {self._tx(holder)}" for waiter, holder in waits) or "nobody waits"
             case m.GiveWay(_, victim, circle):

@@ -34,9 +34,10 @@ class Rotten:
         self.ever: dict[tuple[NodeId, str], None] = {}
         self.partitions: dict[tuple[NodeId, int], None] = {}  # of which a copy ever was wrong
         self.for_good: dict[int, None] = {}  # of which the one that is wrong is all that is left in sync: nobody takes it
+        self._waiting: dict[tuple[NodeId, Fragment], None] = {}  # to move, while that is paused: nobody looks at them
 
     def __len__(self) -> int:
-        return sum(name[1] not in self.for_good for _, name in self._rows)
+        return sum(name[1] not in self.for_good and (node, name) not in self._waiting for node, name in self._rows)
 
     def __str__(self) -> str:
         return ", ".join(f"{fragment_name(name)} on {node}" for node, name in self._rows)
@@ -60,11 +61,9 @@ class Rotten:
         return any(other == name for _, other in self._rows)
 
     def look(self, world: World) -> None:
-        """Forget what was healed: the row is there again as it was written, or its copy is elsewhere.
-
-        And what nobody relies on, nor will before it was compared: a copy that is to move, while migrations are paused.
-        """
+        """Forget what was healed: the row is there again as it was written, or its copy is elsewhere."""
         newest = world.newest()
+        self._waiting = {(node, name): None for node, name in self._rows if _waits_to_move(newest, node, name[1])}
         for (node, name), (key, _) in list(self._rows.items()):
             if newest is not None and newest.placements[name[1]].in_sync == (node,):
                 self.for_good[name[1]] = None
@@ -73,8 +72,7 @@ class Rotten:
                 continue
             core = machine.node.core
             held = core.replica.store.get(name, key)
-            there = name in core.replica.fragments and not _waits_to_move(newest, node, name[1])
-            if not there or (held is not None and held.value == ROWS.get(key)):
+            if name not in core.replica.fragments or (held is not None and held.value == ROWS.get(key)):
                 del self._rows[node, name]
 
 

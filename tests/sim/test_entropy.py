@@ -15,6 +15,7 @@ from engine.state.store_envelope import ROWS as ROWS_DB
 from engine.state.store_envelope import fragment_key
 from engine.state.store_memory import MemoryStore
 from engine.turn.settings import Settings
+from rebalance.migrations import Paused
 from rebalance.partition import Role
 from tests.conversations.in_turn import in_turn
 from tests.sim.draws import Draws
@@ -69,6 +70,35 @@ def test_a_row_that_rots_while_its_node_runs_is_healed(world: World, name: NodeI
     compare_copies(world)
     assert get(world, "c2") == b"kept"
     put(world, world.clients["c1"], b"after")
+
+
+def pause(world: World, what: Paused) -> None:
+    """An operator orders it, and it holds."""
+    node = world.machines["n1"].node
+    assert node is not None
+    assert node.core.topology is not None
+    words = {"seen": [str(node.core.topology.migrations.since)], "paused": [str(what)], "bytes_per_second": ["0"]}
+    world.command(world.machines["n1"], "migrations", words)
+    until(world, lambda: world.newest() is not None and world.newest().migrations.paused is what)  # type: ignore[union-attr]
+
+
+def test_a_row_that_rots_while_its_copy_waits_to_move_is_yet_to_be_healed(world: World) -> None:
+    """It is not waited for while migrations are paused; and it is not well because of that."""
+    machine, rotten = world.machines["n2"], world.rotten
+    machine.stop("power cut")
+    until(world, lambda: len(hold_of(world, "n1").placement.in_sync) == 2)
+    pause(world, Paused.ALL)
+    assert machine.start()
+    until(world, lambda: machine.node is not None and bool(machine.node.core.local))
+    until(world, lambda: hold_of(world, "n2").role is Role.MOVING)
+    rots(world, "n2", None)
+    rotten.add(machine, FIRST, key(0), None)
+    rotten.look(world)
+    assert rotten.holds(machine, FIRST)
+    assert not rotten
+    pause(world, Paused.NOTHING)
+    rotten.look(world)
+    assert rotten
 
 
 @pytest.mark.parametrize("name", ["n1", "n3"])

@@ -276,6 +276,29 @@ def what_is_left_has_undone_a_write(plant: Plant | None) -> None:
 
 
 @story
+def a_commit_is_lost_with_its_decision(plant: Plant | None) -> None:
+    """n1 has decided a commit of which n2 has heard and n3 has not when n1's disk burns. Its partition begins again with
+    nothing, and so knows of no transaction."""
+    with Stage(plant, nodes=4, settings=msgspec.structs.replace(SETTINGS, backups=0)) as stage:
+        keys = [key(0), key(1), key(2)]
+        tx = stage.transaction()
+        stage.do(tx.put(NAMESPACE, dict.fromkeys(keys, b"1")))
+        unheard = stage.lose("finish", "n1", "n3")
+        stage.do(tx.commit())
+        stage.wait(100)
+        _lose(stage, "n1")
+        stage.client.die()
+        stage.end(unheard)
+        stage.left_out("n1")
+        stage.wait(1_000)
+        stage.world.command(stage["n2"], "reset-lost", {"yes": []})
+        reader = stage.another()
+        found = [stage.get(one, reader) for one in keys]
+        stage.must(found[1:] == [b"1", b"1"], f"what is left of a transaction that was committed is committed: {found}")
+        stage.curtain()
+
+
+@story
 def a_majority_is_lost_that_had_gone_on(plant: Plant | None) -> None:
     """n3 is away; n1 and n2 have made another map when their disks are lost, and n3 goes on by force."""
     with Stage(plant) as stage:

@@ -134,6 +134,17 @@ def recovery_aborts_what_all_have_prepared(machine: Machine) -> None:
 
 
 @TRANSACTIONS.fault("5")
+def recovery_does_not_hear_of_a_commit(machine: Machine) -> None:
+    """Recovery takes it for sure that nothing was committed anywhere, because a participant is not prepared."""
+    assert machine.node is not None
+
+    def on_inquired(original: Callable[..., None], sender: NodeId, message: Inquired) -> None:
+        original(sender, msgspec.structs.replace(message, committed=False))
+
+    around(machine.node.coordinator, "on_inquired", on_inquired)
+
+
+@TRANSACTIONS.fault("5")
 def answered_before_the_last_vote(machine: Machine) -> None:
     """A client is told of a commit with the first vote, although another one may not come."""
     assert machine.node is not None
