@@ -116,10 +116,12 @@ class Expiry(Rule):
 
     def deadline_of(self, write: r.Write, ttl_ms: int) -> r.Write:
         """What is to be written beside the entries of a write, so that they expire."""
+        before, when = row_of(write.namespace, b""), b"%d " % (self.core.wall_ms + ttl_ms)
         entries = enumerate(zip(write.keys, write.values, strict=True), write.start + 1)
-        return deadlines(
-            self.core, write, [(write.namespace, key, at, ttl_ms) for at, (key, value) in entries if value is not None]
-        )
+        rows: dict[bytes, bytes | None] = {
+            before + key: when + b"%d" % at for at, (key, value) in entries if value is not None
+        }
+        return written(self.core, EXPIRIES, write.partition, write.epoch, rows=rows, tx=write.tx)
 
     def note(self, write: r.Write) -> None:
         """A write counts: if it says when entries expire, they do. Of very many the rows are read, in pieces."""

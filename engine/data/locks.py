@@ -11,18 +11,16 @@ writer who holds other keys passes some of those who hold nothing (`engine.data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import islice
 
-from engine.data.holdings import Holdings, Key, Who
+from engine.data.holdings import MANY_KEYS, Holdings, Key, Places, Who
 from engine.data.lines import Line
-from engine.protocol.requests import Code, Failed, Link
+from engine.data.waiter import Ring, Waiter
+from engine.protocol.requests import Code, Failed
 from rebalance.rule import NEVER
 from wal.ids import NodeId, TxId
-
-Ring = Sequence[Link]
-"""A circle of transactions that wait for each other, from the one that gives way."""
 
 EXPIRED_MAX = 1_000
 """Waiters and leases that end in one turn; the rest in the next."""
@@ -30,65 +28,11 @@ RELEASED_MAX = 1_000
 """Keys that a transaction which is given up releases in one piece."""
 
 
-class Waiter:
-    """Someone who waits for a set of keys, to read (`shared`) or to write; `granted` is called once all are its own.
-
-    `taken` are those that it has got so far: it gives them back if it does not get all, and reads on what it has `raised`
-    from reading to writing. `expired` is told what stood in the way, and the circle in which it gives way, if it is in one.
-    `who` it is, and since when it waits, is for a person to see. `holding`: it holds other keys already, here or elsewhere.
-    """
-
-    __slots__ = (
-        "deadline",
-        "done",
-        "expired",
-        "granted",
-        "holding",
-        "keys",
-        "missing",
-        "owner",
-        "raised",
-        "shared",
-        "taken",
-        "who",
-    )
-
-    def __init__(
-        self,
-        owner: TxId,
-        keys: list[Key],
-        deadline: int,
-        granted: Callable[[], None],
-        expired: Callable[[str, Ring], None],
-        *,
-        shared: bool,
-        who: Who | None = None,
-        holding: bool = False,
-    ) -> None:
-        self.owner = owner
-        self.who = who
-        self.holding = holding
-        self.keys = keys
-        self.shared = shared
-        self.missing = 0
-        self.taken: list[Key] = []
-        self.raised: dict[Key, bool] = {}  # what it read before: whether it may write it by now
-        self.deadline = deadline
-        self.granted = granted
-        self.expired = expired
-        self.done = False
-
-    @property
-    def presses(self) -> bool:
-        """Whether it is to pass those who hold nothing."""
-        return self.holding and not self.shared
-
-
 class LockTable(Holdings):
     """Locks by key. Invariant: the first who waits for a key cannot have it: for whoever has it, or for a single write."""
 
-    def __init__(self, place: Callable[[bytes], int]) -> None:
-        super().__init__(place)
+    def __init__(self, place: Callable[[bytes], int], places: Places | None = None) -> None:
+        super().__init__(place, places)
         self._waiting: dict[Key, Line[Waiter]] = {}
         self._pending: dict[Key, int] = {}  # single writes under way; they hold a key together
         self._waiters: dict[Waiter, None] = {}
@@ -135,13 +79,29 @@ class LockTable(Holdings):
 
     def try_all(self, owner: TxId, keys: Iterable[Key], reads: Iterable[Key] = ()) -> Key | None:
         """Take all keys to write, and `reads` to read, without waiting; or none, and the one that stood in the way."""
-        wanted = [(key, shared) for some, shared in ((keys, False), (reads, True)) for key in some]
-        for key, shared in wanted:
-            if not self._at_once(owner, key, shared=shared):
-                return key
-        for key, shared in wanted:
-            self._take(owner, key, shared=shared)
+        wanted = dict.fromkeys(keys, owner)
+        read = [key for key in reads if key not in wanted]
+        new = len(wanted) >= MANY_KEYS and not self._known(wanted)
+        for some, shared in (((), False) if new else (wanted, False), (read, True)):
+            for key in some:
+                if not self._at_once(owner, key, shared=shared):
+                    return key
+        if new:
+            self._take_new(owner, wanted)
+        for some, shared in (((), False) if new else (wanted, False), (read, True)):
+            for key in some:
+                self._take(owner, key, shared=shared)
         return None
+
+    def _known(self, keys: dict[Key, TxId]) -> set[Key]:
+        """Those of some keys that anybody has, awaits or writes."""
+        asked = keys.keys()
+        return (
+            asked & self._owner.keys()
+            | asked & self._sharing.keys()
+            | asked & self._waiting.keys()
+            | asked & self._pending.keys()
+        )
 
     def wait_all(
         self,
@@ -161,7 +121,15 @@ class LockTable(Holdings):
         """
         waiter = Waiter(owner, keys, deadline, granted, expired, shared=shared, who=who, holding=holding)
         held, sharing = self._owner, self._sharing
-        for key in dict.fromkeys(keys):
+        wanted = dict.fromkeys(keys, owner)
+        if len(wanted) >= MANY_KEYS and not shared:
+            known = self._known(wanted)
+            new, wanted = wanted, {key: owner for key in wanted if key in known} if known else {}
+            for key in wanted:
+                del new[key]
+            self._take_new(owner, new)
+            waiter.taken.extend(new)
+        for key in wanted:
             if key not in held and key not in sharing and key not in self._waiting and key not in self._pending:
                 self._take(owner, key, shared=shared)  # how it nearly always is
                 waiter.taken.append(key)

@@ -21,11 +21,12 @@ from engine.data.admission import Admission
 from engine.data.cuts import Cuts
 from engine.data.holdings import Key
 from engine.data.lasting import lasts_ms
-from engine.data.locks import LockTable, Ring, refused_lock
+from engine.data.locks import LockTable, refused_lock
 from engine.data.origins import Origins
 from engine.data.parts import Entries, Keys, Parts, parts_of, split
 from engine.data.reads import Reads
 from engine.data.replication import Replication
+from engine.data.waiter import Ring
 from engine.protocol.operations import AnswerTooLarge, Refused, holds, make
 from engine.protocol.requests import Code, Done, Put, Swap
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS

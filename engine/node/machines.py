@@ -130,7 +130,7 @@ class Machines:
 
     def _make_copies(self, core: Core) -> None:
         """How copies come to have the same, and who is known to be there."""
-        self.locks = LockTable(core.place)
+        self.locks = LockTable(core.place, core.places)
         self.demander = Demander(core)
         self.detector = Detector(core)
         self.claims = Claims(core)

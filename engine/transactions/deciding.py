@@ -12,11 +12,12 @@ from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Part
 from engine.protocol.requests import Code, Done, Status
+from engine.state.ahead import LARGE_KEYS
 from engine.transactions.commits import OnePhase, Phase, Transaction, reserved
 from engine.transactions.participant import Participant
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
-from rebalance.ports import MS, Operation, may_act
+from rebalance.ports import MS, WORK_MAX, Operation, may_act
 from rebalance.results import ABORTED, COMMITTED
 from rebalance.rule import Rule
 from wal import records as r
@@ -50,8 +51,12 @@ class Deciding(Rule):
     def _commit_alone(self, transaction: Transaction, part: Part) -> None:
         participant, owner = self.participant, transaction.owner
         blocked = participant.take_at_once(owner, part) if transaction.optimistic else None
+        then = partial(self._alone_held, transaction, part)
         if blocked is not None:
-            participant.take_later(owner, transaction.tx, part, blocked, partial(self._alone_held, transaction, part))
+            participant.take_later(owner, transaction.tx, part, blocked, then)
+        elif transaction.optimistic and sum(len(keys) for _, keys, _ in part.writes) > LARGE_KEYS:
+            self.core.work = max(self.core.work, WORK_MAX)  # that was a good part of a turn, and the rest is another
+            self.core.resume(partial(then, ""))
         else:
             self._alone(transaction, part)
 

@@ -16,8 +16,9 @@ from msgspec import structs
 
 from engine.data.holdings import Key
 from engine.data.locking import Locking
-from engine.data.locks import RELEASED_MAX, Ring
+from engine.data.locks import RELEASED_MAX
 from engine.data.replication import Replication
+from engine.data.waiter import Ring
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.messages.transactions import ToParticipant

@@ -7,7 +7,7 @@ beyond that is here. Nothing in this module decides a protocol question.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from engine.messages import Heartbeat, Message
 from engine.state.replica import Replica
@@ -21,7 +21,7 @@ from rebalance.namespaces import NamespaceSettings
 from rebalance.partition import LocalPartition
 from rebalance.ports import LITTLE, MS, WORK_MAX
 from rebalance.table import Topology, version_of
-from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partition_of
+from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partition_of, partitions_of
 from wal.records import Record
 
 CROWDED_AT = 3
@@ -134,6 +134,11 @@ class Core:
         """The partition of a key."""
         assert self.topology is not None
         return partition_of(key, self.topology.partitions)
+
+    def places(self, keys: Sequence[bytes]) -> list[int]:
+        """The partition of each of many keys."""
+        assert self.topology is not None
+        return partitions_of(keys, self.topology.partitions)
 
     def peers(self) -> tuple[NodeId, ...]:
         """All other members."""

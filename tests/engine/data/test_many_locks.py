@@ -1,0 +1,72 @@
+"""Many keys that nobody has are taken together, and come to what they would one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.data import locks
+from engine.data.holdings import Key
+from engine.data.locks import LockTable
+from wal.ids import TxId, partition_of, partitions_of
+
+KEYS: list[Key] = [("n", bytes([at])) for at in range(12)]
+OWNERS = (b"a", b"b", b"c")
+some = st.lists(st.sampled_from(KEYS), max_size=8)
+step = st.tuples(st.sampled_from(["try", "wait", "read", "release", "pend", "unpend"]), st.sampled_from(OWNERS), some, some)
+
+
+def _place(key: bytes) -> int:
+    return key[0] % 3
+
+
+def _say(steps: Sequence[tuple[str, TxId, list[Key], list[Key]]]) -> list[object]:
+    """What a table answers to each step, and what it holds after it."""
+    table, said = LockTable(_place), list[object]()
+    pending: list[Key] = []
+    for number, (what, owner, keys, reads) in enumerate(steps):
+        if what == "try":
+            said.append(table.try_all(owner, keys, reads))
+        elif what in ("wait", "read"):
+
+            def granted(number: int = number) -> None:
+                said.append(("granted", number))
+
+            def expired(held: str, ring: object, number: int = number) -> None:
+                said.append(("expired", number, held, ring))
+
+            table.wait_all(owner, keys, 1 << 60, granted, expired, shared=what == "read")
+        elif what == "release":
+            for _ in table.leaving(owner):
+                pass
+        elif what == "pend":
+            for key in keys:
+                if not table.busy(key):
+                    table.pend(key)
+                    pending.append(key)
+        elif pending:
+            table.unpend(pending.pop())
+        said.append([(o, sorted(table.keys_of(o))) for o in OWNERS])
+        said.append([sorted(table.held_in(at, 0, 100)) for at in range(3)])
+        said.append([(o, table.may_write(o, key), table.holds(o, key)) for o in OWNERS for key in KEYS])
+    return said
+
+
+@given(st.lists(step, max_size=30))
+def test_together_comes_to_what_one_by_one_does(steps: list[tuple[str, TxId, list[Key], list[Key]]]) -> None:
+    one_by_one = _say(steps)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(locks, "MANY_KEYS", 1)
+        assert _say(steps) == one_by_one
+
+
+TAGS = st.sampled_from([b"", b"{}", b"{a}", b"{b}", b"{a", b"a}", b"{{a}", b"x{a}", b"{}a}"])
+
+
+@given(st.lists(st.tuples(TAGS, st.binary(max_size=3), TAGS).map(b"".join), max_size=6), TAGS)
+def test_where_many_keys_lie(keys: list[bytes], tag: bytes) -> None:
+    for some_keys in (keys, [tag + key for key in keys]):
+        assert partitions_of(some_keys, 1_024) == [partition_of(key, 1_024) for key in some_keys]
