@@ -205,6 +205,11 @@ class Copies(Protocol):
         """The rows."""
         ...
 
+    @property
+    def partitions(self) -> Mapping[int, PartitionState]:
+        """Those of which it has anything."""
+        ...
+
     def partition(self, number: int, /) -> PartitionState:
         """What it has of a partition; an empty one, which is nobody's and stays so, if that is nothing."""
         ...

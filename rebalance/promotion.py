@@ -93,9 +93,10 @@ class Promotion(Rule):
         self._become(partitions)
 
     def _become(self, partitions: Iterable[LocalPartition]) -> None:
+        known = self.core.replica.partitions
         for local in partitions:
             self.owed[local.number] = None
-            if self.core.replica.partition(local.number).epoch == local.epoch:
+            if local.number in known and known[local.number].epoch == local.epoch:
                 probe("promotion.went_on")  # its batch is on its way: replication sends it to the copies of the new map
             elif local.needed:
                 self._waiting[local.number] = dict.fromkeys(local.needed)

@@ -331,9 +331,10 @@ class Machines:
 
     def _begin_again(self, new: NewMap) -> None:
         """A partition that was lost may begin again where a transfer had not ended."""
-        core = self.core
+        core, known = self.core, self.core.replica.partitions
         for local in new.promoted:
-            for namespace, fragment in list(core.replica.partition(local.number).fragments.items()):
+            fragments = known[local.number].fragments if local.number in known else {}
+            for namespace, fragment in list(fragments.items()):
                 if fragment.loading:
                     core.log(r.FragmentClear(namespace, local.number, "the partition begins again with nothing", True))
 
