@@ -60,7 +60,7 @@ from engine.turn.events import (
     TrimLog,
     WriteCheckpoint,
 )
-from engine.turn.letting_go import let_go
+from engine.turn.letting_go import empty
 from engine.turn.settings import Settings
 from rebalance import table as topologies
 from rebalance.affinity import Affinity, assign
@@ -199,7 +199,7 @@ class Node(Machines):
             case PeerLost(node):
                 self.membership.on_peer_lost(node)
             case CheckpointWritten(lsn):
-                core.little_by_little(let_go([*core.replica.store.thaw()]))
+                core.little_by_little(empty(core.replica.store.thaw()))
                 core.log(r.Checkpoint(lsn))
                 self.writes.origins.begin_again()
                 self.checkpointing = False

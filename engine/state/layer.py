@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import islice
 from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sortedcontainers import SortedList
 
@@ -49,6 +49,10 @@ class Layer(Generic[E]):
         self._fresh.pop(fragment, None)
         self._replaced.pop(fragment, None)
         self._unseen.pop(fragment, None)
+
+    def parts(self) -> list[dict[Fragment, Any]]:
+        """All that it is made of, to be emptied when nobody reads it any more."""
+        return [self.rows, self.dead, self.cleared, self._order, self._fresh, self._replaced, self._unseen]
 
     # In order.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -425,12 +425,11 @@ class LayeredStore:
         self._frozen, self._active = self._active, Layer()
         return list(self._frozen.cleared), self._frozen.rows
 
-    def thaw(self) -> list[dict[bytes, Entry]]:
-        """The checkpoint is in the base: forget the frozen layer. What it had, for whoever frees it in pieces."""
+    def thaw(self) -> list[dict[Fragment, Any]]:
+        """The checkpoint is in the base: forget the frozen layer. What it had, for whoever empties it in pieces."""
         assert self._frozen is not None, "no checkpoint is under way"
-        gone = list(self._frozen.rows.values())
-        self._frozen = None
-        self._live = {}
+        gone = [*self._frozen.parts(), self._live]
+        self._frozen, self._live = None, {}
         self.base.renew()
         return gone
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine.protocol.requests import Done, Get, Put, Values
 from engine.turn.events import Asked, CheckpointWritten, Event, WriteCheckpoint
+from engine.turn.letting_go import FREED_AT_ONCE, FREED_OF_WORK, empty
 from rebalance.ports import LITTLE, WORK_MAX
 from tests.engine.data.test_sessions import Alone
 from wal.ids import tx_of
@@ -65,3 +68,17 @@ def test_the_answers_that_a_partition_keeps_are_work_for_a_checkpoint() -> None:
         return sum(changes.pieces())
 
     assert work_of(2 * ANSWERS) - work_of(ANSWERS) == ANSWERS // 16
+
+
+def test_what_nobody_has_any_more_is_freed_in_pieces() -> None:
+    """Of very many things that hold little, and of one that holds very much."""
+    little = {number: {b"k": b"v"} for number in range(4 * FREED_AT_ONCE)}
+    much = {b"k%d" % number: b"v" for number in range(8 * FREED_AT_ONCE)}
+    held: list[dict[Any, Any]] = [little, {0: much}, {1: [b"k"] * 10}]
+    least, left = FREED_AT_ONCE // FREED_OF_WORK, len(little) + len(much)
+    for work in empty(held):
+        now = len(little) + len(much)
+        assert left - now <= FREED_AT_ONCE
+        assert work < 2 * least
+        left = now
+    assert not any([little, much, *held])
