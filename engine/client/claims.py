@@ -2,7 +2,8 @@
 locked, so that many can take from one list.
 
 Who looks at the first rows only would meet everybody else there, one refused lock after the other. So whoever has been
-refused goes on with rows further on in the page, drawn at random, and mostly has one after a try or two.
+refused goes on with rows further on in the page, drawn at random, and mostly has one after a try or two. What is locked
+already the nodes leave out themselves.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 
+from engine.client.namespace import Namespace
 from engine.client.scans import ScanCall
 from engine.client.transaction import Transaction
+from wal.probe import probe
 
 CANDIDATES = 100
 """So many rows are looked at beside those that are wanted."""
@@ -57,30 +60,46 @@ async def scanned(
     return rows
 
 
-def _keys(tx: Transaction, page: ScanCall, *, reverse: bool) -> list[bytes]:
-    """The keys of what a page covers, with the transaction's own writes, in order."""
-    own = tx.own(page.namespace, *page.covered)
+def _keys(tx: Transaction, page: ScanCall, *, reverse: bool, locked: bool = False) -> list[bytes]:
+    """The keys of what a page covers, with the transaction's own writes and what it has `locked`, in order."""
+    own = tx.own(page.namespace, *page.covered, read=locked)
     there = own.keys() | {key for key, _ in page.rows}
     return sorted((key for key in there if own.get(key, b"") is not None), reverse=reverse)
 
 
 async def claimed(
-    tx: Transaction, pages: AsyncIterator[ScanCall], limit: int | None, *, reverse: bool = False
+    tx: Transaction, namespace: Namespace, between: tuple[bytes, bytes | None], limit: int | None, *, reverse: bool = False
 ) -> list[tuple[bytes, bytes]]:
-    """Some `limit` rows of `pages` that are locked for nobody else: they are this transaction's from now on. `reverse`: the
-    pages come in descending order, and so do the rows."""
+    """Some `limit` rows with low <= key < high that are locked for nobody else: they are this transaction's from now on.
+    `reverse`: the last ones, and descending.
+
+    What somebody has locked is passed over where it lies. Only where that leaves too few are all rows asked for, and what
+    is in doubt is waited for: a row that was acknowledged a moment ago may be locked by the transaction that put it.
+    """
     rows: dict[bytes, bytes] = {}
-    if limit == 0:
+    low, high = between
+    if limit == 0 or (high is not None and low >= high):
         return []
-    async for page in pages:
-        keys = _keys(tx, page, reverse=reverse)
-        refused = False
-        while keys and (limit is None or len(rows) < limit):
-            wanted = len(keys) if limit is None else min(limit - len(rows), len(keys))
-            some = random.sample(keys, wanted) if refused else keys[:wanted]  # spreads claims, hides no secret
-            rows |= await tx.get_many(page.namespace, some, update=True, skip_locked=True)
-            keys = sorted(set(keys) - set(some), reverse=reverse)
-            refused = True
-        if limit is not None and len(rows) >= limit:
-            break
+    if limit is not None:
+        page = await namespace.unlocked(low, high, limit + CANDIDATES, reverse=reverse)
+        await _claim(tx, page, rows, limit, reverse=reverse)
+    if limit is None or len(rows) < limit:
+        probe("claim.asked_for_all")
+        gone = sum(value is None for value in tx.own(namespace.name, low, high).values())
+        async for page in namespace.pages(low, high, limit and limit + gone + CANDIDATES, reverse=reverse):
+            await _claim(tx, page, rows, limit, reverse=reverse)
+            if limit is not None and len(rows) >= limit:
+                break
     return sorted(rows.items(), reverse=reverse)
+
+
+async def _claim(tx: Transaction, page: ScanCall, rows: dict[bytes, bytes], limit: int | None, *, reverse: bool) -> None:
+    """Add rows of a page to those that are claimed, up to the limit."""
+    keys = [key for key in _keys(tx, page, reverse=reverse, locked=True) if key not in rows]
+    refused = False
+    while keys and (limit is None or len(rows) < limit):
+        wanted = len(keys) if limit is None else min(limit - len(rows), len(keys))
+        some = random.sample(keys, wanted) if refused else keys[:wanted]  # spreads claims, hides no secret
+        rows |= await tx.get_many(page.namespace, some, update=True, skip_locked=True)
+        keys = sorted(set(keys) - set(some), reverse=reverse)
+        refused = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Generic, TypeVar, overload
 
-from engine.client.claims import CANDIDATES, claimed, scanned
+from engine.client.claims import claimed, scanned
 from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.client.here import OfThisProcess
 from engine.client.modes import check_flags, check_patience
@@ -277,8 +277,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         if nowait or skip_locked:
             check_patience(nowait, skip_locked, self._raw.concurrency, self._raw.name)
         if skip_locked:
-            pages = self._namespace.pages(low, high, most and most + gone + CANDIDATES, reverse=reverse)
-            rows = await claimed(self._raw, pages, most, reverse=reverse)
+            rows = await claimed(self._raw, self._namespace, (low, high), most, reverse=reverse)
         else:
             pages = self._namespace.pages(low, high, most and most + gone, marked=self._raw.serializable, reverse=reverse)
             rows = await scanned(self._raw, pages, (low, high), most, reverse=reverse, update=for_update, nowait=nowait)

@@ -159,6 +159,12 @@ class Namespace:
         call = CountCall(self.name, stale=stale, age_ms=age_ms, cut=cut)
         return (await self.session.call(call, timeout=timeout)).counted
 
+    async def unlocked(self, low: bytes, high: bytes | None, limit: int, *, reverse: bool) -> ScanCall:
+        """Up to `limit` rows with low <= key < high that nobody has locked, as far as one page goes."""
+        if not self.known:
+            await self.look(None)
+        return await self.session.call(ScanCall(self.name, low, high, limit, reverse=reverse, unlocked=True), timeout=None)
+
     async def pages(
         self,
         low: bytes,

@@ -10,6 +10,8 @@ from wal.ids import Namespace, partitions_of
 
 Seen = tuple[int, int, bytes | None]
 """What was read of a key: (epoch, counter, value)."""
+Own = dict[bytes, bytes | None]
+"""Keys with what a transaction has made of them; None: it has deleted them."""
 _Version = tuple[Namespace, bytes, int, int]
 
 

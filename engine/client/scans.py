@@ -15,7 +15,8 @@ class ScanCall(Call):
 
     When it is finished, `rows` has all that is in `covered`, and `following` is what is left of the range. `marks`, if they
     were asked for: where each partition's fragment stood before it was looked into, as (epoch, counter). `cut` as with
-    `GetCall`. `reverse`: the last rows of the range, descending.
+    `GetCall`. `reverse`: the last rows of the range, descending. `unlocked`: for who is to lock some of them now, without
+    those that somebody has locked; an older node has all, when it knows what became of them.
     """
 
     def __init__(
@@ -30,8 +31,10 @@ class ScanCall(Call):
         marked: bool = False,
         cut: Era = NO_ERA,
         reverse: bool = False,
+        unlocked: bool = False,
     ) -> None:
         self.cut = cut
+        self.unlocked = unlocked
         self.reverse = reverse
         self.namespace = namespace
         self.anywhere = stale
@@ -67,6 +70,7 @@ class ScanCall(Call):
             marks=self.marked,
             cut=self.cut,
             reverse=self.reverse,
+            unlocked=self.unlocked,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:

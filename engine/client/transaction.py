@@ -25,7 +25,7 @@ from engine.client.ends import CheckCall, CommitCall
 from engine.client.expiring import TimesToLive
 from engine.client.modes import Concurrency, Isolation, check_patience
 from engine.client.moments import Moment
-from engine.client.ranges import Seen, in_pieces, scanned_of, seen_of
+from engine.client.ranges import Own, Seen, in_pieces, scanned_of, seen_of
 from engine.client.running import CLAIMS_MAX, in_order
 from engine.client.session import Session
 from engine.protocol.requests import SKIPPED, Scanned
@@ -208,10 +208,11 @@ class Transaction:
         """Whether it is protected from what others may add to a range that it has scanned."""
         return self.isolation is Isolation.SERIALIZABLE
 
-    def own(self, namespace: NamespaceName, low: bytes, high: bytes | None) -> dict[bytes, bytes | None]:
-        """What it has written so far, low <= key < high."""
-        written = self._written.get(namespace, {})
-        return {key: value for key, value in written.items() if low <= key and (high is None or key < high)}
+    def own(self, namespace: NamespaceName, low: bytes, high: bytes | None, *, read: bool = False) -> Own:
+        """What it has written so far, low <= key < high; `read`: and what it has read, and locked if it is pessimistic."""
+        known: Own = {key: seen[2] for key, seen in self._read.get(namespace, {}).items()} if read else {}
+        known |= self._written.get(namespace, {})
+        return {key: value for key, value in known.items() if low <= key and (high is None or key < high)}
 
     def saw(
         self,

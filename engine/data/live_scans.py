@@ -1,4 +1,8 @@
-"""A scan of what is there now, at its primary: what has expired is passed over, and deleted before anybody is told."""
+"""A scan of what is there now, at its primary: what has expired is passed over, and deleted before anybody is told.
+
+For who is to lock some of its rows at once those that somebody has locked already are no rows. Whether a transaction that
+voted wrote others is not waited for: its rows are locked, too, or are yet to be there.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,13 @@ class LiveScan(Scanning):
 
         used = not request.stale and EXPIRIES in expiry.core.replica.namespaces
         expires = used and any(map(expiry.has_any, request.partitions))
-        super().__init__(request, expiry.core.replica.store.page, passed_over if expires else None)
+        locks = expiry.locks
+
+        def taken(key: bytes) -> bool:
+            return locks.busy((namespace, key)) or locks.is_pending((namespace, key))
+
+        over = passed_over if expires else None
+        super().__init__(request, expiry.core.replica.store.page, over, taken if request.unlocked else None)
         self._look = looks.at((namespace, self._begin, self._chunk, self._down)) if not request.stale else None
 
     def _open(self, number: int, start: bytes) -> tuple[Page, int]:

@@ -314,12 +314,14 @@ class Reads(Rule):
             self._scan_over(number)
             return
 
+        told_anyway = request.stale or request.unlocked
+
         def doubtful(partition: int, start: bytes, following: bytes | None) -> bool:
             if isinstance(scan, Counting) and not start and following is None and not request.stale:
                 found = scan.waited_for(partition, self.locks)
                 awaited.extend(found)
                 return bool(found)
-            for namespace, key in self.locks.keys_in_doubt(partition) if not request.stale else ():
+            for namespace, key in self.locks.keys_in_doubt(partition) if not told_anyway else ():
                 if (
                     namespace == request.namespace
                     and key >= start

@@ -55,7 +55,7 @@ Alike = tuple[object, ...]
 def alike(request: Scan) -> Alike:
     """What those scans have in common that one look answers."""
     r = request
-    return r.namespace, tuple(r.partitions), r.start, r.end, r.limit, r.stale, r.marks, r.count, r.reverse
+    return r.namespace, tuple(r.partitions), r.start, r.end, r.limit, r.stale, r.marks, r.count, r.reverse, r.unlocked
 
 
 class Scanning:
@@ -72,6 +72,7 @@ class Scanning:
         "_over",
         "_page",
         "_rest",
+        "_taken",
         "done",
         "keys",
         "marks",
@@ -81,11 +82,18 @@ class Scanning:
         "waits",
     )
 
-    def __init__(self, request: Scan, page: ReadPage, over: Callable[[int, bytes, int], bool] | None = None) -> None:
+    def __init__(
+        self,
+        request: Scan,
+        page: ReadPage,
+        over: Callable[[int, bytes, int], bool] | None = None,
+        taken: Callable[[bytes], bool] | None = None,
+    ) -> None:
         self.request = request
         self._down = request.reverse
         self._page = page
         self._over = over  # whether the row of a key in a partition, at this counter, is passed over
+        self._taken = taken  # whether that of a key is, when its turn has come
         self._limit = max(1, min(request.limit, SCAN_ROWS_MAX))
         self._chunk = max(SCAN_CHUNK_ROWS, 2 * self._limit // max(1, len(request.partitions)))
         self._begin = request.start if not self._down else request.end if request.end is not None else _TOP
@@ -182,13 +190,14 @@ class Scanning:
     def _take(self) -> None:
         """The first of the heads is the next row."""
         key, number, value = self._heads[0]
-        size = len(key) + len(value)
-        if len(self.keys) >= self._limit or (self.keys and self._bytes + size > SCAN_BYTES_MAX):
-            self.more = self.done = True
-            return
-        self.keys.append(bytes(key) if self._down else key)
-        self.values.append(value)
-        self._bytes += size
+        if self._taken is None or not self._taken(key):
+            size = len(key) + len(value)
+            if len(self.keys) >= self._limit or (self.keys and self._bytes + size > SCAN_BYTES_MAX):
+                self.more = self.done = True
+                return
+            self.keys.append(bytes(key) if self._down else key)
+            self.values.append(value)
+            self._bytes += size
         rows, following = self._rest[number]
         if rows:
             key, value = rows.popleft()

@@ -100,7 +100,9 @@ def problem_with(request: Request, partitions: int) -> str:
         case Scan(_, namespace, numbers, start, end, limit):
             problem = _namespace(namespace) or _partitions(numbers, partitions) or _range(start, end, limit)
             bounded = "a count has bounds: expected one of all rows" if request.count and (start or end is not None) else ""
-            return problem or _age(request.age_ms) or bounded
+            now = not (request.count or request.stale or request.cut != NO_ERA)
+            unlocked = "" if now or not request.unlocked else "unlocked: expected only for rows that are there now"
+            return problem or _age(request.age_ms) or bounded or unlocked
         case TakeCut(_, holder) | KeepCut(_, _, holder):
             return _tx(holder)
         case Admin(_, command, arguments):

@@ -601,6 +601,35 @@ def test_many_claim_from_one_range_and_each_row_is_claimed_once(db: engine.Datab
         list(tx.namespace(jobs).scan(limit=1, skip_locked=True))
 
 
+def test_what_was_committed_a_moment_ago_can_be_claimed(db: engine.Database, fresh: Callable[[], str]) -> None:
+    jobs = db.namespace(fresh(), codec="str")
+    for number in range(20):
+        names = [f"job-{number}-{part}" for part in range(4)]
+        with db.transaction() as tx:
+            tx.namespace(jobs).put_many(dict.fromkeys(names, "to do"))
+        with db.transaction() as tx:
+            inside = tx.namespace(jobs)
+            (found,) = inside.scan(limit=1, skip_locked=True)
+            assert found[0] in names, "its outcome may be on its way yet"
+            for key in names:
+                inside.delete(key)
+
+
+def test_what_a_transaction_has_locked_is_among_what_it_claims(db: engine.Database, fresh: Callable[[], str]) -> None:
+    jobs = db.namespace(fresh(), codec="str")
+    jobs.put_many(dict.fromkeys("abcde", "to do"))
+    with db.transaction() as tx, db.transaction() as other:
+        inside = tx.namespace(jobs)
+        assert inside.get("a") == "to do"  # which locks it to read
+        assert inside.get_for_update("b") == "to do"
+        assert inside.get("nothing") is None
+        inside.delete("c")
+        assert other.namespace(jobs).get_for_update("d") == "to do"
+        assert [key for key, _ in inside.scan(limit=3, skip_locked=True)] == ["a", "b", "e"]
+        assert [key for key, _ in inside.scan(limit=2, skip_locked=True)] == ["a", "b"]
+        assert [key for key, _ in inside.scan(limit=2, skip_locked=True, start="x", end="c")] == []
+
+
 def test_who_does_not_wait_is_told_at_once(db: engine.Database, fresh: Callable[[], str]) -> None:
     jobs = db.namespace(fresh(), codec="str")
     jobs.put_many({"a": "1", "b": "2"})

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from msgspec import structs
+
 from engine.data.holdings import Key
+from engine.data.locks import LockTable
+from engine.protocol.requests import Scan
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during
 from wal.ids import TxId
@@ -55,6 +59,22 @@ def promoted_primary_forgets_what_was_read(machine: Machine) -> None:
         pin(owner, keys, found=found)
 
     during(machine, machine.node.participant, "activated", locks, "pin", writes)
+
+
+@LOCKS.fault("10")
+def who_claims_waits_for_votes(machine: Machine) -> None:
+    """Who asks for what is free is told when every transaction that voted there has its outcome."""
+    assert machine.node is not None
+    handlers = machine.node._on_request
+    scan = handlers[Scan]
+    handlers[Scan] = lambda session, request: scan(session, structs.replace(request, unlocked=False))
+
+
+@LOCKS.fault("5")
+def who_claims_is_told_of_what_is_locked(machine: Machine) -> None:
+    """Who asks for what is free is told of rows that others have locked, or are about to delete."""
+    assert machine.node is not None
+    during(machine, machine.node.reads, "_begin_scan", LockTable, "busy", lambda locks, key: False)
 
 
 def _drive_out(machine: Machine, when: Callable[[TxId, Iterable[TxId]], bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.client.calls import PutCall
+from engine.client.scans import ScanCall
 from engine.errors import Deadlock, LockTimeout
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
@@ -101,4 +102,29 @@ def what_was_read_is_held_by_the_next_primary(plant: Plant | None) -> None:
         committing = stage.begin(tx.commit())
         stage.until(lambda: committing.done and putting.done, "both are answered")
         stage.must(not (before and told(committing)), "nobody writes what was read before the transaction's end")
+        stage.curtain()
+
+
+@story
+def a_claim_beside_others(plant: Plant | None) -> None:
+    """One has a row of a range, and another one voted for a change of a second, when a third asks which it might lock."""
+    with Stage(plant) as stage:
+        rows = sorted((key(0), key(1), key(2)))
+        for row in rows:
+            stage.put(row, b"to do")
+        holder, voter = stage.transaction(), stage.transaction()
+        stage.do(holder.put(NAMESPACE, {rows[0]: b"mine"}))
+        stage.do(voter.put(NAMESPACE, {rows[1]: None, key(3): b"new"}))
+        stage.do(voter.prepare())
+        page = ScanCall(NAMESPACE, b"k", b"l", 2, unlocked=True)
+        claiming = stage.begin(stage.client.call(page, timeout_ns=ANSWER_NS))
+        stage.wait(100)
+        stage.must(told(claiming), "who looks for what is free waits for nobody")
+        stage.must(page.rows == [(rows[2], b"to do")], f"of {rows} the last is free, and it was told {page.rows}")
+        stage.do(holder.rollback())
+        stage.do(voter.commit())
+        page = ScanCall(NAMESPACE, b"k", b"l", 2, unlocked=True)
+        stage.do(stage.client.call(page, timeout_ns=ANSWER_NS))
+        found = [row for row, _ in page.rows]
+        stage.must(found == sorted((rows[0], rows[2], key(3)))[:2], f"all is free, and it was told {found}")
         stage.curtain()

@@ -1,0 +1,121 @@
+"""A scan for who is to lock some rows passes over what is locked and waits for nobody; told with one node by itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.protocol.requests import Failed, Lock, Put, Rows, Scan, Unlock
+from engine.turn.events import Asked
+from tests.engine.data.test_sessions import Alone
+from tests.support.probes import heard
+from wal.ids import Era, Namespace, tx_of
+
+CLIENT, ANN, BOB = b"a client..", tx_of(b"ann.......", 1), tx_of(b"bob.......", 1)
+PARTITIONS = 8
+JOBS = [b"job-%02d" % number for number in range(20)]
+
+
+class Queue(Alone):
+    """A node with jobs in some partitions."""
+
+    def __init__(self) -> None:
+        super().__init__(PARTITIONS)
+        for number, job in enumerate(JOBS, 1):
+            self.ask(Put(1, tx_of(CLIENT, number), "jobs", [job], [b"to do"]))
+
+    def lock(self, owner: bytes, *jobs: bytes, shared: bool = False) -> None:
+        """A transaction has some jobs."""
+        self.ask(Lock(1, owner, "jobs", list(jobs), 0, shared=shared))
+
+    def first(self, limit: int = 3, *, reverse: bool = False, unlocked: bool = True) -> list[bytes]:
+        """The first jobs, as they are told."""
+        scan = Scan(1, "jobs", list(range(PARTITIONS)), b"", None, limit, reverse=reverse, unlocked=unlocked)
+        told = self.ask(scan)
+        assert isinstance(told, Rows)
+        return told.keys
+
+
+def test_what_somebody_has_locked_is_passed_over() -> None:
+    queue = Queue()
+    assert queue.first() == JOBS[:3]
+    queue.lock(ANN, JOBS[0])
+    queue.lock(BOB, JOBS[2], JOBS[19], shared=True)
+    assert queue.first() == [JOBS[1], JOBS[3], JOBS[4]]
+    assert queue.first(reverse=True) == [JOBS[18], JOBS[17], JOBS[16]]
+    assert queue.first(unlocked=False) == JOBS[:3], "who is not to lock any is told of all"
+    queue.ask(Unlock(1, ANN))
+    assert queue.first() == [JOBS[0], JOBS[1], JOBS[3]]
+
+
+def test_nothing_is_told_where_all_is_locked() -> None:
+    queue = Queue()
+    queue.lock(ANN, *JOBS)
+    assert queue.first() == []
+    queue.ask(Unlock(1, ANN))
+    assert queue.first(100) == JOBS
+
+
+def test_a_single_write_that_is_under_way_is_passed_over() -> None:
+    queue = Queue()
+    queue.node.locks.pend(("jobs", JOBS[0]))
+    assert queue.first() == JOBS[1:4]
+    queue.node.locks.unpend(("jobs", JOBS[0]))
+    assert queue.first() == JOBS[:3]
+
+
+def test_no_outcome_is_waited_for() -> None:
+    queue = Queue()
+    queue.node.locks.pin(ANN, [("jobs", JOBS[1]), ("jobs", b"job-")])
+    assert queue.first() == [JOBS[0], JOBS[2], JOBS[3]]
+    scan = Scan(1, "jobs", list(range(PARTITIONS)), b"", None, 3)
+    with heard() as paths:
+        assert queue.turn([Asked(1, scan)]) == []
+    assert "scan.waited_for_outcome" in paths
+
+
+def test_those_who_claim_together_are_told_by_one_look_and_apart_from_who_reads() -> None:
+    queue = Queue()
+    queue.lock(ANN, JOBS[0])
+
+    def scan(number: int, *, unlocked: bool) -> Scan:
+        return Scan(number, "jobs", list(range(PARTITIONS)), b"", None, 2, unlocked=unlocked)
+
+    with heard() as paths:
+        told = queue.turn([Asked(session, scan(session, unlocked=session != 3)) for session in (1, 2, 3)])
+    assert "scan.shared" in paths
+    rows = {reply.id: reply.keys for reply in told if isinstance(reply, Rows)}
+    assert rows == {1: JOBS[1:3], 2: JOBS[1:3], 3: JOBS[:2]}
+
+
+def test_it_is_asked_only_of_what_is_there_now() -> None:
+    queue = Queue()
+    for other in ({"count": True}, {"stale": True}, {"cut": (1, 1)}):
+        scan = msgspec.structs.replace(Scan(1, "jobs", [0], b"", None, 1, unlocked=True), **other)
+        told = queue.ask(scan)
+        assert isinstance(told, Failed)
+        assert "unlocked" in told.message
+
+
+class _Older(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
+    """What a node knows of a scan that has not heard of locked rows."""
+
+    id: int
+    namespace: Namespace
+    partitions: list[int]
+    start: bytes
+    end: bytes | None
+    limit: int
+    within_ms: int = 0
+    stale: bool = False
+    age_ms: int = -1
+    marks: bool = False
+    cut: Era = (0, 0)
+    count: bool = False
+    reverse: bool = False
+
+
+def test_an_older_node_takes_it_for_a_scan_and_an_older_client_asks_for_all() -> None:
+    said = Scan(1, "jobs", [0, 1], b"a", b"z", 5, reverse=True, unlocked=True)
+    older = msgspec.msgpack.decode(msgspec.msgpack.encode(said), type=_Older)
+    assert (older.partitions, older.start, older.end, older.limit, older.reverse) == ([0, 1], b"a", b"z", 5, True)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(older), type=Scan) == msgspec.structs.replace(said, unlocked=False)
