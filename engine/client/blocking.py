@@ -247,7 +247,8 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         """(key, value) pairs with start <= key < end, ascending or in `reverse`, with this transaction's own writes.
 
         `for_update`: they will be written, as with `get_for_update`; `nowait`: if one is locked, LockTimeout at once;
-        `skip_locked`: rows that nobody else has locked, the first ones if they are free; nobody else gets them now.
+        `skip_locked`: rows that nobody else has locked, and now nobody else gets; the first ones, if they are free and no
+        other one claims at the same moment.
         """
         scan = partial(self._native.scan, prefix=prefix, start=start, end=end, limit=limit, reverse=reverse)
         return iterate(self._run, scan(for_update=for_update, nowait=nowait, skip_locked=skip_locked))

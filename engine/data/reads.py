@@ -28,7 +28,7 @@ from engine.data.holdings import Key
 from engine.data.live_scans import LiveScan
 from engine.data.locks import LockTable
 from engine.data.looks import Looks
-from engine.data.scans import Alike, alike
+from engine.data.scans import Alike, alike, reply_to
 from engine.data.values import values_of
 from engine.messages import AskMap, Confirm, Confirmed
 from engine.messages.data import ToReads
@@ -202,12 +202,13 @@ class Reads(Rule):
             if not self._answer_stale(session, request, numbers, lambda age_ms: self._answer_scan(session, request)):
                 self.on_scan(session, structs.replace(request, stale=False))
             return
-        needed: dict[NodeId, None] = {}
+        groups: dict[tuple[NodeId, ...], None] = {}  # few, where partitions may be thousands
         for number in numbers:
             local = core.local[number]
             if not self.admission.may_serve(session, request, local, None, new=False):
                 return
-            needed |= dict.fromkeys(local.needed)
+            groups[local.needed] = None
+        needed = dict.fromkeys(node for group in groups for node in group)
         self.confirm(needed, session, request, lambda: self._answer_scan(session, request))
 
     def confirm(
@@ -338,8 +339,8 @@ class Reads(Rule):
             return
         if scan.done:
             reply = scan.reply()
-            for session, each in wanted:
-                self.desk.reply(session, structs.replace(reply, id=each.id))
+            for turn, (session, each) in enumerate(wanted):
+                self.desk.reply(session, reply_to(each.id, reply, turn if request.unlocked else 0))
             self._scan_over(number)
         elif scan.waits:
             probe("scan.waited_for_outcome")

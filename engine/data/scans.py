@@ -13,6 +13,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 from typing import Protocol
 
+from msgspec import structs
+
 from engine.protocol.requests import Rows, Scan
 from engine.state.store import Page
 from wal.ids import KEY_BYTES_MAX, Fragment
@@ -56,6 +58,17 @@ def alike(request: Scan) -> Alike:
     """What those scans have in common that one look answers."""
     r = request
     return r.namespace, tuple(r.partitions), r.start, r.end, r.limit, r.stale, r.marks, r.count, r.reverse, r.unlocked
+
+
+def reply_to(request_id: int, rows: Rows, turn: int) -> Rows:
+    """What one look found, for one of those who are told by it.
+
+    `turn`: who is about to lock one of the rows, as the `turn`-th of several (from 0), begins so many rows further on, lest
+    all of them try for the first; but of half of the rows each of them is told.
+    """
+    rows = structs.replace(rows, id=request_id)
+    at = turn % (len(rows.keys) // 2 + 1)
+    return structs.replace(rows, keys=rows.keys[at:], values=rows.values[at:]) if at else rows
 
 
 class Scanning:

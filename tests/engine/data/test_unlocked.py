@@ -84,7 +84,20 @@ def test_those_who_claim_together_are_told_by_one_look_and_apart_from_who_reads(
         told = queue.turn([Asked(session, scan(session, unlocked=session != 3)) for session in (1, 2, 3)])
     assert "scan.shared" in paths
     rows = {reply.id: reply.keys for reply in told if isinstance(reply, Rows)}
-    assert rows == {1: JOBS[1:3], 2: JOBS[1:3], 3: JOBS[:2]}
+    assert rows == {1: JOBS[1:3], 2: JOBS[2:3], 3: JOBS[:2]}
+
+
+def test_of_those_who_claim_together_each_tries_for_another_row() -> None:
+    queue = Queue()
+    claims = [Scan(n, "jobs", list(range(PARTITIONS)), b"", None, 9, unlocked=True, reverse=n > 6) for n in range(8)]
+    told = queue.turn([Asked(claim.id, claim) for claim in claims])
+    rows = {reply.id: reply.keys for reply in told if isinstance(reply, Rows)}
+    assert rows == {n: JOBS[n % 5 : 9] for n in range(7)} | {7: JOBS[:10:-1]}, "and all are told of half of them"
+    assert all(reply.more for reply in told if isinstance(reply, Rows))
+    assert queue.first() == JOBS[:3], "who asks alone is told of the first"
+    queue.lock(ANN, *JOBS[1:])
+    told = queue.turn([Asked(claim.id, claim) for claim in claims[:3]])
+    assert [reply.keys for reply in told if isinstance(reply, Rows)] == [JOBS[:1]] * 3
 
 
 def test_it_is_asked_only_of_what_is_there_now() -> None:
