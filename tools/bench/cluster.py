@@ -30,8 +30,8 @@ BEATS_AFTER = 100
 LOAD_BESIDE = 16
 PATIENCE_SECONDS = 120.0
 
-QUEUED_PER_SECOND = 500
-"""So many jobs lie in the queue for each second that is measured."""
+QUEUED_PER_SECOND = 2_500
+"""So many jobs lie in the queue for each second that is measured: more than are to be done in one."""
 
 Rate = tuple[float, float]
 """So many a second, at so much processor time of the nodes each, in us."""
