@@ -339,8 +339,8 @@ class Reads(Rule):
             return
         if scan.done:
             reply = scan.reply()
-            for turn, (session, each) in enumerate(wanted):
-                self.desk.reply(session, reply_to(each.id, reply, turn if request.unlocked else 0))
+            for rank, (session, each) in enumerate(wanted):
+                self.desk.reply(session, reply_to(each.id, reply, rank if request.unlocked else 0))
             self._scan_over(number)
         elif scan.waits:
             probe("scan.waited_for_outcome")

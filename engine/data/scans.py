@@ -8,8 +8,7 @@ that a scan promises.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, heapreplace
 from typing import Protocol
 
@@ -60,14 +59,14 @@ def alike(request: Scan) -> Alike:
     return r.namespace, tuple(r.partitions), r.start, r.end, r.limit, r.stale, r.marks, r.count, r.reverse, r.unlocked
 
 
-def reply_to(request_id: int, rows: Rows, turn: int) -> Rows:
+def reply_to(request_id: int, rows: Rows, rank: int) -> Rows:
     """What one look found, for one of those who are told by it.
 
-    `turn`: who is about to lock one of the rows, as the `turn`-th of several (from 0), begins so many rows further on, lest
+    `rank`: who is about to lock one of the rows, as the `rank`-th of several (from 0), begins so many rows further on, lest
     all of them try for the first; but of half of the rows each of them is told.
     """
     rows = structs.replace(rows, id=request_id)
-    at = turn % (len(rows.keys) // 2 + 1)
+    at = rank % (len(rows.keys) // 2 + 1)
     return structs.replace(rows, keys=rows.keys[at:], values=rows.values[at:]) if at else rows
 
 
@@ -112,7 +111,7 @@ class Scanning:
         self._begin = request.start if not self._down else request.end if request.end is not None else _TOP
         self._opening = [(number, self._begin) for number in reversed(request.partitions)]  # whose next row is not known
         self._heads: list[tuple[bytes, int, bytes]] = []  # a heap: the next row of each partition that has one
-        self._rest: dict[int, tuple[deque[tuple[bytes, bytes]], bytes | None]] = {}  # what follows it, and where to go on
+        self._rest: dict[int, tuple[Iterator[tuple[bytes, bytes]], bytes | None]] = {}  # what follows, and where to go on
         self._bytes = 0
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
@@ -179,17 +178,19 @@ class Scanning:
         return page, page.work + OPENING_WORK
 
     def _look_into(self, number: int, page: Page) -> None:
-        following, over = page.next, self._over
-        rows: deque[tuple[bytes, bytes]] = deque()
-        for key, entry in page.rows:
-            if self._is_past(key):
-                following = None
-                break
-            if entry.value is not None and (over is None or not over(number, key, entry.counter)):
-                rows.append((_Falling(key) if self._down else key, entry.value))
-        if rows:
-            key, value = rows.popleft()
-            heappush(self._heads, (key, number, value))
+        found, following, over, down = page.rows, page.next, self._over, self._down
+        if found and self._is_past(found[-1][0]):
+            found, following = [row for row in found if not self._is_past(row[0])], None
+        rows = iter(
+            [
+                (key if not down else _Falling(key), entry.value)
+                for key, entry in found
+                if entry.value is not None and (over is None or not over(number, key, entry.counter))
+            ]
+        )
+        first = next(rows, None)
+        if first is not None:
+            heappush(self._heads, (first[0], number, first[1]))
             self._rest[number] = (rows, following)
         elif following is not None and not self._is_past(following):
             self._opening.append((number, following))
@@ -212,9 +213,9 @@ class Scanning:
             self.values.append(value)
             self._bytes += size
         rows, following = self._rest[number]
-        if rows:
-            key, value = rows.popleft()
-            heapreplace(self._heads, (key, number, value))
+        row = next(rows, None)
+        if row is not None:
+            heapreplace(self._heads, (row[0], number, row[1]))
             return
         heappop(self._heads)
         if following is not None and not self._is_past(following):
