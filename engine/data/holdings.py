@@ -187,7 +187,9 @@ class Holdings:
         keys[key] = None
 
     def _take_new(self, owner: TxId, keys: dict[Key, TxId]) -> None:
-        """Take keys that nobody has, to write; each of them with the owner."""
+        """Take keys that nobody has, to write, if there are any; each of them with the owner."""
+        if not keys:
+            return
         self._owner.update(keys)
         mine = self._keys.setdefault(owner, {})
         numbers = self._places([key for _, key in keys])

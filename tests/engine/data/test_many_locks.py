@@ -49,7 +49,8 @@ def _say(steps: Sequence[tuple[str, TxId, list[Key], list[Key]]]) -> list[object
                     pending.append(key)
         elif pending:
             table.unpend(pending.pop())
-        said.append([(o, sorted(table.keys_of(o))) for o in OWNERS])
+        said.append([(o, table.is_owner(o), table.counted(o), sorted(table.keys_of(o))) for o in OWNERS])
+        said.append(table.owners(0, len(OWNERS)))
         said.append([sorted(table.held_in(at, 0, 100)) for at in range(3)])
         said.append([(o, table.may_write(o, key), table.holds(o, key)) for o in OWNERS for key in KEYS])
     return said
