@@ -17,6 +17,9 @@ from rebalance.table import Candidate, Topology
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, Namespace, NodeId, Version
 
+COPIES_OF_WORK = 5
+"""So many lines of a single map are as much work as one thing that is decided, also where it is of no use any more."""
+
 
 class Intent:
     """Why a coordinator begins an exchange: who should be in the next map, and what should change."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never, get_args
 
-from engine.cluster.attempt import Attempt, Intent
+from engine.cluster.attempt import COPIES_OF_WORK, Attempt, Intent
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.splits import Splits
@@ -370,11 +370,10 @@ class Exchange(Rule):
         attempt.accepts[sender] = None
         assert attempt.proposed is not None, "an accept answers a proposal"
         if sum(n in attempt.accepts for n in core.topology.voters) >= core.topology.majority:
-            topology = topologies.decode(attempt.proposed)
+            encoded, topology = attempt.proposed, topologies.decode(attempt.proposed)
             told = {m.node: None for m in (*core.topology.members, *topology.members)}
             told |= dict.fromkeys(c.node for c in attempt.intent.candidates)
             told.pop(core.node, None)
-            encoded = attempt.proposed
             if told:  # chosen already, whatever this disk says; and first of all, so that what follows is understood
                 core.send_early(tuple(told), Commit(topology.version, encoded))
             self.adopt(topology, encoded)
@@ -434,6 +433,7 @@ class Exchange(Rule):
             case Promise():
                 self.on_promise(sender, message)
             case SingleMap():
+                self.core.work += len(message.copies) // COPIES_OF_WORK
                 self.on_single_map(sender, message)
             case Propose():
                 self.on_propose(sender, message)

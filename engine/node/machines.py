@@ -53,8 +53,11 @@ from rebalance.table import Topology, what_changed
 from wal import records as r
 from wal.ids import NodeId
 
+READ_OF_WORK = 2
+"""So many partitions of a map that takes effect are as much work as one thing that is decided: all are decoded and
+compared, whatever it says of them."""
 SWITCHED_OF_WORK = 8
-"""So many partitions of which a map says something else are as much work as one thing that is decided."""
+"""And so many of which it says something else."""
 EVICT_WORK = 500
 """Fragments that go in one piece, when their partitions moved away."""
 
@@ -244,7 +247,7 @@ class Machines:
             core.reign = topology.version
         members = ", ".join(m.node for m in topology.members)
         core.note(f"topology {topology.version}: {members}{f' ({changes})' if changes else ''}")
-        core.work += len(moved) // SWITCHED_OF_WORK
+        core.work += topology.partitions // READ_OF_WORK + len(moved) // SWITCHED_OF_WORK
         new = NewMap(moved, changed, promoted)
         for takes_effect, _ in (self.order_of_handovers if handed else self.order_of_steps) if light else self.order:
             takes_effect(new)
