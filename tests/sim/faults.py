@@ -330,11 +330,12 @@ class Faults:
         )
 
     def _reported(self, node: Node, newest: Topology) -> frozenset[NodeId]:
-        """Whom a map may rely on that is being made of what was reported: nobody whose report may yet be lost."""
+        """Whom a map may rely on that is being made of what was reported: nobody whose report may yet be lost, or who
+        leaves with this map."""
         attempt = node.exchange.attempt
         if attempt is None or attempt.after != newest.version:
             return frozenset(self.world.machines)
-        return frozenset(attempt.singles)
+        return frozenset(attempt.singles).difference(attempt.intent.leaving)
 
     def _is_remembered(self, machine: Machine, end: int) -> bool:
         """Whether what a voter forgets whose log is set back to `end` is known to the others, as far as it could matter.

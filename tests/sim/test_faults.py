@@ -131,6 +131,25 @@ def test_a_disk_is_spared_on_which_a_map_relies_that_is_being_made() -> None:
         assert faults.spares_enough(victim)
 
 
+def test_a_disk_is_spared_where_whoever_else_has_reported_leaves_with_the_map_that_is_being_made() -> None:
+    with _written_to(partitions=16, backups=2) as world:
+        leading, victim = world.machines["n1"], world.machines["n3"]
+        faults = Faults(world, {"wipe": 1.0}, pause_ns=SECOND)
+        world.network.cut("unheard", [("n2", "n1")])
+        world.command(leading, "stop", {})
+        assert leading.node is not None
+        exchange = leading.node.exchange
+        assert world.run_while(lambda: exchange.attempt is None, at_most=5 * SECOND, look_every=MS)
+        attempt = exchange.attempt
+        assert attempt is not None
+        assert world.run_while(lambda: len(attempt.singles) < 2, at_most=5 * SECOND, look_every=MS)
+        assert list(attempt.singles) == ["n1", "n3"]
+        assert attempt.intent.leaving == ["n1"]
+        assert not faults.spares_enough(victim)
+        attempt.intent.leaving = []
+        assert faults.spares_enough(victim)
+
+
 def test_who_has_left_is_heard_again_whoever_starts_it() -> None:
     """Its disk rots meanwhile, and whoever sees to that starts it: nobody dials a machine that is gone for good."""
     with _written_to() as world:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.messages import Commit
 from engine.node.node import Node
 from engine.protocol.requests import (
     KEYS_AT_ONCE,
@@ -36,8 +37,10 @@ from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
 from engine.turn.turns import what
+from rebalance import table as topologies
 from rebalance.demanding import PART_HAVES
-from rebalance.messages import Demand, Have
+from rebalance.lives import Life
+from rebalance.messages import CopyReport, Demand, Have, SingleMap
 from rebalance.partition import Role
 from rebalance.ports import WORK_MAX
 from tests.sim.costs import Costs, CountingStore
@@ -46,8 +49,8 @@ from tests.sim.machine import Machine
 from tests.sim.observer import Observer
 from tests.sim.world import SECOND, World
 from tests.support.probes import heard
-from wal.ids import NodeId, partition_of
-from wal.records import Write
+from wal.ids import NO_BALLOT, NodeId, Version, partition_of
+from wal.records import Committed, Write
 
 NODES: list[NodeId] = ["n1", "n2", "n3"]
 READ_MAX = 10_000
@@ -229,6 +232,38 @@ def _baseline(machine: Machine) -> tuple[NodeId, ...]:
     assert machine.node is not None
     topology = machine.node.core.topology
     return topology.baseline if topology is not None else ()
+
+
+def test_who_stood_still_takes_a_backlog_of_maps_in_several_turns() -> None:
+    """And the single maps of an exchange that is over are no less to read."""
+    partitions, maps, told = 2_048, 12, 12
+    with World(Draws(1), Settings(cluster="sim", partitions=partitions, backups=2)) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        node = _node(world, "n1")
+        newest = world.newest()
+        assert newest is not None
+        leader = newest.member("n2")
+        assert leader is not None
+        encoded = topologies.encode(newest)
+        copies = [CopyReport("n", number, 0, 0, 0, 0) for number in range(partitions)]
+        single = SingleMap(newest.version, NO_BALLOT, Life("", 0, 0, []), [], copies, [])
+        events: list[Event] = [Received("n2", leader.allocation, leader.incarnation, single) for _ in range(told)]
+        for number in range(newest.version.number + 1, newest.version.number + 1 + maps):
+            before = ((newest.version, topologies.hash_of(encoded)),)
+            newest = msgspec.structs.replace(newest, version=Version(number, 0), before=before)
+            encoded = topologies.encode(newest)
+            commit = Commit(newest.version, encoded)
+            events.append(Received("n2", leader.allocation, leader.incarnation, commit))
+        taken = list[int]()
+        while events or node.untaken:
+            effects = node.turn(world.now, events)
+            taken.append(sum(type(record) is Committed for record in effects.log))
+            events = []
+        assert sum(taken) == maps
+        assert max(taken) <= 3, taken
+        assert taken[:2] == [0, 0], "what is of no use was read first"
 
 
 def test_demands_that_come_all_at_once_are_left_to_later_turns() -> None:

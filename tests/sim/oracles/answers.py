@@ -57,7 +57,8 @@ class Answers(Oracle):
 
         A counter that no copy has any more belonged to a history that was not. That it is aborted may be written twice:
         when all who took part have said that they are done, it is forgotten, and then one of them may be asked for its vote
-        by a message that was late, give it, and ask how it ended.
+        by a message that was late, give it, and ask how it ended. So does one whose partition an operator had begin again
+        with a copy that voted and never heard how it ended.
         """
         ends: dict[Fragment, int] = {}
         for machine in world.running:
@@ -74,12 +75,15 @@ class Answers(Oracle):
                     continue
                 aborted = name[0] == DECISIONS and fact.value is not None and fact.value[0] == ABORT
                 first, at_first = written.setdefault((fact.tx, name, fact.key), (counter, aborted))
-                if first != counter and not (aborted and at_first):
+                if first != counter and not (aborted and (at_first or self._gave_up_a_part_of(fact.tx))):
                     raise Violation(
                         "answers",
                         f"{fact.tx.hex()} wrote {fact.key!r} of {fragment_name(name)} at {first}, and again at {counter}",
                         About(txs=(fact.tx,), fragments=(name,), keys=(fact.key,)),
                     )
+
+    def _gave_up_a_part_of(self, tx: TxId) -> bool:
+        return any(number in self._ledger.given_up for _, number in self._ledger.spans[tx])
 
 
 def final(request: Request, reply: Reply) -> tuple[str, str] | None:

@@ -264,14 +264,16 @@ def write_again_what_was_written(small: Small) -> None:
             oracle.finish(small.world)
 
 
-def _decide_again(small: Small, outcome: int) -> None:
-    """A decision is written, forgotten, and written again."""
+def _decide_again(small: Small, outcome: int, again: int, *, part: r.Write | None = None) -> None:
+    """A decision is written, forgotten, and written again; the transaction took part with this write."""
     tx, name = small.client.new_tx(), (DECISIONS, NAME[1])
     assert small.primary.node is not None
     replica = small.primary.node.core.replica
-    epoch, value = replica.partition(NAME[1]).epoch, bytes([outcome, 0, 0])
+    epoch = replica.partition(NAME[1]).epoch
     start = replica.ensure_fragment(name).counter.lwm
-    for at, given in enumerate((value, None, value)):
+    if part is not None:
+        _decide(small, small.primary, [r.Update([msgspec.structs.replace(part, tx=tx)])])
+    for at, given in enumerate((bytes([outcome, 0, 0]), None, bytes([again, 0, 0]))):
         update = r.Update([r.Write(*name, epoch, start + at, [tx], [given], tx=tx if given else small.client.new_tx())])
         _decide(small, small.primary, [update])
         replica.apply(update)
@@ -281,12 +283,24 @@ def _decide_again(small: Small, outcome: int) -> None:
 
 
 def commit_what_was_forgotten_again(small: Small) -> None:
-    _decide_again(small, COMMITTED)
+    _decide_again(small, COMMITTED, COMMITTED)
+
+
+def abort_what_was_committed_and_forgotten(small: Small) -> None:
+    _decide_again(small, COMMITTED, ABORTED)
 
 
 def test_an_abort_may_be_written_again_when_it_was_forgotten() -> None:
     with small_world() as small:
-        _decide_again(small, ABORTED)
+        _decide_again(small, ABORTED, ABORTED)
+
+
+def test_what_an_operator_gave_up_may_be_aborted_when_it_was_committed_and_forgotten() -> None:
+    """A part of it that had ended is lost, and an older copy of that partition voted and asks how it ended."""
+    elsewhere = (NAME[1] + 1) % PARTITIONS
+    with small_world() as small:
+        small.oracles.ledger.given_up[elsewhere] = None
+        _decide_again(small, COMMITTED, ABORTED, part=r.Write(NAME[0], elsewhere, 9, 0, [KEY], [b"lost"]))
 
 
 def remember_every_write(small: Small) -> None:
@@ -314,6 +328,7 @@ def serve_nobody_although_all_are_well(small: Small) -> None:
         ("answers", tell_two_answers),
         ("answers", write_again_what_was_written),
         ("answers", commit_what_was_forgotten_again),
+        ("answers", abort_what_was_committed_and_forgotten),
         ("answers", apply_what_was_said_not_to_be),
         ("memory", remember_every_write),
         ("life", serve_nobody_although_all_are_well),
