@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import islice
-from typing import Self
+from typing import Self, TypeAlias
 
 from xxhash import xxh3_64_intdigest
 
@@ -60,6 +61,13 @@ def chain(digest: int, write: Write) -> int:
     return digest
 
 
+def digest_of(entries: Sequence[bytes], digest: int) -> int:
+    """The digest after `entries_of` some counters, given the digest before them."""
+    for entry in entries:
+        digest = xxh3_64_intdigest(entry, digest)
+    return digest
+
+
 def entries_of(write: Write, first: int, last: int) -> list[bytes]:
     """What the digest takes in of the keys from `first` up to `last` of a write, whatever it was before."""
     issued, counter = write.origin or write.epoch, write.start + first
@@ -75,6 +83,8 @@ def entries_of(write: Write, first: int, last: int) -> list[bytes]:
 
 KNOWN, NEW, NEWEST = range(3)
 """What `FragmentState.apply` says of a write."""
+_Digested: TypeAlias = tuple[Write, list[bytes], int | None, int | None]
+"""See `FragmentState.note_digested`."""
 
 
 class FragmentState:
@@ -113,7 +123,7 @@ class FragmentState:
         self.unstable: list[tuple[int, int, Write]] = []  # (end, digest there, write), from stable to lwm; short
         self.beyond: dict[int, Write] = {}  # by start, above a gap
         self.digests: list[tuple[int, int]] = []
-        self.digested: dict[int, tuple[Write, list[bytes]]] | None = None  # of large writes, what was worked out
+        self.digested: dict[int, _Digested] | None = None  # of large writes, what was worked out
         self.loading = False  # emptied, and not whole yet: its counters count for nothing
         self.history_from = 0  # the log holds every write above this counter
         self.suspects: dict[bytes, None] = {}  # rows that may be wrong: undone, or live while loading; not yet fetched
@@ -206,20 +216,18 @@ class FragmentState:
         assert at == lwm, f"{self}: a write crosses lwm"
         return stable
 
-    def note_digested(self, write: Write, entries: list[bytes]) -> None:
-        """Somebody has worked out what the digest takes in of a write that is about to be applied: `entries_of` it all."""
-        self.digested = {**(self.digested or {}), write.start: (write, entries)}
+    def note_digested(self, write: Write, entries: list[bytes], before: int | None, after: int | None) -> None:
+        """Somebody has worked out what the digest takes in of a write that is about to be applied: `entries_of` it all, and
+        which digest comes `after` which, if that is known."""
+        self.digested = {**(self.digested or {}), write.start: (write, entries, before, after)}
 
     def _digest_after(self, write: Write) -> int:
         """As `chain` has it; with what was worked out of this write, and of no other one at the same counters."""
         assert self.digested is not None
-        known, entries = self.digested.pop(write.start, (None, []))
-        digest = self.digest
+        known, entries, before, after = self.digested.pop(write.start, (None, [], None, None))
         if known is not write:
-            return chain(digest, write)
-        for entry in entries:
-            digest = xxh3_64_intdigest(entry, digest)
-        return digest
+            return chain(self.digest, write)
+        return after if after is not None and before == self.digest else digest_of(entries, self.digest)
 
     def _note_epoch(self, write: Write) -> None:
         first = write.start + 1

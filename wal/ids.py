@@ -10,7 +10,6 @@ import binascii
 import re
 from collections.abc import Sequence
 from itertools import repeat
-from operator import methodcaller
 from typing import NamedTuple
 
 NodeId = str
@@ -111,11 +110,14 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 def partitions_of(keys: Sequence[bytes], partitions: int) -> list[int]:
     """`partition_of` for each of many keys."""
+    first = keys[0] if keys else b""
+    left = first.find(b"{")
+    right = first.find(b"}", left + 1)
+    if 0 <= left < right - 1:
+        tagged = first[: right + 1]
+        if min(keys).startswith(tagged) and max(keys).startswith(tagged):  # and so does all that lies between them
+            return [partition_of(first, partitions)] * len(keys)
     if b"{" in b"".join(keys):
-        left = keys[0].find(b"{")
-        right = keys[0].find(b"}", left + 1)
-        if 0 <= left < right - 1 and all(map(methodcaller("startswith", keys[0][: right + 1]), keys)):
-            return [partition_of(keys[0], partitions)] * len(keys)  # of one tag, which begins them all
         return [partition_of(key, partitions) for key in keys]
     return [at % SLOTS * partitions // SLOTS for at in map(binascii.crc_hqx, keys, repeat(0))]
 

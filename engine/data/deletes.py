@@ -24,13 +24,19 @@ NOBODY: TxId = b""
 
 
 def written(
-    core: Core, namespace: Namespace, number: int, epoch: int, *, rows: dict[bytes, bytes | None], tx: TxId = NOBODY
+    core: Core,
+    namespace: Namespace,
+    number: int,
+    epoch: int,
+    keys: list[bytes],
+    values: list[bytes | None],
+    *,
+    tx: TxId = NOBODY,
 ) -> r.Write:
-    """Rows (None: deleted) as one range of counters that this primary hands out now."""
+    """Keys, each once, and their values (None: deleted) as one range of counters that this primary hands out now."""
     counter = core.replica.ensure_fragment((namespace, number)).counter
-    start = counter.reserve(len(rows))
-    values = list(rows.values())
-    return r.Write(namespace, number, epoch, start, list(rows), values=values, stable=counter.lwm, tx=tx)
+    start = counter.reserve(len(keys))
+    return r.Write(namespace, number, epoch, start, keys, values=values, stable=counter.lwm, tx=tx)
 
 
 class Deletes:
@@ -55,7 +61,8 @@ class Deletes:
         `over` is told whether it counts; if not, another primary has it.
         """
         core, number = self.core, local.number
-        writes = [written(core, ns, number, local.epoch, rows=dict.fromkeys(gone)) for ns, gone in entries.items()]
+        once = {namespace: dict.fromkeys(gone) for namespace, gone in entries.items()}
+        writes = [written(core, ns, number, local.epoch, list(gone), list(gone.values())) for ns, gone in once.items()]
         update = r.Update(writes)
         core.log_unapplied(update)
         for key in keys:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from heapq import heappop, heappush
+from itertools import compress
 
 from engine.data.deletes import NOBODY, Deletes, written
 from engine.data.holdings import Key
@@ -74,7 +75,7 @@ def deadlines(core: Core, beside: r.Write, entries: Iterable[tuple[Namespace, by
     """What is to be written `beside` something, so that entries expire: (namespace, key, counter, how long they last)."""
     now = core.wall_ms
     rows: dict[bytes, bytes | None] = {row_of(ns, key): b"%d %d" % (now + ttl_ms, at) for ns, key, at, ttl_ms in entries}
-    return written(core, EXPIRIES, beside.partition, beside.epoch, rows=rows, tx=beside.tx)
+    return written(core, EXPIRIES, beside.partition, beside.epoch, list(rows), list(rows.values()), tx=beside.tx)
 
 
 def deadlines_beside(core: Core, writes: list[r.Write], ttls: Iterable[tuple[Namespace, bytes, int]]) -> r.Write:
@@ -117,11 +118,13 @@ class Expiry(Rule):
     def deadline_of(self, write: r.Write, ttl_ms: int) -> r.Write:
         """What is to be written beside the entries of a write, so that they expire."""
         before, when = row_of(write.namespace, b""), b"%d " % (self.core.wall_ms + ttl_ms)
-        entries = enumerate(zip(write.keys, write.values, strict=True), write.start + 1)
-        rows: dict[bytes, bytes | None] = {
-            before + key: when + b"%d" % at for at, (key, value) in entries if value is not None
-        }
-        return written(self.core, EXPIRIES, write.partition, write.epoch, rows=rows, tx=write.tx)
+        keys, counters = write.keys, list(range(write.start + 1, write.start + 1 + len(write.keys)))
+        if None in write.values:
+            there = [value is not None for value in write.values]
+            keys, counters = list(compress(keys, there)), list(compress(counters, there))
+        rows = list(map(before.__add__, keys))
+        values: list[bytes | None] = list(map((when + b"%d").__mod__, counters))
+        return written(self.core, EXPIRIES, write.partition, write.epoch, rows, values, tx=write.tx)
 
     def note(self, write: r.Write) -> None:
         """A write counts: if it says when entries expire, they do. Of very many the rows are read, in pieces."""

@@ -11,8 +11,10 @@ holds is kept by partition, and nothing here walks all keys to find those of one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice, repeat
+from operator import eq
 from typing import NamedTuple, TypeAlias
 
 from wal.ids import Namespace, TxId
@@ -21,7 +23,8 @@ Key = tuple[Namespace, bytes]
 Places: TypeAlias = Callable[[Sequence[bytes]], Sequence[int]]
 """In which partition each of some keys lies."""
 MANY_KEYS = 64
-"""So many keys that nobody has are taken together, at a fifth of what it costs one by one."""
+"""So many keys that nobody has are taken together, or pinned and let go of by who has them, at a fifth of what it costs
+one by one."""
 
 
 class Who(NamedTuple):
@@ -60,6 +63,10 @@ class Holdings:
     def may_write(self, owner: TxId, key: Key) -> bool:
         """Whether the transaction has the key for itself."""
         return self._owner.get(key) == owner
+
+    def may_write_all(self, owner: TxId, keys: Iterable[Key]) -> bool:
+        """Whether the transaction has each of some keys for itself."""
+        return all(map(eq, map(self._owner.get, keys), repeat(owner)))
 
     def owned(self, key: Key) -> TxId | None:
         """The transaction that may write a key."""
@@ -132,14 +139,26 @@ class Holdings:
         return self._doubtful.get(partition, ())
 
     def pin(
-        self, owner: TxId, keys: Iterable[Key], reads: Iterable[Key] = (), *, in_doubt: bool = True, found: bool = False
+        self,
+        owner: TxId,
+        keys: Sequence[Key],
+        reads: Iterable[Key] = (),
+        *,
+        in_doubt: bool = True,
+        found: bool = False,
+        sure: bool = False,
     ) -> None:
         """Only an outcome releases these keys, and `reads` that were only read: take those that it does not hold yet.
 
         `in_doubt`: it voted, so that what the keys hold that it writes cannot be told before the outcome is known.
-        `found`: so it was by a new primary; what another one that voted has stays with that one.
+        `found`: so it was by a new primary; what another one that voted has stays with that one. `sure`: somebody has just
+        looked that it has all of `keys` to write.
         """
-        for key in keys:
+        new: Sequence[Key] = keys
+        if sure or (len(keys) >= MANY_KEYS and self.may_write_all(owner, keys)):
+            self._pin_all(keys, in_doubt=in_doubt)
+            new = ()
+        for key in new:
             if found and self._is_of_another(owner, key, read=False):
                 continue
             if self._owner.get(key) != owner:
@@ -155,6 +174,13 @@ class Holdings:
                 self._pinned.setdefault(key, False)
             else:
                 self._sharing[key][owner] = True
+
+    def _pin_all(self, keys: Sequence[Key], *, in_doubt: bool) -> None:
+        """Of who has them all to write."""
+        self._pinned.update(dict.fromkeys(keys, in_doubt))
+        if in_doubt:
+            for number, some in self._by_partition(keys).items():
+                self._doubtful.setdefault(number, {}).update(some)
 
     def _is_of_another(self, owner: TxId, key: Key, *, read: bool) -> bool:
         """Whether others that voted have a key, so that one that voted cannot have it, too: see `Participant.activated`."""
@@ -192,19 +218,39 @@ class Holdings:
             return
         self._owner.update(keys)
         mine = self._keys.setdefault(owner, {})
-        numbers = self._places([key for _, key in keys])
-        by_partition: dict[int, dict[Key, None]] = {}
-        if len(set(numbers)) == 1:
-            by_partition[numbers[0]] = dict.fromkeys(keys)
-        else:
-            for number, key in zip(numbers, keys, strict=True):
-                by_partition.setdefault(number, {})[key] = None
-        for number, some in by_partition.items():
+        for number, some in self._by_partition(keys).items():
             if number in mine:
                 mine[number].update(some)
             else:
                 mine[number] = some
                 self._owners.setdefault(number, {})[owner] = None
+
+    def _by_partition(self, keys: Collection[Key]) -> dict[int, dict[Key, None]]:
+        numbers = self._places([key for _, key in keys])
+        if len(set(numbers)) == 1:
+            return {numbers[0]: dict.fromkeys(keys)}
+        found: dict[int, dict[Key, None]] = {}
+        for number, key in zip(numbers, keys, strict=True):
+            found.setdefault(number, {})[key] = None
+        return found
+
+    def _let_go_all(self, owner: TxId, keys: Sequence[Key]) -> None:
+        """Of keys that it has to write."""
+        mine = self._keys[owner]
+        for number, some in self._by_partition(keys).items():
+            voted = [key for key in some if self._pinned.get(key)] if number in self._doubtful else []
+            for key in voted:
+                del self._doubtful[number][key]
+            if voted and not self._doubtful[number]:
+                del self._doubtful[number]
+            deque(map(self._owner.__delitem__, some), maxlen=0)
+            if self._pinned:
+                deque(map(self._pinned.pop, some, repeat(None)), maxlen=0)
+            held = mine[number]
+            if len(held) == len(some):
+                self._is_out_of(owner, number)
+            else:
+                deque(map(held.__delitem__, some), maxlen=0)
 
     def _let_go(self, owner: TxId, key: Key) -> None:
         number, mine = self._place(key[1]), self._keys[owner]
@@ -222,8 +268,12 @@ class Holdings:
                 del doubtful[key]
                 if not doubtful:
                     del self._doubtful[number]
-        if keys:
-            return
+        if not keys:
+            self._is_out_of(owner, number)
+
+    def _is_out_of(self, owner: TxId, number: int) -> None:
+        """It has nothing in a partition any more."""
+        mine = self._keys[owner]
         del mine[number]
         owners = self._owners[number]
         del owners[owner]

@@ -6,7 +6,7 @@ nothing ends here, too. What is voted on is two-phase commit, and elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from engine.data import ranges
@@ -197,7 +197,7 @@ class Locking(Rule):
             self.desk.reply(session, Done(request.id))
 
     def conflict(
-        self, owner: TxId, locks: list[Key], reads: list[_Read], writes: Iterable[Key] = (), *, going_on: bool = False
+        self, owner: TxId, locks: list[Key], reads: list[_Read], writes: Sequence[Key] = (), *, going_on: bool = False
     ) -> str:
         """Why a transaction's view does not hold any more, or what it may not write of `writes`; or nothing.
 
@@ -206,6 +206,8 @@ class Locking(Rule):
         core = self.core
         assert core.topology is not None
         for holds, keys in ((self.locks.holds, locks), (self.locks.may_write, writes)):
+            if self.locks.may_write_all(owner, keys):
+                continue  # how it nearly always is, of what is written
             for namespace, key in keys:
                 if not holds(owner, (namespace, key)):
                     why = "its lease ran out, an operator gave it up, or the primary changed"

@@ -11,9 +11,10 @@ writer who holds other keys passes some of those who hold nothing (`engine.data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from functools import partial
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import filterfalse, islice
 
 from engine.data.holdings import MANY_KEYS, Holdings, Key, Places, Who
 from engine.data.lines import Line
@@ -52,6 +53,10 @@ class LockTable(Holdings):
     def busy(self, key: Key) -> bool:
         """Whether a single write of the key would have to wait for a transaction."""
         return key in self._owner or key in self._sharing or key in self._waiting
+
+    def busy_any(self, keys: Collection[Key]) -> bool:
+        """Whether a single write of any of some keys would have to wait for a transaction."""
+        return any(any(map(those.__contains__, keys)) for those in (self._owner, self._sharing, self._waiting) if those)
 
     def pend(self, key: Key) -> None:
         """A single write of the key is under way."""
@@ -143,7 +148,7 @@ class LockTable(Holdings):
                 self._give(waiter, key)
                 continue
             self._waiting.setdefault(key, Line()).join(waiter, raising=reads)
-            waiter.missing += 1
+            waiter.missing[key] = None
         if waiter.missing:
             self._waiters[waiter] = None
             self._waiters_of.setdefault(owner, {})[waiter] = None
@@ -184,8 +189,12 @@ class LockTable(Holdings):
 
     def give_up(self, owner: TxId, keys: list[Key] | None = None) -> None:
         """The transaction is not wanted any more (or not these keys of it): release what does not wait for an outcome."""
-        mine = self.keys_of(owner) if keys is None else keys
-        self.release(owner, [key for key in mine if not self.is_pinned(owner, key)])
+        if owner in self._keys:
+            mine = self.keys_of(owner) if keys is None else keys
+            if self._pinned or self._sharing:
+                pinned = self._pinned.__contains__ if self.may_write_all(owner, mine) else partial(self.is_pinned, owner)
+                mine = list(filterfalse(pinned, mine))
+            self.release(owner, mine)
 
     def giving_up(self, owner: TxId) -> Iterator[int]:
         """As `give_up` of all, in pieces: yields how many keys the last one was."""
@@ -202,14 +211,18 @@ class LockTable(Holdings):
 
     def leaving(self, owner: TxId) -> Iterator[int]:
         """The transaction wants nothing here any more: it gives up its places in line, and what it holds, in pieces."""
-        for waiter in list(self._waiters_of.get(owner, ())):
-            waiter.done = True
-            self._give_up(waiter, "nobody: the transaction was given up")
+        self._give_up_all(owner, "nobody: the transaction was given up")
         yield from self.giving_up(owner)
 
     def release(self, owner: TxId, keys: list[Key] | None = None) -> None:
         """The transaction is over (here, or for these keys)."""
-        for key in self.keys_of(owner) if keys is None else keys:
+        mine = self.keys_of(owner) if keys is None else keys
+        if len(mine) >= MANY_KEYS and self.may_write_all(owner, mine):
+            self._let_go_all(owner, mine)
+            for key in [key for key in mine if key in self._waiting] if self._waiting else ():
+                self._grant(key)
+            return
+        for key in mine:
             if self._owner.get(key) == owner or self.holds(owner, key):
                 self._let_go(owner, key)
                 self._grant(key)
@@ -229,7 +242,6 @@ class LockTable(Holdings):
                 self._give_up(waiter, "itself, until its lease ran out")
                 continue
             self._give(waiter, key)
-            waiter.missing -= 1
             if not waiter.missing:
                 waiter.done = True
                 self._no_longer_waits(waiter)
@@ -240,6 +252,7 @@ class LockTable(Holdings):
         line = self._waiting.get(key)
         if line is None or not line.leave(waiter, served=served):
             return False
+        del waiter.missing[key]
         if not line:
             del self._waiting[key]
         return True
@@ -282,7 +295,7 @@ class LockTable(Holdings):
         return silent
 
     def _in_the_way(self, waiter: Waiter, now: int) -> str:
-        for key in waiter.keys:
+        for key in waiter.missing:
             owner, readers = self._owner.get(key), () if waiter.shared else self._sharing.get(key, ())
             others = [other for other in ((owner,) if owner is not None else readers) if other != waiter.owner]
             if others:
@@ -303,7 +316,7 @@ class LockTable(Holdings):
         """A waiter that is marked as done gets nothing any more: it gives back what it took, and is told."""
         self._no_longer_waits(waiter)
         self.gave_up = True
-        left = [key for key in waiter.keys if self._leave(waiter, key)]
+        left = [key for key in list(waiter.missing) if self._leave(waiter, key)]
         self.give_up(waiter.owner, waiter.taken)
         for key, raised in waiter.raised.items():
             if raised:
@@ -311,6 +324,14 @@ class LockTable(Holdings):
         for key in left:
             self._grant(key)  # it may have been all that stood before the next ones
         waiter.expired(held, ring)
+
+    def _give_up_all(self, owner: TxId, held: str, ring: Ring = ()) -> None:
+        """All that a transaction waits for: none of it is granted because another part of it is given up."""
+        waiters = list(self._waiters_of.get(owner, ()))
+        for waiter in waiters:
+            waiter.done = True
+        for waiter in waiters:
+            self._give_up(waiter, held, ring)
 
     def waiting(self, skip: int, most: int) -> list[tuple[TxId, Who | None]]:
         """Some transactions that wait, and since when they have waited."""
@@ -365,9 +386,7 @@ class LockTable(Holdings):
     def waits_of(self, owner: TxId) -> Iterator[tuple[TxId, Key, bool]]:
         """For whom a transaction waits here, where, and whether to read; those before it in line are left out."""
         for waiter in self._waiters_of.get(owner, ()):
-            for key in waiter.keys:
-                if waiter not in self._waiting.get(key, ()):
-                    continue
+            for key in waiter.missing:
                 held = self._owner.get(key)
                 readers = () if waiter.shared else self._sharing.get(key, ())
                 for other in (held,) if held is not None else readers:
@@ -376,9 +395,7 @@ class LockTable(Holdings):
 
     def give_way(self, owner: TxId, ring: Ring) -> None:
         """A transaction is not to wait here any more: it stands in a circle of such that wait for each other."""
-        for waiter in list(self._waiters_of.get(owner, ())):
-            waiter.done = True
-            self._give_up(waiter, "", ring)
+        self._give_up_all(owner, "", ring)
 
     def next_expiry(self) -> int:
         """When to `expire`, or `NEVER`; a lease that was renewed is looked at too early, and put off."""

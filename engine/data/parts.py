@@ -77,11 +77,11 @@ class Keys:
     def _take(self, some: list[Key]) -> bool:
         locks = self._locks
         if self._locked:
-            if not all(locks.may_write(self._tx, key) for key in some):
+            if not locks.may_write_all(self._tx, some):
                 return False
-            locks.pin(self._tx, some, in_doubt=False)
+            locks.pin(self._tx, some, in_doubt=False, sure=True)
             return True
-        if not locks.idle and any(map(locks.busy, some)):
+        if not locks.idle and locks.busy_any(some):
             return False
         for key in some:
             locks.pend(key)

@@ -140,13 +140,12 @@ class Replication(Rule):
         return large_in(records, self.core.replica.partition)
 
     def _work_out(self, batch: Batch) -> Iterator[int]:
-        """Work out what a batch writes, while its copies do the same; then it counts as soon as they have answered.
-
-        What it overwrites is kept meanwhile, too. Not so for what was prepared: it may be of an era that is over.
-        """
-        batch.ahead = {}
+        """Work out what a batch writes, while its copies do the same; then it counts as soon as they have answered. What it
+        overwrites is kept meanwhile, too. Not so for what was prepared: it may be of an era that is over."""
+        batch.ahead, fragments = {}, self.core.replica.fragments
         decided = self._large_in([record for record in batch.records if isinstance(record, r.Update)])
-        for work in chain(work_out(self._large_in(batch.records), batch.ahead), *map(self._keep_ahead, decided)):
+        large = work_out(self._large_in(batch.records), batch.ahead, fragments)
+        for work in chain(large, *map(self._keep_ahead, decided)):
             yield work
             if self._batches.get(batch.sequence) is not batch:
                 return  # another map came, and what it brings goes in another batch
@@ -310,7 +309,7 @@ class Replication(Rule):
         ahead: AllAhead = {}
         coming, here = (sender, message.sequence), self._coming
         here[coming] = None
-        for work in work_out(large, ahead):
+        for work in work_out(large, ahead, self.core.replica.fragments):
             yield work
             if self._coming is not here:
                 return  # another map came

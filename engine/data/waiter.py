@@ -52,7 +52,7 @@ class Waiter:
         self.holding = holding
         self.keys = keys
         self.shared = shared
-        self.missing = 0
+        self.missing: dict[Key, None] = {}  # those in whose lines it stands
         self.taken: list[Key] = []
         self.raised: dict[Key, bool] = {}  # what it read before: whether it may write it by now
         self.deadline = deadline

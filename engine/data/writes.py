@@ -35,7 +35,7 @@ from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, leads, may_act
 from wal import records as r
-from wal.ids import DECISIONS, NAME, Namespace, TxId, partition_of
+from wal.ids import DECISIONS, NAME, TxId, partition_of
 from wal.probe import probe
 
 PIECE_WORK = 1_000
@@ -178,9 +178,11 @@ class Writes:
                 locks.give_up(request.tx, [(namespace, key) for key in request.keys])
                 self._refuse_taken(session, request)
                 return
-        if not granted and not locks.idle and self._busy(namespace, parts, known):
-            self._wait(session, request, [(namespace, key) for key in request.keys])
-            return
+        if not granted and not locks.idle:
+            asked = [(namespace, key) for n, (keys, _) in parts.items() if n not in known for key in keys]
+            if locks.busy_any(asked):
+                self._wait(session, request, [(namespace, key) for key in request.keys] if known else asked)
+                return
         job = _Job(session, request.id)
         for number in known:
             keys, _ = parts.pop(number)
@@ -287,12 +289,7 @@ class Writes:
             return True  # they are looked at when they are held
         if granted:
             return all(locks.holds(request.tx, (request.namespace, key)) for key in keys)
-        return locks.idle or not any(locks.busy((request.namespace, key)) for key in keys)
-
-    def _busy(self, namespace: Namespace, parts: Parts, known: list[int]) -> bool:
-        """Whether a transaction holds or awaits a key of what is yet to be issued."""
-        busy = self.locks.busy
-        return any(busy((namespace, key)) for n, (keys, _) in parts.items() if n not in known for key in keys)
+        return locks.idle or not locks.busy_any([(request.namespace, key) for key in keys])
 
     def _join(self, job: _Job, tx: TxId, number: int) -> None:
         """Wait with whoever asked for this part before, if it is under way."""
@@ -378,7 +375,11 @@ class Writes:
             self.desk.reply(session, refused_lock(request.id, core.node, wait_ms, held, ring))
 
         probe("write.waited_for_transaction")
-        self.locks.wait_all(request.tx, keys, core.now + wait_ms * MS, granted, expired)
+        stand = partial(self.locks.wait_all, request.tx, keys, core.now + wait_ms * MS, granted, expired)
+        if len(keys) > LARGE_KEYS:
+            core.next_turn(stand)
+        else:
+            stand()
 
     def _issue(
         self,

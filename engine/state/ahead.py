@@ -5,18 +5,18 @@ all of it depends on nothing but the write itself: which rows come of it, and wh
 key. So that is worked out first, in pieces, by whoever is about to apply it: a primary while its copies answer, a copy
 before it logs the write and answers. The step that is left is to put it in, an order of magnitude quicker.
 
-Nothing rests on it. It knows nothing of the fragment, so that whatever happens meanwhile makes none of it wrong; it is
-dropped at will; and what is applied without it, as by recovery, comes to the same.
+Nothing rests on it. What it says of the fragment is only which digest comes after which, so that whatever happens
+meanwhile makes none of it wrong; it is dropped at will; and what is applied without it, as by recovery, comes to the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeAlias
 
 from engine.state.store import ROW_OVERHEAD_BYTES, Entry, LayeredStore
-from rebalance.fragment import FragmentState, entries_of
+from rebalance.fragment import FragmentState, digest_of, entries_of
 from rebalance.partition import PartitionState
 from wal.ids import Fragment
 from wal.records import Outcome, Record, Update, Write
@@ -29,12 +29,16 @@ KEYS_OF_WORK = 4
 
 
 class Ahead:
-    """One write, as far as it is worked out. `rows` and `deleted` are in the order of its keys."""
+    """One write, as far as it is worked out. `rows` and `deleted` are in the order of its keys.
 
-    __slots__ = ("deleted", "digested", "rows", "weight", "write")
+    `before`: the digest of history where it is next, if it is known, and then `after` is what it will be.
+    """
 
-    def __init__(self, write: Write) -> None:
+    __slots__ = ("after", "before", "deleted", "digested", "rows", "weight", "write")
+
+    def __init__(self, write: Write, before: int | None = None) -> None:
         self.write = write
+        self.before = self.after = before
         self.rows: dict[bytes, Entry] = {}
         self.deleted: dict[bytes, int] = {}  # the counter of each tombstone
         self.digested: list[bytes] = []  # what the digest takes in, key by key
@@ -47,7 +51,10 @@ class Ahead:
         for at in range(0, len(keys), PIECE_KEYS):
             some, theirs = keys[at : at + PIECE_KEYS], values[at : at + PIECE_KEYS]
             counter = write.start + at
-            self.digested += entries_of(write, at, at + PIECE_KEYS)
+            entries = entries_of(write, at, at + PIECE_KEYS)
+            self.digested += entries
+            if self.after is not None:
+                self.after = digest_of(entries, self.after)
             for key, value in zip(some, theirs, strict=True):
                 counter += 1
                 rows[key] = Entry(epoch, counter, value)
@@ -88,10 +95,12 @@ AllAhead: TypeAlias = dict[tuple[Fragment, int], Ahead]
 """What was worked out of some writes, by fragment and start."""
 
 
-def work_out(writes: Sequence[Write], into: AllAhead) -> Iterator[int]:
-    """Work out some writes; yields how much work each piece was."""
+def work_out(writes: Sequence[Write], into: AllAhead, fragments: Mapping[Fragment, FragmentState]) -> Iterator[int]:
+    """Work out some writes of these fragments; yields how much work each piece was."""
     for write in writes:
-        ahead = into[(write.fragment, write.start)] = Ahead(write)
+        fragment = fragments.get(write.fragment)
+        before = fragment.digest if fragment is not None and fragment.counter.lwm == write.start else None
+        ahead = into[(write.fragment, write.start)] = Ahead(write, before)
         yield from ahead.pieces()
 
 
@@ -104,7 +113,7 @@ def ahead_of(known: AllAhead, fragment: FragmentState, write: Write) -> Ahead | 
     for later in fragment.beyond.values():  # whatever is newer lies above the gap which this write fills
         if later.start >= end:
             ahead.spare(later.keys)
-    fragment.note_digested(write, ahead.digested)
+    fragment.note_digested(write, ahead.digested, ahead.before, ahead.after)
     return ahead
 
 

@@ -17,7 +17,7 @@ from engine.transactions.commits import OnePhase, Phase, Transaction, reserved
 from engine.transactions.participant import Participant
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
-from rebalance.ports import MS, WORK_MAX, Operation, may_act
+from rebalance.ports import MS, Operation, may_act
 from rebalance.results import ABORTED, COMMITTED
 from rebalance.rule import Rule
 from wal import records as r
@@ -26,6 +26,10 @@ from wal.probe import probe
 
 FINISH_PARTS = 200
 """Partitions that one message tells an outcome."""
+
+
+PINNED_OF_WORK = 32
+"""So many keys that are looked up and pinned together are as much work as one thing that is decided."""
 
 
 class Deciding(Rule):
@@ -55,8 +59,7 @@ class Deciding(Rule):
         if blocked is not None:
             participant.take_later(owner, transaction.tx, part, blocked, then)
         elif transaction.optimistic and sum(len(keys) for _, keys, _ in part.writes) > LARGE_KEYS:
-            self.core.work = max(self.core.work, WORK_MAX)  # that was a good part of a turn, and the rest is another
-            self.core.resume(partial(then, ""))
+            self.core.next_turn(partial(then, ""))
         else:
             self._alone(transaction, part)
 
@@ -88,7 +91,9 @@ class Deciding(Rule):
             self._alone_refused(transaction, local, unmet, unmet=True)
             return
         del self.active[tx]
-        participant.locks.pin(owner, part.written, part.seen, in_doubt=False)
+        written = part.written
+        participant.locks.pin(owner, written, part.seen, in_doubt=False, sure=not transaction.optimistic)
+        core.work += len(written) // PINNED_OF_WORK
         writes = reserved(core, part, local, tx)
         alone = self.one_phase[tx] = OnePhase(tx, owner, writes, transaction.asked)
         update = r.Update(writes)

@@ -174,6 +174,11 @@ class Core:
         """
         self.resumed.append(go_on)
 
+    def next_turn(self, go_on: Callable[[], None]) -> None:
+        """As `resume`, after what was a good part of a turn: the rest is another."""
+        self.work = max(self.work, WORK_MAX)
+        self.resume(go_on)
+
     def go_on(self) -> None:
         """Do of what was cut into pieces as much as the turn has room for, one of each after the other.
 

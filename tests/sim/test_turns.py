@@ -388,6 +388,38 @@ def test_a_large_transaction_is_put_into_parts_in_pieces() -> None:
         )
 
 
+@pytest.mark.parametrize("ends", ["in time", "too late"])
+def test_a_batch_of_one_partition_that_waits_for_a_transaction_is_taken_or_given_up_as_a_whole(ends: str) -> None:
+    keys = _one_partition(10_000)
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0, lock_timeout_ms=1_000)) as world:
+        machine = world.add_machine("n1")
+        world.form(["n1"])
+        work = Work()
+        replies: list[object] = []
+        session = machine.new_session(replies.append)
+        machine.receive(Asked(session, Lock(1, b"t" * 16, "n", keys[-1:], 1_000)))
+        assert world.run_while(lambda: not replies, at_most=SECOND)
+        world.watch([work])
+        calls = Calls()
+        world.costs = calls
+        machine.receive(Asked(session, Put(2, b"p" * 16, "n", keys, [b"v"] * len(keys))))
+        world.run_for(SECOND // 2)
+        node = _node(world, "n1")
+        assert len(node.locks.keys_of(b"p" * 16)) == len(keys) - 1
+        if ends == "in time":
+            machine.receive(Asked(session, Unlock(3, b"t" * 16)))
+        assert world.run_while(lambda: len(replies) < (3 if ends == "in time" else 2), at_most=2 * SECOND)
+        if ends == "in time":
+            assert [type(reply).__name__ for reply in replies] == ["Values", "Done", "Done"]
+            assert all(node.core.replica.store.get(("n", 0), key) for key in keys)
+        else:
+            assert isinstance(replies[1], Failed)
+            assert node.locks.keys_of(b"t" * 16) == [("n", keys[-1])]
+        assert world.run_while(lambda: node.locks.is_owner(b"p" * 16), at_most=SECOND)
+        assert work.most <= WORK_MAX + PIECE_MAX
+        assert calls.most <= 5 * len(keys), calls.over
+
+
 KEYS_OF_ONE = 20_000
 SOON = SECOND // 10_000
 

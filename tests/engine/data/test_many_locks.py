@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.data import locks
+from engine.data import holdings, locks
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
 from wal.ids import TxId, partition_of, partitions_of
@@ -16,7 +16,8 @@ from wal.ids import TxId, partition_of, partitions_of
 KEYS: list[Key] = [("n", bytes([at])) for at in range(12)]
 OWNERS = (b"a", b"b", b"c")
 some = st.lists(st.sampled_from(KEYS), max_size=8)
-step = st.tuples(st.sampled_from(["try", "wait", "read", "release", "pend", "unpend"]), st.sampled_from(OWNERS), some, some)
+DEEDS = ["try", "wait", "read", "release", "pend", "unpend", "pin", "vote", "over", "give"]
+step = st.tuples(st.sampled_from(DEEDS), st.sampled_from(OWNERS), some, some)
 
 
 def _place(key: bytes) -> int:
@@ -47,20 +48,33 @@ def _say(steps: Sequence[tuple[str, TxId, list[Key], list[Key]]]) -> list[object
                 if not table.busy(key):
                     table.pend(key)
                     pending.append(key)
+        elif what in ("pin", "vote"):
+            mine = [key for key in dict.fromkeys(keys) if table.may_write(owner, key)]
+            table.pin(owner, mine, [key for key in reads if table.holds(owner, key)], in_doubt=what == "vote")
+        elif what == "over":
+            table.release(owner, list(dict.fromkeys(keys)) if reads else None)
+        elif what == "give":
+            table.give_up(owner, list(dict.fromkeys(keys)) if reads else None)
         elif pending:
             table.unpend(pending.pop())
         said.append([(o, table.is_owner(o), table.counted(o), sorted(table.keys_of(o))) for o in OWNERS])
         said.append(table.owners(0, len(OWNERS)))
         said.append([sorted(table.held_in(at, 0, 100)) for at in range(3)])
         said.append([(o, table.may_write(o, key), table.holds(o, key)) for o in OWNERS for key in KEYS])
+        said.append([(o, table.is_pinned(o, key), table.in_doubt(key)) for o in OWNERS for key in KEYS])
+        said.append([sorted(table.keys_in_doubt(at)) for at in range(3)])
+        said.append([sorted(table.waits_of(o)) for o in OWNERS])
+        said.append([table.busy_any(keys), any(map(table.busy, keys)), len(table)])
     return said
 
 
+@settings(max_examples=300)
 @given(st.lists(step, max_size=30))
 def test_together_comes_to_what_one_by_one_does(steps: list[tuple[str, TxId, list[Key], list[Key]]]) -> None:
     one_by_one = _say(steps)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(locks, "MANY_KEYS", 1)
+        patch.setattr(holdings, "MANY_KEYS", 1)
         assert _say(steps) == one_by_one
 
 

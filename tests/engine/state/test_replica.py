@@ -40,7 +40,7 @@ class Forethought(Replica):
 
     def apply_write(self, write: r.Write) -> bool:
         """In the general way, which takes what was worked out."""
-        for _ in work_out([write], self.ahead):
+        for _ in work_out([write], self.ahead, self.fragments):
             pass
         try:
             return self._apply_write(write)
@@ -215,3 +215,19 @@ def test_looking_up_a_fragment_or_a_partition_creates_nothing() -> None:
     copy = replica.ensure_fragment(("acc", 3))
     assert replica.fragment(("acc", 3)) is copy
     assert replica.partition(3).fragments == {"acc": copy}
+
+
+def test_what_was_worked_out_after_another_history_comes_to_what_is_so_after_this_one() -> None:
+    before, other = (r.Write("n", 3, 1, 0, [b"a"], [value], tx=bytes(16)) for value in (b"this", b"another"))
+    write = r.Write("n", 3, 1, 1, [b"b", b"c"], [b"1", None])
+    plain, ahead, elsewhere = (Replica(LayeredStore(MemoryStore())) for _ in range(3))
+    for replica, first in ((plain, before), (ahead, before), (elsewhere, other)):
+        replica.apply_write(first)
+    for _ in work_out([write], ahead.ahead, elsewhere.fragments):
+        pass
+    plain.apply_write(write)
+    ahead._apply_write(write)
+    assert not ahead.ahead, "it was taken"
+    assert ahead.fragments["n", 3].digest == plain.fragments["n", 3].digest
+    elsewhere.apply_write(write)
+    assert elsewhere.fragments["n", 3].digest != plain.fragments["n", 3].digest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import structs
 
@@ -55,7 +55,7 @@ def promoted_primary_forgets_what_was_read(machine: Machine) -> None:
     locks = machine.node.locks
     pin = locks.pin
 
-    def writes(owner: TxId, keys: Iterable[Key], reads: Iterable[Key] = (), *, found: bool) -> None:
+    def writes(owner: TxId, keys: Sequence[Key], reads: Iterable[Key] = (), *, found: bool) -> None:
         pin(owner, keys, found=found)
 
     during(machine, machine.node.participant, "activated", locks, "pin", writes)
