@@ -28,9 +28,9 @@ def written(
     namespace: Namespace,
     number: int,
     epoch: int,
+    *,
     keys: list[bytes],
     values: list[bytes | None],
-    *,
     tx: TxId = NOBODY,
 ) -> r.Write:
     """Keys, each once, and their values (None: deleted) as one range of counters that this primary hands out now."""
@@ -62,7 +62,10 @@ class Deletes:
         """
         core, number = self.core, local.number
         once = {namespace: dict.fromkeys(gone) for namespace, gone in entries.items()}
-        writes = [written(core, ns, number, local.epoch, list(gone), list(gone.values())) for ns, gone in once.items()]
+        writes = [
+            written(core, namespace, number, local.epoch, keys=list(gone), values=list(gone.values()))
+            for namespace, gone in once.items()
+        ]
         update = r.Update(writes)
         core.log_unapplied(update)
         for key in keys:

@@ -75,7 +75,9 @@ def deadlines(core: Core, beside: r.Write, entries: Iterable[tuple[Namespace, by
     """What is to be written `beside` something, so that entries expire: (namespace, key, counter, how long they last)."""
     now = core.wall_ms
     rows: dict[bytes, bytes | None] = {row_of(ns, key): b"%d %d" % (now + ttl_ms, at) for ns, key, at, ttl_ms in entries}
-    return written(core, EXPIRIES, beside.partition, beside.epoch, list(rows), list(rows.values()), tx=beside.tx)
+    return written(
+        core, EXPIRIES, beside.partition, beside.epoch, keys=list(rows), values=list(rows.values()), tx=beside.tx
+    )
 
 
 def deadlines_beside(core: Core, writes: list[r.Write], ttls: Iterable[tuple[Namespace, bytes, int]]) -> r.Write:
@@ -124,7 +126,7 @@ class Expiry(Rule):
             keys, counters = list(compress(keys, there)), list(compress(counters, there))
         rows = list(map(before.__add__, keys))
         values: list[bytes | None] = list(map((when + b"%d").__mod__, counters))
-        return written(self.core, EXPIRIES, write.partition, write.epoch, rows, values, tx=write.tx)
+        return written(self.core, EXPIRIES, write.partition, write.epoch, keys=rows, values=values, tx=write.tx)
 
     def note(self, write: r.Write) -> None:
         """A write counts: if it says when entries expire, they do. Of very many the rows are read, in pieces."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from operator import eq
 from typing import NamedTuple, TypeAlias
 
@@ -174,6 +174,14 @@ class Holdings:
                 self._pinned.setdefault(key, False)
             else:
                 self._sharing[key][owner] = True
+
+    def unpin(self, owner: TxId, keys: Iterable[Key], reads: Iterable[Key]) -> None:
+        """No outcome is to come for these, of what it has of them: it holds them as before they were pinned."""
+        for key in chain(keys, reads):
+            if self._owner.get(key) == owner:
+                self._pinned.pop(key, None)
+            elif owner in self._sharing.get(key, ()):
+                self._sharing[key][owner] = False
 
     def _pin_all(self, keys: Sequence[Key], *, in_doubt: bool) -> None:
         """Of who has them all to write."""

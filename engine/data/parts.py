@@ -1,4 +1,5 @@
-"""A batch of keys, put into parts by partition; and the keys of a part that has very many, held and let go in pieces.
+"""A batch of keys, put into parts by partition, and who waits for them; and the keys of a part that has very many, held
+and let go in pieces.
 
 The keys of a single write are pending while it is under way, or pinned, if it had to wait and has them locked. Very many
 are held piece by piece before the write is issued. A key that is held stays what it was found to be, so that all of them
@@ -14,6 +15,7 @@ from engine.data.holdings import Key
 from engine.data.locks import LockTable
 from engine.protocol.requests import Put
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
+from engine.turn.events import SessionId
 from wal.ids import Namespace, TxId, partition_of, partitions_of
 
 KEYS_PUT_OF_WORK = 8
@@ -48,6 +50,19 @@ def _put_into(parts: Parts, keys: Sequence[bytes], values: Sequence[bytes | None
             part = parts[number] = ([], [])
         part[0].append(key)
         part[1].append(value)
+
+
+class Job:
+    """One request, answered when every part that it waits for counts. `over`: it was answered, one way or another."""
+
+    __slots__ = ("answer", "left", "over", "request_id", "session")
+
+    def __init__(self, session: SessionId, request_id: int) -> None:
+        self.session = session
+        self.request_id = request_id
+        self.left = 0
+        self.over = False
+        self.answer: bytes | None = None
 
 
 class Keys:

@@ -23,7 +23,7 @@ from engine.data.holdings import Key
 from engine.data.lasting import lasts_ms
 from engine.data.locks import LockTable, refused_lock
 from engine.data.origins import Origins
-from engine.data.parts import Entries, Keys, Parts, parts_of, split
+from engine.data.parts import Entries, Job, Keys, Parts, parts_of, split
 from engine.data.reads import Reads
 from engine.data.replication import Replication
 from engine.data.waiter import Ring
@@ -42,19 +42,6 @@ PIECE_WORK = 1_000
 """Keys of a batch that one turn logs, about; the part of one partition is one record, and is not cut."""
 
 
-class _Job:
-    """One request, answered when every part that it waits for counts. `over`: it was answered, one way or another."""
-
-    __slots__ = ("answer", "left", "over", "request_id", "session")
-
-    def __init__(self, session: SessionId, request_id: int) -> None:
-        self.session = session
-        self.request_id = request_id
-        self.left = 0
-        self.over = False
-        self.answer: bytes | None = None
-
-
 class _Part:
     """What one partition is written by a request, as it is shipped. Each time it was asked for is a job that waits.
 
@@ -64,7 +51,7 @@ class _Part:
 
     __slots__ = ("deadline", "epoch", "held", "jobs", "locked", "partition", "records", "write", "writes")
 
-    def __init__(self, writes: Writes, write: r.Write, job: _Job, *, locked: bool) -> None:
+    def __init__(self, writes: Writes, write: r.Write, job: Job, *, locked: bool) -> None:
         self.writes = writes
         self.write = write
         self.partition = write.partition
@@ -72,7 +59,7 @@ class _Part:
         self.deadline: r.Write | None = None  # what says when it expires
         self.locked = locked
         self.held: Keys | None = None  # of a large one, and then it holds them already
-        self.jobs: tuple[_Job, ...] = (job,)
+        self.jobs: tuple[Job, ...] = (job,)
         self.records: tuple[r.Record, ...] = ()
 
     def counted(self) -> None:
@@ -178,12 +165,9 @@ class Writes:
                 locks.give_up(request.tx, [(namespace, key) for key in request.keys])
                 self._refuse_taken(session, request)
                 return
-        if not granted and not locks.idle:
-            asked = [(namespace, key) for n, (keys, _) in parts.items() if n not in known for key in keys]
-            if locks.busy_any(asked):
-                self._wait(session, request, [(namespace, key) for key in request.keys] if known else asked)
-                return
-        job = _Job(session, request.id)
+        if not granted and not locks.idle and self._waits(session, request, parts, known):
+            return
+        job = Job(session, request.id)
         for number in known:
             keys, _ = parts.pop(number)
             locks.give_up(request.tx, [(namespace, key) for key in keys])
@@ -200,6 +184,15 @@ class Writes:
         job.left += 1  # for what is not issued yet
         self._issue_on(job, session, request, deque(parts.items()), granted=granted)
 
+    def _waits(self, session: SessionId, request: Put, parts: Parts, known: list[int]) -> bool:
+        """Whether a transaction holds or awaits a key of what is yet to be issued; then the whole request waits for it."""
+        namespace = request.namespace
+        asked = [(namespace, key) for n, (keys, _) in parts.items() if n not in known for key in keys]
+        busy = self.locks.busy_any(asked)
+        if busy:
+            self._wait(session, request, [(namespace, key) for key in request.keys] if known else asked)
+        return busy
+
     def _put_later(self, session: SessionId, request: Put, *, granted: bool) -> Iterator[int]:
         """The same, when it was looked up where so many keys lie."""
         assert self.core.topology is not None
@@ -209,7 +202,7 @@ class Writes:
 
     def _issue_on(
         self,
-        job: _Job,
+        job: Job,
         session: SessionId,
         request: Put,
         parts: deque[tuple[int, Entries]],
@@ -244,13 +237,13 @@ class Writes:
             self.desk.reply(session, Done(request.id))
 
     def _begin_large(
-        self, job: _Job, session: SessionId, request: Put, number: int, entries: Entries, *, granted: bool
+        self, job: Job, session: SessionId, request: Put, number: int, entries: Entries, *, granted: bool
     ) -> None:
         job.left += 1
         self.core.in_pieces(self._issue_large(job, session, request, number, entries, granted=granted))
 
     def _issue_large(
-        self, job: _Job, session: SessionId, request: Put, number: int, entries: Entries, *, granted: bool
+        self, job: Job, session: SessionId, request: Put, number: int, entries: Entries, *, granted: bool
     ) -> Iterator[int]:
         """Issue a part of so many keys that to hold them takes longer than a turn may. What gets in the way has the request
         asked anew."""
@@ -291,7 +284,7 @@ class Writes:
             return all(locks.holds(request.tx, (request.namespace, key)) for key in keys)
         return locks.idle or not locks.busy_any([(request.namespace, key) for key in keys])
 
-    def _join(self, job: _Job, tx: TxId, number: int) -> None:
+    def _join(self, job: Job, tx: TxId, number: int) -> None:
         """Wait with whoever asked for this part before, if it is under way."""
         part = self.under_way.get((tx, number))
         if part is not None:
@@ -315,7 +308,7 @@ class Writes:
         if not self.admission.may_serve(session, request, local, request.tx):
             locks.give_up(request.tx, [key])
             return
-        job = _Job(session, request.id)
+        job = Job(session, request.id)
         if (request.tx, number) in self.under_way or self._answered(number, request.tx):
             locks.give_up(request.tx, [key])
             self._join(job, request.tx, number)
@@ -335,7 +328,7 @@ class Writes:
             return
         self._swap(job, session, request, local)
 
-    def _swap(self, job: _Job, session: SessionId, request: Swap, local: LocalPartition) -> None:
+    def _swap(self, job: Job, session: SessionId, request: Swap, local: LocalPartition) -> None:
         """The same, of a key that is locked in the name of the request's id."""
         held = self.core.replica.store.get((request.namespace, local.number), request.key)
         found = held.value if held is not None else None
@@ -375,7 +368,8 @@ class Writes:
             self.desk.reply(session, refused_lock(request.id, core.node, wait_ms, held, ring))
 
         probe("write.waited_for_transaction")
-        stand = partial(self.locks.wait_all, request.tx, keys, core.now + wait_ms * MS, granted, expired)
+        deadline = core.now + wait_ms * MS
+        stand = partial(self.locks.wait_all, request.tx, keys, deadline, granted=granted, expired=expired)
         if len(keys) > LARGE_KEYS:
             core.next_turn(stand)
         else:
@@ -384,7 +378,7 @@ class Writes:
     def _issue(
         self,
         local: LocalPartition,
-        job: _Job,
+        job: Job,
         request: Put | Swap,
         keys: list[bytes],
         values: list[bytes | None],

@@ -28,10 +28,6 @@ FINISH_PARTS = 200
 """Partitions that one message tells an outcome."""
 
 
-PINNED_OF_WORK = 32
-"""So many keys that are looked up and pinned together are as much work as one thing that is decided."""
-
-
 class Deciding(Rule):
     """The transactions whose decision partition this node is primary of, from their decision on."""
 
@@ -81,7 +77,7 @@ class Deciding(Rule):
         refused.asked, refused.unmet = transaction.asked, unmet
 
     def _alone(self, transaction: Transaction, part: Part) -> None:
-        core, participant, owner, tx = self.core, self.participant, transaction.owner, transaction.tx
+        core, participant, owner = self.core, self.participant, transaction.owner
         local = core.local[part.partition]
         stale = participant.outdated(owner, part, optimistic=transaction.optimistic)
         if stale:
@@ -90,12 +86,32 @@ class Deciding(Rule):
         if part.conditions and (unmet := participant.unmet(owner, part)):
             self._alone_refused(transaction, local, unmet, unmet=True)
             return
-        del self.active[tx]
         written = part.written
         participant.locks.pin(owner, written, part.seen, in_doubt=False, sure=not transaction.optimistic)
-        core.work += len(written) // PINNED_OF_WORK
+        if len(written) > LARGE_KEYS:
+            core.next_turn(partial(self._alone_pinned, transaction, part))
+        else:
+            self._log_alone(transaction, part)
+
+    def _alone_pinned(self, transaction: Transaction, part: Part) -> None:
+        """Very many keys are pinned, so that nobody has changed what it rests on; but another map may have come since."""
+        core, local, owner = self.core, self.core.local[part.partition], transaction.owner
+        wanted = self.active.get(transaction.tx) is transaction
+        if wanted and local.mine and may_act(core, core.fence):
+            self._log_alone(transaction, part)
+            return
+        probe("tx.pinned_in_vain")
+        self.participant.locks.unpin(owner, part.written, part.seen)
+        if transaction.optimistic:
+            self.participant.give_up_part(owner, local.number)
+        if wanted:
+            self._turn_away(transaction, begun=False)
+
+    def _log_alone(self, transaction: Transaction, part: Part) -> None:
+        core, tx, local = self.core, transaction.tx, self.core.local[part.partition]
+        del self.active[tx]
         writes = reserved(core, part, local, tx)
-        alone = self.one_phase[tx] = OnePhase(tx, owner, writes, transaction.asked)
+        alone = self.one_phase[tx] = OnePhase(tx, transaction.owner, writes, transaction.asked)
         update = r.Update(writes)
         records: list[r.Record] = [update]
         if transaction.origin is not None:

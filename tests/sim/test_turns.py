@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.messages import Commit
+from engine.messages import Commit, Part
 from engine.node.node import Node
 from engine.protocol.requests import (
     KEYS_AT_ONCE,
@@ -33,6 +33,7 @@ from engine.protocol.requests import (
     Values,
 )
 from engine.state.ahead import LARGE_KEYS
+from engine.transactions.commits import Transaction
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
@@ -418,6 +419,46 @@ def test_a_batch_of_one_partition_that_waits_for_a_transaction_is_taken_or_given
         assert world.run_while(lambda: node.locks.is_owner(b"p" * 16), at_most=SECOND)
         assert work.most <= WORK_MAX + PIECE_MAX
         assert calls.most <= 5 * len(keys), calls.over
+
+
+@pytest.mark.parametrize("optimistic", [True, False])
+def test_very_many_keys_of_a_transaction_are_pinned_for_nothing_when_an_exchange_comes_before_they_are_logged(
+    optimistic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, owner = _one_partition(10_000), b"t" * 16
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0)) as world:
+        machine = world.add_machine("n1")
+        world.form(["n1"])
+        node = _node(world, "n1")
+        replies: list[object] = []
+        session = machine.new_session(replies.append)
+        locked = len(keys) if optimistic else 0
+        while locked < len(keys):
+            replies.clear()
+            machine.receive(Asked(session, Lock(1, owner, "n", keys[locked:], 1_000)))
+            assert world.run_while(lambda: not replies, at_most=SECOND)
+            assert isinstance(replies[0], Values)
+            locked += len(replies[0].values)
+        log, pinned = node.coordinator._alone_pinned, list[int]()
+
+        def stopped_before(transaction: Transaction, part: Part) -> None:
+            pinned.append(sum(node.locks.is_pinned(owner, ("n", key)) for key in keys))
+            node.core.frozen = not pinned[1:]
+            log(transaction, part)
+            node.core.frozen = False
+
+        monkeypatch.setattr(node.coordinator, "_alone_pinned", stopped_before)
+        commit = CommitTx(2, owner, owner, optimistic, [("n", keys, [b"v"] * len(keys))], [], [])
+        machine.receive(Asked(session, commit))
+        world.run_for(SECOND // 10)
+        assert pinned == [len(keys)], replies
+        assert not any(node.locks.is_pinned(owner, ("n", key)) for key in keys)
+        assert len(node.locks.keys_of(owner)) == (0 if optimistic else len(keys)), "who had locked them has them still"
+        machine.receive(Asked(session, msgspec.structs.replace(commit, id=3)))
+        assert world.run_while(lambda: len(pinned) < 2, at_most=SECOND)
+        world.run_for(SECOND // 10)
+        assert [type(reply).__name__ for reply in replies[-2:]] == ["Remap", "Done"]
+        assert not node.locks.keys_of(owner)
 
 
 KEYS_OF_ONE = 20_000

@@ -16,7 +16,7 @@ from wal.ids import TxId, partition_of, partitions_of
 KEYS: list[Key] = [("n", bytes([at])) for at in range(12)]
 OWNERS = (b"a", b"b", b"c")
 some = st.lists(st.sampled_from(KEYS), max_size=8)
-DEEDS = ["try", "wait", "read", "release", "pend", "unpend", "pin", "vote", "over", "give"]
+DEEDS = ["try", "wait", "read", "release", "pend", "unpend", "pin", "vote", "unpin", "over", "give"]
 step = st.tuples(st.sampled_from(DEEDS), st.sampled_from(OWNERS), some, some)
 
 
@@ -51,6 +51,8 @@ def _say(steps: Sequence[tuple[str, TxId, list[Key], list[Key]]]) -> list[object
         elif what in ("pin", "vote"):
             mine = [key for key in dict.fromkeys(keys) if table.may_write(owner, key)]
             table.pin(owner, mine, [key for key in reads if table.holds(owner, key)], in_doubt=what == "vote")
+        elif what == "unpin" and not any(map(table.in_doubt, (*keys, *reads))):
+            table.unpin(owner, keys, reads)
         elif what == "over":
             table.release(owner, list(dict.fromkeys(keys)) if reads else None)
         elif what == "give":
