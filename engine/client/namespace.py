@@ -179,13 +179,14 @@ class Namespace:
         reverse: bool = False,
     ) -> AsyncIterator[ScanCall]:
         """The rows with low <= key < high, a page at a time; `stale`, `age_ms`, `cut` as with `GetCall`. `marked`: the
-        first page says where the fragments stood before it. `reverse`: descending, the last page first."""
+        first page says where the fragments stood before it. `reverse`: descending, the last page first. `limit`: so many
+        rows are thought to do; who wants more is told of them as if it had said nothing."""
         if not self.known:
             await self.look(timeout)
-        at: tuple[bytes, bytes | None] | None = (low, high) if high is None or low < high else None
+        at: tuple[bytes, bytes | None] | None = (low, high) if limit != 0 and (high is None or low < high) else None
         rows, left = PAGE_ROWS if cut == NO_ERA else CUT_PAGE_ROWS, limit
         while at is not None:
-            page = rows if left is None else max(1, min(rows, left))
+            page = rows if left is None or left <= 0 else min(rows, left)
             rows = min(4 * rows, PAGE_ROWS_MAX if cut == NO_ERA else CUT_PAGE_ROWS)
             asked = ScanCall(self.name, *at, page, stale=stale, age_ms=age_ms, marked=marked, cut=cut, reverse=reverse)
             call = await self.session.call(asked, timeout=timeout)

@@ -261,9 +261,8 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         anywhere, age_ms = age_of(stale, max_age)
         decode_key, decode = self.codec.decode_key, self.codec.decode
         async for page in self._raw.pages(low, high, limit, timeout, stale=anywhere, age_ms=age_ms, reverse=reverse):
-            for key, value in page.rows:
-                if left is not None:
-                    if left <= 0:
-                        return
-                    left -= 1
+            rows = page.rows[:left]
+            for key, value in rows:
                 yield decode_key(key), decode(value)
+            if left is not None and (left := left - len(rows)) <= 0:
+                return  # it is not asked whether there is more

@@ -84,13 +84,12 @@ class SnapshotNamespace(OfThisProcess, Generic[K, V]):
         left = limit_of(limit)
         decode_key, decode = self.codec.decode_key, self.codec.decode
         async for page in self._namespace.pages(low, high, limit, timeout, cut=self._snapshot.cut, reverse=reverse):
-            for key, value in page.rows:
-                if left is not None:
-                    if left <= 0:
-                        return
-                    left -= 1
+            rows = page.rows[:left]
+            for key, value in rows:
                 yield decode_key(key), decode(value)
             self._snapshot.check_open()
+            if left is not None and (left := left - len(rows)) <= 0:
+                return  # it is not asked whether there is more
 
 
 class Snapshot(OfThisProcess):
