@@ -9,15 +9,51 @@ already the nodes leave out themselves.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Protocol
 
-from engine.client.namespace import Namespace
 from engine.client.scans import ScanCall
 from engine.client.transaction import Transaction
 from wal.probe import probe
 
 CANDIDATES = 100
 """So many rows are looked at beside those that are wanted."""
+
+Sample = Callable[[list[bytes], int], list[bytes]]
+"""Draws so many of some keys."""
+
+
+class Claimer(Protocol):
+    """Who claims: `engine.client.transaction.Transaction`, or another one that locks as it does."""
+
+    def own(self, namespace: str, low: bytes, high: bytes | None, *, read: bool = False) -> dict[bytes, bytes | None]:
+        """What it has written so far, low <= key < high; `read`: and what it has read and locked."""
+        ...
+
+    async def get_many(
+        self, namespace: str, keys: Iterable[bytes], *, update: bool = False, skip_locked: bool = False
+    ) -> dict[bytes, bytes]:
+        """The values of the keys that exist; `skip_locked`: and that are its own from now on."""
+        ...
+
+
+class Rows(Protocol):
+    """What it claims from, with pages of it: `engine.client.namespace.Namespace`."""
+
+    @property
+    def name(self) -> str:
+        """The namespace's."""
+        ...
+
+    async def unlocked(self, low: bytes, high: bytes | None, limit: int, *, reverse: bool) -> ScanCall:
+        """Up to `limit` rows that nobody has locked, as far as one page goes."""
+        ...
+
+    def pages(
+        self, low: bytes, high: bytes | None, limit: int | None = None, *, reverse: bool = False
+    ) -> AsyncIterator[ScanCall]:
+        """All rows, a page at a time; `limit`: about so many will do."""
+        ...
 
 
 async def scanned(
@@ -60,7 +96,7 @@ async def scanned(
     return rows
 
 
-def _keys(tx: Transaction, page: ScanCall, *, reverse: bool, locked: bool = False) -> list[bytes]:
+def _keys(tx: Claimer, page: ScanCall, *, reverse: bool, locked: bool = False) -> list[bytes]:
     """The keys of what a page covers, with the transaction's own writes and what it has `locked`, in order."""
     own = tx.own(page.namespace, *page.covered, read=locked)
     there = own.keys() | {key for key, _ in page.rows}
@@ -68,10 +104,17 @@ def _keys(tx: Transaction, page: ScanCall, *, reverse: bool, locked: bool = Fals
 
 
 async def claimed(
-    tx: Transaction, namespace: Namespace, between: tuple[bytes, bytes | None], limit: int | None, *, reverse: bool = False
+    tx: Claimer,
+    namespace: Rows,
+    between: tuple[bytes, bytes | None],
+    limit: int | None,
+    *,
+    reverse: bool = False,
+    candidates: int = CANDIDATES,
+    sample: Sample = random.sample,
 ) -> list[tuple[bytes, bytes]]:
     """Some `limit` rows with low <= key < high that are locked for nobody else: they are this transaction's from now on.
-    `reverse`: the last ones, and descending.
+    `reverse`: the last ones, and descending. `candidates` as `CANDIDATES`; `sample`: what draws.
 
     What somebody has locked is passed over where it lies. Only where that leaves too few are all rows asked for, and what
     is in doubt is waited for: a row that was acknowledged a moment ago may be locked by the transaction that put it.
@@ -81,25 +124,27 @@ async def claimed(
     if limit == 0 or (high is not None and low >= high):
         return []
     if limit is not None:
-        page = await namespace.unlocked(low, high, limit + CANDIDATES, reverse=reverse)
-        await _claim(tx, page, rows, limit, reverse=reverse)
+        page = await namespace.unlocked(low, high, limit + candidates, reverse=reverse)
+        await _claim(tx, page, rows, limit, sample, reverse=reverse)
     if limit is None or len(rows) < limit:
         probe("claim.asked_for_all")
         gone = sum(value is None for value in tx.own(namespace.name, low, high).values())
-        async for page in namespace.pages(low, high, limit and limit + gone + CANDIDATES, reverse=reverse):
-            await _claim(tx, page, rows, limit, reverse=reverse)
+        async for page in namespace.pages(low, high, limit and limit + gone + candidates, reverse=reverse):
+            await _claim(tx, page, rows, limit, sample, reverse=reverse)
             if limit is not None and len(rows) >= limit:
                 break
     return sorted(rows.items(), reverse=reverse)
 
 
-async def _claim(tx: Transaction, page: ScanCall, rows: dict[bytes, bytes], limit: int | None, *, reverse: bool) -> None:
+async def _claim(
+    tx: Claimer, page: ScanCall, rows: dict[bytes, bytes], limit: int | None, sample: Sample, *, reverse: bool
+) -> None:
     """Add rows of a page to those that are claimed, up to the limit."""
     keys = [key for key in _keys(tx, page, reverse=reverse, locked=True) if key not in rows]
     refused = False
     while keys and (limit is None or len(rows) < limit):
         wanted = len(keys) if limit is None else min(limit - len(rows), len(keys))
-        some = random.sample(keys, wanted) if refused else keys[:wanted]  # spreads claims, hides no secret
+        some = sample(keys, wanted) if refused else keys[:wanted]  # spreads claims, hides no secret
         rows |= await tx.get_many(page.namespace, some, update=True, skip_locked=True)
         keys = sorted(set(keys) - set(some), reverse=reverse)
         refused = True

@@ -42,7 +42,7 @@ from tests.sim.recorder import Recorder
 from tests.sim.rotting import write_cold
 from tests.sim.shapes import Shape, draw_shape
 from tests.sim.violation import Violation
-from tests.sim.workloads import WORKLOADS, Bulk, Load, judge, read_everything, set_up
+from tests.sim.workloads import WORKLOADS, Bulk, Load, empty, judge, read_everything, set_up
 from tests.sim.world import SECOND, Plant, World
 from tests.support.probes import listen_here
 
@@ -278,6 +278,8 @@ def _live(
         load.pace = CALM_PACE
         _rest(world, load)
         _heal(world)
+        if not oracles.ledger.given_up:
+            _empty(world, load)
         oracles.look(world)
         oracles.finish(world)
         quiet_from = world.now
@@ -341,6 +343,16 @@ def _heal(world: World) -> None:
 
     if not world.run_while(wrong, at_most=REST_NS, look_every=LOOK_NS):
         raise Violation("rotten", f"what rotted was not healed: {world.rotten}; {unsettled(world)}")
+
+
+def _empty(world: World, load: Load) -> None:
+    """Every job that is left is done, and the cluster comes to rest again."""
+    client = world.add_client("last claimer")
+    doing = client.spawn(empty(load, client, world.draws.of("the last claims")))
+    if not world.run_while(lambda: not doing.done, at_most=REST_NS) or doing.failure:
+        raise Violation("liveness", f"the queue cannot be emptied: {doing.failure}")
+    if not world.run_while(lambda: bool(unsettled(world)), at_most=REST_NS, look_every=LOOK_NS):
+        raise Violation("liveness", f"the cluster does not come to rest when its queue is empty: {unsettled(world)}")
 
 
 def _rest(world: World, load: Load) -> None:

@@ -7,13 +7,14 @@ is the renewal of leases: simulated transactions are short.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 from engine import errors
 from engine.client.calls import GetCall, LockCall, UnlockCall
+from engine.client.claims import CANDIDATES, Sample, claimed
 from engine.client.ends import CheckCall, CommitCall, StatusCall
 from engine.client.scans import ScanCall
-from engine.protocol.requests import Scanned
+from engine.protocol.requests import SKIPPED, Scanned
 from tests.sim.clients import Client
 from tests.sim.network import MS
 from wal.ids import NO_ERA, Era, Namespace, TxId, partition_of
@@ -42,7 +43,9 @@ class SimTransaction:
         self.read: dict[Key, tuple[int, int, bytes | None]] = {}
         self.written: dict[Key, bytes | None] = {}
         self.shared: dict[Key, None] = {}  # what it has locked to read, and not to write
+        self.asked_for: dict[Key, None] = {}  # to be locked, whatever came of it
         self.scanned: list[Scanned] = []
+        self.free = False  # it was rolled back, and everybody said so
         self.commit_call: CommitCall | None = None
         self.cut: Era = NO_ERA  # at which it reads, if it is optimistic and has taken one
 
@@ -62,7 +65,39 @@ class SimTransaction:
         for key, value in values.items():
             self.written[(namespace, key)] = value
 
-    async def _touch(self, namespace: Namespace, keys: list[bytes], *, shared: bool = False) -> None:
+    def own(self, namespace: Namespace, low: bytes, high: bytes | None, *, read: bool = False) -> dict[bytes, bytes | None]:
+        """What it has written so far, low <= key < high; `read`: and what it has read and locked."""
+        known = {key: seen[2] for (ns, key), seen in self.read.items() if ns == namespace} if read else {}
+        known |= {key: value for (ns, key), value in self.written.items() if ns == namespace}
+        return {key: value for key, value in known.items() if low <= key and (high is None or key < high)}
+
+    async def get_many(
+        self, namespace: Namespace, keys: Iterable[bytes], *, update: bool = False, skip_locked: bool = False
+    ) -> dict[bytes, bytes]:
+        """The values of the keys that exist; `skip_locked`: and that are its own from now on. It will write them."""
+        assert update, "who only reads says `get`"
+        wanted = list(dict.fromkeys(keys))
+        await self._touch(namespace, wanted, skip=skip_locked)
+        known = self.own(namespace, b"", None, read=True)
+        shared = self.shared if skip_locked else {}
+        return {key: value for key in wanted if (namespace, key) not in shared and (value := known.get(key)) is not None}
+
+    async def claim(
+        self,
+        namespace: Namespace,
+        low: bytes,
+        high: bytes,
+        limit: int,
+        *,
+        reverse: bool = False,
+        candidates: int = CANDIDATES,
+        sample: Sample,
+    ) -> list[tuple[bytes, bytes]]:
+        """Rows of a range that nobody else has locked, as `scan(skip_locked=True)` of the client claims them."""
+        rows = _Rows(self, namespace)
+        return await claimed(self, rows, (low, high), limit, reverse=reverse, candidates=candidates, sample=sample)
+
+    async def _touch(self, namespace: Namespace, keys: list[bytes], *, shared: bool = False, skip: bool = False) -> None:
         held = [key for key in keys if (namespace, key) in self.shared and not shared]
         new = [*held, *(key for key in keys if (namespace, key) not in self.read)]
         if self.optimistic:
@@ -71,12 +106,16 @@ class SimTransaction:
             return
         call = GetCall(namespace, new, cut=self.cut)
         if not self.optimistic:
-            call = LockCall(self.tx, namespace, new, self.lock_timeout_ms, shared=shared, held=held)
+            call = LockCall(self.tx, namespace, new, self.lock_timeout_ms, shared=shared, held=held, skip=skip)
             call.holding = bool(self.read)
             self.read = {(namespace, key): (0, 0, None) for key in new} | self.read  # so that a failure releases them
+            self.asked_for |= {(namespace, key): None for key in new}
         await self.client.call(call, timeout_ns=self.timeout_ns + self.lock_timeout_ms * MS)
         for key, value in zip(new, call.values, strict=True):
-            if key not in held:
+            if value[0] == SKIPPED:
+                if key not in held:
+                    del self.read[(namespace, key)]
+            elif key not in held:
                 self.read[(namespace, key)] = value
                 if shared and not self.optimistic:
                     self.shared[(namespace, key)] = None
@@ -180,6 +219,7 @@ class SimTransaction:
                 await self.client.call(UnlockCall(self.tx, keys), timeout_ns=min(self.timeout_ns, 2_000 * MS))
             except errors.Error:
                 return  # the locks' leases run out
+        self.free = True
 
     async def status(self) -> str:
         """How it ended: `committed` or `aborted`, for good."""
@@ -188,3 +228,27 @@ class SimTransaction:
         call = StatusCall(self.tx, self.decision(topology.partitions))
         await self.client.call(call, timeout_ns=self.timeout_ns)
         return call.outcome
+
+
+class _Rows:
+    """What a simulated transaction claims from."""
+
+    def __init__(self, tx: SimTransaction, name: Namespace) -> None:
+        self._tx = tx
+        self.name = name
+
+    async def unlocked(self, low: bytes, high: bytes | None, limit: int, *, reverse: bool) -> ScanCall:
+        """Up to `limit` rows that nobody has locked, as far as one page goes."""
+        call = ScanCall(self.name, low, high, limit, reverse=reverse, unlocked=True)
+        return await self._tx.client.call(call, timeout_ns=self._tx.timeout_ns)
+
+    async def pages(
+        self, low: bytes, high: bytes | None, limit: int | None = None, *, reverse: bool = False
+    ) -> AsyncIterator[ScanCall]:
+        """All rows, a page of up to `limit` at a time."""
+        left: tuple[bytes, bytes | None] | None = (low, high)
+        while left is not None:
+            call = ScanCall(self.name, *left, limit or CANDIDATES, reverse=reverse)
+            await self._tx.client.call(call, timeout_ns=self._tx.timeout_ns)
+            yield call
+            left = call.following

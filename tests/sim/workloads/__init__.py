@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.sim.workloads.at_once import at_once_of
 from tests.sim.workloads.bulk import Bulk
+from tests.sim.workloads.claiming import empty, queue_of
 from tests.sim.workloads.cuts import cuts_of
 from tests.sim.workloads.ending import ending_of
 from tests.sim.workloads.fleeting import fleeting_of
@@ -34,6 +35,7 @@ WORKLOADS = {
     "fleeting": fleeting_of,
     "at-once": at_once_of,
     "ending": ending_of,
+    "queue": queue_of,
 }
 
-__all__ = ["WORKLOADS", "Bulk", "Load", "judge", "read_everything", "set_up"]
+__all__ = ["WORKLOADS", "Bulk", "Load", "empty", "judge", "read_everything", "set_up"]

@@ -11,6 +11,7 @@ from tests.sim.clients import Client
 from tests.sim.network import MS
 from tests.sim.recorder import Recorder
 from tests.sim.transactions import SimTransaction
+from tests.sim.workloads.jobs import Jobs
 from tests.sim.workloads.rivals import Rivals
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Load:
         self.given_up: Mapping[int, None] = {}
         self.fleeting: list[Fleeting] = []  # keys that expire
         self.ending = Ending()  # a namespace that is dropped and begun anew
+        self.jobs = Jobs()  # of the queue
         self.pace = 1
         self.done = 0
         self.rivals = Rivals(recorder.world)
