@@ -12,12 +12,13 @@ from tests.sim.planted.locks import LOCKS
 from tests.sim.planted.membership import MEMBERSHIP
 from tests.sim.planted.migrations import MIGRATIONS
 from tests.sim.planted.namespaces import NAMESPACES
+from tests.sim.planted.queues import QUEUES
 from tests.sim.planted.rot import ROT
 from tests.sim.planted.transactions import TRANSACTIONS
 from tests.sim.planted.transfers import TRANSFERS
 from tests.sim.planted.words import WORDS
 
 _MEMBERS = (WORDS, ELECTIONS, MEMBERSHIP)
-_DATA = (TRANSACTIONS, LOCKS, CUTS, EXPIRY, NAMESPACES, MIGRATIONS)
+_DATA = (TRANSACTIONS, LOCKS, QUEUES, CUTS, EXPIRY, NAMESPACES, MIGRATIONS)
 _COPIES = (COPIES, TRANSFERS, ROT, DEEDS)
 FAULTS: dict[str, Fault] = {fault.name: fault for faults in (*_MEMBERS, *_DATA, *_COPIES) for fault in faults.all}
