@@ -27,6 +27,8 @@ from wal.records import Committed
 TURN_NS = 40_000
 ITEM_NS = 700
 """Each part of a message or a record: a field that holds a list, an entry of it, a key, a value."""
+MANY, TOGETHER = 64, 8
+"""Of what one field holds more of than so many, so many more are as dear as one: they are handled together."""
 BYTE_NS = 1
 ROW_NS = 2_000
 """A row that is read from the store."""
@@ -162,11 +164,12 @@ def parts_of(said: object) -> tuple[int, int]:
     items, size = 0, 0
     within: list[Sequence[object]] = [(said,)]
     for container in within:  # grows on the way
+        parts = 0
         for part in container:
             kind = type(part)
             if kind is int or part is None or kind is bool:
                 continue
-            items += 1
+            parts += 1
             if kind is bytes or kind is str:
                 size += len(part)  # type: ignore[arg-type]  # just looked
             elif kind is list or kind is tuple:
@@ -176,4 +179,5 @@ def parts_of(said: object) -> tuple[int, int]:
                 within.append((*part.keys(), *part.values()))  # type: ignore[attr-defined]  # just looked
             elif hasattr(kind, "__struct_fields__"):
                 within.append(astuple(part))  # type: ignore[arg-type]  # just looked
+        items += parts if parts <= MANY else MANY + (parts - MANY) // TOGETHER
     return items, size

@@ -94,7 +94,7 @@ def test_a_turn_above_the_bound_is_a_finding_and_says_what_it_took() -> None:
         world.form(NAMES)
         machine = world.machines["n1"]
         assert machine.node is not None
-        long = Update([Write("acc", 0, 1, 0, [b"k%d" % at for at in range(60_000)], [b"v"] * 60_000)])
+        long = Update([Write("acc", 0, 1, 0, [b"k%d" % at for at in range(400_000)], [b"v"] * 400_000)])
         turn = machine.node.turn
 
         def verbose(now: int, events: Sequence[Event]) -> Effects:

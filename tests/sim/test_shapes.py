@@ -44,6 +44,7 @@ def test_a_row_that_is_not_as_it_was_written_is_found(what: str) -> None:
         load.stopping = True
         small.world.run_for(5 * SECOND)
         assert bulk.written > 100
+        assert bulk.committed > 5
         assert any(len(key) == KEY_BYTES_MAX for _, key in bulk.possible)
         reading = bulk.client.spawn(bulk.read())
         assert small.world.run_while(lambda: not reading.done, at_most=60 * SECOND)

@@ -1,17 +1,20 @@
 """Large batches: fragments of thousands of rows, tombstones by the ten thousand, keys of any bytes, values of any size.
 
 One client writes them, so what a key may hold is known without a search: what was acknowledged last, and, if a batch was
-not answered, either that or what it would have written; such a key is never written again.
+not answered, either that or what it would have written; such a key is never written again. Some are transactions of either
+kind. For some a rival, who writes nothing, has locked a key, so that they wait for it, or in vain.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 
 from engine import errors
 from engine.client.calls import PutCall
 from engine.client.scans import ScanCall
 from tests.sim.network import MS
+from tests.sim.transactions import SimTransaction
 from tests.sim.violation import About, Violation
 from tests.sim.workloads.load import TIMEOUT_NS, Load
 from wal.ids import KEY_BYTES_MAX
@@ -21,6 +24,10 @@ PAGE = 2_000
 PAUSE_NS = 800 * MS
 BYTES_MAX = 1 << 20
 """A batch has about so many bytes at most."""
+TRANSACTIONS = 0.4
+RIVALS = 0.25
+"""For so many batches a key is locked by somebody else."""
+RIVALS_MS = (1, 30, 300, 3_000)
 LONG = 0.02
 """So many keys are as long as keys may be."""
 
@@ -32,7 +39,8 @@ class Bulk:
 
     def __init__(self, load: Load, rng: Random, *, namespaces: int, most: int, narrow: bool) -> None:
         self.client = load.recorder.world.add_client(NAMESPACE)
-        self.client.sheltered = True  # the book dies with it
+        self.rival = load.recorder.world.add_client("rival")
+        self.client.sheltered = self.rival.sheltered = True  # the book dies with them
         self._load = load
         self._rng = rng
         self._namespaces = [f"{NAMESPACE}{number}" for number in range(namespaces)]
@@ -42,6 +50,7 @@ class Bulk:
         self._numbers = 0
         self.written = 0  # so many rows, for certain
         self.deleted = 0
+        self.committed = 0  # so many transactions
         self.client.spawn(self._run(), NAMESPACE)
 
     async def _run(self) -> None:
@@ -61,15 +70,38 @@ class Bulk:
         value = None if delete else b"%d:" % self._load.element() + bytes(min(size, BYTES_MAX))
         before = {(namespace, key): self.possible.get((namespace, key), (None,)) for key in keys}
         self.possible |= {row: (*held, value) for row, held in before.items()}
-        call = PutCall(self.client.new_tx(), namespace, keys, [value] * len(keys))
+        if rng.random() < RIVALS:
+            self.rival.spawn(self._stand_in_the_way(namespace, rng.choice(keys)), "rival")
         try:
-            await self.client.call(call, timeout_ns=TIMEOUT_NS)
+            await self._say(namespace, dict.fromkeys(keys, value))
         except errors.Error as error:
             self._load.recorder.told(error)
             return  # one partition may have refused what others took, so a refusal says no more than silence
         self.possible |= dict.fromkeys(before, (value,))
         self.written += 0 if delete else len(keys)
         self.deleted += len(keys) if delete else 0
+
+    async def _say(self, namespace: str, rows: dict[bytes, bytes | None]) -> None:
+        if self._rng.random() < TRANSACTIONS:
+            transaction = SimTransaction(self.client, optimistic=self._rng.random() < 0.5, timeout_ns=TIMEOUT_NS)
+            try:
+                await transaction.put(namespace, rows)
+                await transaction.commit()
+            except errors.Error:
+                await transaction.rollback()
+                raise
+            self.committed += 1
+        else:
+            call = PutCall(self.client.new_tx(), namespace, list(rows), list(rows.values()))
+            await self.client.call(call, timeout_ns=TIMEOUT_NS)
+
+    async def _stand_in_the_way(self, namespace: str, key: bytes) -> None:
+        """Lock a key for a while, and write nothing."""
+        transaction = SimTransaction(self.rival, timeout_ns=TIMEOUT_NS)
+        with suppress(errors.Error):
+            await transaction.put(namespace, {key: b"never"})
+            await self.rival.pause(self._rng.choice(RIVALS_MS) * MS)
+        await transaction.rollback()
 
     def _choose(self, namespace: str, count: int, *, old: bool) -> list[bytes]:
         if old:
