@@ -155,7 +155,7 @@ class Holdings:
         looked that it has all of `keys` to write.
         """
         new: Sequence[Key] = keys
-        if sure or (len(keys) >= MANY_KEYS and self.may_write_all(owner, keys)):
+        if len(keys) >= MANY_KEYS and (sure or self.may_write_all(owner, keys)):
             self._pin_all(keys, in_doubt=in_doubt)
             new = ()
         for key in new:
@@ -179,7 +179,8 @@ class Holdings:
         """No outcome is to come for these, of what it has of them: it holds them as before they were pinned."""
         for key in chain(keys, reads):
             if self._owner.get(key) == owner:
-                self._pinned.pop(key, None)
+                if self._pinned.pop(key, False):
+                    self._settle(self._place(key[1]), (key,))
             elif owner in self._sharing.get(key, ()):
                 self._sharing[key][owner] = False
 
@@ -247,10 +248,8 @@ class Holdings:
         mine = self._keys[owner]
         for number, some in self._by_partition(keys).items():
             voted = [key for key in some if self._pinned.get(key)] if number in self._doubtful else []
-            for key in voted:
-                del self._doubtful[number][key]
-            if voted and not self._doubtful[number]:
-                del self._doubtful[number]
+            if voted:
+                self._settle(number, voted)
             deque(map(self._owner.__delitem__, some), maxlen=0)
             if self._pinned:
                 deque(map(self._pinned.pop, some, repeat(None)), maxlen=0)
@@ -272,12 +271,17 @@ class Holdings:
         else:
             del self._owner[key]
             if self._pinned.pop(key, False):
-                doubtful = self._doubtful[number]
-                del doubtful[key]
-                if not doubtful:
-                    del self._doubtful[number]
+                self._settle(number, (key,))
         if not keys:
             self._is_out_of(owner, number)
+
+    def _settle(self, number: int, keys: Iterable[Key]) -> None:
+        """Keys of a partition are in doubt no more."""
+        doubtful = self._doubtful[number]
+        for key in keys:
+            del doubtful[key]
+        if not doubtful:
+            del self._doubtful[number]
 
     def _is_out_of(self, owner: TxId, number: int) -> None:
         """It has nothing in a partition any more."""

@@ -145,10 +145,9 @@ class Locking(Rule):
         """Ask whether this node is still primary of everything, and then look at everything."""
         core, version = self.core, self.core.reign
         assert core.topology is not None
-        partitions = core.topology.partitions
         keys = [key for _, key in request.locks]
         keys += [key for _, key, _, _ in (*request.reads, *request.absent)]
-        numbers = [partition_of(key, partitions) for key in keys]
+        numbers = core.places(keys)
         numbers += [number for scanned in request.scanned for number, _, _ in scanned.marks]
         needed: dict[NodeId, None] = {}
         for at in range(0, len(numbers), CHECKED_AT_ONCE):

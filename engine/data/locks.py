@@ -200,14 +200,19 @@ class LockTable(Holdings):
         """As `give_up` of all, in pieces: yields how many keys the last one was."""
         done = 0
         for number in list(self._keys.get(owner, ())):
-            mine = self.keys_in(owner, number)
-            for at in range(0, len(mine), RELEASED_MAX):
-                piece = mine[at : at + RELEASED_MAX]
-                self.give_up(owner, piece)
-                done += len(piece)
+            for count in self.giving_up_in(owner, number):
+                done += count
                 if done >= RELEASED_MAX:
                     yield done
                     done = 0
+
+    def giving_up_in(self, owner: TxId, number: int) -> Iterator[int]:
+        """The same, in one partition."""
+        mine = self.keys_in(owner, number)
+        for at in range(0, len(mine), RELEASED_MAX):
+            piece = mine[at : at + RELEASED_MAX]
+            self.give_up(owner, piece)
+            yield len(piece)
 
     def leaving(self, owner: TxId) -> Iterator[int]:
         """The transaction wants nothing here any more: it gives up its places in line, and what it holds, in pieces."""

@@ -12,9 +12,9 @@ from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Part
 from engine.protocol.requests import Code, Done, Status
-from engine.state.ahead import LARGE_KEYS
 from engine.transactions.commits import OnePhase, Phase, Transaction, reserved
 from engine.transactions.participant import Participant
+from engine.transactions.touching import INTERRUPTED, Refusal, Want
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, may_act
@@ -49,63 +49,26 @@ class Deciding(Rule):
     # In one partition.
 
     def _commit_alone(self, transaction: Transaction, part: Part) -> None:
-        participant, owner = self.participant, transaction.owner
-        blocked = participant.take_at_once(owner, part) if transaction.optimistic else None
-        then = partial(self._alone_held, transaction, part)
-        if blocked is not None:
-            participant.take_later(owner, transaction.tx, part, blocked, then)
-        elif transaction.optimistic and sum(len(keys) for _, keys, _ in part.writes) > LARGE_KEYS:
-            self.core.next_turn(partial(then, ""))
-        else:
-            self._alone(transaction, part)
+        want = Want(transaction.tx, transaction.owner, part, optimistic=transaction.optimistic, votes=False)
+        still, then = partial(self._may_log, transaction, part), partial(self._alone, transaction, part)
+        self.participant.touching.hold(want, still=still, then=then)
 
-    def _alone_held(self, transaction: Transaction, part: Part, refusal: str) -> None:
-        """What an optimistic one touches is held for it by now, or will not be; it waited, and much may have come since."""
-        core, local = self.core, self.core.local[part.partition]
-        if self.active.get(transaction.tx) is not transaction or not (local.mine and may_act(core, core.fence)):
-            self.participant.give_up_part(transaction.owner, local.number)
+    def _may_log(self, transaction: Transaction, part: Part) -> bool:
+        core = self.core
+        wanted = self.active.get(transaction.tx) is transaction
+        return wanted and core.local[part.partition].mine and may_act(core, core.fence)
+
+    def _alone(self, transaction: Transaction, part: Part, refusal: Refusal | None) -> None:
+        """All that it touches is held and as it was, or will not be."""
+        if refusal is INTERRUPTED:
             if self.active.get(transaction.tx) is transaction:
                 self._turn_away(transaction, begun=False)
-        elif refusal:
-            self._alone_refused(transaction, local, refusal)
-        else:
-            self._alone(transaction, part)
-
-    def _alone_refused(self, transaction: Transaction, local: LocalPartition, reason: str, *, unmet: bool = False) -> None:
-        del self.active[transaction.tx]
-        refused = self._decide_unknown(transaction.tx, local, [], reason)
-        refused.asked, refused.unmet = transaction.asked, unmet
-
-    def _alone(self, transaction: Transaction, part: Part) -> None:
-        core, participant, owner = self.core, self.participant, transaction.owner
-        local = core.local[part.partition]
-        stale = participant.outdated(owner, part, optimistic=transaction.optimistic)
-        if stale:
-            self._alone_refused(transaction, local, stale)
-            return
-        if part.conditions and (unmet := participant.unmet(owner, part)):
-            self._alone_refused(transaction, local, unmet, unmet=True)
-            return
-        written = part.written
-        participant.locks.pin(owner, written, part.seen, in_doubt=False, sure=not transaction.optimistic)
-        if len(written) > LARGE_KEYS:
-            core.next_turn(partial(self._alone_pinned, transaction, part))
-        else:
+        elif refusal is None:
             self._log_alone(transaction, part)
-
-    def _alone_pinned(self, transaction: Transaction, part: Part) -> None:
-        """Very many keys are pinned, so that nobody has changed what it rests on; but another map may have come since."""
-        core, local, owner = self.core, self.core.local[part.partition], transaction.owner
-        wanted = self.active.get(transaction.tx) is transaction
-        if wanted and local.mine and may_act(core, core.fence):
-            self._log_alone(transaction, part)
-            return
-        probe("tx.pinned_in_vain")
-        self.participant.locks.unpin(owner, part.written, part.seen)
-        if transaction.optimistic:
-            self.participant.give_up_part(owner, local.number)
-        if wanted:
-            self._turn_away(transaction, begun=False)
+        else:
+            del self.active[transaction.tx]
+            refused = self._decide_unknown(transaction.tx, self.core.local[part.partition], [], refusal.reason)
+            refused.asked, refused.unmet = transaction.asked, refusal.unmet
 
     def _log_alone(self, transaction: Transaction, part: Part) -> None:
         core, tx, local = self.core, transaction.tx, self.core.local[part.partition]

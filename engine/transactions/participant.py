@@ -8,7 +8,7 @@ closed, on every copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import assert_never, get_args
 
@@ -18,13 +18,11 @@ from engine.data.holdings import Key
 from engine.data.locking import Locking
 from engine.data.locks import RELEASED_MAX
 from engine.data.replication import Replication
-from engine.data.waiter import Ring
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.messages.transactions import ToParticipant
-from engine.protocol.operations import holds
-from engine.state.store import GONE as NOTHING
 from engine.transactions.commits import reserved
+from engine.transactions.touching import INTERRUPTED, Refusal, Touching, Want
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, leads, may_act
@@ -51,7 +49,7 @@ class Participant(Rule):
         self.writes = writes
         self.locking = locking
         self.voting: dict[tuple[TxId, int], None] = {}
-        self._in_line: dict[tuple[TxId, int], TxId] = {}  # whose keys, of this owner, wait for the outcomes of others
+        self.touching = Touching(core, writes, locking)
         self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
         self._doubt_since: dict[tuple[TxId, int], tuple[int, int]] = {}  # since when; when its outcome was asked for
         self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks
@@ -74,7 +72,7 @@ class Participant(Rule):
         core, tx, number = self.core, message.tx, part.partition
         state = core.replica.partition(number)
         held = state.prepared.get(tx)
-        if (tx, number) in self.voting or (tx, number) in self._in_line:
+        if (tx, number) in self.voting or self.touching.is_under_way(tx, number):
             return
         if held is not None:
             core.send(sender, Vote(core.fence, tx, number, epoch=held.epoch, yes=True, reason="", era=core.era))
@@ -94,36 +92,25 @@ class Participant(Rule):
         if state.results.many:
             self.writes.admission.sessions.crowd(number)
         core.work += 3 + len(message.participants) // NAMED_PER_WORK
-        core.work += sum([len(keys) for _, keys, _ in part.writes]) + len(part.locks) + len(part.reads)
-        core.work += len(part.conditions)
-        blocked = self.take_at_once(message.owner, part) if message.optimistic else None
-        if blocked is not None:
-            self.take_later(message.owner, tx, part, blocked, partial(self._held, sender, message, part))
-        else:
-            self._vote(sender, message, part, local)
+        want = Want(tx, message.owner, part, optimistic=message.optimistic, votes=True)
+        still = partial(self._may_vote, message, part)
+        self.touching.hold(want, still=still, then=partial(self._held, sender, message, part))
+
+    def _may_vote(self, message: PrepareParts, part: Part) -> bool:
+        return leads(self.core, part.partition) is not None and may_act(self.core, message.version)
 
     def _refuse(self, to: NodeId, tx: TxId, local: LocalPartition, reason: str, *, unmet: bool = False) -> None:
         vote = Vote(self.core.fence, tx, partition=local.number, epoch=local.epoch, yes=False, reason=reason, unmet=unmet)
         self.core.send(to, vote)
 
-    def _held(self, sender: NodeId, message: PrepareParts, part: Part, refusal: str) -> None:
-        """What an optimistic transaction touches, and could not have at once, is held for it by now, or will not be."""
-        local = leads(self.core, part.partition)
-        if local is None or not may_act(self.core, message.version):
-            self.give_up_part(message.owner, part.partition)  # the coordinator asks again, under the version that will be
-        elif refusal:
-            self._refuse(sender, message.tx, local, refusal)
-        else:
-            self._vote(sender, message, part, local)
-
-    def _vote(self, sender: NodeId, message: PrepareParts, part: Part, local: LocalPartition) -> None:
-        """Prepare a part whose keys are held, unless somebody has changed what it rests on: then that is the vote."""
-        core, tx, number, owner = self.core, message.tx, part.partition, message.owner
-        if stale := self.outdated(owner, part, optimistic=message.optimistic):
-            self._refuse(sender, tx, local, stale)
-            return
-        if part.conditions and (unmet := self.unmet(owner, part)):
-            self._refuse(sender, tx, local, unmet, unmet=True)
+    def _held(self, sender: NodeId, message: PrepareParts, part: Part, refusal: Refusal | None) -> None:
+        """All that a transaction touches in a partition is held and as it was, or will not be: that is the vote."""
+        if refusal is INTERRUPTED:
+            return  # the coordinator asks again, under the version that will be
+        core, tx, number = self.core, message.tx, part.partition
+        local = core.local[number]
+        if refusal is not None:
+            self._refuse(sender, tx, local, refusal.reason, unmet=refusal.unmet)
             return
         writes = reserved(core, part, local, tx)
         prepare = r.Prepare(
@@ -137,8 +124,7 @@ class Participant(Rule):
             held=message.held,
         )
         core.log(prepare)
-        self._pin(owner, prepare)
-        self.owner_of[tx] = owner
+        self.owner_of[tx] = message.owner
         self.voting[(tx, number)] = None
         self._doubt(tx, number, core.now)
         records: list[r.Record] = [prepare]
@@ -147,83 +133,6 @@ class Participant(Rule):
             records.append(self.writes.origins.log(origin, local))
         voted, stopped = partial(self._voted, prepare, sender), partial(self._not_voted, prepare)
         self.replication.ship(Operation(local, records, counted=voted, abandoned=stopped), local)
-
-    def outdated(self, owner: TxId, part: Part, *, optimistic: bool) -> str:
-        """Why a part cannot be voted for, and then it holds nothing any more: what it rests on has changed; or nothing."""
-        stale = ""
-        if not optimistic:
-            stale = self.locking.conflict(owner, part.locks, part.reads, part.written)
-        elif part.reads:
-            stale = self.locking.conflict(owner, [], part.reads)
-        if part.conditions and not stale:
-            stale = self._expired(owner, part)
-        if self.core.namespaces and not stale:
-            stale = next(filter(None, (self.writes.admission.dropping(ns) for ns, _, _ in part.writes)), "")
-        if stale:
-            probe("tx.conflict")
-            self.give_up_part(owner, part.partition)
-        return stale
-
-    def _expired(self, owner: TxId, part: Part) -> str:
-        """Which key of a condition has expired and is there still: it is being deleted, and will be absent; or nothing."""
-        expiry = self.writes.expiry
-        for namespace, key, *_ in part.conditions:
-            if over := expiry.over(namespace, [key], owner):
-                probe("tx.condition_on_what_expired")
-                expiry.delete_first(over, lambda: None, owner=owner)
-                return f"{namespace}:{key!r} has expired, and is being deleted"
-        return ""
-
-    def unmet(self, owner: TxId, part: Part) -> str:
-        """Which condition of a part, whose keys are held, does not hold, and then they are not any more; or nothing."""
-        core = self.core
-        for namespace, key, when, old, *at in part.conditions:
-            held = core.replica.store.get((namespace, part.partition), key)
-            there = held if held is not None and held.value is not None else NOTHING
-            if not holds(when, old, (at[0], at[1]), there.value, (there.epoch, there.counter)):
-                probe("tx.condition_unmet")
-                self.give_up_part(owner, part.partition)
-                return f"{namespace}:{key!r} does not meet the condition {when}"
-        return ""
-
-    def take_at_once(self, owner: TxId, part: Part) -> Key | None:
-        """Have all that an optimistic transaction touches in a partition; or nothing, and what stood in the way."""
-        return self.locks.try_all(owner, part.written, part.seen)
-
-    def take_later(self, owner: TxId, tx: TxId, part: Part, blocked: Key, then: Callable[[str], None]) -> None:
-        """The same where `blocked` stood in the way; `then` is told why it cannot be had at all, or nothing.
-
-        It does not wait for others, but for what ends by itself: who was told that a transaction is done meets the keys of
-        that one where its outcome does not count yet. What it has read and they change is changed.
-        """
-        locks, number = self.locks, part.partition
-        keys, reads = part.written, part.seen
-        seen = dict.fromkeys((ns, key) for ns, key, _, _ in part.reads)
-        late = [key for key in keys if locks.ends_by_itself(key) and not (key in seen and locks.owned(key) is not None)]
-        refusal = f"{blocked[0]}:{blocked[1]!r} is being changed by another transaction"
-
-        def refuse() -> None:
-            probe("tx.optimistic_lock_conflict")
-            self.give_up_part(owner, number)
-            then(refusal)
-
-        def granted() -> None:
-            self._in_line.pop((tx, number), None)
-            if locks.try_all(owner, keys, reads) is None:
-                then("")
-            else:
-                refuse()
-
-        def expired(_held: str, _ring: Ring) -> None:
-            self._in_line.pop((tx, number), None)
-            refuse()
-
-        if blocked not in late:
-            refuse()
-            return
-        probe("tx.waits_for_an_outcome")
-        self._in_line[(tx, number)] = owner
-        locks.wait_all(owner, late, self.core.now + self.core.settings.in_doubt_ms * MS, granted, expired)
 
     def _voted(self, prepare: r.Prepare, to: NodeId) -> None:
         """A prepare record is durable on every in-sync copy: the vote may be given."""
@@ -246,10 +155,6 @@ class Participant(Rule):
     def _not_voted(self, prepare: r.Prepare) -> None:
         """The next primary has the prepare, or closes its counters."""
         self.voting.pop((prepare.tx, prepare.partition), None)
-
-    def give_up_part(self, owner: TxId, number: int) -> None:
-        """Release a transaction's locks in one partition, where it does not wait for an outcome."""
-        self.locks.give_up(owner, self.locks.keys_in(owner, number))
 
     def on(self, sender: NodeId, message: ToParticipant) -> None:
         """Everything that coordinators say."""
@@ -293,9 +198,7 @@ class Participant(Rule):
         prepare = core.replica.partition(number).prepared.get(tx)
         if prepare is None:
             if not commit:
-                if (waits := self._in_line.get((tx, number))) is not None:
-                    self.locks.give_way(waits, ())
-                self.give_up_part(self.owner_of.get(tx, tx), number)
+                self.touching.end(tx, number, self.owner_of.get(tx, tx))
             return True
         listeners = self.ending.get((tx, number))
         if listeners is not None:
