@@ -60,7 +60,7 @@ class _One:
         return self.replies[request.id]
 
     def commit(self, number: int, *, stale: int | None = None) -> CommitTx:
-        """An optimistic one that has read them all, writes the last one and one elsewhere; `stale`: one it read long ago."""
+        """An optimistic one that has read them all, writes the last and one elsewhere; `stale`: which it read long ago."""
         store = self.node.core.replica.store
         held = [store.get(("n", 0), key) for key in self.keys]
         reads = [("n", key, row.epoch, row.counter) for key, row in zip(self.keys, held, strict=True) if row is not None]
