@@ -98,6 +98,10 @@ class Touching:
     def hold(self, want: Want, *, still: Still, then: Then) -> None:
         """Hold all that a part touches, or nothing of it."""
         part = want.part
+        if self._large and (want.tx, part.partition) in self._large:
+            probe("tx.asked_while_it_is_let_go_of")
+            then(INTERRUPTED)  # it was asked for before: what it held then is being let go of
+            return
         count = sum([len(keys) for _, keys, _ in part.writes]) + len(part.locks) + len(part.reads) + len(part.conditions)
         if count > LARGE_KEYS:
             epoch = self.core.local[part.partition].epoch

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from engine.messages import Part
 from engine.node.node import Node
 from engine.protocol.requests import CommitTx, Done, Failed, Put, Reply, Request
 from engine.state.ahead import LARGE_KEYS
+from engine.transactions.touching import INTERRUPTED, Want
 from engine.turn.events import Asked
 from engine.turn.settings import Settings
 from tests.sim.draws import Draws
@@ -129,3 +131,17 @@ def test_one_that_is_aborted_while_it_is_being_held_holds_nothing() -> None:
         assert not touching.is_under_way(TX, 0)
         assert not one.node.locks.keys_in(TX, 0)
         assert not list(one.node.locks.keys_in_doubt(0))
+
+
+def test_who_asks_again_while_it_is_let_go_of_is_to_ask_once_more() -> None:
+    with _one() as one, heard() as reached:
+        touching = one.node.participant.touching
+        one.say(one.commit(2))
+        assert one.world.run_while(lambda: not one.node.locks.keys_in_doubt(0), at_most=SECOND, look_every=1)
+        told: list[object] = []
+        touching.hold(Want(TX, TX, Part(0, [], [], []), optimistic=True, votes=True), still=lambda: True, then=told.append)
+        assert told == [INTERRUPTED]
+        assert "tx.asked_while_it_is_let_go_of" in reached
+        assert one.world.run_while(lambda: 2 not in one.replies, at_most=SECOND)
+        assert isinstance(one.replies[2], Done), "what is under way goes on"
+        assert one.is_free()
