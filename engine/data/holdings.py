@@ -180,7 +180,7 @@ class Holdings:
         for key in chain(keys, reads):
             if self._owner.get(key) == owner:
                 if self._pinned.pop(key, False):
-                    self._settle(self._place(key[1]), (key,))
+                    self._no_longer_doubt(self._place(key[1]), (key,))
             elif owner in self._sharing.get(key, ()):
                 self._sharing[key][owner] = False
 
@@ -249,7 +249,7 @@ class Holdings:
         for number, some in self._by_partition(keys).items():
             voted = [key for key in some if self._pinned.get(key)] if number in self._doubtful else []
             if voted:
-                self._settle(number, voted)
+                self._no_longer_doubt(number, voted)
             deque(map(self._owner.__delitem__, some), maxlen=0)
             if self._pinned:
                 deque(map(self._pinned.pop, some, repeat(None)), maxlen=0)
@@ -271,11 +271,11 @@ class Holdings:
         else:
             del self._owner[key]
             if self._pinned.pop(key, False):
-                self._settle(number, (key,))
+                self._no_longer_doubt(number, (key,))
         if not keys:
             self._is_out_of(owner, number)
 
-    def _settle(self, number: int, keys: Iterable[Key]) -> None:
+    def _no_longer_doubt(self, number: int, keys: Iterable[Key]) -> None:
         """Keys of a partition are in doubt no more."""
         doubtful = self._doubtful[number]
         for key in keys:

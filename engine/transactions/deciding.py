@@ -51,7 +51,7 @@ class Deciding(Rule):
     def _commit_alone(self, transaction: Transaction, part: Part) -> None:
         want = Want(transaction.tx, transaction.owner, part, optimistic=transaction.optimistic, votes=False)
         still, then = partial(self._may_log, transaction, part), partial(self._alone, transaction, part)
-        self.participant.touching.hold(want, still=still, then=then)
+        self.participant.touching.pin_all(want, still=still, then=then)
 
     def _may_log(self, transaction: Transaction, part: Part) -> bool:
         core = self.core

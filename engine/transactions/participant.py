@@ -94,7 +94,7 @@ class Participant(Rule):
         core.work += 3 + len(message.participants) // NAMED_PER_WORK
         want = Want(tx, message.owner, part, optimistic=message.optimistic, votes=True)
         still = partial(self._may_vote, message, part)
-        self.touching.hold(want, still=still, then=partial(self._held, sender, message, part))
+        self.touching.pin_all(want, still=still, then=partial(self._held, sender, message, part))
 
     def _may_vote(self, message: PrepareParts, part: Part) -> bool:
         return leads(self.core, part.partition) is not None and may_act(self.core, message.version)

@@ -95,7 +95,7 @@ class Touching:
         """Release a transaction's locks in one partition, where it does not wait for an outcome."""
         self.core.in_pieces(self.locks.giving_up_in(owner, number))
 
-    def hold(self, want: Want, *, still: Still, then: Then) -> None:
+    def pin_all(self, want: Want, *, still: Still, then: Then) -> None:
         """Hold all that a part touches, or nothing of it."""
         part = want.part
         if self._large and (want.tx, part.partition) in self._large:

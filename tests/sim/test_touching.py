@@ -139,7 +139,9 @@ def test_who_asks_again_while_it_is_let_go_of_is_to_ask_once_more() -> None:
         one.say(one.commit(2))
         assert one.world.run_while(lambda: not one.node.locks.keys_in_doubt(0), at_most=SECOND, look_every=1)
         told: list[object] = []
-        touching.hold(Want(TX, TX, Part(0, [], [], []), optimistic=True, votes=True), still=lambda: True, then=told.append)
+        touching.pin_all(
+            Want(TX, TX, Part(0, [], [], []), optimistic=True, votes=True), still=lambda: True, then=told.append
+        )
         assert told == [INTERRUPTED]
         assert "tx.asked_while_it_is_let_go_of" in reached
         assert one.world.run_while(lambda: 2 not in one.replies, at_most=SECOND)

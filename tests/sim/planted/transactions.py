@@ -257,13 +257,11 @@ def locks_released_at_prepare(machine: Machine) -> None:
     assert machine.node is not None
     participant = machine.node.participant
 
-    def vote(
-        original: Callable[..., None], sender: NodeId, message: PrepareParts, part: Any, local: LocalPartition
-    ) -> None:
-        original(sender, message, part, local)
+    def held(original: Callable[..., None], sender: NodeId, message: PrepareParts, part: Any, refusal: Any) -> None:
+        original(sender, message, part, refusal)
         participant.locks.release(message.owner, participant.locks.keys_in(message.owner, part.partition))
 
-    around(participant, "_vote", vote)
+    around(participant, "_held", held)
 
 
 @TRANSACTIONS.fault("10")
@@ -515,7 +513,7 @@ def a_range_is_marked_where_it_is_promised(machine: Machine) -> None:
 def conditions_are_not_looked_at(machine: Machine) -> None:
     """A participant votes for what is said at once, whether or not its conditions hold."""
     assert machine.node is not None
-    replace(machine.node.participant, "unmet", lambda owner, part: "")
+    replace(machine.node.participant.touching, "_unmet", lambda part: None)
 
 
 @TRANSACTIONS.fault("10")

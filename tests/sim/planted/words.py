@@ -174,12 +174,13 @@ def vote_before_the_prepare_is_on_the_copies(machine: Machine) -> None:
     assert machine.node is not None
     core, participant = machine.node.core, machine.node.participant
 
-    def vote(original: Callable[..., None], sender: NodeId, message: PrepareParts, part: Any, local: Any) -> None:
-        original(sender, message, part, local)
+    def held(original: Callable[..., None], sender: NodeId, message: PrepareParts, part: Any, refusal: Any) -> None:
+        original(sender, message, part, refusal)
         if (message.tx, part.partition) in participant.voting:
-            core.send(sender, Vote(core.version, message.tx, part.partition, local.epoch, True, ""))
+            epoch = core.local[part.partition].epoch
+            core.send(sender, Vote(core.version, message.tx, part.partition, epoch, True, ""))
 
-    around(participant, "_vote", vote)
+    around(participant, "_held", held)
 
 
 @WORDS.fault("1")
