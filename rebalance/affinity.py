@@ -4,6 +4,9 @@ Every node has a weight for every partition, drawn by hashing the pair; the heav
 primary. A node that comes or goes moves only the partitions it gains or loses (Ignite's rendezvous affinity). Two bounds
 keep what chance would not: a node is primary of, and holds, at most a few percent more than the mean, and two copies
 are never in one failure domain while another domain is free. Deterministic: the same nodes give the same table everywhere.
+
+The load is bounded for each number of copies by itself: among the first two owners of all partitions no node is found too
+often, nor among the first three. So whoever asks for fewer copies is told the same owners, without the last of them.
 """
 
 from __future__ import annotations
@@ -75,10 +78,8 @@ class _Table:
         self._domain = dict(domains)
         self._partitions = partitions
         self._copies = min(copies, len(nodes))
-        self._bound = _bound(partitions * self._copies, len(nodes)) if nodes else 0
-        self._primary_bound = _bound(partitions, len(nodes)) if nodes else 0
-        self._held = dict.fromkeys(nodes, 0)
-        self._led = dict.fromkeys(nodes, 0)
+        self._bounds = [_bound(partitions * copies, len(nodes)) for copies in range(1, self._copies + 1)]
+        self._held = [dict.fromkeys(nodes, 0) for _ in self._bounds]  # among the first owner, the first two, and so on
         self._found: list[tuple[NodeId, ...]] = []
         self.owners: tuple[tuple[NodeId, ...], ...] = ()  # when all are found
 
@@ -98,16 +99,13 @@ class _Table:
         domain = self._domain
         ranked = sorted(self._nodes, key=lambda n: (-weight(n, partition), n))
         owners: list[NodeId] = []
-        while len(owners) < self._copies:
-            load, limit = (self._held, self._bound) if owners else (self._led, self._primary_bound)
+        for held, bound in zip(self._held, self._bounds, strict=True):
             taken = {domain.get(n, n) for n in owners}
             free = [n for n in ranked if n not in owners]
             apart = [n for n in free if domain.get(n, n) not in taken] or free
-            choice = next((n for n in apart if load[n] < limit), apart[0])
-            owners.append(choice)
-            if len(owners) == 1:
-                self._led[choice] += 1
-            self._held[choice] += 1
+            owners.append(next((n for n in apart if held[n] < bound), apart[0]))
+            for node in owners:
+                held[node] += 1
         return tuple(owners)
 
 

@@ -17,6 +17,7 @@ from typing import assert_never
 import msgspec
 
 from rebalance.affinity import Affinity, assign
+from rebalance.ideal import ideal_of
 from rebalance.migrations import Paused
 from rebalance.ports import all_of
 from rebalance.table import Placement, Topology
@@ -58,12 +59,7 @@ class Move(msgspec.Struct, frozen=True):
 
 def is_short(topology: Topology, number: int) -> bool:
     """Whether a partition has fewer copies in sync than there should be: one that is made of it is a repair."""
-    return len(topology.placements[number].in_sync) < _wanted(topology)
-
-
-def _wanted(topology: Topology) -> int:
-    """How many copies there should be."""
-    return min(topology.backups + 1, len(topology.baseline))
+    return len(topology.placements[number].in_sync) < topology.copies_of(number)
 
 
 def waits_by_order(topology: Topology, number: int) -> bool:
@@ -92,10 +88,14 @@ def order_of_work(topology: Topology, numbers: Iterable[int]) -> list[int]:
     Repairs before what is only better elsewhere; of them the partition with the fewest whole copies; and of what is better
     elsewhere first what relieves the node that holds the most, for with a copy that comes the last of the others goes.
     """
-    placements, wanted = topology.placements, _wanted(topology)
-    repairs = [(len(placements[number].in_sync), number) for number in numbers]
-    others = [number for whole, number in repairs if whole >= wanted]
-    done = [number for whole, number in sorted(repairs) if whole < wanted]
+    placements = topology.placements
+    repairs, others = list[tuple[int, int]](), list[int]()
+    for number in numbers:
+        if is_short(topology, number):
+            repairs.append((len(placements[number].in_sync), number))
+        else:
+            others.append(number)
+    done = [number for _, number in sorted(repairs)]
     if others:
         held = Counter(chain.from_iterable(p.owners for p in placements))
         done += [number for _, number in sorted((-held[placements[number].in_sync[-1]], number) for number in others)]
@@ -108,7 +108,7 @@ def moves(topology: Topology, baseline: Sequence[NodeId], affinity: Affinity = a
     Partitions that are LOST are left alone: whatever they begin with again is the operator's to say.
     """
     members = {m.node for m in topology.members}
-    ideal = affinity(tuple(baseline), topology.domains, topology.partitions, topology.backups + 1)
+    ideal = ideal_of(topology, affinity, baseline)
     found: list[tuple[tuple[int, ...], Move]] = []
     for number, (placement, wanted) in enumerate(zip(topology.placements, ideal, strict=True)):
         if placement.lost or (not wanted and not placement.owners):
@@ -159,9 +159,9 @@ def finding_better(old: Topology, alive: Sequence[NodeId], affinity: Affinity = 
     A primary that is gone hands nothing over: its partition changes hands without waiting for anybody. A copy is surplus
     that is not wanted any more although every wanted one is in sync.
     """
-    ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
+    ideal = ideal_of(old, affinity)
     here, leaders, extra = dict.fromkeys(alive), dict[int, NodeId](), list[int]()
-    for at in range(0, old.partitions, LOOKED_AT_ONCE):
+    for at in range(0, len(ideal), LOOKED_AT_ONCE):
         some = slice(at, at + LOOKED_AT_ONCE)
         for number, (placement, wanted) in enumerate(zip(old.placements[some], ideal[some], strict=True), at):
             owners = placement.owners
@@ -172,7 +172,7 @@ def finding_better(old: Topology, alive: Sequence[NodeId], affinity: Affinity = 
                 leaders[number] = best
             if _has_surplus(placement, alive, wanted):
                 extra.append(number)
-        yield min(LOOKED_AT_ONCE, old.partitions - at) // 2
+        yield min(LOOKED_AT_ONCE, len(ideal) - at) // 2
     return Better(leaders, extra)
 
 

@@ -20,7 +20,7 @@ from rebalance.table import Placement, Standing
 from wal import records as r
 from wal.ids import Namespace, NodeId, TxId
 
-Group: TypeAlias = tuple[tuple[NodeId, ...], tuple[NodeId, ...]]
+Receivers: TypeAlias = tuple[tuple[NodeId, ...], tuple[NodeId, ...]]
 """(copies that are waited for, copies that are not)"""
 
 
@@ -54,11 +54,11 @@ class LocalPartition:
 
     __slots__ = (
         "epoch",
-        "group",
         "moving",
         "needed",
         "number",
         "placement",
+        "receivers",
         "role",
         "since",
     )
@@ -71,7 +71,7 @@ class LocalPartition:
         self.since = 0
         self.needed: tuple[NodeId, ...] = ()
         self.moving: tuple[NodeId, ...] = ()
-        self.group: Group = ((), ())
+        self.receivers: Receivers = ((), ())
 
     @property
     def mine(self) -> bool:

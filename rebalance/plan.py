@@ -15,6 +15,7 @@ import msgspec
 
 from rebalance.affinity import Affinity, assign, assigning
 from rebalance.aside import aside_next, fast, waited_for
+from rebalance.ideal import Ideal, finding_ideal, ideal_for
 from rebalance.messages import SingleMap
 from rebalance.migrations import Migrations, ordered
 from rebalance.moves import LOOKED_AT_ONCE, standing_in
@@ -111,9 +112,9 @@ def planning_first(
 
 
 def _checked(topology: Topology) -> Generator[int, None, None]:
-    for at in range(0, topology.partitions, LOOKED_AT_ONCE):
+    for at in range(0, len(topology.placements), LOOKED_AT_ONCE):
         topology.check(at, at + LOOKED_AT_ONCE)
-        yield min(LOOKED_AT_ONCE, topology.partitions - at) // 2
+        yield min(LOOKED_AT_ONCE, len(topology.placements) - at) // 2
 
 
 def next_topology(old: Topology, change: Change, affinity: Affinity = assign) -> Plan:
@@ -138,7 +139,7 @@ class _Next:
         self.baseline = tuple(change.baseline)
         self.domains = {**old.domains, **{c.node: c.domain for c in self.alive.values() if c.domain}}
         self.affinity = affinity
-        self.ideal: Sequence[Sequence[NodeId]] = ()
+        self.ideal: Ideal = ()
         self.steady = {m.node for m in old.members if m.node in self.alive and _life(self.alive[m.node]) == _life(m)}
         self.trusted = trusted_nodes(old, self.alive, change.singles, self.steady, self.notes)
         self.whole = dict.fromkeys(self.trusted) | returned_disks(self.alive, change.singles)
@@ -155,14 +156,14 @@ class _Next:
     def made(self) -> Generator[int, None, Plan]:
         """Place the partitions, some at a time."""
         old = self.old
-        question = (self.baseline, self.domains, old.partitions, old.backups + 1)
-        yield from assigning(self.affinity, *question)
-        self.ideal = self.affinity(*question)
+        question = (self.affinity, self.baseline, self.domains, old.partitions, old.all_groups)
+        yield from finding_ideal(*question)
+        self.ideal = ideal_for(*question)
         reports = yield from sorted_reports(old, self.change.singles)
         handover, reset = set(self.change.handover), set(self.change.reset)
         placements: list[Placement] = []
         work = 0
-        for number in range(old.partitions):
+        for number in range(len(old.placements)):
             told = reports.pop(number, {})
             placements.append(self._placed(number, told, moves=number in handover, reset=number in reset))
             work += 1 + len(told) // 2
@@ -262,6 +263,7 @@ class _Next:
             listed=_listed(old, self.members, allocations, placements),
             namespaces=changed(old.namespaces, change.namespaces, version),
             migrations=ordered(old.migrations, change.migrations, version),
+            groups=old.groups,
         )
 
 

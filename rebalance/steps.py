@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from rebalance.affinity import Affinity, assign
+from rebalance.ideal import ideal_of
 from rebalance.plan import handed_over, placed_under_the_same
 from rebalance.table import BEFORE_KEPT, Placement, Topology
 from wal.ids import NodeId, Version
@@ -60,7 +61,7 @@ def light_step(
     exchange weighs who is waited for instead.
     """
     lives = {m.node: m.allocation for m in old.members}
-    ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
+    ideal = ideal_of(old, affinity)
     changed: list[tuple[int, Placement]] = []
     for number in sorted(dict.fromkeys([*vouched, *surplus])):
         placement = old.placements[number]
@@ -110,7 +111,7 @@ def movable(
     """
     lives = {m.node: m.allocation for m in old.members}
     steady = {n for n, disk in lives.items() if old.allocations.get(n) == disk and old.aside.get(n, 0) <= 0}
-    ideal = affinity(old.baseline, old.domains, old.partitions, old.backups + 1)
+    ideal = ideal_of(old, affinity)
     found: list[tuple[int, Placement]] = []
     for number in numbers:
         placement = old.placements[number]
@@ -158,7 +159,7 @@ def _raised(known: Sequence[Claim], heard: Sequence[Claim], lives: Mapping[NodeI
 def fits(old: Topology, map_hash: int, step: Step) -> bool:
     """Whether a step is one from this very map, and what it changes is what a step may."""
     return (step.after, step.map_hash) == (old.version, map_hash) and all(
-        number < old.partitions and (_stays(old.placements[number], placed) or _moves(old.placements[number], placed))
+        number < len(old.placements) and (_stays(old.placements[number], placed) or _moves(old.placements[number], placed))
         for number, placed in step.placements
     )
 

@@ -82,7 +82,7 @@ def sorted_reports(old: Topology, singles: Mapping[NodeId, SingleMap]) -> Genera
     for node, single in singles.items():
         for at in range(0, len(single.copies), REPORTS_AT_ONCE):
             for report in single.copies[at : at + REPORTS_AT_ONCE]:
-                if report.partition < old.partitions:
+                if report.partition < len(old.placements):
                     found.setdefault(report.partition, {}).setdefault(report.namespace, {})[node] = report
             yield REPORTS_AT_ONCE // 4
     return found

@@ -86,6 +86,18 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
         return Standing.MOVING if node in self.owners else Standing.NONE
 
 
+class Group(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How many copies the partitions of one group have. Namespaces that ask for as many are in one group."""
+
+    backups: int
+    async_backups: int = 0
+
+    @property
+    def copies(self) -> int:
+        """How many of them are to be in sync, where there are enough nodes."""
+        return self.backups + 1
+
+
 class Taken(msgspec.Struct, frozen=True, array_like=True):
     """Where a partition that was lost begins again: `node`'s copy, of this epoch and with so many updates; or nothing."""
 
@@ -126,6 +138,9 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     `fence`, in a map that came by a light step (`rebalance.steps`): the version of the last one that did not.
 
     `namespaces` are those of which the operator has said something, `migrations` what he has ordered of these.
+
+    `partitions` is how many a key can be in, those of one group. Each of the `groups` has as many of its own, one group's
+    after the other's; the first one is the cluster's own, of `backups`, and the only one where none is named.
     """
 
     version: Version
@@ -149,6 +164,20 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     fence: Version = NO_VERSION
     namespaces: dict[Namespace, NamespaceSettings] = {}
     migrations: Migrations = NOT_ORDERED
+    groups: tuple[Group, ...] = ()
+
+    @property
+    def all_groups(self) -> tuple[Group, ...]:
+        """Every group, the cluster's own first."""
+        return self.groups or (Group(self.backups),)
+
+    def group_of(self, partition: int) -> Group:
+        """The group of a partition of the table."""
+        return self.groups[partition // self.partitions] if self.groups else Group(self.backups)
+
+    def copies_of(self, partition: int) -> int:
+        """How many copies of a partition should be in sync."""
+        return min(self.group_of(partition).copies, len(self.baseline))
 
     @property
     def fenced(self) -> Version:
@@ -179,7 +208,10 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
 
     def check(self, begin: int = 0, end: int | None = None) -> None:
         """Assert the invariants that every proposed map must have; of the partitions from `begin` to below `end`."""
-        assert len(self.placements) == self.partitions, "a map places every partition"
+        groups = self.all_groups
+        assert len(self.placements) == self.partitions * len(groups), "a map places every partition of every group"
+        assert groups[0].backups == self.backups, "the first group is the cluster's own"
+        assert len(set(groups)) == len(groups), "there is a group once"
         names = [m.node for m in self.members]
         assert len(set(names)) == len(names), "a node is a member once"
         alike: dict[tuple[object, ...], None] = {}  # there are many partitions, and few ways in which they are placed

@@ -18,7 +18,8 @@ from engine.cluster.namespaces import ORDER_MS_MAX, NamespaceOrders
 from engine.messages import ResetLost, SetBaseline, SetMigrations, SetNamespace
 from engine.messages.cluster import Order
 from engine.turn.core import Core
-from rebalance.affinity import Affinity, assigning
+from rebalance.affinity import Affinity
+from rebalance.ideal import finding_ideal, ideal_of, most_copies
 from rebalance.migrations import Migrations
 from rebalance.ports import MS
 from rebalance.table import Topology
@@ -30,8 +31,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """What another baseline costs."""
 
     baseline: tuple[NodeId, ...]
-    copies: int  # of each partition, when all is done
-    copies_wanted: int  # `backups` + 1
+    copies: int  # of each partition, when all is done; in the group that has the most
+    copies_wanted: int
     copies_before: int
     failures_survived: int  # how many voters may be lost, and the rest decides
     made_anew: int  # copies that have to be made
@@ -58,8 +59,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 def cost_of(topology: Topology, baseline: tuple[NodeId, ...], affinity: Affinity) -> Cost:
     """What it costs to have these nodes hold the data."""
-    wanted, here = topology.backups + 1, [m.node for m in topology.members]
-    ideal = affinity(baseline, topology.domains, topology.partitions, wanted)
+    wanted, here = most_copies(topology.all_groups), [m.node for m in topology.members]
+    ideal = ideal_of(topology, affinity, baseline)
     return Cost(
         baseline=baseline,
         copies=min(wanted, len(baseline)),
@@ -94,7 +95,7 @@ class Orders:
         core = self.core
         problem = _no_baseline(nodes, core.topology)
         if not problem and (before := core.topology) is not None:
-            yield from assigning(core.affinity, nodes, before.domains, before.partitions, before.backups + 1)
+            yield from finding_ideal(core.affinity, nodes, before.domains, before.partitions, before.all_groups)
             problem = _no_baseline(nodes, core.topology)  # another map may be there by now
         topology = core.topology
         if problem or topology is None:

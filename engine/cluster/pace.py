@@ -108,9 +108,12 @@ class Pace:
     def _is_in_the_way(self, topology: Topology, node: NodeId, here: Collection[NodeId]) -> bool:
         """Whether somebody waits for a member who would not if it were set aside."""
         aside, mute = topology.aside | {node: 1}, [node] if self.is_mute(node, here) else []
-        wanted = min(topology.backups + 1, len(topology.baseline))
-        alike = dict.fromkeys(p.in_sync for p in topology.placements if node in p.in_sync and not p.lost)
-        return any(node not in waited_for([n for n in some if n in here], aside, mute, wanted) for some in alike)
+        alike = dict.fromkeys(
+            (p.in_sync, topology.copies_of(number))
+            for number, p in enumerate(topology.placements)
+            if node in p.in_sync and not p.lost
+        )
+        return any(node not in waited_for([n for n in some if n in here], aside, mute, wanted) for some, wanted in alike)
 
     def _worst(self, topology: Topology, here: Collection[NodeId]) -> Sequence[NodeId]:
         """Who is in the way, the worst first."""

@@ -207,7 +207,7 @@ class Rescue(Rule):
             },
             handover=[],
             baseline=nodes,
-            reset=range(old.partitions),
+            reset=range(len(old.placements)),
             claims=[claim for a in asked.answers.values() for claim in a.claims],
             map_hash=map_hash,
         )

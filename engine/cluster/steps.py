@@ -96,7 +96,7 @@ class Steps(Rule):
         if not self.caught_up:
             self._since = self.core.now
         for number, node in message.copies:
-            if number < topology.partitions and topology.placements[number].standing_of(node) is Standing.MOVING:
+            if number < len(topology.placements) and topology.placements[number].standing_of(node) is Standing.MOVING:
                 self.caught_up[number, node] = sender
         self._last_came = self.complete
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from engine.data.sizes import size_of
 from engine.state.ahead import AllAhead
 from engine.turn.core import Core
-from rebalance.partition import Group
+from rebalance.partition import Receivers
 from rebalance.ports import MS, Shipped
 from wal import records as r
 from wal.ids import NodeId
@@ -45,13 +45,13 @@ class Batch:
         "waiting",
     )
 
-    def __init__(self, sequence: int, operations: list[Shipped], group: Group, acked: dict[NodeId, None]) -> None:
+    def __init__(self, sequence: int, operations: list[Shipped], receivers: Receivers, acked: dict[NodeId, None]) -> None:
         self.sequence = sequence
         self.operations = operations
         self.records: list[r.Record] = [record for o in operations for record in o.records]
         self.acked = acked
-        self.waiting = {n: None for n in group[0] if n not in acked}
-        self.lagging = {n: None for n in group[1] if n not in acked}  # MOVING copies that have not answered
+        self.waiting = {n: None for n in receivers[0] if n not in acked}
+        self.lagging = {n: None for n in receivers[1] if n not in acked}  # MOVING copies that have not answered
         self.partitions: tuple[int, ...] = ()  # that it touches, if there are MOVING copies
         self.counts = False
         self.ahead: AllAhead | None = None  # what it writes, worked out, if it is large

@@ -1,6 +1,6 @@
 """Where transactions come from, for whoever reads the log later: what a client calls itself and its transactions.
 
-An id names a session, and a session one client; so a client is named once to each group of copies, beside the first record
+An id names a session, and a session one client; so a client is named once to each set of copies, beside the first record
 of its session there, and again after each checkpoint, because the log before it may be trimmed. A label is said with its
 transaction. None of this is folded into any state, and no rule depends on it.
 """
@@ -43,7 +43,7 @@ class Origins:
 
     def of(self, session: SessionId, tx: TxId, local: LocalPartition, label: str = "") -> Origin | None:
         """What is to be logged beside the first record of a transaction in this partition; mostly nothing."""
-        client = None if (tx[:SESSION_BYTES], local.group) in self._said else self._clients.get(session)
+        client = None if (tx[:SESSION_BYTES], local.receivers) in self._said else self._clients.get(session)
         if client is not None:
             return Origin(
                 local.number,
@@ -61,6 +61,6 @@ class Origins:
         if origin.address:
             if len(self._said) >= SAID_MAX:
                 self._said = {}
-            self._said[origin.tx[:SESSION_BYTES], local.group] = None
+            self._said[origin.tx[:SESSION_BYTES], local.receivers] = None
         self._core.log_unapplied(origin)
         return origin

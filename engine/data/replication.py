@@ -25,7 +25,7 @@ from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.state.ahead import LARGE_KEYS, AllAhead, large_in, work_out
 from engine.turn.core import Core
-from rebalance.partition import Group, LocalPartition, Role
+from rebalance.partition import LocalPartition, Receivers, Role
 from rebalance.ports import MS, WORK_MAX, Shipped, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
@@ -58,8 +58,8 @@ class Replication(Rule):
         self._compare = compare  # a primary asks what a copy of this node contains, here and now
         self._hear = hear  # something of an era was heard of
         self._keep_ahead = keep_ahead  # what a large write will overwrite is kept for who reads at a cut
-        self._turn: dict[Group, list[Shipped]] = {}
-        self._large: list[tuple[Group, Shipped]] = []  # of this turn
+        self._turn: dict[Receivers, list[Shipped]] = {}
+        self._large: list[tuple[Receivers, Shipped]] = []  # of this turn
         self._coming: dict[tuple[NodeId, int], None] = {}  # large batches of others that are being worked out
         self._early = Early()
         self._batches: dict[int, Batch] = {}
@@ -76,14 +76,14 @@ class Replication(Rule):
 
     def ship(self, operation: Shipped, local: LocalPartition) -> None:
         """Send an operation, already logged here, with this turn's batch to the copies of its partition."""
-        group = self._turn.get(local.group)
-        if group is None:
-            group = self._turn[local.group] = []
-        group.append(operation)
+        leaving = self._turn.get(local.receivers)
+        if leaving is None:
+            leaving = self._turn[local.receivers] = []
+        leaving.append(operation)
 
     def ship_large(self, operation: Shipped, local: LocalPartition) -> None:
         """The same by itself; it counts when what it writes was worked out here, too, and not before."""
-        self._large.append((local.group, operation))
+        self._large.append((local.receivers, operation))
 
     def ship_by_size(self, operation: Shipped, local: LocalPartition) -> None:
         """The one or the other, by how many keys it writes."""
@@ -91,14 +91,14 @@ class Replication(Rule):
         ship(operation, local)
 
     def flush(self) -> None:
-        """End of the turn: one batch per group leaves, and what waits for nobody counts. Answers leave too."""
+        """End of the turn: one batch for each set of receivers leaves, what waits for nobody counts, and answers leave."""
         while self._turn or self._large:
             turn, self._turn = self._turn, {}
             large, self._large = self._large, []
-            for group, operations in turn.items():
-                self._dispatch(operations, group, {}, counts=False)
-            for group, operation in large:
-                self._dispatch([operation], group, {}, counts=False, large=True)
+            for receivers, operations in turn.items():
+                self._dispatch(operations, receivers, {}, counts=False)
+            for receivers, operation in large:
+                self._dispatch([operation], receivers, {}, counts=False, large=True)
         self.take_early()
         for sender, sequences in self._acks.items():
             self.core.send(sender, Replicated(self.core.fence, sequences, self.core.claim_lsn))
@@ -109,11 +109,11 @@ class Replication(Rule):
         self._early.take(self.core, self._demanded, self.on_replicate)
 
     def _dispatch(
-        self, operations: list[Shipped], group: Group, acked: dict[NodeId, None], *, counts: bool, large: bool = False
+        self, operations: list[Shipped], to: Receivers, acked: dict[NodeId, None], *, counts: bool, large: bool = False
     ) -> None:
         core = self.core
         self._sequence += 1
-        batch = Batch(self._sequence, operations, group, acked)
+        batch = Batch(self._sequence, operations, to, acked)
         targets = (*batch.waiting, *batch.lagging)
         batch.being_worked_out = large
         if targets or large:
@@ -280,27 +280,27 @@ class Replication(Rule):
                 self._not_lagging(batch, node)
             del self._batches[batch.sequence]
             pending.append((batch.operations, batch.acked, batch.counts))
-        for group in [g for g, operations in self._turn.items() if any(map(concerned, operations))]:
-            pending.append((self._turn.pop(group), {}, False))
+        for receivers in [g for g, operations in self._turn.items() if any(map(concerned, operations))]:
+            pending.append((self._turn.pop(receivers), {}, False))
         pending.extend(([operation], {}, False) for _, operation in self._large if concerned(operation))
         self._large = [each for each in self._large if not concerned(each[1])]
-        regrouped: dict[tuple[Group, tuple[NodeId, ...], bool], list[Shipped]] = {}
+        regrouped: dict[tuple[Receivers, tuple[NodeId, ...], bool], list[Shipped]] = {}
         for operations, acked, counts in pending:
             for operation in operations:
                 local = core.local[operation.partition]
                 if local.mine and local.epoch == operation.epoch:
-                    regrouped.setdefault((local.group, tuple(acked), counts), []).append(operation)
+                    regrouped.setdefault((local.receivers, tuple(acked), counts), []).append(operation)
                 elif not counts:
                     # It is in this node's log, so it is part of what this copy has: replaying the log would say so too.
                     # The new primary fetches it from here and issues it again, or has it undone.
                     for record in operation.records:
                         core.replica.apply(record)
                     operation.abandoned()
-        for (group, acked_by, counts), operations in regrouped.items():
+        for (receivers, acked_by, counts), operations in regrouped.items():
             for piece in pieces_of([o for o in operations if counts or not self._large_in(o.records)]):
-                self._dispatch(piece, group, dict.fromkeys(acked_by), counts=counts)
+                self._dispatch(piece, receivers, dict.fromkeys(acked_by), counts=counts)
             for operation in [o for o in operations if not counts and self._large_in(o.records)]:
-                self._dispatch([operation], group, dict.fromkeys(acked_by), counts=False, large=True)
+                self._dispatch([operation], receivers, dict.fromkeys(acked_by), counts=False, large=True)
 
     # Copies.
 

@@ -39,12 +39,13 @@ from engine.turn.desk import Desk
 from engine.turn.events import Asked, Event, SessionId
 from engine.turn.settings import Settings
 from engine.turn.turns import Turns
-from rebalance.affinity import Affinity, assign, assigning
+from rebalance.affinity import Affinity, assign
 from rebalance.anew import Anew
 from rebalance.demander import Demander
 from rebalance.entropy import AntiEntropy
+from rebalance.ideal import finding_ideal
 from rebalance.lives import next_incarnation
-from rebalance.partition import Group, LocalPartition, Role
+from rebalance.partition import LocalPartition, Receivers, Role
 from rebalance.promotion import Promotion
 from rebalance.rule import NewMap, Rule
 from rebalance.stability import Stability
@@ -90,7 +91,7 @@ class Machines:
         self.desk = Desk(core, self._ask_again)
         self._draining: dict[int, int] = {}  # partitions that an exchange or a step hands over, and since when
         self._taking: dict[int, int] = {}  # partitions that a step gave to this node, and when
-        self._groups: dict[tuple[object, ...], tuple[tuple[NodeId, ...], tuple[NodeId, ...], Group]] = {}
+        self._groups: dict[tuple[object, ...], tuple[tuple[NodeId, ...], tuple[NodeId, ...], Receivers]] = {}
         self._waiting: deque[Event] = deque()  # there was too much to do to take them
         self.turns = Turns()  # noted by whoever pays them
         self.checkpointing = False  # one is being written
@@ -225,7 +226,7 @@ class Machines:
         core.serving = (
             member is not None and member.incarnation == core.incarnation and member.allocation == core.allocation
         )
-        if len(core.local) != topology.partitions:
+        if len(core.local) != len(topology.placements):
             core.local = [LocalPartition(n, p) for n, p in enumerate(topology.placements)]
             moved = core.local
         elif core.serving != served:
@@ -247,7 +248,7 @@ class Machines:
             core.reign = topology.version
         members = ", ".join(m.node for m in topology.members)
         core.note(f"topology {topology.version}: {members}{f' ({changes})' if changes else ''}")
-        core.work += topology.partitions // READ_OF_WORK + len(moved) // SWITCHED_OF_WORK
+        core.work += len(topology.placements) // READ_OF_WORK + len(moved) // SWITCHED_OF_WORK
         new = NewMap(moved, changed, promoted)
         for takes_effect, _ in (self.order_of_handovers if handed else self.order_of_steps) if light else self.order:
             takes_effect(new)
@@ -356,11 +357,11 @@ class Machines:
         core.in_pieces(self._assign(top))
 
     def _assign(self, topology: Topology) -> Iterator[int]:
-        core, asked = self.core, (topology.baseline, topology.domains)
-        nodes, domains = asked
-        for work in assigning(core.affinity, nodes, domains, topology.partitions, topology.backups + 1):
+        core, asked = self.core, (topology.baseline, topology.domains, topology.partitions, topology.all_groups)
+        for work in finding_ideal(core.affinity, *asked):
             yield work
-            if core.topology is None or (core.topology.baseline, core.topology.domains) != asked:
+            now = core.topology
+            if now is None or (now.baseline, now.domains, now.partitions, now.all_groups) != asked:
                 return
         core.affinity_known = True
 
@@ -372,7 +373,7 @@ class Machines:
         """Who is waited for, and who is not, in one partition."""
         node, placement = self.core.node, local.placement
         if not local.mine:
-            local.needed, local.moving, local.group = (), (), ((), ())
+            local.needed, local.moving, local.receivers = (), (), ((), ())
             return
         pending = self.supply.vouching.pending.get(local.number, {})
         key = (placement.owners, placement.in_sync, tuple(pending))
@@ -381,7 +382,7 @@ class Machines:
             needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in pending))
             moving = tuple(n for n in placement.owners if n != node and n not in needed)
             known = self._groups[key] = (needed, moving, (tuple(sorted(needed)), tuple(sorted(moving))))
-        local.needed, local.moving, local.group = known
+        local.needed, local.moving, local.receivers = known
 
     def _evict(self, new: NewMap) -> None:
         """A copy that is not wanted here any more goes, and the log says so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rebalance.moves import is_short
 from rebalance.table import Topology, stamp
 from wal.ids import NodeId
 
@@ -18,13 +19,12 @@ class MapCounts:
         self._primary: dict[NodeId, int] = {}
         self._owning: dict[NodeId, int] = {}
         self._moving: dict[NodeId, int] = {}
-        wanted = min(topology.backups + 1, len(topology.baseline))
         for number, placement in enumerate(topology.placements):
             if placement.lost:
                 self.lost.append(number)
                 self.under_replicated += 1
                 continue
-            self.under_replicated += len(placement.in_sync) < wanted
+            self.under_replicated += is_short(topology, number)
             _count(self._primary, placement.owners[0])
             for node in placement.in_sync:
                 _count(self._owning, node)

@@ -62,7 +62,7 @@ class Primary:
         self.local = LocalPartition(0, placement)
         self.local.role = Role.PRIMARY
         self.local.needed, self.local.moving = ("n2",), ("n3",)
-        self.local.group = (("n2",), ("n3",))
+        self.local.receivers = (("n2",), ("n3",))
         self.core.local = [self.local]
         self.replication = Replication(
             self.core,

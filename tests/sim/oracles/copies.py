@@ -59,7 +59,7 @@ def compare_maps(
         leaves = {node for node in wrong if node not in new.in_sync}
         ordered.difference_update((node, number) for node in leaves)
         had = [node for node in had if node not in leaves] or had[:1]
-        wanted = min(after.backups + 1, len(new.owners))
+        wanted = min(after.group_of(number).copies, len(new.owners))
         here = [node for node in new.in_sync if after.member(node) is not None]
         if len(here) < min(len(had), wanted):
             raise Violation(

@@ -121,8 +121,9 @@ class Life(Oracle):
                 known = any(m.node is not None and m.node.core.version == newest.version for m in some)
                 if not known and before is not None and not _majority(names & votes, before.voters):
                     continue
-                wanted = min(newest.backups + 1, len(newest.baseline))
-                if all(_served(p, names & votes, slow, wanted) for p in newest.placements):
+                if all(
+                    _served(p, names & votes, slow, newest.copies_of(number)) for number, p in enumerate(newest.placements)
+                ):
                     found.append(tuple((m.name, m.boot, m.befallen) for m in some))
         return found
 

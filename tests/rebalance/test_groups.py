@@ -1,0 +1,124 @@
+"""Groups of partitions: each has as many copies as it asks for, and all that is said of a partition is said of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rebalance.affinity import SLACK_PERCENT, assign
+from rebalance.ideal import ideal_for, ideal_of
+from rebalance.lives import Life
+from rebalance.messages import SingleMap
+from rebalance.moves import Kind, better_of, is_short, moves, order_of_work
+from rebalance.plan import Change, first_topology, next_topology
+from rebalance.table import Candidate, Group, Placement, Topology, decode, encode
+from wal.ids import Ballot, Version
+
+NODES = [Candidate(f"n{n}", f"disk-{n}", 1, f"h:{n}", "") for n in range(1, 6)]
+GROUPS = (Group(1), Group(0), Group(3))
+
+
+def with_groups(partitions: int = 16, groups: tuple[Group, ...] = GROUPS) -> Topology:
+    """A map of these groups, every copy where it should be and in sync."""
+    first = first_topology("c1", "test", partitions, groups[0].backups, NODES)
+    ideal = ideal_for(assign, first.baseline, first.domains, partitions, groups)
+    placements = tuple(Placement(1, 1, tuple(owners), tuple(owners)) for owners in ideal)
+    topology = msgspec.structs.replace(first, placements=placements, groups=groups)
+    topology.check()
+    return topology
+
+
+@given(st.integers(1, 7), st.integers(1, 7), st.integers(1, 9), st.sampled_from([1, 4, 64, 256]))
+def test_who_asks_for_fewer_copies_is_told_the_same_owners_without_the_last(
+    fewer: int, more: int, nodes: int, partitions: int
+) -> None:
+    names = [f"n{n}" for n in range(nodes)]
+    few, many = sorted([fewer, more])
+    long = assign(names, {}, partitions, many)
+    assert assign(names, {}, partitions, few) == tuple(owners[:few] for owners in long)
+
+
+@pytest.mark.parametrize("nodes", [3, 5, 10])
+def test_the_load_is_bounded_for_every_number_of_copies(nodes: int) -> None:
+    names, partitions = [f"n{n}" for n in range(nodes)], 1024
+    table = assign(names, {}, partitions, 7)
+    for copies in range(1, min(7, nodes)):
+        held = Counter(node for owners in table for node in owners[:copies])
+        mean = -(-partitions * copies // nodes)
+        # At the end of the table there may be nobody left who is below the bound and no owner already.
+        assert max(held.values()) <= mean + mean * (SLACK_PERCENT + 2) // 100, copies
+
+
+def test_a_group_has_partitions_of_its_own_with_the_primaries_of_the_first_one() -> None:
+    topology = with_groups()
+    assert len(topology.placements) == 3 * topology.partitions
+    for number in range(topology.partitions):
+        of_groups = [topology.placements[g * topology.partitions + number] for g in range(3)]
+        assert [len(p.owners) for p in of_groups] == [2, 1, 4]
+        assert len({p.primary for p in of_groups}) == 1
+    assert [topology.group_of(n) for n in (0, 15, 16, 47)] == [Group(1), Group(1), Group(0), Group(3)]
+
+
+def test_a_map_without_groups_has_the_one_that_its_backups_say() -> None:
+    topology = first_topology("c1", "test", 16, 2, NODES)
+    assert topology.all_groups == (Group(2),)
+    assert {topology.copies_of(n) for n in range(16)} == {3}
+
+
+def test_a_map_that_was_written_before_there_were_groups_is_read() -> None:
+    topology = first_topology("c1", "test", 4, 2, NODES)
+    fields = msgspec.msgpack.decode(encode(topology))
+    older = msgspec.msgpack.encode(fields[: Topology.__struct_fields__.index("groups")])
+    assert decode(older) == topology
+    assert decode(encode(with_groups(4))) == with_groups(4)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"groups": (Group(2), Group(0), Group(3))},  # the first one is not the cluster's
+        {"groups": (Group(1), Group(0), Group(0))},  # one of them twice
+        {"groups": (Group(1), Group(0))},  # placements of a group that is not there
+    ],
+)
+def test_a_map_whose_groups_do_not_fit_is_nobodys(wrong: dict[str, tuple[Group, ...]]) -> None:
+    with pytest.raises(AssertionError):
+        msgspec.structs.replace(with_groups(), **wrong).check()
+
+
+def test_a_group_moves_as_each_of_its_partitions_would_alone() -> None:
+    topology = with_groups()
+    assert moves(topology, topology.baseline) == []
+    assert better_of(topology, topology.baseline).leaders == {}
+    fewer = [m.node for m in topology.members if m.node != "n5"]
+    copies = Counter(move.partition // topology.partitions for move in moves(topology, fewer) if move.kind is Kind.COPY)
+    ideal = ideal_of(topology, assign, fewer)
+    expected = Counter(
+        number // topology.partitions
+        for number, owners in enumerate(ideal)
+        for node in owners
+        if node not in topology.placements[number].in_sync
+    )
+    assert copies == expected
+    assert set(copies) == {0, 1, 2}
+
+
+def test_a_member_that_goes_leaves_every_group_short_by_its_own_measure() -> None:
+    topology = with_groups()
+    stays = [c for c in NODES if c.node != "n5"]
+    life = {c.node: Life(c.allocation, 1, 0, []) for c in stays}
+    singles = {n: SingleMap(Version(1, 0), Ballot(1, "n1"), life[n], [], [], []) for n in life}
+    change = Change(candidates=stays, singles=singles, handover=[], baseline=topology.baseline, map_hash=7)
+    after = next_topology(topology, change).topology
+    after.check()
+    short = [n for n in range(len(after.placements)) if not after.placements[n].lost and is_short(after, n)]
+    lost = [n for n, p in enumerate(after.placements) if p.lost]
+    held = [n for n, p in enumerate(topology.placements) if "n5" in p.owners]
+    assert sorted([*short, *lost]) == held
+    assert lost
+    assert {n // 16 for n in lost} == {1}  # the group with one copy
+    assert order_of_work(after, short) == sorted(short, key=lambda n: (len(after.placements[n].in_sync), n))
