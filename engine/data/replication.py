@@ -144,7 +144,7 @@ class Replication(Rule):
         overwrites is kept meanwhile, too. Not so for what was prepared: it may be of an era that is over."""
         batch.ahead, fragments = {}, self.core.replica.fragments
         decided = self._large_in([record for record in batch.records if isinstance(record, r.Update)])
-        large = work_out(self._large_in(batch.records), batch.ahead, fragments)
+        large = work_out(self._large_in(batch.records), batch.ahead, fragments, self.core.replica.watch)
         for work in chain(large, *map(self._keep_ahead, decided)):
             yield work
             if self._batches.get(batch.sequence) is not batch:
@@ -264,6 +264,7 @@ class Replication(Rule):
         if self._fence != self.core.fence:  # else what is on its way will be taken yet, once
             self._fence, self._taken_of, self._over, self._early = self.core.fence, {}, {}, Early()
         self._coming = {}
+        self.core.replica.watch.forget()
         self._send_again(lambda _: True)
 
     def step(self, new: NewMap) -> None:
@@ -309,7 +310,7 @@ class Replication(Rule):
         ahead: AllAhead = {}
         coming, here = (sender, message.sequence), self._coming
         here[coming] = None
-        for work in work_out(large, ahead, self.core.replica.fragments):
+        for work in work_out(large, ahead, self.core.replica.fragments, self.core.replica.watch):
             yield work
             if self._coming is not here:
                 return  # another map came

@@ -5,8 +5,10 @@ all of it depends on nothing but the write itself: which rows come of it, and wh
 key. So that is worked out first, in pieces, by whoever is about to apply it: a primary while its copies answer, a copy
 before it logs the write and answers. The step that is left is to put it in, an order of magnitude quicker.
 
-Nothing rests on it. What it says of the fragment is only which digest comes after which, so that whatever happens
-meanwhile makes none of it wrong; it is dropped at will; and what is applied without it, as by recovery, comes to the same.
+Nothing rests on it: it is dropped at will, and what is applied without it, as by recovery, comes to the same. Of the
+fragment it says which digest comes after which, which whatever happens meanwhile makes none of it wrong. Only where rows
+may be newer than the write without having come with a later one, in a copy that is being filled or has some in doubt, they
+are looked at ahead, too: what a transfer brings then is looked at again, and where rows were emptied or undone all are.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from engine.state.store import ROW_OVERHEAD_BYTES, Entry, LayeredStore
 from rebalance.fragment import FragmentState, digest_of, entries_of
 from rebalance.partition import PartitionState
 from wal.ids import Fragment
+from wal.probe import probe
 from wal.records import Outcome, Record, Update, Write
 
 LARGE_KEYS = 2_000
@@ -31,10 +34,11 @@ KEYS_OF_WORK = 4
 class Ahead:
     """One write, as far as it is worked out. `rows` and `deleted` are in the order of its keys.
 
-    `before`: the digest of history where it is next, if it is known, and then `after` is what it will be.
+    `before`: the digest of history where it is next, if it is known, and then `after` is what it will be. `newer`: of its
+    keys those that have something at least as new already; None: nobody has looked.
     """
 
-    __slots__ = ("after", "before", "deleted", "digested", "rows", "weight", "write")
+    __slots__ = ("after", "again", "before", "deleted", "digested", "newer", "rows", "weight", "write")
 
     def __init__(self, write: Write, before: int | None = None) -> None:
         self.write = write
@@ -43,6 +47,8 @@ class Ahead:
         self.deleted: dict[bytes, int] = {}  # the counter of each tombstone
         self.digested: list[bytes] = []  # what the digest takes in, key by key
         self.weight = 0
+        self.newer: dict[bytes, None] | None = None
+        self.again: dict[bytes, None] = {}  # what a transfer has brought of them since it was looked
 
     def pieces(self) -> Iterator[int]:
         """Work it out; yields how much work each piece was."""
@@ -70,6 +76,33 @@ class Ahead:
         """Whether all of it is worked out."""
         return 0 < len(self.digested) == len(self.write.keys)
 
+    def look(self, store: LayeredStore, fragment: FragmentState) -> Iterator[int]:
+        """Find out which of its rows are not to be written; yields how much work each piece was."""
+        found = self.newer = {}
+        self.again = {}
+        keys = self.write.keys
+        for at in range(0, len(keys), PIECE_KEYS):
+            found |= self._newer_of(keys[at : at + PIECE_KEYS], store, fragment)
+            yield PIECE_KEYS // 2
+            if self.newer is not found:
+                return  # it is void
+
+    def look_again(self, store: LayeredStore, fragment: FragmentState) -> None:
+        """The same of what a transfer has brought meanwhile."""
+        if self.newer is not None:
+            self.newer |= self._newer_of([key for key in self.again if key in self.rows], store, fragment)
+
+    def _newer_of(self, keys: Iterable[bytes], store: LayeredStore, fragment: FragmentState) -> dict[bytes, None]:
+        name, rows, doubt = fragment.name, self.rows, {} if fragment.loading else fragment.suspects
+        found: dict[bytes, None] = {}
+        for key in keys:
+            if key in doubt:
+                continue
+            held, mine = store.get(name, key), rows[key]
+            if held is not None and (held.epoch, held.counter) >= (mine.epoch, mine.counter):
+                found[key] = None
+        return found
+
     def spare(self, keys: Iterable[bytes]) -> None:
         """These keys have something newer already."""
         for key in keys:
@@ -80,6 +113,10 @@ class Ahead:
 
     def put_in(self, store: LayeredStore, fragment: FragmentState) -> None:
         """The write was marked as applied: its rows are there, all at once."""
+        if fragment.loading:
+            fragment.suspects |= dict.fromkeys(self.rows)  # until the transfer tells of the keys
+        elif fragment.suspects:
+            fragment.suspects = {key: None for key in fragment.suspects if key not in self.rows}
         fragment.tombstones.update(self.deleted)
         rows, dead = store.layer_of(fragment.name)
         rows.update(self.rows)
@@ -95,24 +132,78 @@ AllAhead: TypeAlias = dict[tuple[Fragment, int], Ahead]
 """What was worked out of some writes, by fragment and start."""
 
 
-def work_out(writes: Sequence[Write], into: AllAhead, fragments: Mapping[Fragment, FragmentState]) -> Iterator[int]:
+class Watch:
+    """Large writes whose rows are looked at ahead, by their fragments: what else happens to these they have to be told."""
+
+    def __init__(self, store: LayeredStore) -> None:
+        self.store = store
+        self._writes: dict[Fragment, list[Ahead]] = {}
+
+    def look(self, ahead: Ahead, fragment: FragmentState) -> Iterator[int]:
+        """Look at the rows of one of them, and tell it until it is `done` or has to look anew."""
+        probe("ahead.looked")
+        self._writes.setdefault(fragment.name, []).append(ahead)
+        yield from ahead.look(self.store, fragment)
+
+    def done(self, ahead: Ahead) -> None:
+        """It is applied."""
+        name = ahead.write.fragment
+        left = [each for each in self._writes.pop(name, ()) if each is not ahead]
+        if left:
+            self._writes[name] = left
+
+    def brought(self, name: Fragment, keys: Iterable[bytes]) -> None:
+        """A transfer has brought these rows."""
+        for ahead in self._writes.get(name, ()):
+            ahead.again |= dict.fromkeys(keys)
+
+    def void(self, name: Fragment) -> None:
+        """Rows were emptied, or are in doubt from now on."""
+        for ahead in self._writes.pop(name, ()):
+            probe("ahead.looked_in_vain")
+            ahead.newer = None
+
+    def forget(self) -> None:
+        """Another map came: all of them are begun anew."""
+        for name in list(self._writes):
+            self.void(name)
+
+
+def work_out(
+    writes: Sequence[Write], into: AllAhead, fragments: Mapping[Fragment, FragmentState], watch: Watch
+) -> Iterator[int]:
     """Work out some writes of these fragments; yields how much work each piece was."""
     for write in writes:
         fragment = fragments.get(write.fragment)
         before = fragment.digest if fragment is not None and fragment.counter.lwm == write.start else None
         ahead = into[(write.fragment, write.start)] = Ahead(write, before)
         yield from ahead.pieces()
+    while unseen := [ahead for ahead in into.values() if ahead.newer is None and _in_doubt(fragments, ahead.write)]:
+        for ahead in unseen:
+            if (fragment := fragments.get(ahead.write.fragment)) is not None:
+                yield from watch.look(ahead, fragment)
 
 
-def ahead_of(known: AllAhead, fragment: FragmentState, write: Write) -> Ahead | None:
-    """What is known of a write that is applied now, without what has something newer; None where rows are in doubt."""
+def _in_doubt(fragments: Mapping[Fragment, FragmentState], write: Write) -> bool:
+    fragment = fragments.get(write.fragment)
+    return fragment is not None and (fragment.loading or bool(fragment.suspects))
+
+
+def ahead_of(known: AllAhead, fragment: FragmentState, write: Write, watch: Watch) -> Ahead | None:
+    """What is known of a write that is applied now, without what has something newer; None where that is not known."""
     ahead = known.pop((fragment.name, write.start), None)
-    if ahead is None or ahead.write is not write or not ahead.whole or fragment.loading or fragment.suspects:
+    if ahead is None or ahead.write is not write or not ahead.whole:
+        return None
+    if ahead.newer is not None:
+        watch.done(ahead)
+        ahead.look_again(watch.store, fragment)
+    elif fragment.loading or fragment.suspects:
         return None
     end = write.end
     for later in fragment.beyond.values():  # whatever is newer lies above the gap which this write fills
         if later.start >= end:
             ahead.spare(later.keys)
+    ahead.spare(ahead.newer or ())
     fragment.note_digested(write, ahead.digested, ahead.before, ahead.after)
     return ahead
 

@@ -16,12 +16,12 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
-from engine.state.ahead import AllAhead, ahead_of
+from engine.state.ahead import AllAhead, Watch, ahead_of
 from engine.state.freezing import Changes
 from engine.state.node_image import NodeImage, version_in
-from engine.state.rows import drop_unconfirmed, preload
-from engine.state.store import ROW_OVERHEAD_BYTES, CheckpointImage, Entry, LayeredStore, Loaded
-from rebalance.fragment import KNOWN, NEWEST, CannotUndo, FragmentState
+from engine.state.rows import confirm_what_came_later, drop_unconfirmed, preload, put_one_by_one
+from engine.state.store import CheckpointImage, Entry, LayeredStore, Loaded
+from rebalance.fragment import KNOWN, CannotUndo, FragmentState
 from rebalance.image import FragmentImage, PartitionImage, fragment_of
 from rebalance.lives import lives_after
 from rebalance.partition import PartitionState
@@ -54,6 +54,7 @@ class Replica:
         self.emptied: dict[Fragment, None] = {}  # cleared in this life because they could not undo; not whole again yet
         self.changes = Changes(store)
         self.ahead: AllAhead = {}  # what was worked out of what is applied now
+        self.watch = Watch(store)
 
     # Looking.
 
@@ -115,6 +116,7 @@ class Replica:
                 fragment = self.ensure_fragment((namespace, partition))
                 self.changes.touch(fragment)
                 preload(self.store, fragment, record)
+                self.watch.brought(fragment.name, record.keys)
             case r.Results(partition, txs, outcomes, floor, answers):
                 self._change_partition(partition).results.merge(txs, outcomes, floor, answers)
             case r.Forget(partition, _, answered):
@@ -184,7 +186,7 @@ class Replica:
         first = fragment.changed_for != self.changes.number
         if first:
             self.changes.keep(name)
-        ahead = ahead_of(self.ahead, fragment, write) if self.ahead else None
+        ahead = ahead_of(self.ahead, fragment, write, self.watch) if self.ahead else None
         how = fragment.apply(write)
         if how == KNOWN:
             return False
@@ -195,34 +197,10 @@ class Replica:
             return True
         if write.tx:
             self._note_result(write)
-        store = self.store
         if ahead is not None:
-            ahead.put_in(store, fragment)
-            return True
-        rows, dead = store.layer_of(name)
-        epoch, at, weight, loading = write.epoch, write.start, 0, fragment.loading
-        for key, value in zip(write.keys, write.values, strict=True):
-            at += 1
-            if how != NEWEST:
-                held = store.get(name, key)
-                sure = loading or key not in fragment.suspects
-                if sure and held is not None and (held.epoch, held.counter) >= (epoch, at):
-                    continue
-            rows[key] = Entry(epoch, at, value)
-            if value is None:
-                fragment.tombstones[key] = at
-                dead = store.bury(name, key)
-                weight += ROW_OVERHEAD_BYTES + len(key)
-            else:
-                if dead:
-                    dead.pop(key, None)
-                weight += ROW_OVERHEAD_BYTES + len(key) + len(value)
-            if loading:
-                fragment.suspects[key] = None  # until the transfer tells of the key
-        if fragment.suspects and not loading:
-            for key in write.keys:
-                fragment.suspects.pop(key, None)
-        store.weigh(weight)
+            ahead.put_in(self.store, fragment)
+        else:
+            put_one_by_one(self.store, fragment, write, how)
         return True
 
     def _note_result(self, write: r.Write) -> None:
@@ -295,6 +273,7 @@ class Replica:
         for namespace, first in record.firsts:
             fragment = self.ensure_fragment((namespace, record.partition))
             self.changes.touch(fragment)
+            self.watch.void(fragment.name)
             try:
                 self._forget_results(fragment.begin_epoch(record.epoch, first))
             except CannotUndo:
@@ -313,6 +292,7 @@ class Replica:
 
     def _undo(self, fragment: FragmentState, above: int) -> None:
         self.changes.touch(fragment)
+        self.watch.void(fragment.name)
         try:
             self._forget_results(fragment.cut(above))
         except CannotUndo:
@@ -340,6 +320,8 @@ class Replica:
     def _ready(self, record: r.FragmentReady) -> None:
         fragment = self.ensure_fragment((record.namespace, record.partition))
         self.changes.touch(fragment)
+        if record.full:
+            confirm_what_came_later(fragment, record.lwm)
         fragment.ready(record.lwm, record.digest, record.epochs, full=record.full)
         if record.full:
             self.emptied.pop(fragment.name, None)
@@ -351,6 +333,7 @@ class Replica:
 
     def _clear(self, name: Fragment, *, gone: bool, kept: bool = False) -> None:
         self.changes.keep(name)
+        self.watch.void(name)
         if not kept:
             self.store.clear(name)
         state = self._change_partition(name[1])

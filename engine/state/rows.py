@@ -6,9 +6,37 @@ Plain functions over a fragment's state and the store of its rows; `engine.state
 from __future__ import annotations
 
 from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore
-from rebalance.fragment import FragmentState
+from rebalance.fragment import NEWEST, FragmentState
 from wal import records as r
 from wal.probe import probe
+
+
+def put_one_by_one(store: LayeredStore, fragment: FragmentState, write: r.Write, how: int) -> None:
+    """The rows of a write that was marked as applied; where that is not the newest, what is newer stays."""
+    name, epoch, at, weight, loading = fragment.name, write.epoch, write.start, 0, fragment.loading
+    rows, dead = store.layer_of(name)
+    for key, value in zip(write.keys, write.values, strict=True):
+        at += 1
+        if how != NEWEST:
+            held = store.get(name, key)
+            sure = loading or key not in fragment.suspects
+            if sure and held is not None and (held.epoch, held.counter) >= (epoch, at):
+                continue
+        rows[key] = Entry(epoch, at, value)
+        if value is None:
+            fragment.tombstones[key] = at
+            dead = store.bury(name, key)
+            weight += ROW_OVERHEAD_BYTES + len(key)
+        else:
+            if dead:
+                dead.pop(key, None)
+            weight += ROW_OVERHEAD_BYTES + len(key) + len(value)
+        if loading:
+            fragment.suspects[key] = None  # until the transfer tells of the key
+    if fragment.suspects and not loading:
+        for key in write.keys:
+            fragment.suspects.pop(key, None)
+    store.weigh(weight)
 
 
 def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> None:
@@ -34,6 +62,15 @@ def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> 
             fragment.tombstones[key] = counter
         weight += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
     store.weigh(weight)
+
+
+def confirm_what_came_later(fragment: FragmentState, lwm: int) -> None:
+    """What was written live above a transfer that is complete up to `lwm` needs no word of it. Very many keys may be."""
+    confirm = fragment.suspects.pop
+    for write in fragment.tail() if fragment.suspects else ():
+        if write.end > lwm:
+            for key in write.keys:
+                confirm(key, None)
 
 
 def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, lwm: int) -> None:

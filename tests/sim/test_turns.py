@@ -583,6 +583,49 @@ def test_what_many_keys_overwrite_is_kept_for_who_reads_a_snapshot_in_pieces() -
         assert {held.value if held is not None else None for held in kept.values()} == {b"1"}
 
 
+def test_many_keys_that_come_to_a_copy_which_is_being_filled_are_held_against_its_rows_in_pieces() -> None:
+    """Some of its rows are newer, others are not; and a transfer brings more of them meanwhile."""
+    keys = _one_partition(KEYS_OF_ONE)
+    with World(Draws(1), _settings()) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        replies: list[object] = []
+        primary = _led(world)
+        session = primary.new_session(replies.append)
+
+        def put(number: int, some: list[bytes]) -> None:
+            primary.receive(Asked(session, Put(number, bytes([number]) * 16, "n", some, [b"%d" % number] * len(some))))
+
+        put(1, keys)
+        assert world.run_while(lambda: not replies, at_most=60 * SECOND)
+        name = next(name for name in NODES if name != primary.name)
+        copy = world.machines[name]
+        copy.stop("killed", process_only=True)
+        copy.wipe()
+        others = [other for other in NODES if other != name]
+        assert world.run_while(lambda: len(_members(world)) > 2 or not world.serving(others), at_most=60 * SECOND)
+        copy.start()
+
+        def is_being_filled() -> bool:
+            fragment = copy.node.core.replica.fragment(("n", 0)) if copy.node is not None else None
+            return fragment is not None and fragment.loading and not _node(world, name).demander.demanded(0)
+
+        looks = Looks()
+        world.watch([looks])
+        assert world.run_while(lambda: not is_being_filled(), at_most=60 * SECOND, look_every=SOON)
+        replica, looks.most = _node(world, name).core.replica, 0
+        with heard() as reached:
+            put(2, keys)
+            put(3, keys[:10])
+            assert world.run_while(lambda: len(replies) < 3, at_most=60 * SECOND)
+            assert world.run_while(lambda: not (_whole(world) and _agreed(world, 2 * len(keys) + 10)), at_most=60 * SECOND)
+        assert looks.most <= READ_MAX, f"{looks.most} rows are looked at in one turn"
+        assert "ahead.looked" in reached
+        led = _node(world, primary.name).core.replica.store
+        assert all(replica.store.get(("n", 0), key) == led.get(("n", 0), key) for key in keys)
+
+
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["in one partition", "in two"])
 @pytest.mark.parametrize("optimistic", [False, True], ids=["pessimistic", "optimistic"])
 def test_a_transaction_of_many_keys_of_one_partition_ends_in_pieces_and_is_seen_at_once(
