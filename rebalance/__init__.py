@@ -16,8 +16,9 @@ whole in one conversation:
  Settled again, at the marks ------------>  compares what both contain (`comparing`), and vouches: in sync by the next map
 ```
 
-Four kinds: **nothing** is missing; what is missing is in the primary's log, **historical**; the rows that differ go,
-**differential** (`docs/differential.md` draws it); or all rows do, **full**.
+Five kinds: **nothing** is missing; what is missing is in the primary's log, **historical**; it remembers which keys were
+changed meanwhile, **mutations**; the rows that differ go, **differential** (`docs/differential.md` draws these two); or all
+rows do, **full**.
 
 A primary that the map names anew owes a `promotion` first: it fetches what the in-sync survivors have beyond it, closes
 the gaps that are left, and issues again in its own epoch what may not be everywhere.

@@ -1,4 +1,4 @@
-"""How one copy of one fragment catches up: nothing, history, the rows that differ, or all of them, and why.
+"""How one copy of one fragment catches up: nothing, history, what was changed, what differs, or all rows, and why.
 
 The supplier decides when the demand arrives, because it alone knows both sides as they are now. The first question is
 where the two histories part: the end of the last epoch that both tables have. What the joiner has beyond that was never
@@ -6,8 +6,10 @@ continued, and it must undo it. Then the cheapest sound kind of transfer is take
 
 * **nothing**: same history up to the same counter, and the digests agree,
 * **historical**: the supplier's log reaches back to what the joiner has, and less is missing than there are rows,
-* **differential**: it does not, or the joiner cannot undo what it must, and it has rows that are worth comparing: the two
-  tell each other what their rows add up to, leaf by leaf, and those under leaves that differ go (`rebalance.leaves`),
+* **mutations**: the supplier remembers which keys were changed above that (`rebalance.mutations`), and these are fewer:
+  it does not matter then whether the log reaches back,
+* **differential**: neither is so, or the joiner cannot undo what it must, and it has rows that are worth comparing: the
+  two tell each other what their rows add up to, leaf by leaf, and those under leaves that differ go (`rebalance.leaves`),
 * **full** otherwise, and where there is nothing yet; the joiner is emptied first.
 
 Both sides are told of in the same words, those of the demand (`rebalance.telling`).
@@ -32,11 +34,12 @@ class Kind(StrEnum):
 
     NOTHING = "nothing"
     HISTORICAL = "historical"
+    MUTATIONS = "mutations"
     DIFFERENTIAL = "differential"
     FULL = "full"
 
 
-OF_ROWS = (Kind.DIFFERENTIAL, Kind.FULL)
+OF_ROWS = (Kind.MUTATIONS, Kind.DIFFERENTIAL, Kind.FULL)
 """Of these kinds rows go, and not updates."""
 
 ASK_BYTES = 100
@@ -64,7 +67,8 @@ class Amount(NamedTuple):
 class Choice(msgspec.Struct, frozen=True):
     """The kind of transfer, with its reason in words. `cut`: undo everything above it first (-1: nothing to undo).
 
-    `missing` updates are to come. Where they come from history, `has` are those that the joiner has when it has undone.
+    `missing` updates are to come; of kind nothing, once the joiner has undone, and asks again. Where they come from
+    history, `has` are those that the joiner has when it has undone.
     """
 
     kind: Kind
@@ -117,13 +121,20 @@ def _epoch_at(table: list[tuple[int, int]], counter: int) -> int:
 
 
 def choose(
-    joiner: Have, supplier: Have, reach: int, rows: Callable[[int], int] | None, amount: Callable[[], Amount]
+    joiner: Have,
+    supplier: Have,
+    reach: int,
+    rows: Callable[[int], int] | None,
+    *,
+    amount: Callable[[], Amount],
+    changed: Callable[[int], int | None],
 ) -> Choice:
     """How `joiner` catches up with `supplier`, decided here and nowhere else.
 
     `reach`: the supplier's log holds every write above this counter; it was tried in vain if the joiner wants no history.
-    `rows` counts those of the supplier, up to a limit, and is asked only where history could do; None: history is
-    preferred, however few rows there are. `amount` is asked where history cannot do, and the joiner has rows.
+    `rows` counts those of the supplier, up to a limit, and is asked only where history or memory could do; None: history
+    is preferred, however few rows there are. `amount` is asked where they cannot do, and the joiner has rows. `changed`:
+    how many keys were changed above a counter, if that is remembered.
     """
     if joiner.no_history:
         reach = supplier.highest + 1
@@ -151,17 +162,26 @@ def choose(
     parted = f"history parts at {cut}; " if cut >= 0 else ""
     if not missing:
         return Choice(Kind.NOTHING, f"{parted}same history up to {supplier.lwm}", cut)
-    if lwm < reach:
+    reaches = lwm >= reach
+    keys = changed(lwm) if rows is not None or not reaches else None
+    if not reaches and keys is None:
         why = f"the log reaches back to {reach} and {lwm} is needed"
         if not joiner.highest:
             return Choice(Kind.FULL, why, cut, missing)
         return _of_rows(why, missing + (joiner.highest - cut if cut >= 0 else 0), amount)
     if rows is not None and not joiner.highest:  # each row is an update, and those that were changed often are several
         return Choice(Kind.FULL, "the copy is empty", cut, missing)
-    there = rows(missing + 1) if rows is not None else 0
-    if there and missing >= there:
-        return Choice(Kind.FULL, f"{missing} updates are missing and there are {there} rows", cut, missing)
-    return Choice(Kind.HISTORICAL, f"{parted}{missing} updates are missing above {lwm}", cut, missing, has)
+    remembered = keys is not None and (not reaches or keys < missing)
+    fewest = keys if remembered and keys is not None else missing
+    there = rows(fewest + 1) if rows is not None else 0
+    if there and fewest >= there:
+        what = "keys were changed" if remembered else "updates are missing"
+        return Choice(Kind.FULL, f"{fewest} {what} and there are {there} rows", cut, missing)
+    if not remembered:
+        return Choice(Kind.HISTORICAL, f"{parted}{missing} updates are missing above {lwm}", cut, missing, has)
+    if cut >= 0 or joiner.suspects:  # a row that was undone is in the way of one that is older
+        return Choice(Kind.NOTHING, f"{parted}{fewest} keys were changed above, and come once it has undone", cut, missing)
+    return Choice(Kind.MUTATIONS, f"{fewest} keys were changed above {lwm}, by {missing} updates", missing=missing)
 
 
 def _of_rows(why: str, changed: int, amount: Callable[[], Amount]) -> Choice:

@@ -32,8 +32,6 @@ DIFFERS_MAX = 3
 LONGEST_PAUSE_MS = 60_000
 AGAIN_PARTS = 4
 """Parts of a demand that are said again at a time, when nobody answers."""
-NOTED_MAX = 20
-"""Fragments of a session of which the operator is told one by one; there may be thousands, and `progress` has them all."""
 END_WORK = 500
 
 
@@ -306,16 +304,13 @@ class Demander(Rule):
             self.progress.reasons[name] = transfer.reason
             self.progress.expected[name] = transfer.missing
         if transfer.kind in OF_ROWS:
-            session.in_full = True
-            kept = transfer.kind == Kind.DIFFERENTIAL
-            session.noted[transfer.kind] += 1
-            if (said := session.noted[transfer.kind]) <= NOTED_MAX:
-                how = f"from {session.supplier} {'where its rows differ' if kept else 'in full'}"
-                more = ", and more like it" if said == NOTED_MAX else ""
-                core.note(f"{transfer.namespace}/{transfer.partition} {how}: {transfer.reason}{more}")
+            session.note_rows(core, transfer)
+            kept = transfer.kind != Kind.FULL
             core.log(r.FragmentClear(transfer.namespace, transfer.partition, transfer.reason, kept=kept))
             return
-        if transfer.kind == Kind.NOTHING:
+        if transfer.kind == Kind.NOTHING and transfer.missing:
+            session.later[transfer.partition] = None  # it is asked for again, once it has undone
+        elif transfer.kind == Kind.NOTHING:
             self._no_history.pop(name, None)  # what history could not bring has come from the primary meanwhile
         if transfer.cut >= 0:
             fragment = core.replica.fragment(name)
@@ -338,7 +333,8 @@ class Demander(Rule):
         Not at once, if none of it was supplied: such a primary owes its promotion, or has another map, and would say so
         again as fast as it is asked.
         """
-        if session.partitions and session.partitions.keys() <= session.later.keys() and not session.survey:
+        nothing = not session.transfers and not session.survey
+        if nothing and session.partitions and session.partitions.keys() <= session.later.keys():
             probe("demand.nothing_to_give")
             self._pauses[session.supplier] = self.core.now + self.core.settings.retransmit_ms * MS
         served = len(session.partitions) - len(session.later) + len(session.survey)

@@ -8,6 +8,7 @@ from itertools import chain
 
 import msgspec
 
+from rebalance.choice import Kind
 from rebalance.messages import Differing, Supply, Transfer
 from rebalance.moves import order_of_work, waits_by_order
 from rebalance.partition import LocalPartition
@@ -17,6 +18,11 @@ from rebalance.surveying import Room, Surveys
 from rebalance.table import Topology
 from wal.ids import Fragment, NodeId, TxId
 from wal.probe import probe
+
+NOTED_MAX = 20
+"""Fragments of a session of which the operator is told one by one; there may be thousands, and `progress` has them all."""
+TAKEN = {Kind.MUTATIONS: "what was changed", Kind.DIFFERENTIAL: "where its rows differ", Kind.FULL: "in full"}
+"""What he is told of how rows are taken."""
 
 
 class Progress(msgspec.Struct):
@@ -64,6 +70,15 @@ class Session:
     def rests(self) -> bool:
         """Whether its supplier is to say nothing: all was supplied, or what came is not taken yet."""
         return self.ending is not None or self.waits
+
+    def note_rows(self, core: Node, transfer: Transfer) -> None:
+        """A fragment is taken as rows."""
+        self.in_full = True
+        self.noted[transfer.kind] += 1
+        if (said := self.noted[transfer.kind]) <= NOTED_MAX:
+            how = f"from {self.supplier} {TAKEN[Kind(transfer.kind)]}"
+            more = ", and more like it" if said == NOTED_MAX else ""
+            core.note(f"{transfer.namespace}/{transfer.partition} {how}: {transfer.reason}{more}")
 
     def make_room(self, core: Node, found: Differing) -> None:
         """It is known which leaves differ: what is under them here goes. Answers to what was not told mean nothing."""

@@ -99,6 +99,8 @@ class Settings(Protocol):
     def prefer_history(self) -> bool: ...
     @property
     def anti_entropy_ms(self) -> int: ...
+    @property
+    def mutations_bytes(self) -> int: ...
 
 
 class Page(Protocol):
@@ -139,8 +141,27 @@ class Glance(Protocol):
         ...
 
 
+class Above(Protocol):
+    """What was applied since a checkpoint and lies above the store, by fragment; what was removed has counter 0.
+
+    `since`: of each fragment in it, the counter above which nothing had been applied when it began to change.
+    """
+
+    @property
+    def since(self) -> Mapping[Fragment, int]: ...
+    @property
+    def rows(self) -> Mapping[Fragment, Mapping[bytes, Entry]]: ...
+    @property
+    def cleared(self) -> Container[Fragment]: ...
+
+
 class Rows(Protocol):
     """The rows of this node's copies."""
+
+    @property
+    def layers(self) -> Sequence[Above]:
+        """What lies above the store, the newest first."""
+        ...
 
     def get(self, name: Fragment, key: bytes, /) -> Entry | None:
         """What a key has."""

@@ -1,9 +1,9 @@
 """How a primary brings MOVING copies up to date; `rebalance.vouching` says when it vouches for them.
 
 A demand is answered by one session: the supplier chooses a transfer for every fragment (`choice`), reads its log once
-for all that go historically, then scans what goes as rows, fragment by fragment: all of them, or those under the leaves
-that differ, which it finds out in a look of its own before. Batches are bounded in bytes and leave only while the demander
-has credit, so neither side's memory grows with the data. Writes on the partition never wait.
+for all that go historically, then scans what goes as rows, fragment by fragment: all of them, those that it remembers to
+have changed, or those under the leaves that differ, which it finds out in a look of its own before. Batches are bounded in
+bytes and leave only while the demander has credit, so neither side's memory grows with the data. Writes never wait.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rebalance.leaves import are_leaves
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import ROW_BYTES, Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer
 from rebalance.moves import waits_by_order
+from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
@@ -55,9 +56,12 @@ class SupplySide(Rule):
 
     takes = get_args(ToSupplier)
 
-    def __init__(self, core: Node, replication: Shipping, *, regroup: Callable[[LocalPartition], None]) -> None:
+    def __init__(
+        self, core: Node, replication: Shipping, mutations: Mutations, *, regroup: Callable[[LocalPartition], None]
+    ) -> None:
         super().__init__()
         self.core = core
+        self.mutations = mutations
         self.replication = replication
         self.vouching = Vouching(core, replication, regroup=regroup)
         self._sessions: dict[NodeId, Session] = {}
@@ -145,14 +149,18 @@ class SupplySide(Rule):
         state = core.replica.partition(number)
         names = dict.fromkeys([*state.fragments, *haves])
         haves = {ns: haves.get(ns) or nothing_of((ns, number)) for ns in names}
-        choices = {ns: self._choose(have, returning=session.returning) for ns, have in haves.items()}
+        changed: dict[Namespace, list[bytes]] = {}
+        choices = {ns: self._choose(have, changed=changed, returning=session.returning) for ns, have in haves.items()}
         if any(c.kind in OF_ROWS for c in choices.values()):
             most = core.settings.max_parallel_migrations
             if session.many >= most and session.in_full >= most * MANY_UPDATES:
                 first.later.append(number)
                 return CHOICE_WORK * len(choices)
             session.many += 1
-            session.in_full += sum(f.counter.lwm for f in state.fragments.values())
+            session.in_full += sum(
+                len(changed[ns]) if choices[ns].kind is Kind.MUTATIONS else f.counter.lwm
+                for ns, f in state.fragments.items()
+            )
         if unknown := [ns for ns, c in choices.items() if c.kind is Kind.DIFFERENTIAL and not haves[ns].leaves]:
             probe("supply.asked_for_leaves")
             first.survey.extend((ns, number) for ns in unknown)
@@ -165,16 +173,24 @@ class SupplySide(Rule):
             # What is applied here beyond a gap; the log alone would not say that it counts.
             first.writes.extend(w for w in fragment.lacking(fragment.counter.lwm, []) if w.start > fragment.counter.lwm)
         for namespace, choice in choices.items():
-            first.transfers.append(self._plan(session, haves[namespace], choice))
+            first.transfers.append(self._plan(session, haves[namespace], choice, changed.get(namespace, [])))
         return CHOICE_WORK * len(choices)
 
-    def _choose(self, have: Have, *, returning: bool) -> Choice:
+    def _choose(self, have: Have, *, changed: dict[Namespace, list[bytes]], returning: bool) -> Choice:
         """How one fragment is transferred. A node in its first life has no history to prefer: rows are all it can need."""
         fragment = self.core.replica.fragment(have.name)
         mine = have_of(fragment, [(c, d) for c, _ in have.digests if (d := fragment.digest_at(c)) is not None])
         as_rows = not (self.core.settings.prefer_history and returning)
         rows = (lambda limit: self._count_rows(have.name, limit)) if as_rows else None
-        return choose(have, mine, fragment.history_from, rows, lambda: self._amount(fragment))
+
+        def remembered(counter: int) -> int | None:
+            if (keys := self.mutations.since(have.name, counter)) is None:
+                return None
+            changed[have.namespace] = keys
+            return len(keys)
+
+        amount = partial(self._amount, fragment)
+        return choose(have, mine, fragment.history_from, rows, amount=amount, changed=remembered)
 
     def _count_rows(self, name: Fragment, limit: int) -> int:
         """How many rows a fragment has; what is above the limit is many."""
@@ -192,7 +208,7 @@ class SupplySide(Rule):
         weight = sum(len(key) + len(entry.value or b"") + ROW_BYTES for key, entry in page.rows)
         return Amount(fragment.counter.lwm if rows is None else rows, weight // max(1, len(page.rows)))
 
-    def _plan(self, session: Session, have: Have, choice: Choice) -> Transfer:
+    def _plan(self, session: Session, have: Have, choice: Choice, changed: list[bytes]) -> Transfer:
         """What the session owes for one fragment."""
         name = have.name
         fragment = self.core.replica.fragment(name)
@@ -202,6 +218,8 @@ class SupplySide(Rule):
             if choice.kind is Kind.DIFFERENTIAL:
                 session.leaves[name] = have.leaves
                 session.to_compare.append(name)
+            elif choice.kind is Kind.MUTATIONS:
+                session.changed[name] = changed
         elif have.suspects:
             session.fetch.append((name, have.suspects))
         if choice.has is not None:
@@ -391,6 +409,7 @@ class SupplySide(Rule):
         """A new map: sessions go on for what did not change, and with copies whose node did not start again."""
         core = self.core
         assert core.topology is not None
+        self.mutations.switch(new)
         lives = {m.node: awaited(core.topology, m) for m in core.topology.members}
         self.vouching.switch(lives, new.moved)
         self.throttle.limit(core.topology.migrations.bytes_per_second)

@@ -64,6 +64,7 @@ class Session:
         self.to_compare: deque[Fragment] = deque()  # these, in order
         self._survey: Survey | None = None  # of the first of them
         self._under: dict[Fragment, Under] = {}  # of what was compared, only these rows go
+        self.changed: dict[Fragment, list[bytes]] = {}  # of these, only what is under these keys goes, from the end on
         self.fetch: list[tuple[Fragment, list[bytes]]] = []  # keys to send as they are now
         self.results_sent: dict[int, None] = {}  # partitions, the answers of which were sent
         self.answers: deque[TxId] | None = None  # of the partition of full[0]: still to be sent
@@ -108,7 +109,7 @@ class Session:
             rows, following = self._some_of(core, name, enough - core.work, most - size)
             before = size
             for taken, (key, entry) in enumerate(rows, 1):
-                size += len(key) + len(entry.value or b"") + ROW_BYTES
+                size += weight_of(key, entry)
                 if size >= most and taken < len(rows):
                     rows, following = rows[:taken], key + b"\0"
                     break
@@ -119,6 +120,7 @@ class Session:
             if following is None:
                 self.full.popleft()
                 self._under.pop(name, None)
+                self.changed.pop(name, None)
                 next_.done.append(name)
         core.work += size // BYTES_A_WORK
         while self.to_compare and core.work < enough:
@@ -127,12 +129,20 @@ class Session:
 
     def _some_of(
         self, core: Node, name: Fragment, limit: int, room: int
-    ) -> tuple[Sequence[tuple[bytes, Entry]], bytes | None]:
-        """Some rows of a fragment from the cursor on, all or those under the leaves that differ, and where to go on.
+    ) -> tuple[Sequence[tuple[bytes, Entry | None]], bytes | None]:
+        """Some rows of a fragment from the cursor on: all, those that were changed, or those under the leaves that differ;
+        and where to go on.
 
         No more than `limit`, and of all rows hardly more than there is `room` for, in bytes: else they are read once more.
         """
         store, start, under = core.replica.store, self.cursor or b"", self._under.get(name)
+        if (keys := self.changed.get(name)) is not None:
+            some: list[tuple[bytes, Entry | None]] = []
+            while keys and len(some) < limit and room > 0:
+                some.append((key := keys.pop(), entry := store.get(name, key)))
+                room -= weight_of(key, entry)
+            core.work += len(some) + 1
+            return some, b"" if keys else None
         if under is None:
             page = store.page(name, start, min(limit, 1 + room // self._weight))
             core.work += page.work + 1
@@ -177,25 +187,23 @@ class Session:
         return r.Results(number, list(said), list(said.values()), known.floor, answers=told)
 
 
-def preload_of(name: Fragment, rows: Sequence[tuple[bytes, Entry]]) -> r.Preload:
-    """Rows as a batch has them."""
+def weight_of(key: bytes, entry: Entry | None) -> int:
+    """What a row weighs in a batch, in bytes."""
+    return len(key) + len((entry.value if entry is not None else None) or b"") + ROW_BYTES
+
+
+def preload_of(name: Fragment, rows: Sequence[tuple[bytes, Entry | None]]) -> r.Preload:
+    """Rows as a batch has them; of a key under which nothing stands, that."""
     keys, entries = zip(*rows, strict=True)
     return r.Preload(
         *name,
-        epochs=[e.epoch for e in entries],
-        counters=[e.counter for e in entries],
+        epochs=[e.epoch if e else 0 for e in entries],
+        counters=[e.counter if e else 0 for e in entries],
         keys=list(keys),
-        values=[e.value for e in entries],
+        values=[e.value if e else None for e in entries],
     )
 
 
 def rows_as_they_are(core: Node, name: Fragment, keys: list[bytes]) -> r.Preload:
     """What stands under these keys now, and under which nothing does."""
-    entries = [core.replica.store.get(name, key) for key in keys]
-    return r.Preload(
-        *name,
-        epochs=[e.epoch if e else 0 for e in entries],
-        counters=[e.counter if e else 0 for e in entries],
-        keys=keys,
-        values=[e.value if e else None for e in entries],
-    )
+    return preload_of(name, [(key, core.replica.store.get(name, key)) for key in keys])

@@ -264,6 +264,7 @@ class Administration:
             "put_off": len(self.node.demander.put_off),
             "held": len(self.node.demander.held),
             "supplied": self.node.supply.supplied,
+            "remembered": {"partitions": len(self.node.mutations), "bytes": self.node.mutations.bytes},
             "fetched": self.node.promotion.fetched,
             "differed": {fragment_name(n): often for n, often in self.node.demander.settling.answers.differed.items()},
             "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.kinds[n] == "full"},

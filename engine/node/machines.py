@@ -27,9 +27,7 @@ from engine.data.replication import Replication
 from engine.data.rounds import Rounds
 from engine.data.sessions import Sessions
 from engine.data.writes import Writes
-from engine.protocol.requests import (
-    Request,
-)
+from engine.protocol.requests import Request
 from engine.state.replica import Replica
 from engine.transactions.coordinator import Coordinator
 from engine.transactions.deadlocks import Deadlocks
@@ -45,6 +43,7 @@ from rebalance.demander import Demander
 from rebalance.entropy import AntiEntropy
 from rebalance.ideal import finding_ideal
 from rebalance.lives import next_incarnation
+from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition, Receivers, Role
 from rebalance.promotion import Promotion
 from rebalance.rule import NewMap, Rule
@@ -151,7 +150,8 @@ class Machines:
             keep_ahead=self.cuts.keep_ahead,
         )
         self.demander.between_demands = self.replication.take_early
-        self.supply = SupplySide(core, self.replication, regroup=self._group)
+        self.mutations = Mutations(core)
+        self.supply = SupplySide(core, self.replication, self.mutations, regroup=self._group)
         self.stability = Stability(core, self.replication)
         self.promotion = Promotion(core, self.replication, activated=self._activated)
         self.cuts.promoting = lambda: bool(self.promotion.owed)

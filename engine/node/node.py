@@ -281,7 +281,7 @@ class Node(Machines):
         if self._pruned:
             self._pruned = False
             image = core.replica.freeze(core.durable_lsn, self.replication.open_records())
-            core.little_by_little(self._encode(image))
+            core.little_by_little(self._encode(image, self.mutations.remember(core.replica.store.layers[-1])))
             self.demander.go_on()
 
     def _prune(self) -> Iterator[int]:
@@ -289,8 +289,9 @@ class Node(Machines):
         yield from replica.changes.prune(replica.fragments, replica.kept)
         self._pruned = True  # a checkpoint is of what is durable, so it begins with a turn, before anything is logged
 
-    def _encode(self, image: CheckpointImage) -> Iterator[int]:
+    def _encode(self, image: CheckpointImage, remembering: Iterator[int]) -> Iterator[int]:
         yield from self.core.replica.changes.pieces()
+        yield from remembering
         self.core.task(WriteCheckpoint(image))
 
     # Who handles what.

@@ -25,7 +25,7 @@ from engine.state.store import CheckpointImage, LayeredStore
 from rebalance.fragment import FragmentState
 from rebalance.image import image_of, partition_image
 from rebalance.partition import PartitionState
-from wal.ids import Fragment
+from wal.ids import COUNTER_MAX, Fragment
 
 PRUNED_AT_ONCE = 200
 """Tombstones that are dropped in one piece."""
@@ -55,9 +55,18 @@ class Changes:
         """A fragment is about to change: the next checkpoint stores it, and one under way stores it as it is."""
         if fragment.changed_for == self.number:
             return
-        self.keep(fragment.name)
+        self.begin(fragment)
         fragment.changed_for = self.number
         self.fragments[fragment.name] = fragment
+
+    def begin(self, fragment: FragmentState) -> None:
+        """It may change now, for the first time since the last checkpoint: one under way has it as it was.
+
+        Of a copy that is not whole rows may be here of counters that it has not reached.
+        """
+        self.keep(fragment.name)
+        whole = not fragment.loading and not fragment.suspects
+        self._store.begin(fragment.name, fragment.counter.highest_applied if whole else COUNTER_MAX)
 
     def touch_partition(self, number: int, state: PartitionState) -> None:
         """The same for a partition."""
@@ -82,8 +91,7 @@ class Changes:
     def _encode(self, state: FragmentState) -> tuple[bytes, int]:
         image = image_of(state, partial(version_in, self._store.get, state.name))
         if state.tombstones and not state.loading and state.droppable(1):
-            state.changed_for = self.number  # they became so since `prune`
-            self.fragments[state.name] = state
+            self.touch(state)  # they became so since `prune`
         self.encoded += 1
         work = 1 + (len(image.tombstones) + sum(len(write.keys) for write in image.tail)) // KEYS_OF_WORK
         return msgspec.msgpack.encode(image), work

@@ -28,12 +28,13 @@ class Layer(Generic[E]):
     layer, and a dict keeps them as they came: so the new ones are the last ones.
     """
 
-    __slots__ = ("_fresh", "_order", "_replaced", "_unseen", "bytes", "cleared", "dead", "rows")
+    __slots__ = ("_fresh", "_order", "_replaced", "_unseen", "bytes", "cleared", "dead", "rows", "since")
 
     def __init__(self) -> None:
         self.rows: dict[Fragment, dict[bytes, E]] = {}
         self.dead: dict[Fragment, dict[bytes, None]] = {}
         self.cleared: dict[Fragment, None] = {}
+        self.since: dict[Fragment, int] = {}  # up to which counter it had been applied when it began to change here
         self.bytes = 0
         self._order: dict[Fragment, SortedList[bytes]] = {}
         self._fresh: dict[Fragment, list[bytes]] = {}  # known to be new, and not in order yet
@@ -52,7 +53,7 @@ class Layer(Generic[E]):
 
     def parts(self) -> list[dict[Fragment, Any]]:
         """All that it is made of, to be emptied when nobody reads it any more."""
-        return [self.rows, self.dead, self.cleared, self._order, self._fresh, self._replaced, self._unseen]
+        return [self.rows, self.dead, self.cleared, self.since, self._order, self._fresh, self._replaced, self._unseen]
 
     # In order.
 

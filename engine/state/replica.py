@@ -185,7 +185,7 @@ class Replica:
         fragment = self.fragments.get(name) or self.ensure_fragment(name)
         first = fragment.changed_for != self.changes.number
         if first:
-            self.changes.keep(name)
+            self.changes.begin(fragment)
         ahead = ahead_of(self.ahead, fragment, write, self.watch) if self.ahead else None
         how = fragment.apply(write)
         if how == KNOWN:

@@ -180,6 +180,15 @@ class LayeredStore:
         """What was applied since the last checkpoint began, as it weighs in memory."""
         return self._active.bytes
 
+    @property
+    def layers(self) -> list[Layer[Entry]]:
+        """What lies above the base, the newest first."""
+        return [self._active] if self._frozen is None else [self._active, self._frozen]
+
+    def begin(self, fragment: Fragment, counter: int) -> None:
+        """A fragment, to which nothing above a counter was applied, may change."""
+        self._active.since.setdefault(fragment, counter)
+
     def get(self, fragment: Fragment, key: bytes) -> Entry | None:
         """A key's newest entry, tombstones included; None if there is none."""
         active = self._active
@@ -308,9 +317,7 @@ class LayeredStore:
         were put in order; None if some are left to be."""
         there: list[Layer[Entry]] = []
         work = 0
-        for layer in (self._active, self._frozen):
-            if layer is None:
-                continue
+        for layer in self.layers:
             if fragment in layer.rows:
                 new = layer.put_in_order(fragment, SORTED_MAX)
                 if new > SORTED_MAX:
@@ -399,20 +406,16 @@ class LayeredStore:
 
     def changed(self, fragment: Fragment) -> int:
         """How many entries of a fragment lie above the store below."""
-        layers = (self._active, self._frozen)
-        return sum(len(layer.rows.get(fragment, ())) for layer in layers if layer is not None)
+        return sum(len(layer.rows.get(fragment, ())) for layer in self.layers)
 
     def prove(self, fragment: Fragment) -> Reading:
         """Begin to read what the store below holds of a fragment; of one that was cleared here that is nothing."""
         if self._is_cleared(fragment):
             return Reading(lambda: None, lambda _start, _limit: Summed(0, 0, None))
         return Reading(
-            lambda: None if self._is_cleared(fragment) else self.base.contents(fragment), partial(self.sum_some, fragment)
+            lambda: None if self._is_cleared(fragment) else self.base.contents(fragment),
+            partial(self.base.sum_some, fragment),
         )
-
-    def sum_some(self, fragment: Fragment, start: bytes, limit: int) -> Summed:
-        """What some rows of the store below add up to."""
-        return self.base.sum_some(fragment, start, limit)
 
     def _is_cleared(self, fragment: Fragment) -> bool:
         return fragment in self._active.cleared or (self._frozen is not None and fragment in self._frozen.cleared)

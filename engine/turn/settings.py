@@ -70,6 +70,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     supply_credit: Annotated[int, _is("batches of a transfer that may be under way", 1, 1_000)] = 16
     backlog_bytes_max: Annotated[int, _is("live writes kept for a copy that is loading", _KIB, 64 * _GIB)] = 64 << 20
     anti_entropy_ms: Annotated[int, _is("live copies are compared once in so long; 0: they are not", 0, _DAY)] = 30_000
+    mutations_bytes: Annotated[int, _is("keys changed while a copy is away: kept up to this; 0: not", 0, 64 * _GIB)] = (
+        64 << 20
+    )
     prefer_history: Annotated[bool, _is("give a node that returns what it missed, not fewer rows")] = False
     namespaces_max: Annotated[int, _is("how many namespaces there may be", 1, 65_536)] = 256
 

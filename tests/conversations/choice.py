@@ -3,12 +3,12 @@
 ```
 choose [prefer-history]
   joiner   lwm=5 highest=9 ranges=(6,2) epochs=1:1,2:6 digests=5:a stable=3 [loading] [kept]
-  supplier lwm=20 highest=20 epochs=1:1,2:6 digests=5:a reach=0 rows=100 bytes=100
+  supplier lwm=20 highest=20 epochs=1:1,2:6 digests=5:a reach=0 rows=100 bytes=100 changed=7
 ```
 
 What a side does not mention is nothing: no counters, no epochs, a log that reaches back to the beginning. `highest` is
 `lwm` unless it is said. Epoch tables are `epoch:first counter`, digests `counter:digest`, what lies beyond a gap is
-`start:delta:epoch`.
+`start:delta:epoch`. `changed` are keys that the supplier remembers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,15 @@ class ChoiceStory(Interpreter):
         joiner, side = _have(self._side("joiner")), self._side("supplier")
         reach, rows = int(side.option("reach") or 0), int(side.option("rows") or 0)
         amount = Amount(rows, int(side.option("bytes") or 100))
-        choice = choose(joiner, _have(side), reach, None if prefer else lambda _: rows, lambda: amount)
+        changed = side.option("changed")
+        choice = choose(
+            joiner,
+            _have(side),
+            reach,
+            None if prefer else lambda _: rows,
+            amount=lambda: amount,
+            changed=lambda _: int(changed) if changed is not None else None,
+        )
         undo = f" undo-above={choice.cut}" if choice.cut >= 0 else ""
         missing = f" missing={choice.missing}" if choice.missing else ""
         return [f"{choice.kind}{undo}{missing}: {choice.reason}"]

@@ -33,6 +33,7 @@ from rebalance.messages import (
     Tail,
 )
 from rebalance.migrations import NOT_ORDERED
+from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory, Shipped
 from rebalance.promotion import Promotion
@@ -78,6 +79,7 @@ class Settings(msgspec.Struct):
     max_parallel_migrations: int = 1
     prefer_history: bool = False
     anti_entropy_ms: int = 3_000
+    mutations_bytes: int = 0  # stories of what differs are of what nobody remembers
 
 
 class _Shipped:
@@ -209,7 +211,8 @@ class Copy:
         self.entropy = AntiEntropy(self, self.anew)
         self.stability = Stability(self, self.shipping)
         self.demander = Demander(self)
-        self.supply = SupplySide(self, self.shipping, regroup=self._group)
+        self.mutations = Mutations(self)
+        self.supply = SupplySide(self, self.shipping, self.mutations, regroup=self._group)
         self.promotion = Promotion(self, self.shipping, activated=self._activate)
 
     # What a rule may see, and owe.
@@ -331,8 +334,11 @@ class Copy:
         self.topology = topology
         if not self.local:
             self.local = [LocalPartition(n, p) for n, p in enumerate(topology.placements)]
+            moved = self.local
+        else:
+            moved = [h for h, p in zip(self.local, topology.placements, strict=True) if h.placement != p]
         changed = [h for h, p in zip(self.local, topology.placements, strict=True) if h.place(p, self.node)]
-        new = NewMap(changed, changed, [local for local in self.local if local.role is Role.PROMOTING])
+        new = NewMap(moved, changed, [local for local in self.local if local.role is Role.PROMOTING])
         self.supply.switch(new)
         for local in self.local:
             self._group(local)
@@ -397,6 +403,8 @@ class Copy:
     def checkpoint(self) -> None:
         """What is everywhere needs no tombstone any more."""
         image = self.replica.begin_checkpoint(len(self.records), [])
+        for _ in self.mutations.remember(self.replica.store.layers[-1]):
+            pass
         self.replica.store.base.write(image)
         self.replica.store.thaw()
         self.demander.go_on()

@@ -142,6 +142,8 @@ def run_seed(
     settings = draw_settings(draw, count)
     if draws.of("archive").random() < ARCHIVES_SHARE:
         settings = msgspec.structs.replace(settings, wal_archive_bytes_per_s=1 << 20)
+    remembers = draws.of("mutations").choice([0, 4 << 10, 64 << 20])
+    settings = msgspec.structs.replace(settings, mutations_bytes=remembers)
     if knobs.nodes is not None:
         count = knobs.nodes
         settings = msgspec.structs.replace(settings, backups=min(settings.backups, count - 1))

@@ -243,10 +243,14 @@ NO_HISTORY = ["--wal-segment-bytes", str(1 << 20), "--wal-total-bytes", str(3 <<
 """What a log like this is trimmed to is less than what a tenth of the rows is, if those are many."""
 
 
-async def returned_without_history(setting: Setting, figure: str, goal: float) -> list[Measured]:
-    """A node is away while a tenth is changed, and the history of that is gone; against an empty one in its place."""
+async def returned_without_history(setting: Setting, figure: str, goal: float, *, remembered: bool) -> list[Measured]:
+    """A node is away while a tenth is changed, and the history of that is gone; against an empty one in its place.
+
+    `remembered`: the others know which keys were changed; else they compare rows.
+    """
     rows = setting.updates
-    async with three_nodes(setting, figure, NO_HISTORY) as (cluster, database):
+    forgets = [] if remembered else ["--mutations-bytes", "0"]
+    async with three_nodes(setting, figure, [*NO_HISTORY, *forgets]) as (cluster, database):
         setting.say(f"{figure}: {rows:,} rows")
         namespace = database.namespace(NAMESPACE)
         await fill(namespace, rows, b"v" * VALUE_BYTES)
@@ -255,7 +259,8 @@ async def returned_without_history(setting: Setting, figure: str, goal: float) -
         await asyncio.sleep(CHECKPOINTS_SECONDS)
         node, took = await _becomes_whole(cluster, "n3")
         progress = await ask(node.address, "progress")
-        updates, moved = sum(progress["updates"].values()), progress["rows"].get("differential", 0)
+        way = "mutations" if remembered else "differential"
+        updates, moved = sum(progress["updates"].values()), progress["rows"].get(way, 0)
         others = sum(progress["rows"].values()) - moved
         await _stop(cluster, "n3")
         _, full = await _becomes_whole(cluster, "n4")
@@ -271,8 +276,8 @@ async def returned_without_history(setting: Setting, figure: str, goal: float) -
             counted=rows,
             seconds=round(took, 3),
             parts={
-                "rows that differ": moved,
-                "rows in full": others,
+                "rows remembered" if remembered else "rows that differ": moved,
+                "other rows": others,
                 "updates": updates,
             },
         ),

@@ -35,6 +35,7 @@ SETTINGS = Settings(
     lock_timeout_ms=500,
     in_doubt_ms=200,
     anti_entropy_ms=0,
+    mutations_bytes=0,
     wal_segment_bytes=64 << 10,
     wal_total_bytes=4 << 20,
 )

@@ -117,6 +117,36 @@ def a_key_is_deleted_and_the_history_of_that_is_gone(plant: Plant | None) -> Non
 
 
 @story
+def what_was_changed_is_remembered(plant: Plant | None) -> None:
+    """n3 is away while keys are written and deleted, between checkpoints and after them; the log is trimmed, and n1
+    remembers which they were."""
+    keys = [key(0, n) for n in range(100)]
+    small = msgspec.structs.replace(SETTINGS, wal_segment_bytes=4 << 10, checkpoint_ms=100, mutations_bytes=1 << 20)
+    with Stage(plant, settings=small) as stage:
+        put = PutCall(stage.client.new_tx(), NAMESPACE, keys, [b"v" * 100] * len(keys))
+        stage.do(stage.client.call(put, timeout_ns=ANSWER_NS))
+        stage.wait(500)
+        stage.power_cut("n3")
+        for at in range(0, len(keys), 10):
+            stage.put(keys[at], None if at % 20 else b"changed")
+            stage.wait(40)
+        for number in range(20):
+            stage.put(key(0, 1), b"x%d" % number + b"x" * 500)
+        stage.wait(500)
+        for name in ("n1", "n2"):
+            stage[name].truncate_log()
+        stage.wait(100)
+        stage.start("n3")
+        stage.wait(5_000)
+        node = stage["n3"].node
+        assert node is not None
+        how, moved = node.demander.progress.kinds.get(FIRST), node.demander.progress.rows
+        stage.must(how == "mutations" or plant is not None, f"n3 gets what is remembered, and not {how}")
+        stage.must(moved == {"mutations": 11} or plant is not None, f"eleven keys were changed, and {moved} moved")
+        stage.curtain()
+
+
+@story
 def a_transfer_of_what_differs_breaks_off(plant: Plant | None) -> None:
     """n3 made room beside a key that was new at its primary; before any row comes that is deleted, and n2 is primary."""
     keys = [key(0, n) for n in range(100)]

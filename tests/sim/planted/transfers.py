@@ -102,6 +102,32 @@ def no_room_and_contents_not_compared(machine: Machine) -> None:
     contents_not_compared(machine)
 
 
+@TRANSFERS.fault(
+    "4, 8",
+    harmless="""The primary finds other contents than its own before it vouches for the copy, which is emptied then, and
+    takes all rows.""",
+    both="deletes-not-remembered-and-contents-not-compared",
+)
+def deletes_are_not_remembered(machine: Machine) -> None:
+    """A primary that remembers which keys were changed leaves out those that were deleted."""
+    assert machine.node is not None
+    store = machine.node.core.replica.store
+
+    def since(original: Callable[..., Any], name: Fragment, counter: int) -> Any:
+        keys = original(name, counter)
+        rows = {key: store.get(name, key) for key in keys or ()}
+        return keys and [key for key, row in rows.items() if row is not None and row.value is not None]
+
+    around(machine.node.mutations, "since", since)
+
+
+@TRANSFERS.fault("4, 8")
+def deletes_not_remembered_and_contents_not_compared(machine: Machine) -> None:
+    """A primary remembers no deletes, and does not compare contents."""
+    deletes_are_not_remembered(machine)
+    contents_not_compared(machine)
+
+
 @TRANSFERS.fault("10")
 def a_transfer_waits_for_no_checkpoint(machine: Machine) -> None:
     """A copy takes what its supplier sends as fast as it comes, whatever its memory holds already."""

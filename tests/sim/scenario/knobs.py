@@ -50,6 +50,7 @@ def shape_of(statement: Statement) -> Shape:
         "backups": min(2, len(nodes) - 1),
         "lock_lease_ms": LEASE_MS,
         "anti_entropy_ms": 0,
+        "mutations_bytes": 0,
         "wal_segment_bytes": 256 << 10,
         "wal_total_bytes": 64 << 20,
     }

@@ -216,9 +216,9 @@ def written(stage: Stage, statement: Statement, words: list[str]) -> Answer:
 
 @expects(
     "rebalance",
-    "NODE FRAGMENT = historical|differential|full|nothing|none",
+    "NODE FRAGMENT = historical|mutations|differential|full|nothing|none",
     least=2,
-    values="historical differential full nothing none",
+    values="historical mutations differential full nothing none",
 )
 def rebalance(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """The way that a copy caught up since its node started."""

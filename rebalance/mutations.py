@@ -1,0 +1,188 @@
+"""Which keys were changed while a copy is away, so that it gets these when it is back, though the log has forgotten them.
+
+Every copy in sync remembers, not only the primary, because any of them may lead by then. No write pays for it: what was
+applied lies above the store, key by key, until a checkpoint takes it down, and whoever has somebody away keeps the keys
+of each checkpoint. So nothing that changes a row can be left out, be it a put, a delete, what a new primary issues again,
+or what a copy undid: rows are changed nowhere else. `docs/differential.md` says why that is enough.
+
+It is kept in memory, up to `mutations_bytes`. Beyond that, after a restart, and where this copy itself came to be in sync
+too late to know, a fragment is compared instead (`rebalance.leaves`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from rebalance.partition import LocalPartition, Role
+from rebalance.ports import Above, Node
+from rebalance.rule import NewMap
+from rebalance.table import Topology
+from wal.ids import Fragment, Namespace, NodeId
+from wal.probe import probe
+
+KEY_WEIGHS = 170
+"""What a key that is remembered weighs in memory beside its bytes: the object, its counter, and its place."""
+KEYS_AT_ONCE = 1_000
+KEYS_OF_WORK = 16
+"""So many keys that are remembered, or looked through, are as much work as a row."""
+LOOKED_AT_ONCE = 200
+LOOKED_OF_WORK = 8
+"""So many fragments, or partitions, that are looked at."""
+
+
+class Changed:
+    """Keys of a fragment, each with the counter of its last update (0: it is gone, tombstone and all).
+
+    Invariant: whatever was applied above counter `above`, up to the last checkpoint, is of one of these keys.
+    """
+
+    __slots__ = ("above", "bytes", "keys")
+
+    def __init__(self, above: int) -> None:
+        self.above = above
+        self.bytes = 0
+        self.keys: dict[bytes, int] = {}
+
+
+class Mutations:
+    """The keys that one node remembers, for copies of others that are away."""
+
+    def __init__(self, core: Node) -> None:
+        self._core = core
+        self._in_sync: dict[
+            int, tuple[tuple[NodeId, ...], int]
+        ] = {}  # where this copy is: with whom, since which checkpoint
+        self._moving: dict[int, None] = {}  # where it was not, in this life
+        self._away: dict[int, dict[NodeId, None]] = {}  # of these partitions, who was in sync and is not
+        self._known: dict[int, dict[Namespace, Changed | None]] = {}  # None: they were too many
+        self._here: tuple[object, ...] = ()  # members and baseline of the last map
+        self._checkpoints = 0
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        """Of how many partitions it remembers."""
+        return len(self._away)
+
+    def switch(self, new: NewMap) -> None:
+        """A new map: who is away now, and who is whole again, or meant to hold nothing any more."""
+        core, topology = self._core, self._core.topology
+        assert topology is not None
+        for local in new.moved:
+            self._note(local)
+        here, self._here = self._here, (topology.members, topology.baseline)
+        numbers = [local.number for local in new.moved] if here == self._here else list(self._away)
+        for number in numbers:
+            if number in self._away:
+                self._look_again(number, topology)
+        core.work += len(numbers) // LOOKED_OF_WORK
+
+    def _look_again(self, number: int, topology: Topology) -> None:
+        """Who of those that were away is so still: not whole, meant to hold data, and not here, or to catch up."""
+        placement, away = self._core.local[number].placement, self._away[number]
+        settled = placement.owners == placement.in_sync
+        for node in list(away):
+            here = node not in placement.owners and settled and topology.member(node) is not None
+            if node in placement.in_sync or node not in topology.baseline or here:
+                del away[node]
+        if not away:
+            self._forget(number)
+
+    def _note(self, local: LocalPartition) -> None:
+        number, in_sync = local.number, local.placement.in_sync
+        if not local.in_sync:
+            self._in_sync.pop(number, None)
+            self._forget(number)
+            if local.role is Role.MOVING:
+                self._moving[number] = None
+            return
+        if number not in self._in_sync:
+            self._in_sync[number] = in_sync, self._checkpoints if number in self._moving else -1
+            self._moving.pop(number, None)
+        before, since = self._in_sync[number]
+        self._in_sync[number] = in_sync, since
+        gone = [node for node in before if node not in in_sync]
+        # In the store there may be rows of counters that a copy had not reached, if a transfer brought them.
+        knows = since < self._checkpoints and self._core.settings.mutations_bytes > 0
+        if gone and (number in self._away or knows):
+            self._away.setdefault(number, {}).update(dict.fromkeys(gone))
+
+    def _forget(self, number: int) -> None:
+        self._away.pop(number, None)
+        for known in self._known.pop(number, {}).values():
+            self.bytes -= known.bytes if known is not None else 0
+
+    # What a checkpoint takes down.
+
+    def remember(self, frozen: Above) -> Iterator[int]:
+        """A checkpoint has begun, of this: keep the keys, in pieces, each of which says how much work it was."""
+        self._checkpoints += 1
+        return self._remembering(frozen)
+
+    def _remembering(self, frozen: Above) -> Iterator[int]:
+        for at, (name, above) in enumerate(frozen.since.items()):
+            if not at % LOOKED_AT_ONCE:
+                yield LOOKED_AT_ONCE // LOOKED_OF_WORK
+            if name[1] in self._away:
+                yield from self._add(name, frozen, above)
+
+    def _add(self, name: Fragment, frozen: Above, above: int) -> Iterator[int]:
+        """One fragment of it."""
+        namespace, number = name
+        changed = self._known.setdefault(number, {}).setdefault(namespace, Changed(above))
+        if name in frozen.cleared:
+            self._give_up(name)
+            return
+        rows = iter(frozen.rows.get(name, {}).items())
+        while changed is not None and (some := list(islice(rows, KEYS_AT_ONCE))):
+            if self._known.get(number, {}).get(namespace) is not changed:
+                return  # nobody is away any more, or somebody else is
+            keys, count, size = changed.keys, len(changed.keys), 0
+            for key, entry in some:
+                if key not in keys:
+                    size += len(key)
+                keys[key] = entry.counter
+            size += KEY_WEIGHS * (len(keys) - count)
+            changed.bytes += size
+            self.bytes += size
+            if self.bytes > self._core.settings.mutations_bytes:
+                probe("mutations.too_many")
+                self._give_up(name)
+                return
+            yield 1 + len(some) // KEYS_OF_WORK
+
+    def _give_up(self, name: Fragment) -> None:
+        """Nothing is known of a fragment for as long as anybody is away."""
+        known = self._known[name[1]]
+        if (changed := known[name[0]]) is not None:
+            self.bytes -= changed.bytes
+        known[name[0]] = None
+
+    # What a copy lacks.
+
+    def since(self, name: Fragment, counter: int) -> list[bytes] | None:
+        """The keys of all that was applied above a counter; None if that is not known."""
+        namespace, number = name
+        if number not in self._away:
+            return None
+        known = self._known.get(number, {})
+        if namespace in known and known[namespace] is None:
+            return None
+        changed = known.get(namespace)
+        layers = [la for la in self._core.replica.store.layers if name in la.since or name in la.rows or name in la.cleared]
+        if any(name in layer.cleared or name not in layer.since for layer in layers):
+            return None
+        if changed is not None:
+            above = changed.above
+        elif layers:
+            above = layers[-1].since[name]
+        else:
+            above = self._core.replica.fragment(name).counter.highest_applied
+        if counter < above:
+            return None
+        found = {key: None for key, at in changed.keys.items() if at > counter or not at} if changed is not None else {}
+        for layer in layers:
+            found.update((key, None) for key, e in layer.rows.get(name, {}).items() if e.counter > counter or not e.counter)
+        looked = (len(changed.keys) if changed is not None else 0) + sum(len(la.rows.get(name, {})) for la in layers)
+        self._core.work += looked // KEYS_OF_WORK
+        return list(found)
