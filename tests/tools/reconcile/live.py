@@ -6,19 +6,22 @@ Exit code 1: a false alarm, or a key left uncompared. `--record` has a line for 
 where it ended: who stops after 40 checks and begins again needs 160 more, of a new cluster.
 
 Nothing is wrong with the copies, so each finding is a false alarm. Half of the checks read all rows, half go by digests.
-After each the writers have as long without one: so it is told how much the checks slow them.
+After each the writers have a while without one: so it is told how much the checks slow them, by the clock (`slowed`, which
+says little where others want the processors as well) and in the nodes' own processor time for an update (`dearer`).
 Hot keys are put, deleted, and written by transactions over two partitions; cold ones lie between them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -32,6 +35,16 @@ from tools.reconcile.report import Summary
 KEYS, HOT = 2_000, 970
 WRITERS = 8
 TICK_SECONDS = 0.1
+ALONE_SECONDS_MAX = 5.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def processor_seconds() -> float:
+    """What the children of this process took, which are the nodes, with the children of theirs that have ended."""
+    mine = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    pids = [pid for children in mine for pid in children.read_text(encoding="ascii").split()]
+    stats = [Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split() for pid in pids]
+    return sum(int(ticks) for stat in stats for ticks in stat[11:15]) / TICKS
 
 
 class Writers:
@@ -55,9 +68,7 @@ class Writers:
                 acc.put_many(dict.fromkeys(hot[4:], b"%d.%d" % (me, turn)))
                 acc.put(hot[0], b"%d.%d" % (me, turn))
                 acc.delete(hot[1])
-                with self._database.transaction() as tx:
-                    for key in sorted(hot[2:4]):
-                        tx.namespace("acc").put(key, b"%d.%d in one" % (me, turn))
+                self._database.run(partial(_write_both, sorted(hot[2:4]), b"%d.%d in one" % (me, turn)))
                 with self._lock:
                     self.done += len(hot)
                 self._over.wait(self._pause - (time.monotonic() - began))
@@ -80,10 +91,17 @@ class Writers:
             raise error
 
 
-class Line(msgspec.Struct, frozen=True):
-    """One check, as it is recorded. `findings` are by kind; `seconds` it took, beside writers, who then had as long alone.
+def _write_both(keys: Sequence[bytes], value: bytes, tx: engine.Transaction) -> None:
+    """Batches take the same keys in an order of their own: this may have to give way, and is run again then."""
+    for key in keys:
+        tx.namespace("acc").put(key, value)
 
-    `alone` is their rate then, 0 if that was left out.
+
+class Line(msgspec.Struct, frozen=True):
+    """One check, as it is recorded. `findings` are by kind; `seconds` it took, beside writers, who then had a while alone.
+
+    `alone` is their rate then, 0 if that was left out. `processor` and `processor_alone` are microseconds that the nodes
+    took for an update.
     """
 
     level: str
@@ -94,11 +112,13 @@ class Line(msgspec.Struct, frozen=True):
     seconds: float
     writes_per_second: float
     alone: float = 0.0
+    processor: float = 0.0
+    processor_alone: float = 0.0
 
 
 class Checked(msgspec.Struct):
     """What came of it. `written` are updates beside the checks, and of these `beside` where `alone` were measured, those
-    in as long a time without a check."""
+    in as long a time without a check; `processor` is of each check what an update took on the nodes, added up."""
 
     checks: int = 0
     false_alarms: int = 0
@@ -107,6 +127,8 @@ class Checked(msgspec.Struct):
     written: float = 0.0
     beside: float = 0.0
     alone: float = 0.0
+    processor: float = 0.0
+    processor_alone: float = 0.0
 
     def take(self, line: Line) -> None:
         """One check more."""
@@ -118,9 +140,13 @@ class Checked(msgspec.Struct):
         if line.alone:
             self.beside += line.writes_per_second * line.seconds
             self.alone += line.alone * line.seconds
+            self.processor += line.processor
+            self.processor_alone += line.processor_alone
 
     def __str__(self) -> str:
         slowed = f" slowed={1 - self.beside / self.alone:.3f}" if self.alone else ""
+        if self.processor_alone:
+            slowed += f" dearer={self.processor / self.processor_alone - 1:.3f}"
         return (
             f"checks={self.checks} false_alarms={self.false_alarms} uncompared={self.uncompared} "
             f"keys>={self.keys_min} written={self.written:.0f}{slowed}"
@@ -140,11 +166,13 @@ def check_beside_writers(directory: Path, checks: int, rate: int, record: Path |
             began = time.monotonic()
             while found.checks < checks:
                 level, start, so_far = ("rows", "digest")[found.checks % 2], time.monotonic(), writers.done
+                used = processor_seconds()
                 words = ["check", *(directory / name for name in nodes.names), "--json", "--level", level]
                 told = foreshore("reconcile", *words, "--recheck", "20", "--delay", "0.1")
-                took, written = time.monotonic() - start, writers.done
-                if checks > 2:  # what a test asks for is no measurement
-                    time.sleep(took)
+                took, written, beside = time.monotonic() - start, writers.done, processor_seconds()
+                alone = min(took, ALONE_SECONDS_MAX) if checks > 2 else 0.0  # what a test asks for is no measurement
+                time.sleep(alone)
+                more, without = writers.done - written, processor_seconds()
                 summary = msgspec.json.decode(told.stdout.splitlines()[-1], type=Summary)
                 line = Line(
                     level,
@@ -154,7 +182,9 @@ def check_beside_writers(directory: Path, checks: int, rate: int, record: Path |
                     summary.findings,
                     round(took, 1),
                     round((written - so_far) / took),
-                    round((writers.done - written) / took) if checks > 2 else 0.0,
+                    round(more / alone) if alone else 0.0,
+                    round((beside - used) * 1e6 / max(1, written - so_far)),
+                    round((without - beside) * 1e6 / max(1, more)) if alone else 0.0,
                 )
                 found.take(line)
                 if record is not None:
