@@ -7,7 +7,7 @@ block is the objects for keys and values; here they stay bytes (`Packed`), and e
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
 import msgspec
 
@@ -99,7 +99,9 @@ Skimmed: TypeAlias = r.Record | PackedUpdate | PackedHistory
 """What a packed block says: never an `Update` or a `History` themselves."""
 
 _OPENED = (PackedUpdate, PackedHistory, *(kind for kind in r.KINDS if kind not in (r.Update, r.History)))
-_body: Callable[[memoryview], list[Skimmed]] = msgspec.msgpack.Decoder(list[Union[_OPENED]]).decode  # type: ignore[valid-type]  # noqa: UP007  # a union that is computed
+SkimmedType: Any = Union[_OPENED]  # noqa: UP007  # a union that is computed
+"""The same, for who decodes one."""
+_body: Callable[[memoryview], list[Skimmed]] = msgspec.msgpack.Decoder(list[SkimmedType]).decode
 
 
 def kind_of(record: Skimmed) -> str:

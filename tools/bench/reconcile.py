@@ -127,7 +127,8 @@ async def stopped(setting: Setting, figure: str, key: Callable[[int], bytes]) ->
         namespace = database.namespace(NAMESPACE)
         for first in range(0, keys, AT_ONCE):
             batch = range(first, min(first + AT_ONCE, keys))
-            await namespace.put_many({key(n): n.to_bytes(4, "big") * (VALUE_BYTES // 4) for n in batch})
+            values = {key(n): n.to_bytes(4, "big") * (VALUE_BYTES // 4) for n in batch}
+            await namespace.put_many(values, timeout=STOP_SECONDS)
         nodes = list(cluster.running)
         for node in nodes:
             os.kill(node.pid, signal.SIGTERM)

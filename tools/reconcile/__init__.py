@@ -9,11 +9,12 @@
 Both engines run the same functions over lists: `local` in a loop, `spark` as tasks. So nothing is shuffled, only
 findings leave a task, and the report is the same to the byte. The modules, from the bottom up: `findings`, `copies`,
 `counts`, `votes`, `gaps`, `rows`, `compare`, `transactions`, `task` (pure), `spark_errors`, `fetched`, `logs`,
-`summed`, `survey`, `quiet`, `plan`, `share` (which read), `aside`, `report`, `run`, `session`, `on_spark`, `on_hosts`,
-`cli`, `spark_job`; `again` and `watch`, for directories that are written to; `sketch`, `sketched` and `sketch_cli`, for
-directories that nobody has in one place; `evidence`, which asks the logs about what was found; `plans` (pure),
-`changes`, `apply` and `repair_cli`, which say what to do about it, and do it; `tables`, `source` and `export`, which
-show directories as tables, `exported`, which compares these, and `writer`, which writes tables to a cluster.
+`summed`, `survey`, `quiet`, `plan`, `shelf`, `share` (which read), `aside`, `report`, `run`, `session`, `on_spark`,
+`on_hosts`, `cli`, `spark_job`; `again` and `watch`, for directories that are written to; `sketch`, `sketched` and
+`sketch_cli`, for directories that nobody has in one place; `evidence`, which asks the logs about what was found;
+`plans` (pure), `changes`, `apply` and `repair_cli`, which say what to do about it, and do it; `tables`, `source` and
+`export`, which show directories as tables, `exported`, which compares these, and `writer`, which writes tables to a
+cluster.
 """
 
 import importlib

@@ -38,7 +38,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     run and whose checkpoint has all of their log. `maps`: of each log, the LSNs and versions of the last committed maps.
     `keys`: nothing but these is looked at, which an earlier look left unsettled.
     `ranges`: of these fragments only these rows. The range that has no lower bound goes with all else that there is to say
-    of its partition; a share with another one has nothing but these rows (`piece`).
+    of its partition; a share with another one has nothing but these rows (`piece`). `shelf` is a folder where a log lies by
+    partition once a share has asked it; empty: nobody asks twice.
     """
 
     directories: dict[NodeId, str]
@@ -53,6 +54,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     maps: dict[NodeId, list[tuple[int, str]]] = {}
     keys: dict[Fragment, list[bytes]] = {}
     ranges: dict[Fragment, Range] = {}
+    shelf: str = ""
 
     @property
     def piece(self) -> Fragment | None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
+from tempfile import TemporaryDirectory
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from tools.reconcile.aside import Aside, Lines
 from tools.reconcile.children import InChildren, WorkerDied
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
-from tools.reconcile.plan import Plan, plan
+from tools.reconcile.plan import Plan, Share, plan
 from tools.reconcile.report import Report, make_report
 from tools.reconcile.share import Found, attribute, check_share
 from tools.reconcile.survey import Look, local_path, pages_of, surveys_of, unusable
@@ -59,7 +60,7 @@ def check(
 ) -> Report:
     """Compare the copies in the data directories of one cluster's nodes. Raises UsageError.
 
-    `shares`: into how many tasks the partitions are cut; each reads the logs again, so no more than there are processors.
+    `shares`: into how many tasks the partitions are cut.
     `grace_seconds`: what a log's last seconds touched counts as under way; None: ten where a node runs, else none.
     `limit`: findings that the report keeps; all are counted. `only`: these partitions; none given: all. `level`: with
     `digest` the rows of a fragment are read only if its digests, or its counters, differ. `recheck`: so often at most keys
@@ -86,21 +87,34 @@ def check(
             looked = dict(zip(whole, surveys_of(engine, [Look(path, level, shares) for path in whole]), strict=True))
             surveys = [looked[path] if path in looked else unusable(path, broken[path]) for path in paths]
             planned = plan(surveys, shares=shares, rules=rules, limit=limit, only=only)
-            aside = Aside(limit)
-            results = list(aside.take(engine(check_share, planned.shares)))
-            look_again(
-                partial(engine, check_share),
-                planned.shares,
-                results,
-                times=recheck,
-                wait=lambda: time.sleep(delay_seconds),
-            )
-            return with_evidence(make_report(planned, results, limit=limit, aside=aside), planned, engine)
+            again = partial(_look_again, times=recheck, delay_seconds=delay_seconds)
+            return with_evidence(_compared(planned, engine, limit, again), planned, engine)
         except WorkerDied:
             found = {path: why for path, why in zip(whole, engine(pages_of, whole), strict=True) if why}
             if not found:
                 raise
             broken |= found
+
+
+Again = Callable[[Engine, Sequence[Share], Sequence[ShareResult]], None]
+
+
+def _compared(planned: Plan, engine: Engine, limit: int, again: Again) -> Report:
+    """All shares, and what was unsettled once more. Meanwhile logs lie by partition in a folder of this host."""
+    with TemporaryDirectory(prefix="foreshore-logs-") as shelf:
+        shares = [msgspec.structs.replace(share, shelf=shelf) for share in planned.shares]
+        if len(shares) == 1 and not shares[0].rules.again:
+            shares = planned.shares
+        aside = Aside(limit)
+        results = list(aside.take(engine(check_share, shares)))
+        again(engine, shares, results)
+        return make_report(planned, results, limit=limit, aside=aside)
+
+
+def _look_again(
+    engine: Engine, shares: Sequence[Share], results: Sequence[ShareResult], *, times: int, delay_seconds: float
+) -> None:
+    look_again(partial(engine, check_share), shares, results, times=times, wait=lambda: time.sleep(delay_seconds))
 
 
 def with_evidence(report: Report, planned: Plan, engine: Engine, at_once: int = FOUND_AT_ONCE) -> Report:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
@@ -24,11 +25,13 @@ from tools.reconcile.evidence import ask, attributed
 from tools.reconcile.fetched import here
 from tools.reconcile.findings import Finding, Kind
 from tools.reconcile.plan import Range, Share
+from tools.reconcile.shelf import of_partitions, shelved, split
 from tools.reconcile.task import Read, ShareResult, Task
 from tools.reconcile.uncollected import uncollected
 from tools.wal.rows import LogRows
 from tools.wal.rows import Rows as LogSaid
 from wal import begins
+from wal.codec import NewerFormat
 from wal.ids import Fragment, NodeId
 from wal.packed import PackedBlock, skim
 from wal.records import Trimmed
@@ -108,8 +111,12 @@ def log_rows(
     wanted: Container[Fragment],
     above: Mapping[Fragment, int],
     ranges: Mapping[Fragment, Range] = MappingProxyType({}),
+    shelf: str = "",
+    partitions: Sequence[int] = (),
 ) -> LogRows:
     """What a log says of each key of some fragments, or of a range of their keys, up to where the state was folded.
+
+    With a `shelf` what lies there of these `partitions`, which are those of the fragments, is not read from the log.
 
     Of fragments of which some copy is `above` a counter, it keeps every later update, as far as the log goes by now. A
     write that cannot be opened is told (`unopened`): then nothing that this log says is the whole of it. Where its node
@@ -121,11 +128,33 @@ def log_rows(
         rows.beyond = block.first_lsn > state.lsn
         rows.take(block.records)
 
-    found = skim(state.path / "wal", take, to_lsn=None if above and state.damage is None else state.lsn or None)
+    until = None if above and state.damage is None else state.lsn or None
+    from_lsn = _hear_shelved(state, rows, shelf, partitions, until) if shelf else 1
+    if from_lsn == 0:
+        return log_rows(state, wanted, above, ranges)
+    done = until is not None and from_lsn > until
+    found = [] if done else skim(state.path / "wal", take, from_lsn, until)
     rows.unopened = next((str(one) for one in found if one.kind == "newer"), "")
     if begins(state.path / "wal") > state.log_begins:
         _forget_trimmed(state, rows, [name for name in state.fragments if name in wanted])
     return rows
+
+
+def _hear_shelved(state: State, rows: LogRows, shelf: str, partitions: Sequence[int], until: int | None) -> int:
+    """Hear what was put down of a log, and say from where on it has to be read; 0: as if nothing had been heard."""
+    node = state.identity.node
+    index = shelved(state.path / "wal", shelf, node)
+    try:
+        for entries in of_partitions(Path(shelf), node, index, partitions) if index.last_lsn else ():
+            here, beyond = split(entries, state.lsn)
+            rows.beyond = False
+            rows.take(here)
+            if until is None and beyond:
+                rows.beyond = True
+                rows.take(beyond)
+    except (NewerFormat, OSError):
+        return 0
+    return index.last_lsn + 1
 
 
 def _forget_trimmed(state: State, rows: LogRows, names: Sequence[Fragment]) -> None:
@@ -198,7 +227,10 @@ class _OfDirectories(Task[State]):
             node = state.identity.node
             if node in asked:
                 beyond = {name: above[name] for name in asked[node] if name in above}
-                log = log_rows(state, asked[node], beyond, self.share.ranges)
+                numbers = sorted({number for _, number in asked[node]})
+                log = log_rows(
+                    state, asked[node], beyond, ranges=self.share.ranges, shelf=self.share.shelf, partitions=numbers
+                )
                 if log.unopened:
                     self.add(Finding(Kind.UNREADABLE, on=[node], detail=log.unopened))
                     continue

@@ -40,6 +40,9 @@ class Said(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
         return self.epoch, self.counter
 
 
+HEARD = (r.Prepare, r.Outcome, r.EpochStart, r.Undo, r.Preload, r.FragmentClear, r.FragmentReady)
+"""Beside updates, and each of one partition: the records that `LogRows.take` makes anything of."""
+
 NOTHING = Said(0, 0, DELETED)
 """What a log says that has no record of a key."""
 
