@@ -136,10 +136,12 @@ def moves(topology: Topology, baseline: Sequence[NodeId], affinity: Affinity = a
 
 
 class Better(msgspec.Struct, frozen=True):
-    """What would be better elsewhere: `leaders` of partitions whose primaries should be they; `surplus` copies may go."""
+    """What would be better elsewhere: `leaders` of partitions whose primaries should be they; `surplus` copies may go; of
+    `missing` partitions a copy is to be made on a member."""
 
     leaders: dict[int, NodeId]
     surplus: list[int]
+    missing: list[int]
 
     def handover(self, old: Topology, vouched: Mapping[int, Sequence[NodeId]]) -> list[int]:
         """Partitions whose ideal primary is in sync, or about to be: `vouched`.
@@ -160,7 +162,8 @@ def finding_better(old: Topology, alive: Sequence[NodeId], affinity: Affinity = 
     that is not wanted any more although every wanted one is in sync.
     """
     ideal = ideal_of(old, affinity)
-    here, leaders, extra = dict.fromkeys(alive), dict[int, NodeId](), list[int]()
+    here, leaders, extra, missing = dict.fromkeys(alive), dict[int, NodeId](), list[int](), list[int]()
+    members = {m.node for m in old.members if m.node in here}
     for at in range(0, len(ideal), LOOKED_AT_ONCE):
         some = slice(at, at + LOOKED_AT_ONCE)
         for number, (placement, wanted) in enumerate(zip(old.placements[some], ideal[some], strict=True), at):
@@ -172,8 +175,10 @@ def finding_better(old: Topology, alive: Sequence[NodeId], affinity: Affinity = 
                 leaders[number] = best
             if _has_surplus(placement, alive, wanted):
                 extra.append(number)
+            if not placement.lost and any(n in members and n not in owners for n in wanted):
+                missing.append(number)
         yield min(LOOKED_AT_ONCE, len(ideal) - at) // 2
-    return Better(leaders, extra)
+    return Better(leaders, extra, missing)
 
 
 def better_of(old: Topology, alive: Sequence[NodeId], affinity: Affinity = assign) -> Better:

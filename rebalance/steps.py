@@ -8,6 +8,9 @@ A **handover step** moves primaries among copies that are all in sync. The new o
 it goes by the step (`rebalance.promotion`), the old one among them: only its own partition stops, and for no longer.
 `docs/handover.md` argues it.
 
+A node that **joins** by a step leads nothing and is relied on for nothing: it has no copy, or is to make one. What the
+operator has said of namespaces and of migrations concerns no copy at all.
+
 Maps that follow each other by light steps have one **fence**: what was said under one of them is as true under the next.
 Within it a partition's primary and epoch are told by its placement: a copy heeds the primary of its own map alone.
 """
@@ -20,9 +23,12 @@ import msgspec
 
 from rebalance.affinity import Affinity, assign
 from rebalance.ideal import ideal_of
+from rebalance.migrations import Migrations, ordered
+from rebalance.namespaces import NamespaceSettings
+from rebalance.namespaces import changed as said_of_namespaces
 from rebalance.plan import handed_over, placed_under_the_same
-from rebalance.table import BEFORE_KEPT, Placement, Topology
-from wal.ids import NodeId, Version
+from rebalance.table import BEFORE_KEPT, Candidate, Member, Placement, Topology, node_of
+from wal.ids import Namespace, NodeId, Version
 from wal.records import Claim
 
 Vouched = Mapping[int, Mapping[NodeId, NodeId]]
@@ -33,15 +39,29 @@ PARTITIONS_AT_ONCE = 2_500
 """So many partitions a step changes at most, so that no turn plans or takes very many."""
 STEPS = 6
 """Copies that come together come to count in about so many steps."""
+NOTHING_SAID: Mapping[Namespace, NamespaceSettings] = {}
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a light step changes of the map `after`, whose bytes have this hash."""
+    """What a light step changes of the map `after`, whose bytes have this hash.
+
+    `joins` are members that it lists beside those of before. `namespaces` and `migrations` are what it says of them, if it
+    says anything else than the map before.
+    """
 
     after: Version
     map_hash: int
     placements: list[tuple[int, Placement]]
     claims: list[Claim]
+    joins: list[Member] = msgspec.field(default_factory=list)
+    namespaces: dict[Namespace, NamespaceSettings] = msgspec.field(default_factory=dict)
+    migrations: Migrations | None = None
+
+    @property
+    def version(self) -> Version:
+        """Of the map that comes of it: another major number if somebody joins."""
+        major, minor = self.after
+        return Version(major + 1, 0) if self.joins else Version(major, minor + 1)
 
 
 def light_step(
@@ -52,38 +72,79 @@ def light_step(
     affinity: Affinity = assign,
     *,
     surplus: Collection[int] = (),
+    missing: Collection[int] = (),
+    joins: Sequence[Candidate] = (),
+    namespaces: Mapping[Namespace, NamespaceSettings] = NOTHING_SAID,
+    migrations: Migrations | None = None,
 ) -> Step | None:
-    """The step that makes in sync what is vouched for, and lets go what is `surplus`; None if there is nothing to do so.
+    """The step that makes in sync what is vouched for, lets go what is `surplus`, has copies made that are `missing`, lists
+    who joins, and says of namespaces and migrations what is to be said; None if there is nothing to do so.
 
     Copies are placed by the rule of the full exchange: what is not wanted any more goes as soon as every wanted copy that
     is here is in sync, in this very step. `claims` is all that is known for sure of what disks have claimed: a copy that
     counts from now on is held to what its node has on disk now. Where a member is concerned that was set aside, a full
     exchange weighs who is waited for instead.
     """
-    lives = {m.node: m.allocation for m in old.members}
+    joined = [
+        Member(c.node, c.allocation, c.incarnation, c.address, order=order, domain=c.domain)
+        for order, c in enumerate(joins, old.next_order)
+    ]
+    lives = {m.node: m.allocation for m in (*old.members, *joined)}
     ideal = ideal_of(old, affinity)
+    numbers = sorted(dict.fromkeys([*vouched, *surplus, *missing, *_wanted_of(joined, ideal)]))
     changed: list[tuple[int, Placement]] = []
-    for number in sorted(dict.fromkeys([*vouched, *surplus])):
-        placement = old.placements[number]
-        if placement.lost or any(old.aside.get(node, 0) > 0 for node in placement.in_sync):
+    for number in numbers:
+        placement, lagging = old.placements[number], vouched.get(number, {})
+        slow = any(old.aside.get(node, 0) > 0 for node in placement.in_sync)
+        if placement.lost or (slow and (lagging or number in surplus)):
             continue  # the slow copy is to go with the map that brings another one, and not after it
-        whole = [
-            node
-            for node, primary in vouched.get(number, {}).items()
-            if primary == placement.primary
-            and node in placement.owners
-            and node not in placement.in_sync
-            and lives.get(node, "") == old.allocations.get(node)
-            and old.aside.get(node, 0) <= 0
-        ]
-        placed = placed_under_the_same(placement, ideal[number], whole, lives)
+        placed = placed_under_the_same(placement, ideal[number], _whole(old, placement, lagging), lives)
         if placed != placement:
             changed.append((number, placed))
         if len(changed) == PARTITIONS_AT_ONCE:
             break  # the others are taken in by the next one
-    if not changed:
+    if not (changed or joined or namespaces or migrations is not None):
         return None
-    return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives))
+    raised = _raised(old.claims, claims, lives, joined)
+    said = dict(namespaces)
+    return Step(old.version, map_hash, changed, raised, joins=joined, namespaces=said, migrations=migrations)
+
+
+def _whole(old: Topology, placement: Placement, vouched: Mapping[NodeId, NodeId]) -> list[NodeId]:
+    """Which of these copies of a partition count from now on: its primary vouches for them, and a full exchange need not
+    weigh whether they are waited for."""
+    return [
+        node
+        for node, primary in vouched.items()
+        if primary == placement.primary
+        and node in placement.owners
+        and node not in placement.in_sync
+        and (member := old.member(node)) is not None
+        and member.allocation == old.allocations.get(node)
+        and old.aside.get(node, 0) <= 0
+    ]
+
+
+def may_join(old: Topology, joins: Sequence[Candidate]) -> bool:
+    """Whether these can be listed without stopping anybody: nothing that is here rests on what they have.
+
+    Not a member in another life: what that one had goes with it. Nor who was set aside, nor one by whose domain copies
+    should be elsewhere; and nobody where something is LOST, for he may have it.
+    """
+    return not any(p.lost for p in old.placements) and all(
+        old.member(c.node) is None
+        and old.aside.get(c.node, 0) <= 0
+        and (c.node not in old.baseline or c.domain in ("", old.domains.get(c.node, "")))
+        for c in joins
+    )
+
+
+def _wanted_of(joined: Sequence[Member], ideal: Sequence[Sequence[NodeId]]) -> list[int]:
+    """The partitions of which they are to have a copy."""
+    if not joined:
+        return []
+    nodes = {m.node for m in joined}
+    return [number for number, wanted in enumerate(ideal) if not nodes.isdisjoint(wanted)]
 
 
 def handover_step(
@@ -146,11 +207,15 @@ def worth_a_step(old: Topology, vouched: Collection[tuple[int, NodeId]], moving:
     return any(len(old.placements[number].in_sync) == 1 for number, _ in vouched)
 
 
-def _raised(known: Sequence[Claim], heard: Sequence[Claim], lives: Mapping[NodeId, str]) -> list[Claim]:
-    """The claims of a map, and of the lives that it knows what was heard since."""
-    most = {(c.node, c.allocation, c.incarnation): c.durable_lsn for c in known}
-    for c in heard:
-        if lives.get(c.node) == c.allocation:
+def _raised(
+    known: Sequence[Claim], heard: Sequence[Claim], lives: Mapping[NodeId, str], joined: Sequence[Member] = ()
+) -> list[Claim]:
+    """The claims of a map, and of the lives that it knows what was heard since. Who joins is held to what this life of it
+    has claimed: the map that lists it makes void what others have."""
+    listed = {m.node: m.incarnation for m in joined}
+    most: dict[tuple[NodeId, str, int], int] = {}
+    for c in (*known, *(c for c in heard if lives.get(c.node) == c.allocation)):
+        if listed.get(c.node, c.incarnation) == c.incarnation and lives.get(c.node, c.allocation) == c.allocation:
             key = (c.node, c.allocation, c.incarnation)
             most[key] = max(c.durable_lsn, most.get(key, 0))
     return [Claim(*key, lsn) for key, lsn in most.items()]
@@ -158,10 +223,20 @@ def _raised(known: Sequence[Claim], heard: Sequence[Claim], lives: Mapping[NodeI
 
 def fits(old: Topology, map_hash: int, step: Step) -> bool:
     """Whether a step is one from this very map, and what it changes is what a step may."""
-    return (step.after, step.map_hash) == (old.version, map_hash) and all(
-        number < len(old.placements) and (_stays(old.placements[number], placed) or _moves(old.placements[number], placed))
-        for number, placed in step.placements
+    return (
+        (step.after, step.map_hash) == (old.version, map_hash)
+        and all(
+            number < len(old.placements)
+            and (_stays(old.placements[number], placed) or _moves(old.placements[number], placed))
+            for number, placed in step.placements
+        )
+        and [m.order for m in step.joins] == list(range(old.next_order, old.next_order + len(step.joins)))
+        and (not step.joins or may_join(old, [_candidate(m) for m in step.joins]))
     )
+
+
+def _candidate(member: Member) -> Candidate:
+    return Candidate(member.node, member.allocation, member.incarnation, member.address, member.domain)
 
 
 def _stays(old: Placement, new: Placement) -> bool:
@@ -181,11 +256,27 @@ def stepped(old: Topology, step: Step) -> Topology:
     placements = list(old.placements)
     for number, placement in step.placements:
         placements[number] = placement
-    return msgspec.structs.replace(
+    topology = msgspec.structs.replace(
         old,
-        version=Version(old.version.major, old.version.minor + 1),
+        version=step.version,
         placements=tuple(placements),
         claims=tuple(step.claims),
         before=(*old.before, (old.version, step.map_hash))[-BEFORE_KEPT:],
         fence=old.fenced,
+        namespaces=said_of_namespaces(old.namespaces, step.namespaces, step.version),
+        migrations=ordered(old.migrations, step.migrations, step.version),
+    )
+    return _joined(topology, step.joins) if step.joins else topology
+
+
+def _joined(old: Topology, joins: Sequence[Member]) -> Topology:
+    """A map that lists these members, too."""
+    names = {m.node for m in joins}
+    return msgspec.structs.replace(
+        old,
+        members=(*old.members, *joins),
+        allocations=old.allocations | {m.node: m.allocation for m in joins if m.node in old.baseline},
+        domains=old.domains | {m.node: m.domain for m in joins if m.domain},
+        next_order=joins[-1].order + 1,
+        listed={name: life for name, life in old.listed.items() if node_of(name) not in names},
     )

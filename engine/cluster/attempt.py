@@ -37,6 +37,9 @@ class Intent:
         namespaces: Mapping[Namespace, NamespaceSettings] | None = None,
         migrations: Migrations | None = None,
         surplus: Sequence[int] = (),
+        missing: Sequence[int] = (),
+        joins: Sequence[Candidate] = (),
+        by_step: bool = False,
         reason: str = "",
         can_wait: bool = False,
         gathers: bool = True,
@@ -51,6 +54,9 @@ class Intent:
         self.namespaces = namespaces or {}
         self.migrations = migrations
         self.surplus = list(surplus)  # partitions with a copy that may go
+        self.missing = list(missing)  # partitions of which a copy is to be made
+        self.joins = list(joins)  # those candidates whom the map does not list in this life
+        self.by_step = by_step  # nobody has to stop for any of it, if a step is possible at all
         self.reason = reason
         self.can_wait = can_wait  # nobody is missed, asks, or is held up
         self.gathers = gathers  # other reasons may come with these: one map for all of them is better than several
@@ -98,6 +104,10 @@ class Attempt:
         mine = promise is not None and disk_of(topology, node) == promise.life.allocation
         return mine and not self.voted(topology, claims, node)
 
+    def is_to_ask(self, topology: Topology, claims: Claims, node: NodeId) -> bool:
+        """Whether a candidate has yet to say what it has, or to promise in a life that counts."""
+        return node not in self.singles or self.restarted(topology, claims, node)
+
     def outlived(self, claims: Claims) -> list[NodeId]:
         """The nodes of which others know a life that claimed more and may be the later one.
 
@@ -135,6 +145,11 @@ class Attempt:
             and claimed.get((n, life.allocation, life.incarnation), 0) >= self.promises[n].voted_lsn > 0
         ]
         return len(held) >= topology.majority and len(known) == len(topology.members)
+
+    def known_to_all(self, topology: Topology) -> tuple[bool, bool]:
+        """Whether all members of a map know of steps that move primaries, and of those by which nodes join."""
+        promises = [self.promises.get(m.node) for m in topology.members]
+        return all(p is not None and p.hands_over for p in promises), all(p is not None and p.admits for p in promises)
 
     def change(self, topology: Topology, claims: Claims, map_hash: int) -> Change:
         """What is to be planned, with those candidates who have answered."""

@@ -6,12 +6,12 @@ coarse steps; all that is known goes into each checkpoint, and into the next map
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from engine.turn.core import Core
 from engine.turn.settings import Durability
 from rebalance.lives import Life, disk_of, keeps
-from rebalance.table import Topology, disk_name, lost_disks
+from rebalance.table import Member, Topology, disk_name, lost_disks
 from wal.ids import NO_VERSION, NodeId, Version
 from wal.probe import probe
 from wal.records import Claim, Claimed
@@ -46,23 +46,30 @@ class Claims:
         self._heard, self._logged = dict(self._sure), dict(self._sure)
         self._voided_by = replica.claimed_at
         if self.core.topology is not None:
-            self._void_older(self.core.topology, every_life=replica.claimed_at >= self.core.fence)
+            every_life = replica.claimed_at >= self.core.fence
+            self._void_older(self.core.topology, anew=() if every_life else self.core.topology.members)
 
     def switch(self) -> None:
         """A new map: what it says of a node rests on the life that it lists; what other lives claimed is void."""
         assert self.core.topology is not None
-        self._void_older(self.core.topology, every_life=False)
+        self._void_older(self.core.topology, anew=self.core.topology.members)
 
-    def step(self) -> None:
-        """A light step: it lists nobody anew, so that nothing which was claimed is void."""
+    def step(self) -> list[Member]:
+        """A light step: who joins by it, and only of them what other lives claimed is void."""
         topology = self.core.topology
         assert topology is not None
+        joined = [m for m in topology.members if self._listed.get(m.node) != (m.node, m.allocation, m.incarnation)]
+        if joined:
+            self._void_older(topology, anew=joined)
+            self.core.log(Claimed(topology.version, self.sure()))  # else what is void now would be read again
         self.learn(topology.claims)
         self._voided_by = topology.version
+        return joined
 
-    def _void_older(self, topology: Topology, *, every_life: bool) -> None:
-        listed = self._listed = {m.node: (m.node, m.allocation, m.incarnation) for m in topology.members}
+    def _void_older(self, topology: Topology, *, anew: Sequence[Member]) -> None:
+        self._listed = {m.node: (m.node, m.allocation, m.incarnation) for m in topology.members}
         self._awaited = lost_disks(topology.placements)
+        listed = {m.node: self._listed[m.node] for m in anew}
 
         def counts(key: Key) -> bool:
             disk = disk_name(key[0], key[1])
@@ -71,7 +78,7 @@ class Claims:
             life, version = topology.listed.get(disk, (key[2], NO_VERSION))
             if life != key[2] and version > max(self._voided_by, self._ahead.get(key, NO_VERSION)):
                 return False  # a map that was missed here made it void
-            return disk_of(topology, key[0]) == key[1] and (every_life or listed.get(key[0], key) == key)
+            return disk_of(topology, key[0]) == key[1] and listed.get(key[0], key) == key
 
         self._heard = {key: lsn for key, lsn in self._heard.items() if counts(key)}
         self._sure = {key: lsn for key, lsn in self._sure.items() if counts(key)}

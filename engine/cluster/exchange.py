@@ -78,7 +78,7 @@ class Exchange(Rule):
         self._vouched = vouched
         self.attempt: Attempt | None = None
         self.standing: Ballot | None = None  # which a majority has promised, in the lives that the map lists
-        self.all_hand_over = False  # all of its members know of steps that move primaries
+        self.all_hand_over = self.all_admit = False  # all of its members know of steps that do so
         self.draining: Announce | None = None  # announced, and not stopped yet
         self._reporting: Announce | None = None  # stopped, the single map is not sent yet
         self._drain_until = 0
@@ -153,6 +153,7 @@ class Exchange(Rule):
                 claims=self.claims.sure(),
                 lasts=True,
                 hands_over=True,
+                admits=True,
             ),
         )
         if self.single is not None:
@@ -266,11 +267,7 @@ class Exchange(Rule):
         attempt, topology = self.attempt, self.core.topology
         assert attempt is not None
         assert topology is not None
-        asked = [
-            c.node
-            for c in attempt.intent.candidates
-            if c.node not in attempt.singles or attempt.restarted(topology, self.claims, c.node)
-        ]
+        asked = [c.node for c in attempt.intent.candidates if attempt.is_to_ask(topology, self.claims, c.node)]
         self.core.send(tuple(asked), Announce(attempt.after, attempt.ballot, attempt.intent.handover))
 
     def on_peer_seen(self, node: NodeId) -> None:
@@ -378,7 +375,7 @@ class Exchange(Rule):
                 core.send_early(tuple(told), Commit(topology.version, encoded))
             self.adopt(topology, encoded)
             self.standing = attempt.ballot if attempt.lasts(topology) else None
-            self.all_hand_over = all(attempt.promises[m.node].hands_over for m in topology.members if self.standing)
+            self.all_hand_over, self.all_admit = attempt.known_to_all(topology)
 
     def on_refuse(self, sender: NodeId, message: Refuse) -> None:
         """Somebody promised a higher ballot: try again above it, a little later than whoever holds it."""

@@ -9,13 +9,14 @@ elsewhere, surplus copies take at most a tenth of the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.exchange import Exchange
 from engine.cluster.handovers import Handovers
+from engine.cluster.joining import Joining
 from engine.cluster.leaving import Leaving
 from engine.cluster.names import Names
 from engine.cluster.orders import Orders
@@ -30,8 +31,8 @@ from rebalance.anew import Anew
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
 from rebalance.supplier import SupplySide
-from rebalance.table import BACK_OFF_MS, Candidate, split_from
-from wal.ids import NO_VERSION, Namespace, NodeId, Version
+from rebalance.table import BACK_OFF_MS, Candidate, Member, split_from
+from wal.ids import NO_VERSION, Namespace, NodeId
 from wal.probe import probe
 
 REST = 9
@@ -71,8 +72,7 @@ class Membership(Rule):
         self.handovers = handovers
         self.supply = supply
         self.anew = anew
-        self.seen: dict[NodeId, Candidate] = {}  # everyone a connection was made to, or who asked to join
-        self._joins: dict[NodeId, tuple[int, Version]] = {}  # who asks to join -> when it last did, and with which map
+        self.joining = Joining(core, detector, names, exchange)
         self._invited: list[Candidate] = []  # whom the exchange that this node leads is to let in
         self.leaving = Leaving(core, detector)
         self.pace = Pace(core)
@@ -88,23 +88,12 @@ class Membership(Rule):
         self._silent: list[NodeId] = []  # who was suspected when this node last looked
         self._silence_at: int | None = 0  # when somebody may come to be suspected
 
-    # What others know of us, and we of them.
-
-    @property
-    def me(self) -> Candidate:
-        """This node, as it would be in a map."""
-        core = self.core
-        return Candidate(core.node, core.allocation, core.incarnation, core.address, core.settings.domain)
-
     def on_peer_seen(self, event: PeerSeen) -> None:
         """A connection to a node was made."""
-        if self.names.taken(event.node, event.allocation, event.incarnation):
+        if not self.joining.on_peer_seen(event):
             return
-        self.seen[event.node] = Candidate(event.node, event.allocation, event.incarnation, event.address, event.domain)
-        if self.core.topology is None or self.core.topology.member(event.node) is None:
-            self.detector.heard(event.node)
         if self._asks_in:
-            self.core.send(event.node, self._join())
+            self.core.send(event.node, self.joining.join())
         self.exchange.on_peer_seen(event.node)
 
     # Messages.
@@ -122,7 +111,7 @@ class Membership(Rule):
                 self.exchange.send_map(sender)  # unless it was told of a light step just now
             return
         if message.version == self.core.version:
-            if self.detector.note_silent(sender, message.silent) and self._joins:
+            if self.detector.note_silent(sender, message.silent) and self.joining.asked:
                 self._look_at = self.core.now  # perhaps it was all that somebody who joins waited for
             self._note_pace(sender, message)
             self.orders.namespaces.heard(sender, message)
@@ -149,41 +138,8 @@ class Membership(Rule):
 
     def on_join(self, sender: NodeId, message: Join) -> None:
         """A node asks to be let in."""
-        core, topology = self.core, self.core.topology
-        candidate = Candidate(message.node, message.allocation, message.incarnation, message.address, message.domain)
-        if self.names.taken(message.node, message.allocation, message.incarnation):
-            return  # whoever speaks to it tells it
-        known = self.seen.get(message.node)
-        if known is not None and known.allocation == candidate.allocation and known.incarnation > candidate.incarnation:
-            return  # an earlier life of it, delayed
-        self.seen[message.node] = candidate
-        if topology is None:
-            return
-        if message.cluster and message.cluster != topology.cluster:
-            core.note(f"{message.node} belongs to cluster {message.cluster}, this is {topology.cluster}: not let in")
-            return
-        if message.version > core.version:
-            return
-        self.detector.note_silent(sender, message.silent)
-        if message.version < core.version or is_member(topology, candidate):
-            self.exchange.send_map(sender)
-        if is_member(topology, candidate):
-            return
-        self._look_at = core.now
-        core.task(Connect(message.node, message.address))  # each time: its last life may have asked from elsewhere
-        self._joins[message.node] = core.now, message.version
-
-    # Commands.
-
-    def candidates(self) -> dict[NodeId, Candidate]:
-        """This node and all others that it sees, as they would be in a first map."""
-        return {self.core.node: self.me} | {n: c for n, c in self.seen.items() if not self.detector.suspected(n)}
-
-    def near(self) -> list[NodeId]:
-        """Everyone else who is heard of, in a map or not."""
-        topology = self.core.topology
-        known = dict.fromkeys([*self.seen, *(topology.voters if topology is not None else ()), *self.core.peers()])
-        return [n for n in known if n != self.core.node and not self.detector.suspected(n)]
+        if self.joining.on_join(sender, message):
+            self._look_at = self.core.now
 
     # Time.
 
@@ -193,7 +149,6 @@ class Membership(Rule):
         assert topology is not None
         self.detector.switch()
         self.claims.switch()
-        self.names.switch()
         core.quorum = self.detector.has_quorum()
         self._look_at = core.now + 1  # in a turn of its own: this one had all partitions to place
         if self._led_since is not None:
@@ -207,19 +162,26 @@ class Membership(Rule):
             if not is_member(topology, joiner):
                 self.pace.note_late(joiner)
         self._invited = []
-        self._joins = {n: asked for n, asked in self._joins.items() if not is_member(topology, self.seen[n])}
-        if not is_member(topology, self.me):
+        if self.joining.asks_in():
             self._next_heartbeat = core.now  # to ask with the map that came
-        for member in topology.members:
+        self._expect(topology.members)
+        core.beat(core.peers(), self._heartbeat())
+
+    def _expect(self, members: Iterable[Member]) -> None:
+        """The map lists these, which it may not have done before: to be heard, under their names alone."""
+        core = self.core
+        self.names.switch()
+        self.joining.refresh()
+        for member in members:
             if member.node != core.node:
                 core.task(Connect(member.node, member.address))
                 self.detector.expect(member.node)
-        core.beat(core.peers(), self._heartbeat())
 
     def step(self, _: NewMap) -> None:
-        """A light step: the same members as before, and some copies more that count."""
+        """A light step: nobody is gone, some copies more may count, and somebody may have joined."""
         core = self.core
-        self.claims.step()
+        if joined := self.claims.step():
+            self._expect(joined)
         self._reason_since, self._stepped_at = None, core.now
         if self.steps.complete:
             self._look_at = core.now + 1  # in a turn of its own, as well
@@ -270,9 +232,8 @@ class Membership(Rule):
 
     def _beat(self) -> None:
         core, peers = self.core, self.core.peers()
-        fresh = core.now - 2 * core.settings.suspicion_ms * MS
-        self._joins = {node: asked for node, asked in self._joins.items() if asked[0] >= fresh}
-        hearers = tuple(dict.fromkeys([*peers, *self._joins]))  # who asks to join is told who is there
+        self.joining.refresh()
+        hearers = tuple(dict.fromkeys([*peers, *self.joining.asked]))  # who asks to join is told who is there
         if hearers:
             beat = self._heartbeat()
             self._note_pace(core.node, beat)
@@ -280,9 +241,9 @@ class Membership(Rule):
             core.beat(hearers, beat)
             core.longest_sync = 0
         if self._asks_in:
-            others = tuple(n for n in dict.fromkeys([*peers, *self.seen]) if n != core.node)
+            others = tuple(n for n in dict.fromkeys([*peers, *self.joining.seen]) if n != core.node)
             if others:
-                core.send(others, self._join())
+                core.send(others, self.joining.join())
         leader = self.detector.coordinator()
         self.leaving.say(leader)
         self._vouch(leader, list(self.supply.vouching.vouched))
@@ -290,21 +251,7 @@ class Membership(Rule):
     @property
     def _asks_in(self) -> bool:
         """Whether this node asks to be let in."""
-        topology = self.core.topology
-        return self.leaving.since is None and (topology is None or not is_member(topology, self.me))
-
-    def _join(self) -> Join:
-        core, topology, me = self.core, self.core.topology, self.me
-        return Join(
-            me.node,
-            me.allocation,
-            incarnation=me.incarnation,
-            address=me.address,
-            domain=me.domain,
-            version=core.version,
-            cluster=topology.cluster if topology is not None else self.exchange.consent,
-            silent=self.detector.silent(),
-        )
+        return self.leaving.since is None and self.joining.asks_in()
 
     def _vouch(self, leader: NodeId | None, copies: list[tuple[int, NodeId]]) -> None:
         """Tell the coordinator of copies that have everything this node has."""
@@ -359,11 +306,8 @@ class Membership(Rule):
         for m in topology.members:
             if not self.detector.suspected(m.node):
                 alive[m.node] = Candidate(m.node, m.allocation, m.incarnation, m.address, m.domain)
-        for node, (_, version) in self._joins.items():
-            hears_us = version.major == topology.version.major  # it took our map: nobody has to wait for it
-            if hears_us and not self.pace.rests(self.seen[node]):
-                alive[node] = self.seen[node]
-        alive[core.node] = self.me
+        alive |= {joiner.node: joiner for joiner in self.joining.hear_us() if not self.pace.rests(joiner)}
+        alive[core.node] = self.joining.me
         return [alive[node] for node in self.detector.connected({n: c.allocation for n, c in alive.items()})]
 
     def _lead(self) -> None:
@@ -397,7 +341,7 @@ class Membership(Rule):
             return  # the cluster is coming back: give the others the time to come too
         if intent.gathers and waited < core.settings.exchange_delay_ms * MS:
             return
-        if intent.can_wait and self.steps.take(intent.surplus, alone=not intent.handover):
+        if intent.by_step and self.joining.know_of_steps(intent.joins) and self.steps.take(intent):
             return
         if intent.can_wait and self.steps.coming:
             return

@@ -7,7 +7,7 @@ the last one, comes alone; so does what an operator orders, and the last of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from engine.cluster.attempt import Intent
 from engine.cluster.leaving import Leaving
@@ -26,6 +26,13 @@ def is_member(topology: Topology, candidate: Candidate) -> bool:
     member = topology.member(candidate.node)
     life = candidate.allocation, candidate.incarnation
     return member is not None and (member.allocation, member.incarnation) == life
+
+
+def _all_are_back(topology: Topology, joins: Collection[Candidate], names: Collection[NodeId]) -> bool:
+    """Whether this is the last one that should be here. Another may come next, and be in the same map; so may more if this
+    one was not expected either."""
+    expected = all(c.node in topology.voters for c in joins)
+    return bool(joins) and expected and all(n in names for n in topology.voters)
 
 
 class Reasons:
@@ -50,10 +57,10 @@ class Reasons:
         """What the next map should change, and for which reasons; for none, nothing is to be begun."""
         core, names = self._core, {c.node: c for c in alive}
         lost = [m.node for m in topology.members if m.node not in names]
-        joins = [c.node for c in alive if not is_member(topology, c)]
+        joins = [c for c in alive if not is_member(topology, c)]
         going = self._leaving.granted(topology, list(names))
         present = [c.node for c in alive if c.node not in going]
-        handover, extra = self._wanted_moves(topology, present)
+        handover, extra, missing = self._wanted_moves(topology, present)
         if going:
             leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going]
             handover = [*handover, *leaving]
@@ -61,26 +68,23 @@ class Reasons:
         namespaces = self._orders.namespaces.standing(topology)
         migrations = self._orders.of_migrations(topology)
         slow = self._pace.to_set_aside(topology, names) if not (self.frozen or core.frozen) else {}
-        now = {
-            "lost " + ", ".join(lost): bool(lost),
-            "joining " + ", ".join(joins): bool(joins),
-            "leaving " + ", ".join(going): bool(going),
-            "the baseline changes": baseline is not None,
+        by_step = {
+            "joining " + ", ".join(c.node for c in joins): bool(joins),
             "namespaces change: " + ", ".join(namespaces): bool(namespaces),
             "the operator's word on migrations": migrations is not None,
+        }
+        stops = {
+            "lost " + ", ".join(lost): bool(lost),
+            "leaving " + ", ".join(going): bool(going),
+            "the baseline changes": baseline is not None,
             "lost partitions begin again": bool(reset),
             "too slow: " + ", ".join(slow): bool(slow),
             "not whole: " + ", ".join(self.emptied): bool(self.emptied),
             "an exchange that did not end": bool(self.frozen) or core.frozen,
         }
-        soon = {
-            f"{len(self._steps.caught_up)} copies caught up": bool(self._steps.caught_up),
-            f"{len(handover)} primaries to move": bool(handover),
-            "surplus copies": bool(extra),
-        }
+        soon = self._better(handover, extra, missing)
+        now = stops | by_step
         given = [reason for reason, holds in (now | soon).items() if holds]
-        # Who else should be here may come next, and be in the same map; so may others if this one was not expected either.
-        all_back = bool(joins) and all(n in names for n in topology.voters) and all(n in topology.voters for n in joins)
         ordered = baseline is not None or migrations is not None or bool(namespaces or reset)
         all_whole = self._steps.complete and not any(now.values())
         return Intent(
@@ -93,33 +97,45 @@ class Reasons:
             namespaces=namespaces,
             migrations=migrations,
             surplus=extra,
+            missing=missing,
+            joins=joins,
+            by_step=not any(stops.values()),
             leaving=going,
             reason="; ".join(given),
             can_wait=not any(now.values()),
-            gathers=not (lost or ordered or all_back or all_whole),
+            gathers=not (lost or ordered or all_whole or _all_are_back(topology, joins, names)),
         )
 
-    def _wanted_moves(self, topology: Topology, present: list[NodeId]) -> tuple[list[int], list[int]]:
-        """Primaries to move and copies to drop, as soon as they are found; once for as long as nothing changes.
+    def _better(self, handover: list[int], extra: list[int], missing: list[int]) -> dict[str, bool]:
+        """The reasons that can wait."""
+        return {
+            f"{len(self._steps.caught_up)} copies caught up": bool(self._steps.caught_up),
+            f"{len(handover)} primaries to move": bool(handover),
+            "surplus copies": bool(extra),
+            f"{len(missing)} copies to make": bool(missing),
+        }
+
+    def _wanted_moves(self, topology: Topology, present: list[NodeId]) -> tuple[list[int], list[int], list[int]]:
+        """Primaries to move, copies to drop, and to make, as soon as they are found; once for as long as nothing changes.
 
         While migrations are paused no primary moves that is well where it is. A copy may be that of who was primary before
         the last step, and is asked then by who is now: no copy goes before all who lead say that they serve.
         """
         if not self._core.affinity_known:
-            return [], []
+            return [], [], []
         if self._moves is None or self._moves[0] is not topology or self._moves[1] != present:
             self._moves = topology, present, None
             self._core.in_pieces(self._find_moves(topology, present))
         moves = self._moves[2]
         if moves is None:
-            return [], []
+            return [], [], []
         vouched: dict[int, list[NodeId]] = {}
         for partition, node in self._steps.caught_up if moves.leaders else ():
             vouched.setdefault(partition, []).append(node)
         handover = [] if topology.migrations.paused is not Paused.NOTHING else moves.handover(topology, vouched)
         leaders = dict.fromkeys(topology.placements[number].owners[0] for number in moves.surplus)
         all_serve = all(self.serves.get(node) == topology.version for node in leaders)
-        return handover, moves.surplus if all_serve else []
+        return handover, moves.surplus if all_serve else [], moves.missing
 
     def _find_moves(self, topology: Topology, present: list[NodeId]) -> Iterator[int]:
         """Look through the partitions, some at a time, for as long as nothing changes."""

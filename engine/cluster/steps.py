@@ -1,4 +1,4 @@
-"""Light steps: maps by which nobody joins, leaves or is lost, decided without stopping anybody.
+"""Light steps: maps by which nobody leaves or is lost, and no choice rests on what copies have: nobody stops for them.
 
 ```
  coordinator                          voters                      all members
@@ -17,9 +17,9 @@ what was accepted. `docs/light-steps.md` says why this is safe.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import assert_never, get_args
 
+from engine.cluster.attempt import Intent
 from engine.cluster.claims import Claims
 from engine.cluster.exchange import Exchange
 from engine.messages import AcceptStep, AskMap, CaughtUp, CommitStep, ProposeStep, Refuse
@@ -29,7 +29,7 @@ from rebalance import table as topologies
 from rebalance.lives import disk_of, may_vote
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
-from rebalance.steps import Step, fits, light_step, moving_in, stepped, worth_a_step
+from rebalance.steps import Step, fits, light_step, may_join, moving_in, stepped, worth_a_step
 from rebalance.table import Standing, Topology
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId
@@ -100,30 +100,50 @@ class Steps(Rule):
                 self.caught_up[number, node] = sender
         self._last_came = self.complete
 
-    def take(self, surplus: Sequence[int] = (), *, alone: bool = True) -> bool:
-        """Take in what is vouched for, and let go what is surplus, if that can be done by a light step.
+    def take(self, intent: Intent) -> bool:
+        """Carry out by a light step what can be: who joins, what the operator said, what is vouched for, or surplus.
 
-        Whether one is under way, or soon will be. Copies are not let go `alone` where a full exchange is due as well.
+        Whether one is under way, or soon will be. Copies are not let go alone where primaries are to move as well.
         """
         core, exchange = self.core, self.exchange
-        if exchange.standing is None or not (self.caught_up or (surplus and alone)) or not core.affinity_known:
+        due = bool(intent.joins or intent.namespaces or intent.migrations or intent.missing)
+        lets_go = bool(intent.surplus) and not intent.handover
+        if exchange.standing is None or not (self.caught_up or due or lets_go) or not core.affinity_known:
             return False
         if self.under_way:
             return True
         assert core.topology is not None
-        if not self.caught_up and self.coming:
-            return True
-        worth = not self.caught_up or worth_a_step(core.topology, self.caught_up, self.moving, self._most)
-        if not worth and core.now < self._since + TOGETHER_MS * MS:
+        if due and not exchange.all_admit:
+            return False
+        if intent.joins and not may_join(core.topology, intent.joins):
+            return False
+        if not due and self._waits(core.topology):
             return True
         by_partition: dict[int, dict[NodeId, NodeId]] = {}
         for (number, node), primary in self.caught_up.items():
             by_partition.setdefault(number, {})[node] = primary
-        claims = self.claims.sure()
-        step = light_step(core.topology, core.map_hash, by_partition, claims, core.affinity, surplus=surplus)
+        step = light_step(
+            core.topology,
+            core.map_hash,
+            by_partition,
+            self.claims.sure(),
+            core.affinity,
+            surplus=intent.surplus,
+            missing=intent.missing,
+            joins=intent.joins,
+            namespaces=intent.namespaces,
+            migrations=intent.migrations,
+        )
         if step is not None:
             self.begin(step)
         return step is not None
+
+    def _waits(self, topology: Topology) -> bool:
+        """Whether other copies are waited for, that they may come to count together."""
+        if not self.caught_up:
+            return self.coming
+        worth = worth_a_step(topology, self.caught_up, self.moving, self._most)
+        return not worth and self.core.now < self._since + TOGETHER_MS * MS
 
     @property
     def moving(self) -> int:
@@ -158,7 +178,8 @@ class Steps(Rule):
         core, ballot = self.core, self.exchange.standing
         assert ballot is not None, "a step is proposed under a ballot that was promised"
         assert not self.under_way, "under one ballot one map is proposed after each"
-        core.note(f"step after {core.version} ballot {ballot}: {len(step.placements)} partitions")
+        joins = "".join(f", {m.node} joins" for m in step.joins)
+        core.note(f"step after {core.version} ballot {ballot}: {len(step.placements)} partitions{joins}")
         self._attempt = _Attempt(ballot, step, core.attentive + core.settings.exchange_retry_ms * MS)
         self._propose()
 
@@ -185,8 +206,9 @@ class Steps(Rule):
         if sum(n in attempt.accepts for n in core.topology.voters) < core.topology.majority:
             return
         self._attempt = None
-        if peers := core.peers():
-            core.send_early(peers, CommitStep(attempt.step))  # chosen already, whatever this disk says
+        told = dict.fromkeys((*core.peers(), *(m.node for m in attempt.step.joins)))
+        if told:
+            core.send_early(tuple(told), CommitStep(attempt.step))  # chosen already, whatever this disk says
         topology, encoded = self._make(attempt.step)
         exchange.adopt(topology, encoded)
         exchange.standing = attempt.ballot

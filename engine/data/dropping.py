@@ -65,6 +65,12 @@ class Dropping(Rule):
         if dropping:
             self.alarm.by(core.now)
 
+    def step(self, new: NewMap) -> None:
+        """A light step: the same, if it says of another namespace that it goes, or of one that it is gone."""
+        dropping = [name for name, said in self.core.namespaces.items() if said.stands is Stands.DROPPING]
+        if dropping != list(self._left):
+            self.switch(new)
+
     def tick(self) -> None:
         """Delete a piece of what is left."""
         core = self.core

@@ -47,7 +47,10 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
-    """Let me in; repeated until a map lists this incarnation. `silent`: members of the map I know that I do not hear."""
+    """Let me in; repeated until a map lists this incarnation. `silent`: members of the map I know that I do not hear.
+
+    `admits`: I know of light steps of every kind, and may be let in by one.
+    """
 
     node: NodeId
     allocation: str
@@ -57,6 +60,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
     version: Version
     cluster: str
     silent: list[NodeId]
+    admits: bool = False
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave", gc=False):
@@ -147,7 +151,8 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=Fa
     """No lower ballot will be accepted; this is what was accepted before, if anything was. It is on disk at `voted_lsn`.
 
     `claims` is what I remember that others had promised: whoever began with less has forgotten it. `lasts`: the promise
-    holds for every version to come, until a higher ballot. `hands_over`: I know of steps that move primaries.
+    holds for every version to come, until a higher ballot. `hands_over`: I know of steps that move primaries. `admits`: and
+    of those by which nodes join, and orders are carried out.
     """
 
     after: Version
@@ -159,6 +164,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=Fa
     claims: list[r.Claim] = msgspec.field(default_factory=list)
     lasts: bool = False
     hands_over: bool = False
+    admits: bool = False
 
 
 class Propose(msgspec.Struct, frozen=True, array_like=True, tag="full-map", gc=False):

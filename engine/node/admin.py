@@ -60,7 +60,7 @@ class Administration:
             case "halt":
                 problem = self.node.membership.leaving.halt(sure=sure)
             case "recover":
-                near = self.node.membership.near()
+                near = self.node.membership.joining.near()
                 problem = self.node.rescue.begin(session, request.id, nodes, near, force=sure)
                 if not problem:
                     return  # the answer follows
@@ -127,7 +127,7 @@ class Administration:
             "version": str(core.version),
             "frozen": core.frozen,
             "durable_lsn": core.durable_lsn,
-            "seen": sorted(node.membership.seen),
+            "seen": sorted(node.membership.joining.seen),
             "partitions": roles,
             "behind": node.demander.behind,
             "locks": len(node.locks),

@@ -210,7 +210,7 @@ class Machines:
             gone=self.dropping.gone,
             promoting=self.cuts.promoting,
         )
-        self.formation = Formation(core, self.desk, self.exchange, candidates=self.membership.candidates)
+        self.formation = Formation(core, self.desk, self.exchange, candidates=self.membership.joining.candidates)
         self.rescue = Rescue(core, self.desk, self.claims, self.exchange)
 
     # A new topology.
@@ -292,6 +292,7 @@ class Machines:
             (self.entropy.step, "whoever counts now is asked with the others in the next round"),
             (self.demander.switch, "what is in sync does not ask to be"),
             (self._evict, "what was let go goes when nobody above needed it"),
+            (self.dropping.step, "of a namespace that goes from now on something is left, says its next heartbeat"),
             (self.steps.step, "what was taken in is not taken in again"),
             (self.handovers.switch, "what this step did not move is asked for anew"),
             (self.membership.step, "its next heartbeat says which map this is"),

@@ -9,11 +9,24 @@ import msgspec
 
 from rebalance.lives import Life
 from rebalance.messages import SingleMap
+from rebalance.migrations import Migrations, Paused
 from rebalance.moves import better_of
+from rebalance.namespaces import NamespaceSettings
 from rebalance.plan import Change, first_topology, next_topology
-from rebalance.steps import STEPS, fits, handover_step, light_step, moving_in, stepped, worth_a_step
+from rebalance.steps import (
+    PARTITIONS_AT_ONCE,
+    STEPS,
+    fits,
+    handover_step,
+    light_step,
+    may_join,
+    moving_in,
+    stepped,
+    worth_a_step,
+)
 from rebalance.table import Candidate, Placement, Topology
-from wal.ids import Ballot, NodeId
+from wal.ids import NO_VERSION, Ballot, NodeId, Version
+from wal.records import Claim
 
 NODES = ("n1", "n2", "n3")
 MEMBERS = ("n1", "n2", "n3", "n4")
@@ -107,6 +120,119 @@ def test_a_light_step_places_copies_as_a_full_exchange_would_and_lets_none_go_to
         assert not gone or all(n in after.in_sync for n in IDEAL), f"{table}: {gone} went before all that are wanted came"
     again = light_step(light, 8, {}, (), _ideal, surplus=better_of(light, MEMBERS, _ideal).surplus)
     assert again is None, "nothing is left to let go"
+
+
+def _away() -> tuple[Topology, list[tuple[tuple[NodeId, ...], int]]]:
+    """A map without n3, of whom an earlier life claimed something, and its partitions in all ways among the others."""
+    tables = [
+        (owners, in_sync)
+        for size in range(1, 4)
+        for owners in permutations(("n1", "n2", "n4"), size)
+        for in_sync in range(1, size + 1)
+    ]
+    candidates = [Candidate(n, f"disk-{n}", 7, f"{n}:1", f"rack-{n}") for n in MEMBERS]
+    first = first_topology("c", "test", len(tables), 2, candidates, _ideal)
+    return msgspec.structs.replace(
+        first,
+        version=Version(4, 2),
+        fence=Version(4, 0),
+        members=tuple(m for m in first.members if m.node != "n3"),
+        baseline=IDEAL,
+        allocations={n: f"disk-{n}" for n in IDEAL},
+        placements=tuple(Placement(1, 1, owners, owners[:whole]) for owners, whole in tables),
+        claims=(Claim("n3", "disk-n3", 7, 900), Claim("n1", "disk-n1", 7, 80)),
+        listed={"n3#disk-n3": (7, Version(3, 0))},
+    ), tables
+
+
+def test_who_joins_by_a_light_step_is_listed_as_by_a_full_exchange_and_leads_nothing() -> None:
+    """n3 comes back in another life, and n5 is new: the map is what a full exchange would make of the same reports."""
+    old, _ = _away()
+    back, new = Candidate("n3", "disk-n3", 9, "n3:2", "rack-n3"), Candidate("n5", "disk-n5", 1, "n5:1", "rack-n5")
+    here = [Candidate(m.node, m.allocation, m.incarnation, m.address, m.domain) for m in old.members]
+    lives = {
+        c.node: Life(c.allocation, c.incarnation, 0, [(7, 0)] if c.incarnation == 9 else []) for c in (*here, back, new)
+    }
+    singles = {n: SingleMap(old.version, Ballot(1, "n1"), life, [], [], []) for n, life in lives.items()}
+    change = Change(
+        candidates=[*here, back, new], singles=singles, handover=(), baseline=IDEAL, map_hash=7, voted={"n1": 80}
+    )
+    full = next_topology(old, change, _ideal).topology
+    step = light_step(old, 7, {}, (Claim("n3", "disk-n3", 7, 950),), _ideal, joins=[back, new])
+    assert step is not None
+    assert fits(old, 7, step)
+    light = stepped(old, step)
+    light.check()
+    assert light.fence == old.fence
+    assert msgspec.structs.replace(light, fence=NO_VERSION) == full
+    for before, after in zip(old.placements, light.placements, strict=True):
+        assert (after.owners[0], after.epoch) == (before.owners[0], before.epoch)
+        assert set(after.in_sync) == set(before.in_sync), "nobody is relied on who was not, and nobody less"
+        assert "n3" in after.owners
+        assert "n5" not in after.owners
+
+
+def test_who_joins_is_held_to_what_this_life_has_claimed_and_to_no_other() -> None:
+    old, _ = _away()
+    back = Candidate("n3", "disk-n3", 9, "n3:2", "rack-n3")
+    heard = (Claim("n3", "disk-n3", 7, 950), Claim("n3", "disk-n3", 9, 20), Claim("n2", "disk-n2", 7, 5))
+    step = light_step(old, 7, {}, heard, _ideal, joins=[back])
+    assert step is not None
+    assert sorted((c.node, c.incarnation, c.durable_lsn) for c in step.claims) == [
+        ("n1", 7, 80),
+        ("n2", 7, 5),
+        ("n3", 9, 20),
+    ]
+
+
+def test_who_must_be_asked_what_it_has_does_not_join_by_a_step() -> None:
+    old, _ = _away()
+    back = Candidate("n3", "disk-n3", 9, "n3:2", "rack-n3")
+    lost = msgspec.structs.replace(old.placements[0], in_sync=("n3",), owners=("n3",), lost=True)
+    assert may_join(old, [back])
+    assert may_join(old, [msgspec.structs.replace(back, allocation="another disk")]), "its copies are made anew"
+    assert not may_join(msgspec.structs.replace(old, placements=(lost, *old.placements[1:])), [back])
+    assert not may_join(msgspec.structs.replace(old, aside={"n3": 1}), [back])
+    assert not may_join(old, [msgspec.structs.replace(back, domain="another rack")])
+    assert not may_join(old, [Candidate("n2", "disk-n2", 8, "n2:1", "rack-n2")]), "another life of a member"
+    step = light_step(old, 7, {}, (), _ideal, joins=[back])
+    assert step is not None
+    assert not fits(msgspec.structs.replace(old, aside={"n3": 1}), 7, step)
+    assert not fits(old, 7, msgspec.structs.replace(step, joins=[msgspec.structs.replace(step.joins[0], order=1)]))
+
+
+def test_copies_that_are_too_many_for_one_step_are_made_by_the_next() -> None:
+    candidates = [Candidate(n, n, 1, f"{n}:1", "") for n in MEMBERS]
+    first = first_topology("c", "test", 2 * PARTITIONS_AT_ONCE, 2, candidates, _ideal)
+    placements = tuple(Placement(1, 1, ("n1", "n2"), ("n1", "n2")) for _ in first.placements)
+    here = tuple(m for m in first.members if m.node != "n3")
+    topology = msgspec.structs.replace(first, members=here, placements=placements, baseline=IDEAL)
+    step = light_step(topology, 7, {}, (), _ideal, joins=[candidates[2]])
+    assert step is not None
+    topology = stepped(topology, step)
+    missing = better_of(topology, MEMBERS, _ideal).missing
+    assert missing == list(range(PARTITIONS_AT_ONCE, 2 * PARTITIONS_AT_ONCE))
+    step = light_step(topology, 7, {}, (), _ideal, missing=missing)
+    assert step is not None
+    topology = stepped(topology, step)
+    assert all(p.owners == IDEAL and p.in_sync == ("n1", "n2") for p in topology.placements)
+    assert not better_of(topology, MEMBERS, _ideal).missing
+
+
+def test_what_the_operator_says_is_said_by_a_step_that_changes_no_copy() -> None:
+    old, _ = _away()
+    step = light_step(
+        old, 7, {}, (), _ideal, namespaces={"acc": NamespaceSettings(ttl_ms=5)}, migrations=Migrations(paused=Paused.ALL)
+    )
+    assert step is not None
+    assert fits(old, 7, step)
+    topology = stepped(old, step)
+    assert (topology.placements, topology.version, topology.fence) == (old.placements, Version(4, 3), Version(4, 0))
+    assert topology.namespaces == {"acc": NamespaceSettings(Version(4, 3), ttl_ms=5)}
+    assert topology.migrations == Migrations(Version(4, 3), Paused.ALL, paused_since=Version(4, 3))
+    later = light_step(topology, 8, {}, (), _ideal, namespaces={"old": NamespaceSettings(ttl_ms=6)})
+    assert later is not None
+    assert stepped(topology, later).migrations == topology.migrations
 
 
 def _placed(*ways: tuple[tuple[NodeId, ...], int]) -> Topology:

@@ -193,7 +193,7 @@ class World:
 
         def unseen() -> bool:
             assert first.node is not None
-            return not others <= set(first.node.membership.seen)
+            return not others <= set(first.node.membership.joining.seen)
 
         if not self.run_while(unseen, at_most=30 * SECOND):
             raise Violation("formation", f"{first.name} does not see everyone after 30 s")

@@ -46,7 +46,7 @@ async def _a_second_one(directory: Path) -> None:
     try:
         for name in ("n2", "n3"):
             servers.append(await _start(directory / name, name, [first.address]))
-        await _until(lambda: {"n2", "n3"} <= set(first.node.membership.seen), "n1 sees all")
+        await _until(lambda: {"n2", "n3"} <= set(first.node.membership.joining.seen), "n1 sees all")
         await ask(first.address, "init", cluster=["c1"], nodes=["n1", "n2", "n3"])
         await _until(lambda: all(s.node.core.serving for s in servers), "all serve")
         third = servers[2].node.core

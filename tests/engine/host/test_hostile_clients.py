@@ -94,7 +94,7 @@ def test_who_greets_as_somebody_he_cannot_be_is_told_why_not(tmp_path: Path, hel
         assert says in refused
         assert len(refused) < 400
         assert await client.hung_up()
-        assert not server.node.membership.seen
+        assert not server.node.membership.joining.seen
 
     serve(tmp_path, story)
 

@@ -54,7 +54,8 @@ class Letter(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, step, move, wait, deliver or ask."""
+    """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, step, join, move, wait, deliver
+    or ask."""
 
     what: str
     node: NodeId
@@ -119,7 +120,7 @@ class _Running:
                     if m.node in happening.names
                 ]
                 if topology.member(self.host.name) is None:
-                    candidates.append(node.membership.me)
+                    candidates.append(node.membership.joining.me)
                 self._lead(node, lambda: node.exchange.begin(Intent(candidates, reason="a small world")))
             case "step" | "move":
                 assert node is not None
@@ -133,6 +134,17 @@ class _Running:
                     changed = Placement(changed.version, placement.epoch + 1, owners, owners)
                 step = steps.Step(old.version, node.core.map_hash, [(0, changed)], list(old.claims))
                 self._lead(node, lambda: node.steps.begin(step))
+            case "join":
+                assert node is not None
+                old, exchange, (name, disk) = node.core.topology, node.exchange, happening.names
+                life = self.nodes.incarnation(name) + (disk != f"disk-{name}")  # the first one, on this disk or on the next
+                joiner = Candidate(name, disk, life, f"{name}:1", "")
+                if old is None or exchange.standing is None or exchange.attempt is not None or node.steps.under_way:
+                    return
+                if steps.may_join(old, [joiner]):
+                    joining = steps.light_step(old, node.core.map_hash, {}, node.claims.sure(), in_turn, joins=[joiner])
+                    assert joining is not None
+                    self._lead(node, lambda: node.steps.begin(joining))
             case "wait":
                 self.now += happening.ms * MS
                 if node is not None:
@@ -289,6 +301,8 @@ def told(happening: Happening) -> str:
             return f"{happening.node} proposes a light step"
         case "move":
             return f"{happening.node} proposes a step that moves the primary"
+        case "join":
+            return f"{happening.node} proposes a step by which {' joins on '.join(happening.names)}"
         case "wait":
             return f"{happening.node} waits {happening.ms} ms"
         case "ask":

@@ -129,6 +129,22 @@ LIGHT_STEP = SmallWorld(
     apart=APART,
 )
 
+JOIN = SmallWorld(
+    "join",
+    "as light-step, and a step lets n3 in, on its disk or on the next one; n3 begins exchanges, and loses its disk once",
+    THREE,
+    _led_by_n1,
+    (
+        Might(Happening("join", "n1", names=("n3", "disk-n3"))),
+        Might(Happening("join", "n1", names=("n3", "disk-n3'"))),
+        Might(Happening("wipe", "n3")),
+        Might(_begin("n3", "n2", "n3"), 3),
+        Might(Happening("step", "n1")),
+    ),
+    *MAPS,
+    depth=40,
+)
+
 # A transaction over two partitions. In a map of three nodes, n1 is primary of the first and decides, with a copy at n2; n2
 # is primary of the second, with a copy at n3.
 
@@ -263,5 +279,5 @@ HANDOVER = SmallWorld(
 )
 
 WORLDS: dict[str, SmallWorld] = {
-    world.name: world for world in (SECOND_BALLOT, LIGHT_STEP, HANDOVER, TWO_COORDINATORS, LOST_DISK, COMMIT)
+    world.name: world for world in (SECOND_BALLOT, LIGHT_STEP, JOIN, HANDOVER, TWO_COORDINATORS, LOST_DISK, COMMIT)
 }

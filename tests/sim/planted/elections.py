@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from engine.cluster import attempt, exchange
+from engine.cluster import steps as steps_of_maps
 from engine.messages import Accept, Announce, Commit, CopyReport, HandOver, Promise, Propose, ProposeStep, SetBaseline
 from rebalance import lives, promotion
 from rebalance import plan as assignment
+from rebalance import steps as step_rules
 from rebalance import survivors as believed
 from rebalance import table as topologies
 from rebalance.partition import LocalPartition, PartitionState, Role
@@ -158,6 +160,50 @@ def a_step_is_taken_before_it_is_decided(machine: Machine) -> None:
             exchange.adopt(*steps._make(message.step))
 
     around(steps, "on_propose", on_propose)
+
+
+@ELECTIONS.fault("1")
+def who_joins_by_a_step_counts_at_once(machine: Machine) -> None:
+    """A light step takes the copies of a node that it lets in for whole, as they were when the node left."""
+    assert machine.node is not None
+    right = step_rules.light_step
+
+    def step(*args: Any, **more: Any) -> Step | None:
+        made = right(*args, **more)
+        if made is None or not made.joins:
+            return made
+        names = [m.node for m in made.joins]
+        placed = [
+            (n, msgspec.structs.replace(p, in_sync=(*p.in_sync, *(o for o in p.owners if o in names))))
+            for n, p in made.placements
+        ]
+        return msgspec.structs.replace(made, placements=placed)
+
+    during(machine, machine.node.steps, "take", steps_of_maps, "light_step", step)
+
+
+@ELECTIONS.fault("10")
+def what_other_lives_claimed_outlives_a_step(machine: Machine) -> None:
+    """What earlier lives of a node had claimed is held against it after a light step has let it in."""
+    assert machine.node is not None
+    claims = machine.node.claims
+
+    def step(original: Callable[[], Any]) -> Any:
+        heard, sure = dict(claims._heard), dict(claims._sure)
+        joined = original()
+        claims._heard, claims._sure = heard | claims._heard, sure | claims._sure
+        return joined
+
+    around(claims, "step", step)
+
+
+@ELECTIONS.fault("10")
+def whoever_has_what_is_lost_joins_by_a_step(machine: Machine) -> None:
+    """A node is let in by a light step although partitions are LOST, so that nobody asks what it has of them."""
+    assert machine.node is not None
+    during(machine, machine.node.steps, "take", steps_of_maps, "may_join", lambda *_: True)
+    during(machine, machine.node.steps, "on_propose", step_rules, "may_join", lambda *_: True)
+    during(machine, machine.node.steps, "on_commit", step_rules, "may_join", lambda *_: True)
 
 
 def _with_survivors(machine: Machine, survivors: Callable[..., list[NodeId]]) -> None:

@@ -196,6 +196,12 @@ class Stage:
 
         self.until(gone, f"{name} is left out")
 
+    def listed(self, name: NodeId) -> bool:
+        """Whether the newest map lists a node as it runs now."""
+        newest, node = self.world.newest(), self[name].node
+        member = newest.member(name) if newest is not None else None
+        return member is not None and node is not None and member.incarnation == node.core.incarnation
+
     def until(self, holds: Callable[[], bool], what: str, *, look_every: int = 10 * MS) -> None:
         """Wait for something that the story needs."""
         if not self.world.run_while(lambda: not holds(), at_most=REST_NS, look_every=look_every):

@@ -110,7 +110,7 @@ def a_copy_is_vouched_for_and_a_demand_comes_once_more(plant: Plant | None) -> N
         stage.left_out("n2")
         stage.put(key(0), b"second")
         late = Rule("demand", lambda *said: isinstance(said[2], Demand) and said[:2] == ("n2", "n1"), drop=False, left=1)
-        accepts = Rule("accept-step", lambda *said: isinstance(said[2], AcceptStep), drop=False)
+        accepts = Rule("accept-step", lambda *said: isinstance(said[2], AcceptStep) and stage.listed("n2"), drop=False)
         network = stage.world.network
         network.rules += [late, accepts]
         stage.start("n2")

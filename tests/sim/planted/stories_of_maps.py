@@ -656,6 +656,50 @@ def a_disk_is_set_back_behind_a_vote(plant: Plant | None) -> None:
 
 
 @story
+def who_comes_back_is_listed_and_not_relied_on(plant: Plant | None) -> None:
+    """n2 misses a write of n1 and is let in by a step; what it is sent is lost, and n1 fails: n2 must not lead."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
+        stage.put(key(0), b"first")
+        stage.power_cut("n2")
+        stage.left_out("n2")
+        stage.put(key(0), b"second")
+        unsent = stage.lose("supply", receiver="n2")
+        stage.start("n2")
+        stage.until(lambda: stage.listed("n2"), "n2 is let in")
+        stage.power_cut("n1")
+        stage.left_out("n1")
+        stage.wait(2_000)
+        stage.end(unsent)
+        stage.start("n1")
+        stage.must(stage.get(key(0)) == b"second", "what was acknowledged is read")
+        stage.curtain()
+
+
+@story
+def who_was_set_back_joins_by_a_step_and_has_a_vote(plant: Plant | None) -> None:
+    """n3 is let in by a step on an old image of its disk; then n1 is gone, and n3 starts again: it votes with n2."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"first")
+        third = stage["n3"]
+        disk, vault = third.disk.copy(), third.vault.copy()
+        stage.put(key(1), b"second")
+        stage.wait(1_000)
+        third.stop("it is set back")
+        third.vault.close()
+        third.disk, third.vault = disk, vault
+        stage.world.destroyed(third, "was set back to an old image of its disk")
+        stage.left_out("n3")
+        stage.start("n3")
+        stage.until(lambda: stage.listed("n3"), "n3 is let in")
+        stage.rest()
+        stage.power_cut("n1", "n3")
+        stage.start("n3")
+        stage.until(lambda: stage.primary(0, "n2"), "n2 and n3 are a majority")
+        stage.put(key(0), b"third")
+        stage.curtain()
+
+
+@story
 def light_steps_beside_another_coordinator(plant: Plant | None) -> None:
     """n1 proposes light steps while n3, which has heard of none of its ballots, begins exchanges: in every order."""
     if plant is not None and plant.__module__ == deeds.__name__:
