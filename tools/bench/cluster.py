@@ -121,7 +121,7 @@ async def reads_of_one(setting: Setting, figure: str, clients: int, goal: float)
 
 async def crossing(setting: Setting, figure: str, clients: int, keys: int, goal: float) -> list[Measured]:
     """Transactions that move something between two of a few keys, in whatever order; what there is stays the same."""
-    async with three_nodes(setting, figure) as (_, database):
+    async with three_nodes(setting, figure) as (cluster, database):
         namespace = database.namespace(NAMESPACE, codec=int)
         names = [f"key-{number}" for number in range(keys)]
         await namespace.put_many(dict.fromkeys(names, 0))
@@ -142,11 +142,11 @@ async def crossing(setting: Setting, figure: str, clients: int, keys: int, goal:
             longest = max(longest, time.perf_counter() - began)
 
         setting.say(f"{figure}: {clients} clients, {keys} keys")
-        began = time.perf_counter()
+        spent, began = _Spent(cluster), time.perf_counter()
         done = await _drive(database.namespace(NAMESPACE), clients, cross, setting.seconds)
-        seconds = time.perf_counter() - began
+        seconds, each = time.perf_counter() - began, spent.each(done)
         count_is("the sum over all keys", sum([await namespace.get(name, 0) for name in names]), 0)
-        parts = {"attempts each": round(next(attempts) / done, 2), "longest s": round(longest, 2)}
+        parts = {"attempts each": round(next(attempts) / done, 2), "longest s": round(longest, 2), **each}
         what = f"transactions of two of {keys} keys in any order, {clients} clients"
         return [
             Measured(
@@ -164,7 +164,7 @@ async def crossing(setting: Setting, figure: str, clients: int, keys: int, goal:
 
 async def queue(setting: Setting, figure: str, clients: int, goal: float) -> list[Measured]:
     """Jobs that are claimed, moved and finished, each in two transactions; the rate of the last half beside the first's."""
-    async with three_nodes(setting, figure) as (_, database):
+    async with three_nodes(setting, figure) as (cluster, database):
         waiting, claimed = database.namespace("waiting"), database.namespace("claimed")
         jobs = max(clients * 4, int(setting.seconds * QUEUED_PER_SECOND))
         await waiting.put_many({b"job-%08d" % number: b"v" for number in range(jobs)})
@@ -191,13 +191,14 @@ async def queue(setting: Setting, figure: str, clients: int, goal: float) -> lis
             ended.append(time.perf_counter())
 
         setting.say(f"{figure}: {clients} workers, {jobs} jobs")
-        began = time.perf_counter()
+        spent, began = _Spent(cluster), time.perf_counter()
         await _drive(waiting, clients, work, setting.seconds)
+        each = spent.each(len(ended))
         left = sum([1 async for _ in waiting.scan()]) + sum([1 async for _ in claimed.scan()])
         count_is("jobs that are done or left", len(ended) + left, jobs)
         half = len(ended) // 2
         first, last = per_second(half, ended[half] - began), per_second(len(ended) - half, ended[-1] - ended[half])
-        parts = {"first half, jobs/s": first, "last half, jobs/s": last}
+        parts = {"first half, jobs/s": first, "last half, jobs/s": last, **each}
         rate = per_second(len(ended), ended[-1] - began)
         what = f"jobs claimed, moved and finished, {clients} workers"
         return [
@@ -245,11 +246,9 @@ async def rate(
             await before(database)
         setting.say(f"{figure}: {clients:,} clients for {setting.seconds:g} s")
         done = await _drive(database.namespace(NAMESPACE), clients, operation, setting.seconds * WARM_UP)
-        nodes, began = processor_seconds(cluster), time.perf_counter()
-        own = time.process_time()
+        spent, began = _Spent(cluster), time.perf_counter()
         found = await _drive(database.namespace(NAMESPACE), clients, operation, setting.seconds, first=done)
-        seconds, own = time.perf_counter() - began, time.process_time() - own
-        nodes = processor_seconds(cluster) - nodes
+        seconds, each = time.perf_counter() - began, spent.each(found)
         await counted(cluster, updates * (done + found))
         return Measured(
             figure=figure,
@@ -259,7 +258,7 @@ async def rate(
             goal=goal,
             counted=done + found,
             seconds=round(seconds, 3),
-            parts={"node processor us each": round(1e6 * nodes / found, 1), "client's": round(1e6 * own / found, 1)},
+            parts=each,
         )
 
 
@@ -294,6 +293,19 @@ async def counted(cluster: LocalCluster, updates: int) -> None:
         while (found := await lwms(node)) < updates and time.monotonic() < patience:
             await asyncio.sleep(0.1)
         count_is(f"updates on {node.name}", updates, found)
+
+
+class _Spent:
+    """What nodes and client have of the processor from now on."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._nodes, self._own = processor_seconds(cluster), time.process_time()
+
+    def each(self, operations: int) -> dict[str, float]:
+        """For each of so many operations, in us."""
+        nodes, own = processor_seconds(self._cluster) - self._nodes, time.process_time() - self._own
+        return {"node processor us each": round(1e6 * nodes / operations, 1), "client's": round(1e6 * own / operations, 1)}
 
 
 def processor_seconds(cluster: LocalCluster) -> float:
