@@ -59,6 +59,7 @@ DOING = {
         "session",
         "single",
         "timing",
+        "together",
     }
     | {"transaction"},
     "engine.host": {"data_directory", "driver", "duties", "embedded", "pulse", "server", "transport"},

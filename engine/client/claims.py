@@ -45,8 +45,9 @@ class Rows(Protocol):
         """The namespace's."""
         ...
 
-    async def unlocked(self, low: bytes, high: bytes | None, limit: int, *, reverse: bool) -> ScanCall:
-        """Up to `limit` rows that nobody has locked, as far as one page goes."""
+    async def unlocked(self, low: bytes, high: bytes | None, limit: int, *, reverse: bool) -> tuple[ScanCall, int]:
+        """Up to `limit` rows that nobody has locked, as far as one page goes; and how many others are told of them
+        before."""
         ...
 
     def pages(
@@ -116,17 +117,20 @@ async def claimed(
     """Some `limit` rows with low <= key < high that are locked for nobody else: they are this transaction's from now on.
     `reverse`: the last ones, and descending. `candidates` as `CANDIDATES`; `sample`: what draws.
 
-    What somebody has locked is passed over where it lies. Only where that leaves too few are all rows asked for, and what
-    is in doubt is waited for: a row that was acknowledged a moment ago may be locked by the transaction that put it.
+    What somebody has locked is passed over where it lies. Only where that leaves too few, and nobody is sure that there are
+    no others, are all rows asked for, and what is in doubt is waited for: a row that was acknowledged a moment ago may be
+    locked by the transaction that put it.
     """
     rows: dict[bytes, bytes] = {}
     low, high = between
     if limit == 0 or (high is not None and low >= high):
         return []
+    sure = False
     if limit is not None:
-        page = await namespace.unlocked(low, high, limit + candidates, reverse=reverse)
-        await _claim(tx, page, rows, limit, sample, reverse=reverse)
-    if limit is None or len(rows) < limit:
+        page, rank = await namespace.unlocked(low, high, limit + candidates, reverse=reverse)
+        await _claim(tx, page, rows, limit, sample, reverse=reverse, first=rank * limit)
+        sure = page.sure
+    if limit is None or (len(rows) < limit and not sure):
         probe("claim.asked_for_all")
         gone = sum(value is None for value in tx.own(namespace.name, low, high).values())
         async for page in namespace.pages(low, high, limit and limit + gone + candidates, reverse=reverse):
@@ -137,10 +141,20 @@ async def claimed(
 
 
 async def _claim(
-    tx: Claimer, page: ScanCall, rows: dict[bytes, bytes], limit: int | None, sample: Sample, *, reverse: bool
+    tx: Claimer,
+    page: ScanCall,
+    rows: dict[bytes, bytes],
+    limit: int | None,
+    sample: Sample,
+    *,
+    reverse: bool,
+    first: int = 0,
 ) -> None:
-    """Add rows of a page to those that are claimed, up to the limit."""
+    """Add rows of a page to those that are claimed, up to the limit. `first`: others try for so many of them, so that
+    it is tried with those behind them."""
     keys = [key for key in _keys(tx, page, reverse=reverse, locked=True) if key not in rows]
+    at = first % max(1, len(keys))
+    keys = keys[at:] + keys[:at]
     refused = False
     while keys and (limit is None or len(rows) < limit):
         wanted = len(keys) if limit is None else min(limit - len(rows), len(keys))

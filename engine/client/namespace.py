@@ -16,6 +16,7 @@ from engine.client.calls import GetCall, PutCall, SwapCall
 from engine.client.scans import CountCall, ScanCall
 from engine.client.session import Session
 from engine.client.timing import milliseconds, time_left
+from engine.client.together import Together
 from engine.client.transaction import entered
 from wal.ids import CODECS, NO_ERA, Era, partition_of
 from wal.ids import Namespace as NamespaceName
@@ -39,6 +40,7 @@ class Access:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.forms: dict[tuple[NamespaceName, str], Form] = {}  # (namespace, form of its codec) -> what is known of it
+        self.claims: Together[ScanCall] = Together()
 
 
 class Namespace:
@@ -159,11 +161,17 @@ class Namespace:
         call = CountCall(self.name, stale=stale, age_ms=age_ms, cut=cut)
         return (await self.session.call(call, timeout=timeout)).counted
 
-    async def unlocked(self, low: bytes, high: bytes | None, limit: int, *, reverse: bool) -> ScanCall:
-        """Up to `limit` rows with low <= key < high that nobody has locked, as far as one page goes."""
+    async def unlocked(self, low: bytes, high: bytes | None, limit: int, *, reverse: bool) -> tuple[ScanCall, int]:
+        """Up to `limit` rows with low <= key < high that nobody has locked, as far as one page goes; and how many others
+        are told of them before."""
         if not self.known:
             await self.look(None)
-        return await self.session.call(ScanCall(self.name, low, high, limit, reverse=reverse, unlocked=True), timeout=None)
+        session, name = self.session, self.name
+
+        async def ask() -> ScanCall:
+            return await session.call(ScanCall(name, low, high, limit, reverse=reverse, unlocked=True), timeout=None)
+
+        return await self._access.claims.ask((name, low, high, limit, reverse), ask)
 
     async def pages(
         self,

@@ -16,7 +16,7 @@ class ScanCall(Call):
     When it is finished, `rows` has all that is in `covered`, and `following` is what is left of the range. `marks`, if they
     were asked for: where each partition's fragment stood before it was looked into, as (epoch, counter). `cut` as with
     `GetCall`. `reverse`: the last rows of the range, descending. `unlocked`: for who is to lock some of them now, without
-    those that somebody has locked; an older node has all, when it knows what became of them.
+    those that somebody has locked; an older node has all, when it knows what became of them. `sure`: there are no others.
     """
 
     def __init__(
@@ -45,7 +45,9 @@ class ScanCall(Call):
         self.end = end
         self.limit = limit
         self._count = 1
+        self._unsure = False
         self._rows: list[tuple[bytes, bytes]] = []
+        self._in_order: list[tuple[bytes, bytes]] | None = None  # those of the page and what is known behind it
         self._complete_up_to: bytes | None = None  # some node has more rows beyond this key
 
     def partitions(self, count: int) -> list[int]:
@@ -81,12 +83,19 @@ class ScanCall(Call):
             if len(reply.marks) != len(items):
                 raise unexpected(reply)
             self.marks.update(zip(items, reply.marks, strict=True))
+        self._in_order = None
+        self._unsure = self._unsure or not reply.sure
         self._rows.extend(zip(reply.keys, reply.values, strict=True))
         if reply.more:
             last = reply.keys[-1]
             if self._complete_up_to is not None:
                 last = max(last, self._complete_up_to) if self.reverse else min(last, self._complete_up_to)
             self._complete_up_to = last
+
+    @property
+    def sure(self) -> bool:
+        """Whether the range has no other rows but such that somebody has locked."""
+        return not self._unsure and self.following is None
 
     @property
     def covered(self) -> tuple[bytes, bytes | None]:
@@ -125,6 +134,11 @@ class ScanCall(Call):
         return self._sorted()[: self.limit]
 
     def _sorted(self) -> list[tuple[bytes, bytes]]:
+        if self._in_order is None:
+            self._in_order = self._put_in_order()
+        return self._in_order
+
+    def _put_in_order(self) -> list[tuple[bytes, bytes]]:
         rows = sorted(self._rows, reverse=self.reverse)
         if (last := self._complete_up_to) is not None:
             rows = [row for row in rows if (row[0] >= last if self.reverse else row[0] <= last)]

@@ -1,7 +1,8 @@
 """A scan of what is there now, at its primary: what has expired is passed over, and deleted before anybody is told.
 
 For who is to lock some of its rows at once those that somebody has locked already are no rows. Whether a transaction that
-voted wrote others is not waited for: its rows are locked, too, or are yet to be there.
+voted wrote others is not waited for: its rows are locked, too, or are yet to be there. Then it is told that there may be
+others, as where a single write is under way.
 """
 
 from __future__ import annotations
@@ -39,19 +40,21 @@ class LiveScan(Scanning):
         locks = expiry.locks
 
         def taken(key: bytes) -> bool:
-            return locks.busy((namespace, key)) or locks.is_pending((namespace, key))
+            if locks.is_pending((namespace, key)):
+                self.unsure = True
+                return True
+            return locks.busy((namespace, key))
 
         over = passed_over if expires else None
         super().__init__(request, expiry.core.replica.store.page, over, taken if request.unlocked else None)
         self._look = looks.at((namespace, self._begin, self._chunk, self._down)) if not request.stale else None
 
     def _open(self, number: int, start: bytes) -> tuple[Page, int]:
-        """The first rows of a partition are as an earlier scan has found them, if nothing came there since."""
+        """The first rows of a partition are as an earlier scan has found them, with what came there since."""
         look = self._look
-        if look is None or start != self._begin:
+        if look is None:
             return super()._open(number, start)
-        known = look.page(number)
-        if known is not None:
+        if start == self._begin and (known := look.page(number)) is not None:
             return known, KNOWN_WORK
         page, work = super()._open(number, start)
         look.keep(number, start, page)

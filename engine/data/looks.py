@@ -5,6 +5,10 @@ comes into a fragment without its counter, as `engine.data.ranges` has it: so wh
 is what is there for as long as nothing higher is applied. A delete that is forgotten moves no counter, and is no row.
 What else a row is to be asked (whether it has expired, whether it is in doubt) is asked by each scan anew.
 
+A write of few keys that counts and is the next one of its fragment is made in what is known, too. So what is known begins
+behind the rows that were taken, and goes on with the next ones where a scan reads on: nobody walks once more through
+the deletes before the first row, which are as many as were ever taken since the last ones were forgotten.
+
 That holds of a primary. Another copy may be set back, and come to the same counter by another history; so what was found is
 kept for who reads from a primary, and until the next map. A write costs it nothing. A range that is asked for once is not
 kept, so that who walks through all rows pushes nobody out.
@@ -12,11 +16,13 @@ kept, so that who walks through all rows pushes nobody out.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import NamedTuple, TypeAlias
 
 from engine.state.replica import Replica
-from engine.state.store import ROW_OVERHEAD_BYTES, Page
+from engine.state.store import ROW_OVERHEAD_BYTES, Entry, Page
 from rebalance.fragment import FragmentState
+from wal import records as r
 from wal.ids import Namespace
 from wal.probe import probe
 
@@ -27,7 +33,8 @@ PAGE_BYTES_MAX = 8 << 10
 ASKED_MAX = 64
 """So many ranges that were asked for once are remembered."""
 PAGE_OVERHEAD_BYTES = 250
-
+NOTED_KEYS = 16
+"""A write of more keys is not made in what is known: it is read again."""
 Shape: TypeAlias = tuple[Namespace, bytes, int, bool]
 """What pages are alike in: of which namespace, from which key on, how many rows at a time, and whether downwards."""
 
@@ -43,11 +50,11 @@ class _Found(NamedTuple):
 class Look:
     """What was found of one shape, by partition. Each is what a page would be that is read now, without its deletes."""
 
-    __slots__ = ("_bytes", "_found", "_namespace", "_replica")
+    __slots__ = ("_bytes", "_down", "_found", "_replica", "_start", "namespace")
 
-    def __init__(self, replica: Replica, namespace: Namespace) -> None:
+    def __init__(self, replica: Replica, shape: Shape) -> None:
         self._replica = replica
-        self._namespace = namespace
+        self.namespace, self._start, _, self._down = shape
         self._found: dict[int, _Found] = {}
         self._bytes = 0
 
@@ -57,25 +64,74 @@ class Look:
         if found is None:
             return None
         known, counter, page = found
-        fragment = self._replica.fragments.get((self._namespace, number))
+        fragment = self._replica.fragments.get((self.namespace, number))
         if fragment is known and (fragment is None or fragment.counter.highest_applied == counter):
             return page
-        del self._found[number]
-        self._bytes -= _weight(page)
+        self._drop(number)
         return None
 
     def keep(self, number: int, start: bytes, page: Page) -> None:
-        """This was read of a partition just now, from `start` on."""
-        fragment = self._replica.fragments.get((self._namespace, number))
+        """This was read of a partition just now, from `start` on: where the range begins, or what is known of it ends."""
+        fragment = self._replica.fragments.get((self.namespace, number))
         if page.next == start or (fragment is not None and fragment.counter.ranges):
             return  # its rows were not in order yet; or what fills a gap would not show
-        page = Page([row for row in page.rows if row[1].value is not None], page.next, 0)
-        weight = _weight(page)
+        rows = [row for row in page.rows if row[1].value is not None]
+        if start != self._start:
+            known = self.page(number)
+            if known is None or known.next != start:
+                return
+            rows = known.rows + rows
+            if _weight(Page(rows, page.next, 0)) > PAGE_BYTES_MAX:
+                return
+            self._drop(number)
+        page = Page(rows, page.next, 0)
+        self._set(number, _Found(fragment, fragment.counter.lwm if fragment is not None else 0, page))
+
+    def note(self, write: r.Write) -> None:
+        """A write of the namespace counts, and was applied just now: what is known of its partition is as it is with it,
+        or is known no more."""
+        number = write.partition
+        found = self._found.get(number)
+        if found is None:
+            return
+        fragment, counter, page = found
+        if fragment is None or counter != write.start or fragment.counter.highest_applied != write.end:
+            return  # other writes come in between, as whoever asks will see
+        self._drop(number)
+        if len(write.keys) <= NOTED_KEYS and not write.closed:
+            rows = page.rows
+            for at, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
+                if self._is_known(key, page.next):
+                    rows = self._with(rows, key, Entry(write.epoch, at, value))
+            self._set(number, _Found(fragment, write.end, Page(rows, page.next, 0)))
+
+    def _is_known(self, key: bytes, following: bytes | None) -> bool:
+        """Whether a key lies in what a page has all rows of."""
+        if self._down:
+            return key < self._start and (following is None or key >= following)
+        return key >= self._start and (following is None or key < following)
+
+    def _with(self, rows: list[tuple[bytes, Entry]], key: bytes, entry: Entry) -> list[tuple[bytes, Entry]]:
+        """Some rows, and what has become of one more key. A scan may be reading the old ones."""
+        keys = [row[0] for row in rows]
+        if self._down:
+            keys.reverse()
+        at = bisect_left(keys, key)
+        there = at < len(keys) and keys[at] == key
+        if self._down:
+            at = len(rows) - at - there
+        return [*rows[:at], *([(key, entry)] if entry.value is not None else ()), *rows[at + there :]]
+
+    def _set(self, number: int, found: _Found) -> None:
+        weight = _weight(found.page)
         if weight > PAGE_BYTES_MAX or self._bytes + weight > LOOK_BYTES_MAX:
             return
         assert number not in self._found, "what is known is not read again"
-        self._found[number] = _Found(fragment, fragment.counter.lwm if fragment is not None else 0, page)
+        self._found[number] = found
         self._bytes += weight
+
+    def _drop(self, number: int) -> None:
+        self._bytes -= _weight(self._found.pop(number).page)
 
     def forget(self) -> None:
         """Nothing of it is known any more."""
@@ -88,12 +144,12 @@ class Looks:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._looks: dict[Shape, Look] = {}  # what was used last comes last, as below
+        self.kept: dict[Shape, Look] = {}  # what was used last comes last, as below
         self._asked: dict[Shape, None] = {}
 
     def at(self, shape: Shape) -> Look | None:
         """What is known of a shape that a scan asks for; None if nobody has asked for it lately."""
-        look = self._looks.pop(shape, None)
+        look = self.kept.pop(shape, None)
         if look is None:
             if shape not in self._asked:
                 self._asked[shape] = None
@@ -102,17 +158,23 @@ class Looks:
                 return None
             probe("look.kept")
             del self._asked[shape]
-            look = Look(self._replica, shape[0])
-            if len(self._looks) >= LOOKS_MAX:
-                self._looks.pop(next(iter(self._looks))).forget()
-        self._looks[shape] = look
+            look = Look(self._replica, shape)
+            if len(self.kept) >= LOOKS_MAX:
+                self.kept.pop(next(iter(self.kept))).forget()
+        self.kept[shape] = look
         return look
+
+    def note(self, write: r.Write) -> None:
+        """A write counts, and was applied just now. Whoever writes need not say so: then it is read again."""
+        for look in self.kept.values():
+            if look.namespace == write.namespace:
+                look.note(write)
 
     def forget(self) -> None:
         """There is another map: copies may have become others."""
-        for look in self._looks.values():
+        for look in self.kept.values():
             look.forget()
-        self._looks, self._asked = {}, {}
+        self.kept, self._asked = {}, {}
 
 
 def _weight(page: Page) -> int:

@@ -85,7 +85,7 @@ class Reads(Rule):
         self._sequence = core.run << 40
         self._scans: dict[int, tuple[LiveScan | Counting, list[_AskedScan]]] = {}  # being read, and for whom
         self._alike: dict[Alike, list[_AskedScan]] = {}  # confirmed, and yet to be read
-        self._looks = Looks(core.replica)
+        self.looks = Looks(core.replica)
         self._number = 0
         self._behind: dict[Key, list[tuple[SessionId, Get, int]]] = {}  # waits for a prepared key's outcome, since
         self._scans_behind: dict[Key, list[int]] = {}
@@ -293,7 +293,7 @@ class Reads(Rule):
         if request.count:
             scan: LiveScan | Counting = Counting(request, count_of(store), store.page)
         else:
-            scan = LiveScan(request, self.expiry, self._looks)
+            scan = LiveScan(request, self.expiry, self.looks)
         if request.marks:
             core.work += len(request.partitions) // 4
             fragments = (
@@ -315,14 +315,14 @@ class Reads(Rule):
             self._scan_over(number)
             return
 
-        told_anyway = request.stale or request.unlocked
+        unlocked = scan if request.unlocked and isinstance(scan, LiveScan) else None
 
         def doubtful(partition: int, start: bytes, following: bytes | None) -> bool:
             if isinstance(scan, Counting) and not start and following is None and not request.stale:
                 found = scan.waited_for(partition, self.locks)
                 awaited.extend(found)
                 return bool(found)
-            for namespace, key in self.locks.keys_in_doubt(partition) if not told_anyway else ():
+            for namespace, key in self.locks.keys_in_doubt(partition) if not request.stale else ():
                 if (
                     namespace == request.namespace
                     and key >= start
@@ -330,6 +330,9 @@ class Reads(Rule):
                     and request.start <= key
                     and (request.end is None or key < request.end)
                 ):
+                    if unlocked is not None:
+                        unlocked.unsure = True
+                        return False
                     awaited.append((namespace, key))
                     return True
             return False
@@ -401,13 +404,13 @@ class Reads(Rule):
         self._rounds, self._turn, self._behind = {}, {}, {}
         self._scans, self._scans_behind, self._alike = {}, {}, {}
         self._current, self._wondering = {}, {}
-        self._looks.forget()
+        self.looks.forget()
         self.desk.ask_again(self.desk.still_wanted(asked for asked in again if asked[1] is not _WONDER))
 
     def step(self, new: NewMap) -> None:
         """A light step. Where a copy is waited for no more, nobody knows how old it is; where a primary moved from here or
         to here, whoever waits asks again."""
-        self._looks.forget()
+        self.looks.forget()
         reigns = self.core.reign == self.core.version
         if reigns or any(not local.in_sync for local in new.changed):
             self.switch(new)

@@ -67,7 +67,7 @@ def reply_to(request_id: int, rows: Rows, rank: int) -> Rows:
     """
     rows = structs.replace(rows, id=request_id)
     at = rank % (len(rows.keys) // 2 + 1)
-    return structs.replace(rows, keys=rows.keys[at:], values=rows.values[at:]) if at else rows
+    return structs.replace(rows, keys=rows.keys[at:], values=rows.values[at:], sure=False) if at else rows
 
 
 class Scanning:
@@ -90,6 +90,7 @@ class Scanning:
         "marks",
         "more",
         "request",
+        "unsure",
         "values",
         "waits",
     )
@@ -117,6 +118,7 @@ class Scanning:
         self.values: list[bytes] = []
         self.marks: list[tuple[int, int]] = []  # where the fragments stood before, if that is to be told
         self.more = self.done = self.waits = False
+        self.unsure = taken is None  # whether there is more than it tells of, and than what is taken
 
     def go_on(self, most: int, doubtful: Callable[[int, bytes, bytes | None], bool]) -> int:
         """Do a piece of about `most`, and tell how much it was; it ends early (`waits`) where a partition's range is
@@ -141,7 +143,7 @@ class Scanning:
 
     def reply(self) -> Rows:
         """The answer."""
-        return Rows(self.request.id, self.keys, self.values, self.more, self.marks)
+        return Rows(self.request.id, self.keys, self.values, self.more, self.marks, sure=not (self.more or self.unsure))
 
     def again(self, request: Scan) -> bool:
         """Go on with what was `done`, from a later key on, as the next page; False if it cannot be.
@@ -179,14 +181,12 @@ class Scanning:
 
     def _look_into(self, number: int, page: Page) -> None:
         found, following, over, down = page.rows, page.next, self._over, self._down
-        if found and self._is_past(found[-1][0]):
+        if found and (down or self.request.end is not None) and self._is_past(found[-1][0]):
             found, following = [row for row in found if not self._is_past(row[0])], None
-        rows = iter(
-            [
-                (key if not down else _Falling(key), entry.value)
-                for key, entry in found
-                if entry.value is not None and (over is None or not over(number, key, entry.counter))
-            ]
+        if over is not None:
+            found = [row for row in found if row[1].value is not None and not over(number, row[0], row[1].counter)]
+        rows = (  # of each partition few are wanted, mostly none
+            (key if not down else _Falling(key), entry.value) for key, entry in found if entry.value is not None
         )
         first = next(rows, None)
         if first is not None:

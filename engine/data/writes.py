@@ -85,6 +85,7 @@ class Writes:
         self.replication = replication
         self.locks = locks
         self._confirm = reads.confirm
+        self.looks = reads.looks
         self.expiry = reads.expiry
         self.under_way: dict[tuple[TxId, int], _Part] = {}  # by the partition, too: a request may be asked again in parts
         admission.look_at_parts(self.under_way)
@@ -95,6 +96,8 @@ class Writes:
         if cuts.leases:
             cuts.keep(part.write, core.era)
         core.replica.apply_write(part.write)
+        if self.looks.kept:
+            self.looks.note(part.write)
         if part.deadline is not None:
             core.replica.apply_write(part.deadline)
             self.expiry.note(part.deadline)

@@ -313,7 +313,8 @@ class Rows(msgspec.Struct, frozen=True, array_like=True, tag="rows", gc=False):
     """Rows of a scan; `more`: the limit was reached and there may be others.
 
     `marks`, if they were asked for: the epoch of each partition, as they were asked for, and the LWM of its fragment.
-    `count`, if it was asked for: how many rows there are; -1: it was not counted.
+    `count`, if it was asked for: how many rows there are; -1: it was not counted. `sure`: of one that passed over what is
+    locked; no other row is there but such, nor is one in doubt. An older node never says so.
     """
 
     id: int
@@ -322,6 +323,7 @@ class Rows(msgspec.Struct, frozen=True, array_like=True, tag="rows", gc=False):
     more: bool
     marks: list[tuple[int, int]] = []
     count: int = -1
+    sure: bool = False
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True, tag="status", gc=False):

@@ -87,6 +87,7 @@ class Deciding(Rule):
         for write in alone.writes:
             self.writes.cuts.keep(write, self.core.era)
             self.core.replica.apply_write(write)
+            self.writes.looks.note(write)
             self.writes.expiry.note(write)
         self.one_phase.pop(alone.tx, None)
         self.participant.release(alone.owner, alone.tx, self.participant.locks.keys_of(alone.owner))

@@ -233,6 +233,7 @@ class Participant(Rule):
         cuts.outcome(prepare, era, commit=outcome.commit)
         core.replica.apply(outcome)
         for write in prepare.writes if prepare is not None and outcome.commit else ():
+            self.writes.looks.note(write)
             self.writes.expiry.note(write)
         cuts.ended(tx, number)
         self._doubt_since.pop((tx, number), None)

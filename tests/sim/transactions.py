@@ -237,10 +237,10 @@ class _Rows:
         self._tx = tx
         self.name = name
 
-    async def unlocked(self, low: bytes, high: bytes | None, limit: int, *, reverse: bool) -> ScanCall:
-        """Up to `limit` rows that nobody has locked, as far as one page goes."""
+    async def unlocked(self, low: bytes, high: bytes | None, limit: int, *, reverse: bool) -> tuple[ScanCall, int]:
+        """Up to `limit` rows that nobody has locked, as far as one page goes; each asks by itself."""
         call = ScanCall(self.name, low, high, limit, reverse=reverse, unlocked=True)
-        return await self._tx.client.call(call, timeout_ns=self._tx.timeout_ns)
+        return await self._tx.client.call(call, timeout_ns=self._tx.timeout_ns), 0
 
     async def pages(
         self, low: bytes, high: bytes | None, limit: int | None = None, *, reverse: bool = False

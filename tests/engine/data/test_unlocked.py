@@ -73,6 +73,39 @@ def test_no_outcome_is_waited_for() -> None:
     assert "scan.waited_for_outcome" in paths
 
 
+def test_who_claims_is_told_whether_there_may_be_others() -> None:
+    """It need not look for more where there is none: what was acknowledged is here, or somebody's, or in doubt."""
+    queue = Queue()
+
+    def sure(limit: int = 100, *, unlocked: bool = True) -> bool:
+        told = queue.ask(Scan(1, "jobs", list(range(PARTITIONS)), b"", None, limit, unlocked=unlocked))
+        assert isinstance(told, Rows)
+        return told.sure
+
+    assert sure()
+    assert sure(len(JOBS))
+    assert not sure(len(JOBS) - 1), "there are more"
+    assert not sure(unlocked=False)
+    queue.lock(ANN, *JOBS)
+    assert sure(), "all are somebody's"
+    queue.ask(Unlock(1, ANN))
+    queue.node.locks.pend(("jobs", JOBS[0]))
+    assert not sure()
+    queue.node.locks.unpend(("jobs", JOBS[0]))
+    queue.node.locks.pin(ANN, [("jobs", b"put by who was told that it is committed")])
+    assert not sure()
+    queue.node.locks.release(ANN)
+    queue.node.locks.pin(ANN, [("others", JOBS[0])])
+    assert sure()
+
+
+def test_of_those_who_claim_together_only_who_is_told_of_all_rows_is_sure() -> None:
+    queue = Queue()
+    claims = [Scan(n, "jobs", list(range(PARTITIONS)), b"", None, 100, unlocked=True) for n in range(3)]
+    told = queue.turn([Asked(claim.id, claim) for claim in claims])
+    assert {reply.id: reply.sure for reply in told if isinstance(reply, Rows)} == {0: True, 1: False, 2: False}
+
+
 def test_those_who_claim_together_are_told_by_one_look_and_apart_from_who_reads() -> None:
     queue = Queue()
     queue.lock(ANN, JOBS[0])

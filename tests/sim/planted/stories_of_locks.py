@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from engine.client.calls import PutCall
 from engine.client.scans import ScanCall
 from engine.errors import Deadlock, LockTimeout
@@ -127,4 +129,46 @@ def a_claim_beside_others(plant: Plant | None) -> None:
         stage.do(stage.client.call(page, timeout_ns=ANSWER_NS))
         found = [row for row, _ in page.rows]
         stage.must(found == sorted((rows[0], rows[2], key(3)))[:2], f"all is free, and it was told {found}")
+        stage.curtain()
+
+
+@story
+def a_claim_beside_what_is_being_put(plant: Plant | None) -> None:
+    """There are no jobs but two whose transaction voted. Who claims one is told neither that there is none nor of one
+    before the outcome is known; and has one then."""
+    with Stage(plant) as stage:
+        jobs = {key(0): b"to do", key(1): b"to do"}
+        putting, claimer = stage.transaction(), stage.transaction()
+        stage.do(putting.put(NAMESPACE, jobs))
+        stage.do(putting.prepare())
+        claiming = stage.begin(claimer.claim(NAMESPACE, b"k", b"l", 1, sample=Random(1).sample))
+        stage.wait(200)
+        stage.must(not claiming.done, "nobody knows yet whether there is a job")
+        stage.do(putting.commit())
+        stage.until(lambda: told(claiming), "the claim is answered")
+        first = min(jobs)
+        stage.must(claiming.result == [(first, b"to do")], f"{first!r} is there, and it was told of {claiming.result}")
+        stage.do(claimer.commit())
+        stage.curtain()
+
+
+@story
+def a_job_comes_where_others_were_looked_for(plant: Plant | None) -> None:
+    """Somebody looks for jobs again and again. Each that comes is found by the next look, and none that went."""
+    with Stage(plant) as stage:
+
+        def found() -> list[bytes]:
+            page = ScanCall(NAMESPACE, b"k", b"l", 1, unlocked=True)
+            stage.do(stage.client.call(page, timeout_ns=ANSWER_NS))
+            return [row for row, _ in page.rows]
+
+        stage.put(key(0, 1), b"to do")
+        for number in (3, 2, 0):
+            stage.must([found() for _ in range(3)][2] == [key(0, 1)], "it is there")
+            stage.put(key(0, 1), None)
+            stage.must(found() == [], "it is gone")
+            stage.put(key(0, number), b"to do")
+            stage.must(found() == [key(0, number)], f"the job {number} is there, and found was {found()}")
+            stage.put(key(0, number), None)
+            stage.put(key(0, 1), b"to do")
         stage.curtain()

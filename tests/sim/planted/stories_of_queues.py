@@ -37,7 +37,8 @@ def many_claim_from_one_queue(plant: Plant | None) -> None:
 
 @story
 def two_claim_where_there_is_a_job_for_one(plant: Plant | None) -> None:
-    """A job is claimed and held for a while. Who claims meanwhile is told that there is none, and it is done once."""
+    """A job is claimed and held for a while, and another one may come: so who claims meanwhile asks for all. It comes to
+    nothing, who claims is told that there is none, and the job is done once."""
     with Stage(plant) as stage:
         load, rng, row = Load(Recorder(stage.world)), Random(1), Row(key_of(1, 1), 1)
         jobs = load.jobs
@@ -55,7 +56,13 @@ def two_claim_where_there_is_a_job_for_one(plant: Plant | None) -> None:
         has.limit = hopes.limit = 1
         stage.do(claim(first, has, 3, rng))
         stage.wait(100)
-        stage.do(claim(second, hopes, 3, rng))
+        third = stage.transaction()
+        stage.do(third.put(NAMESPACE, {key_of(number, 1): b"1" for number in (2, 3)}))
+        stage.do(third.prepare())
+        claiming = stage.begin(claim(second, hopes, 3, rng))
+        stage.wait(100)
+        stage.do(third.rollback())
+        stage.until(lambda: claiming.done, "the second is told")
         stage.do(second.rollback())
         jobs.end(hopes, stage.world.now, committed=False)
         stage.do(do(load, first, has, has.rows))
