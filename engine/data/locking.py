@@ -2,6 +2,10 @@
 
 `engine.data.locks` is the table. A transaction's client holds locks here from its first read on; that of one that wrote
 nothing ends here, too. What is voted on is two-phase commit, and elsewhere.
+
+A lock reads what it locks, and so is told when the copies have confirmed that this node is primary still, as any read is.
+Who stood in line when the copies were told of what lets go of the key need not ask them again: all have answered that, so
+this node was primary after the lock was asked for.
 """
 
 from __future__ import annotations
@@ -95,7 +99,7 @@ class Locking(Rule):
         if free:
             who = Who(request.label, core.now, session)
             until, shared, holding = core.now + timeout * MS, request.shared, request.holding
-            granted = partial(self._granted, session, request, needed, answer)
+            granted = partial(self._granted, session, request, needed, answer, asked=core.turns)
             self.locks.wait_all(request.owner, free, until, granted, expired, shared=shared, who=who, holding=holding)
         else:
             self.reads.confirm(needed, session, request, answer)
@@ -108,18 +112,29 @@ class Locking(Rule):
             self.desk.refuse(session, request.id, Code.USAGE, problem)
         return bool(problem)
 
-    def _granted(self, session: SessionId, request: Lock, needed: dict[NodeId, None], answer: Callable[[], None]) -> None:
-        """Keys are a transaction's: it is answered when what has expired is gone, and this node is primary still."""
-        core, expiry = self.core, self.reads.expiry
+    def _granted(
+        self, session: SessionId, request: Lock, needed: dict[NodeId, None], answer: Callable[[], None], *, asked: int
+    ) -> None:
+        """Keys are a transaction's, which it `asked` for in a turn: it is answered when what has expired is gone, and this
+        node is primary still."""
+        core, expiry, acked = self.core, self.reads.expiry, self.locks.acked
         if self._is_not_there(session, request):
             return
         self.locks.lend(request.owner, core.now + core.settings.lock_lease_ms * MS)
         self.locks.introduce(request.owner, request.label, core.now, session)
         if over := expiry.over(request.namespace, request.keys[:KEYS_AT_ONCE], request.owner):
-            again = partial(self._granted, session, request, needed, answer)
+            again = partial(self._granted, session, request, needed, answer, asked=asked)
             expiry.delete_first(over, again, (session, request), request.owner)
-            return
-        self.reads.confirm(needed, session, request, answer)
+        elif acked is not None and asked <= acked.turn and self._lie_in(acked.partition, request):
+            probe("lock.handed_over")
+            answer()  # it waited in line, and the copies have confirmed it since by what gives it the keys
+        else:
+            self.reads.confirm(needed, session, request, answer)
+
+    def _lie_in(self, number: int, request: Lock) -> bool:
+        """Whether all that is to be locked lies in one partition."""
+        place = self.core.place
+        return all(place(key) == number for key in request.keys[:KEYS_AT_ONCE])
 
     def on_keep_locks(self, session: SessionId, request: KeepLocks) -> None:
         """Renew leases."""

@@ -18,7 +18,7 @@ from itertools import filterfalse, islice
 
 from engine.data.holdings import MANY_KEYS, Holdings, Key, Places, Who
 from engine.data.lines import Line
-from engine.data.waiter import Ring, Waiter
+from engine.data.waiter import Acked, Ring, Waiter
 from engine.protocol.requests import Code, Failed
 from rebalance.rule import NEVER
 from wal.ids import NodeId, TxId
@@ -40,6 +40,7 @@ class LockTable(Holdings):
         self._waiters_of: dict[TxId, dict[Waiter, None]] = {}
         self.began: list[TxId] = []  # who has begun to wait since somebody looked for circles
         self.gave_up = False  # somebody who waited, since then
+        self.acked: Acked | None = None  # while what counts lets go of keys, for whoever has them now
         self._ends: list[tuple[int, int, Waiter | TxId]] = []  # a heap of deadlines; no entry is later than its deadline
         self._number = 0
 
@@ -219,9 +220,13 @@ class LockTable(Holdings):
         self._give_up_all(owner, "nobody: the transaction was given up")
         yield from self.giving_up(owner)
 
-    def release(self, owner: TxId, keys: list[Key] | None = None) -> None:
-        """The transaction is over (here, or for these keys)."""
-        mine = self.keys_of(owner) if keys is None else keys
+    def release(self, owner: TxId, keys: list[Key] | None = None, *, acked: Acked | None = None) -> None:
+        """The transaction is over (here, or for these keys). `acked`: by what all in-sync copies have answered."""
+        self.acked = acked
+        self._release(owner, self.keys_of(owner) if keys is None else keys)
+        self.acked = None
+
+    def _release(self, owner: TxId, mine: list[Key]) -> None:
         if len(mine) >= MANY_KEYS and self.may_write_all(owner, mine):
             self._let_go_all(owner, mine)
             for key in [key for key in mine if key in self._waiting] if self._waiting else ():

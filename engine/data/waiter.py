@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from engine.data.holdings import Key, Who
 from engine.protocol.requests import Link
@@ -10,6 +11,14 @@ from wal.ids import TxId
 
 Ring = Sequence[Link]
 """A circle of transactions that wait for each other, from the one that gives way."""
+
+
+class Acked(NamedTuple):
+    """All in-sync copies of a partition have answered what was said to them at the end of a turn, or later: until they did
+    none of them had left the map, and this node was primary."""
+
+    partition: int
+    turn: int
 
 
 class Waiter:

@@ -140,6 +140,7 @@ class Node(Machines):
         if now > core.now:
             core.attentive += min(now - core.now, core.settings.heartbeat_ms * MS)
             core.now = now
+        core.turns += 1
         core.work, core.waited = 0, bool(core.resumed)
         effects = core.effects = Effects()
         if not self._booted:

@@ -64,10 +64,13 @@ class Transaction:
 class OnePhase:
     """A transaction of one partition: one record is prepare and commit."""
 
-    __slots__ = ("asked", "owner", "tx", "writes")
+    __slots__ = ("asked", "owner", "turn", "tx", "writes")
 
-    def __init__(self, tx: TxId, owner: TxId, writes: list[r.Write], asked: list[tuple[SessionId, int, bool]]) -> None:
+    def __init__(
+        self, tx: TxId, owner: TxId, writes: list[r.Write], asked: list[tuple[SessionId, int, bool]], turn: int
+    ) -> None:
         self.tx = tx
+        self.turn = turn  # in which it was logged
         self.owner = owner
         self.writes = writes
         self.asked = asked  # as of a transaction

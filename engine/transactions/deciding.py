@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from engine.data.replication import Replication
+from engine.data.waiter import Acked
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Part
 from engine.protocol.requests import Code, Done, Status
@@ -74,7 +75,7 @@ class Deciding(Rule):
         core, tx, local = self.core, transaction.tx, self.core.local[part.partition]
         del self.active[tx]
         writes = reserved(core, part, local, tx)
-        alone = self.one_phase[tx] = OnePhase(tx, transaction.owner, writes, transaction.asked)
+        alone = self.one_phase[tx] = OnePhase(tx, transaction.owner, writes, transaction.asked, core.turns)
         update = r.Update(writes)
         records: list[r.Record] = [update]
         if transaction.origin is not None:
@@ -90,7 +91,8 @@ class Deciding(Rule):
             self.writes.looks.note(write)
             self.writes.expiry.note(write)
         self.one_phase.pop(alone.tx, None)
-        self.participant.release(alone.owner, alone.tx, self.participant.locks.keys_of(alone.owner))
+        acked = Acked(alone.writes[0].partition, alone.turn)
+        self.participant.release(alone.owner, alone.tx, self.participant.locks.keys_of(alone.owner), acked)
         for session, request_id, wants_status in alone.asked:
             self.desk.reply(session, Status(request_id, "committed") if wants_status else Done(request_id))
 

@@ -18,6 +18,7 @@ from engine.data.holdings import Key
 from engine.data.locking import Locking
 from engine.data.locks import RELEASED_MAX
 from engine.data.replication import Replication
+from engine.data.waiter import Acked
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.messages.transactions import ToParticipant
@@ -219,15 +220,15 @@ class Participant(Rule):
         ranges = [(w.namespace, w.start, w.delta) for w in prepare.writes]
         outcome = r.Outcome(prepare.tx, local.number, local.epoch, commit, ranges)
         self.core.log_unapplied(outcome)
-        ended, stopped = partial(self._ended, outcome, era), partial(self._not_ended, outcome)
+        ended, stopped = partial(self._ended, outcome, era, self.core.turns), partial(self._not_ended, outcome)
         return Operation(local, [outcome], counted=ended, abandoned=stopped)
 
     def _not_ended(self, outcome: r.Outcome) -> None:
         """The next primary learns the outcome from the decision record."""
         self.ending.pop((outcome.tx, outcome.partition), None)
 
-    def _ended(self, outcome: r.Outcome, era: Era) -> None:
-        """An outcome is durable on every in-sync copy: apply, unlock, report."""
+    def _ended(self, outcome: r.Outcome, era: Era, turn: int) -> None:
+        """An outcome is durable on every in-sync copy, which were told of it in a turn: apply, unlock, report."""
         core, tx, number, cuts = self.core, outcome.tx, outcome.partition, self.writes.cuts
         prepare = core.replica.partition(number).prepared.get(tx)
         cuts.outcome(prepare, era, commit=outcome.commit)
@@ -238,23 +239,23 @@ class Participant(Rule):
         cuts.ended(tx, number)
         self._doubt_since.pop((tx, number), None)
         owner = self.owner_of.get(tx, tx)
-        self.release(owner, tx, self.locks.keys_in(owner, number))
+        self.release(owner, tx, self.locks.keys_in(owner, number), Acked(number, turn))
         for node in self.ending.pop((tx, number), []):
             core.send(node, Finished(core.fence, tx, [number]))
 
-    def release(self, owner: TxId, tx: TxId, keys: list[Key]) -> None:
+    def release(self, owner: TxId, tx: TxId, keys: list[Key], acked: Acked) -> None:
         """A transaction is over for these keys: whoever waits for them has them, very many bit by bit."""
         if len(keys) > RELEASED_MAX:
-            self.core.in_pieces(self._release(owner, tx, keys))
+            self.core.in_pieces(self._release(owner, tx, keys, acked))
             return
         self.core.work += len(keys)
-        for _ in self._release(owner, tx, keys):
+        for _ in self._release(owner, tx, keys, acked):
             pass
 
-    def _release(self, owner: TxId, tx: TxId, keys: list[Key]) -> Iterator[int]:
+    def _release(self, owner: TxId, tx: TxId, keys: list[Key], acked: Acked) -> Iterator[int]:
         for at in range(0, len(keys), RELEASED_MAX):
             some = keys[at : at + RELEASED_MAX]
-            self.locks.release(owner, some)
+            self.locks.release(owner, some, acked=acked)
             self.locking.reads.outcome_known(some)
             yield len(some)
         if not self.locks.is_owner(owner):

@@ -52,6 +52,7 @@ class Core:
         self.address = address
         self.affinity = affinity
         self.now = 0
+        self.turns = 0  # that it has begun, in this life
         self.wall: int | None = None  # ms; whoever drives this node says so before each turn
         self.effects = Effects()
         self.durable_lsn = durable_lsn

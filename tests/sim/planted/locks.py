@@ -77,6 +77,18 @@ def who_claims_is_told_of_what_is_locked(machine: Machine) -> None:
     during(machine, machine.node.reads, "_begin_scan", LockTable, "busy", lambda locks, key: False)
 
 
+@LOCKS.fault("11")
+def a_lock_is_handed_over_whenever_it_was_asked_for(machine: Machine) -> None:
+    """Who has a key from what counts is told at once, also if it came when the copies had answered that already."""
+    assert machine.node is not None
+    locking = machine.node.locking
+
+    def granted(original: Callable[..., None], *about: object, asked: int) -> None:
+        original(*about, asked=min(asked, 0))
+
+    around(locking, "_granted", granted)
+
+
 def _drive_out(machine: Machine, when: Callable[[TxId, Iterable[TxId]], bool]) -> None:
     """Who wants to write a key takes it from those who read it."""
     assert machine.node is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine.client.calls import Call, GetCall, LockCall, PutCall, SwapCall
-from engine.messages import Replicate
+from engine.messages import Replicate, Replicated
 from rebalance.table import Placement
 from tests.sim.draws import Draws
 from tests.sim.explore.search import Walk
@@ -350,6 +350,37 @@ def a_deposed_primary_is_asked_for_a_lock(plant: Plant | None) -> None:
         return LockCall(bytes(15) + b"o", NAMESPACE, [name], 1_000)
 
     _ask_a_deposed_primary(plant, lock, lambda call: isinstance(call, LockCall) and call.values[0][2])
+
+
+@story
+def a_deposed_primary_hands_over_a_lock(plant: Plant | None) -> None:
+    """What ends a transaction is on all copies, and their answers come late to n1: when somebody stands in line for its key
+    who came after they were given, and when n2 has taken its place and the key was written there."""
+    with Stage(plant) as stage:
+        world = stage.world
+        here = world.add_client("c2", host=stage["n1"])
+        x = key(0)
+        stage.put(x, b"old")
+        stage.must(stage.get(x, here) == b"old", "what was written is read")
+        holder = stage.transaction()
+        stage.do(holder.put(NAMESPACE, {x: b"older"}))
+        late = Rule("answers", lambda _, dst, said: dst == "n1" and isinstance(said, Replicated), drop=False)
+        world.network.rules.append(late)
+        stage.begin(holder.commit())
+        stage.until(lambda: late.caught > 1, "both copies have it")
+        call = LockCall(bytes(15) + b"o", NAMESPACE, [x], 60_000)
+        waiting = stage.begin(here.call(call, timeout_ns=20_000 * MS), here)
+        stage.wait(100)
+        world.network.cut("deaf", [("n1", "n2"), ("n1", "n3")])
+        for kind in ("announce", "full-map", "commit"):
+            stage.lose(kind, receiver="n1")
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        stage.put(x, b"new", stage.another(without=["n1"]))
+        world.network.release([late], [held for held in world.network.held if held.rule is late])
+        stage.wait(1_000)
+        if told(waiting):
+            stage.must(call.values[0][2] == b"new", "what is told after an acknowledged write knows of it")
+        stage.curtain()
 
 
 def _ask_a_deposed_primary(
