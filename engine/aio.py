@@ -211,6 +211,8 @@ class Database(OfThisProcess, Access, WithNamespaces):
             transaction, returned = self.transaction(**options), False
             if before is not None:
                 transaction._raw.follow(*before)
+            elif attempts > 1:
+                transaction._raw.lock_late()
             try:
                 async with transaction:
                     result = await to_await(function, function(transaction))

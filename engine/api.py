@@ -330,6 +330,8 @@ class Database(OfThisProcess, BlockingNamespaces):
             transaction, returned = self.transaction(**options), False
             if before is not None:
                 transaction._native._raw.follow(*before)
+            elif attempts > 1:
+                transaction._native._raw.lock_late()
             try:
                 with transaction:
                     result = at_once(function, function(transaction))

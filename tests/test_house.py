@@ -48,6 +48,7 @@ DOING = {
         "snapshots",
         "codecs",
         "inside",
+        "keeping",
         "loop",
         "moments",
         "namespace",

@@ -1,7 +1,8 @@
 """A transaction as its client sees it: what it read, what it will write, and how it ends.
 
 Writes are kept here until the commit, which sends them all at once. A pessimistic transaction locks each key when it
-first touches it, to read it or to write it, and so reads the same value again; an optimistic one remembers the version of
+first touches it, to read it or to write it, and so reads the same value again; where it may be run again it locks what it
+only writes as late as it commits (`lock_late`), by the same request. An optimistic one remembers the version of
 each key that it read, and is refused with `Conflict`, by its next read or by its commit, if one of them has changed. Either
 way transactions are serializable over the keys they touch. A SERIALIZABLE one also remembers where the fragments stood when
 it scanned a range: when all that it writes is prepared, or it has read all, nothing may have come into the range since
@@ -13,16 +14,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Self, TypeVar
 
 from engine import errors
 from engine.client.batches import grown
-from engine.client.calls import Call, GetCall, KeepLocksCall, LockCall, UnlockCall
+from engine.client.calls import Call, GetCall, LockCall, UnlockCall
 from engine.client.ends import CheckCall, CommitCall
 from engine.client.expiring import TimesToLive
+from engine.client.keeping import KEEP_SECONDS, Keeper
 from engine.client.modes import Concurrency, Isolation, check_patience
 from engine.client.moments import Moment
 from engine.client.ranges import Own, Seen, in_pieces, scanned_of, seen_of
@@ -34,8 +35,6 @@ from wal.ids import partition_of
 
 T = TypeVar("T")
 NOTHING: Seen = (SKIPPED, 0, None)
-KEEP_SECONDS = 2.0
-"""Between two renewals of a transaction's locks; a small part of their lease."""
 entered: ContextVar[tuple[tuple[Transaction, object], ...]] = ContextVar("entered", default=())
 """The transactions in whose `with` this code is, each with the task that entered it (None: a thread's own)."""
 
@@ -73,7 +72,9 @@ class Transaction:
         self._astray: dict[bytes, None] = {}  # some of these: the call that was to lock them failed, perhaps not everywhere
         self._in_turn = asyncio.Lock()  # tasks that share a transaction touch keys one after the other
         self._state = "open"
-        self._keeper: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._keeper = Keeper(session, self._owner, self._asked_for, self._ends_at, self._release)
+        self._late = False  # what it only writes is locked by the commit
+        self._unlocked = False  # it has written such
 
     @property
     def id(self) -> str:
@@ -112,6 +113,16 @@ class Transaction:
             return None
         touched, reads = self._read.get(namespace, {}), self._shared.get(namespace, {}) if shared else {}
         return next((key for key in keys if key in touched and key not in reads), None)
+
+    def lock_late(self) -> None:
+        """Whoever runs it runs it again if it comes to nothing: so what it only writes is locked by its commit, which is
+        refused what others have, and tells what was read, too, as of an optimistic one: no lock on it need be trusted."""
+        self._late = self.concurrency is Concurrency.PESSIMISTIC
+
+    @property
+    def _takes_at_commit(self) -> bool:
+        """Whether what it writes is locked by its commit."""
+        return self._unlocked or self.concurrency is Concurrency.OPTIMISTIC
 
     def follow(self, before: Transaction, error: errors.Error) -> None:
         """One like it gave way to others: what that one wanted to write is locked first, in the order that all keep."""
@@ -175,7 +186,9 @@ class Transaction:
         """Set (or, with None, delete) keys, when the transaction commits; `ttl_ms`: they expire (0: never)."""
         self._size_with(namespace, values)
         if self.concurrency is Concurrency.PESSIMISTIC:
-            await self._touch(namespace, list(values))
+            read = self._read.get(namespace, {}) if self._late else values
+            await self._touch(namespace, [key for key in values if key in read])
+            self._unlocked = self._unlocked or any(key not in read for key in values)
         else:
             self.check_open()
         self._write(namespace, values, ttl_ms)
@@ -241,7 +254,7 @@ class Transaction:
         read, reads = self._read.setdefault(namespace, {}), self._shared.setdefault(namespace, {})
         held = {} if shared or not reads else dict.fromkeys(key for key in keys if key in reads)
         new = [key for key in keys if key not in read or key in held]
-        if self.concurrency is Concurrency.OPTIMISTIC:
+        if self.concurrency is Concurrency.OPTIMISTIC or self._unlocked:
             written = self._written.get(namespace, {})
             new = [key for key in new if key not in written]
         if not new:
@@ -260,8 +273,7 @@ class Transaction:
             self._asked_for |= dict.fromkeys(new)
             if not (shared or skip):
                 self._wanted |= dict.fromkeys((namespace, key) for key in new)
-            if self._keeper is None:
-                self._keeper = asyncio.get_running_loop().call_later(min(KEEP_SECONDS, left), self._begin_to_keep)
+            self._keeper.begin(left)
             try:
                 await self._ask(call)
             except errors.Error:
@@ -319,17 +331,6 @@ class Transaction:
     def _too_late(self) -> errors.TransactionTimeout:
         return errors.TransactionTimeout(f"the transaction {self.name} took longer than its timeout of {self._timeout} s")
 
-    def _begin_to_keep(self) -> None:
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())  # few last for so long
-
-    async def _keep(self) -> None:
-        """Renew the locks' leases for as long as the transaction is open, and give them back when its time is over."""
-        while (left := self._ends_at - time.monotonic()) > 0:
-            with suppress(errors.Error):  # the commit will tell if a lock was lost
-                await self.session.call(KeepLocksCall(self._owner, list(self._asked_for)), timeout=KEEP_SECONDS)
-            await asyncio.sleep(min(KEEP_SECONDS, left))
-        await self._release()
-
     # The end.
 
     async def commit(self) -> None:
@@ -339,9 +340,9 @@ class Transaction:
 
     async def _commit(self) -> None:
         self.check_open()
-        self._stop_keeping()
+        self._keeper.stop()
         await self._moment.leave()
-        locks, reads, absent = seen_of(self._read, self._written, optimistic=self.concurrency is Concurrency.OPTIMISTIC)
+        locks, reads, absent = seen_of(self._read, self._written, optimistic=self._takes_at_commit)
         if self._written:
             self._take_id()
         self._state = "committed"
@@ -369,7 +370,7 @@ class Transaction:
             return CommitCall(
                 self.tx,
                 self._owner,
-                optimistic=self.concurrency is Concurrency.OPTIMISTIC,
+                optimistic=self._takes_at_commit,
                 writes=[(ns, list(written), list(written.values())) for ns, written in self._written.items()],
                 locks=locks,
                 reads=reads,
@@ -414,7 +415,7 @@ class Transaction:
         """Forget the writes and release the locks."""
         if self.over:
             return
-        self._stop_keeping()
+        self._keeper.stop()
         self._state = "rolled back"
         self._unused()
         await self._moment.leave()
@@ -428,11 +429,6 @@ class Transaction:
                 await self.session.call(UnlockCall(self._owner, list(keys)), timeout=KEEP_SECONDS)
             except errors.Error:
                 return  # the locks' leases run out
-
-    def _stop_keeping(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
-        self._keeper = None
 
     async def __aenter__(self) -> Self:
         return self
