@@ -22,7 +22,6 @@ from engine.data.scans import Scanning
 from engine.messages import Entered, EnterEra, SealCut, Sealed
 from engine.messages.cuts import ToCuts
 from engine.protocol.requests import Code, Done, KeepCut
-from engine.state.ahead import KEYS_OF_WORK, PIECE_KEYS
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
@@ -66,7 +65,7 @@ class Cuts(Rule):
         super().__init__()
         self.core = core
         self.desk = desk
-        self.kept = Kept(core.replica.store.get)
+        self.kept = Kept(core.replica.store)
         self.leases: dict[Era, Lease] = {}
         self.dropped = NO_ERA  # the last cut that was given up for its size
         self.in_doubt: Callable[[], Iterable[tuple[TxId, int]]] = tuple  # what is prepared where this node leads
@@ -111,20 +110,19 @@ class Cuts(Rule):
         """A write of this era counts, and is about to be applied."""
         if self.kept and write.namespace not in (DECISIONS, EXPIRIES):
             self.kept.keep(write.fragment, write.keys, era)
+            if self.kept.has_unread():
+                self.core.next_turn(lambda: self.core.in_pieces(self._read()))
             self._bound()
 
-    def keep_ahead(self, write: r.Write) -> Iterator[int]:
-        """The same of a large one that nobody decides anything about any more, in pieces; yields how much work each was.
-
-        It will count in this era or a later one. Where a cut is taken meanwhile all of it is looked at again, at once.
-        """
-        keys = write.keys
-        for at in range(0, len(keys), PIECE_KEYS):
-            if not self.kept:
-                return
-            self.kept.keep(write.fragment, keys[at : at + PIECE_KEYS], self.core.era)
+    def _read(self) -> Iterator[int]:
+        for work in self.kept.read():
             self._bound()
-            yield PIECE_KEYS // KEYS_OF_WORK
+            yield work
+
+    def read_all(self) -> None:
+        """A checkpoint is about to be finished: what is kept and not read yet is read where it lies for the last time."""
+        for _ in self.kept.read():
+            pass
 
     def outcome(self, prepare: r.Prepare | None, era: Era, *, commit: bool) -> None:
         """A transaction of this era ends in one partition: what it has prepared there is about to be applied.

@@ -9,6 +9,9 @@ A row that is overwritten is kept once: for the newest cut that is older than th
 finds it by looking on from there. So a write costs what it overwrites, however many cuts there are, and nothing if there
 is none. The oldest cut goes with all that it keeps; of one in between, what an older one has not is handed to that.
 
+Of very many rows it is noted only that they are kept: what they had lies where it lay, below what has come since the last
+checkpoint, and is read there in pieces later, or by who asks first.
+
 What comes of a prepared transaction may be of an era before the newest cut. Its keys were locked meanwhile, so nothing is
 kept of them for a newer cut, which sees what is there.
 """
@@ -16,24 +19,40 @@ kept of them for a newer cut, which sees what is there.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import TypeAlias
 
-from engine.state.store import ROW_OVERHEAD_BYTES, Entry, Page, Row, is_row
+from engine.state.ahead import LARGE_KEYS, PIECE_KEYS
+from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore, Page, Row, is_row
 from wal.ids import Era, Fragment
 
 FOLDED_MAX = 2_000
 """So many rows are handed to an older cut at once; more stay where they are until the older one goes."""
 
-Rows: TypeAlias = dict[Fragment, dict[bytes, Entry | None]]
+
+class Unread:
+    """What some rows had, and where that is read until the next checkpoint is finished."""
+
+    __slots__ = ("below",)
+
+    def __init__(self, below: Callable[[bytes], Entry | None]) -> None:
+        self.below = below
+
+
+Held: TypeAlias = Entry | Unread | None
+Rows: TypeAlias = dict[Fragment, dict[bytes, Held]]
 """Of each key what it had; None: nothing."""
 
 
 class Kept:
-    """What one node keeps of its rows, by cut. `get` reads what is there now."""
+    """What one node keeps of its rows, by cut. `store` has what is there now."""
 
-    def __init__(self, get: Callable[[Fragment, bytes], Entry | None]) -> None:
-        self._get = get
+    def __init__(self, store: LayeredStore) -> None:
+        self._store = store
+        self._get = store.get
+        self._unread: deque[tuple[Era, Fragment, list[bytes], Unread]] = deque()  # still to be read, for which cut
         self._eras: list[Era] = []  # of cuts, ascending; some may be over, and stand between others that are not
         self._rows: dict[Era, Rows] = {}
         self._over: dict[Era, None] = {}
@@ -72,7 +91,8 @@ class Kept:
         """Hand what is kept for a cut that is over to the one before it, if that is little."""
         at = self._eras.index(cut)
         rows = self._rows[cut]
-        if not at or sum(map(len, rows.values())) > FOLDED_MAX:
+        unread = any(of == cut for of, *_ in self._unread)
+        if not at or unread or sum(map(len, rows.values())) > FOLDED_MAX:
             return
         before, size = self._eras[at - 1], 0
         for name, of in rows.items():
@@ -84,27 +104,51 @@ class Kept:
         self._weigh(before, size)
         self._drop(cut)
 
-    def keep(self, name: Fragment, keys: Iterable[bytes], era: Era) -> None:
-        """Rows are written anew in this era: keep what they have, where somebody may want to read it.
-
-        That may be long before they are written: whoever writes them meanwhile finds that they are kept.
-        """
+    def keep(self, name: Fragment, keys: Sequence[bytes], era: Era) -> None:
+        """Rows are about to be written anew in this era: keep what they have, where somebody may want to read it."""
         at = bisect_right(self._eras, era)
         if not at:
             return
         cut = self._eras[at - 1]
         mine, get, size = self._rows[cut].setdefault(name, {}), self._get, 0
+        if len(keys) > LARGE_KEYS:
+            fresh, unread = [key for key in keys if key not in mine], Unread(self._store.below(name))
+            above, _ = self._store.layer_of(name)
+            mine.update(zip(fresh, map(above.get, fresh, repeat(unread)), strict=True))
+            self._unread.append((cut, name, fresh, unread))
+            return
         for key in keys:
             if key not in mine:
                 held = mine[key] = get(name, key)
                 size += _weight(key, held)
         self._weigh(cut, size)
 
+    def read(self) -> Iterator[int]:
+        """Read what was not read yet, before a checkpoint is finished; yields how much work each piece was."""
+        while self._unread:
+            cut, name, keys, _ = self._unread[0]
+            some = keys[-PIECE_KEYS:]
+            del keys[-PIECE_KEYS:]
+            if not keys:
+                self._unread.popleft()
+            if cut not in self._rows:
+                continue
+            mine, size = self._rows[cut][name], 0
+            for key in some:
+                held = mine[key] = _read(key, mine[key])
+                size += _weight(key, held)
+            self._weigh(cut, size)
+            yield PIECE_KEYS // 2
+
+    def has_unread(self) -> bool:
+        """Whether something is still to be read."""
+        return bool(self._unread)
+
     def _weigh(self, cut: Era, size: int) -> None:
         self._bytes[cut] += size
         self.bytes += size
 
-    def _from(self, cut: Era, name: Fragment) -> list[dict[bytes, Entry | None]]:
+    def _from(self, cut: Era, name: Fragment) -> list[dict[bytes, Held]]:
         """What is kept of a fragment for a cut and those after it."""
         at = bisect_right(self._eras, cut) - 1
         return [of for later in self._eras[at:] if (of := self._rows[later].get(name)) is not None]
@@ -113,7 +157,7 @@ class Kept:
         """What a key had at a cut."""
         for of in self._from(cut, name):
             if key in of:
-                return of[key]
+                return _read(key, of[key])
         return self._get(name, key)
 
     def more(self, cut: Era, name: Fragment, most: int) -> tuple[int | None, int]:
@@ -122,10 +166,10 @@ class Kept:
         kept = self._from(cut, name)
         if sum(map(len, kept)) > most:
             return None, 0
-        held: dict[bytes, Entry | None] = {}
+        held: dict[bytes, Held] = {}
         for of in reversed(kept):
             held |= of
-        return sum(is_row(entry) - is_row(self._get(name, key)) for key, entry in held.items()), len(held)
+        return sum(is_row(_read(key, entry)) - is_row(self._get(name, key)) for key, entry in held.items()), len(held)
 
     def page(self, cut: Era, name: Fragment, page: Page) -> Page:
         """A page of what is there now, with the rows as they were at a cut. Each key of then has a row or a tombstone."""
@@ -137,13 +181,19 @@ class Kept:
             held: Entry | None = entry
             for of in kept:
                 if key in of:
-                    held = of[key]
+                    held = _read(key, of[key])
                     break
             if held is not None:
                 rows.append((key, held))
         return Page(rows, page.next, page.work + len(page.rows) // 4)
 
 
-def _weight(key: bytes, held: Entry | None) -> int:
-    value = held.value if held is not None else None
+def _read(key: bytes, held: Held) -> Entry | None:
+    if isinstance(held, Unread):
+        held = held.below(key)
+    return held if held is not GONE else None
+
+
+def _weight(key: bytes, held: Held) -> int:
+    value = held.value if isinstance(held, Entry) else None
     return ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)

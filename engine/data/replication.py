@@ -48,7 +48,6 @@ class Replication(Rule):
         held: Container[int],
         compare: Callable[[r.Compare], None],
         hear: Callable[[Era], None],
-        keep_ahead: Callable[[r.Write], Iterator[int]],
     ) -> None:
         super().__init__()
         self.core = core
@@ -57,7 +56,6 @@ class Replication(Rule):
         self._held = held  # partitions that this node is not to demand yet
         self._compare = compare  # a primary asks what a copy of this node contains, here and now
         self._hear = hear  # something of an era was heard of
-        self._keep_ahead = keep_ahead  # what a large write will overwrite is kept for who reads at a cut
         self._turn: dict[Receivers, list[Shipped]] = {}
         self._large: list[tuple[Receivers, Shipped]] = []  # of this turn
         self._coming: dict[tuple[NodeId, int], None] = {}  # large batches of others that are being worked out
@@ -140,12 +138,9 @@ class Replication(Rule):
         return large_in(records, self.core.replica.partition)
 
     def _work_out(self, batch: Batch) -> Iterator[int]:
-        """Work out what a batch writes, while its copies do the same; then it counts as soon as they have answered. What it
-        overwrites is kept meanwhile, too. Not so for what was prepared: it may be of an era that is over."""
-        batch.ahead, fragments = {}, self.core.replica.fragments
-        decided = self._large_in([record for record in batch.records if isinstance(record, r.Update)])
-        large = work_out(self._large_in(batch.records), batch.ahead, fragments, self.core.replica.watch)
-        for work in chain(large, *map(self._keep_ahead, decided)):
+        """Work out what a batch writes, while its copies do the same; then it counts as soon as they have answered."""
+        batch.ahead, replica = {}, self.core.replica
+        for work in work_out(self._large_in(batch.records), batch.ahead, replica.fragments, replica.watch):
             yield work
             if self._batches.get(batch.sequence) is not batch:
                 return  # another map came, and what it brings goes in another batch

@@ -147,7 +147,6 @@ class Machines:
             held=self.demander.held,
             compare=self.demander.settling.on_compare,
             hear=self.cuts.hear,
-            keep_ahead=self.cuts.keep_ahead,
         )
         self.demander.between_demands = self.replication.take_early
         self.mutations = Mutations(core)

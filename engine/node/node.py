@@ -200,6 +200,7 @@ class Node(Machines):
             case PeerLost(node):
                 self.membership.on_peer_lost(node)
             case CheckpointWritten(lsn):
+                self.writes.cuts.read_all()
                 core.little_by_little(empty(core.replica.store.thaw()))
                 core.log(r.Checkpoint(lsn))
                 self.writes.origins.begin_again()

@@ -334,26 +334,26 @@ class LayeredStore:
         What came since the last one is looked up, once for each key between two checkpoints.
         """
         active, frozen = self._active, self._frozen
-        work = 0
+        work, stored = 0, fragment not in active.cleared and self._stored(fragment) != 0
         if frozen is not None and fragment not in active.cleared:
-            work = frozen.look_below(fragment, self._below_frozen(fragment), most)
+            work = frozen.look_below(fragment, self._below_frozen(fragment, stored=stored), most)
         if work <= most:
-            work += active.look_below(fragment, self._below_active(fragment), max(1, most - work))
+            work += active.look_below(fragment, self.below(fragment, stored=stored), max(1, most - work))
         return work
 
-    def _below_active(self, fragment: Fragment) -> Callable[[bytes], Entry | None]:
-        frozen = self._frozen
+    def below(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
+        """What lies below all that was applied since the last checkpoint began (`GONE`, too): it says so until the next
+        `thaw`. `stored`: the store below may have something."""
         if fragment in self._active.cleared:
             return _nothing
-        below = self._below_frozen(fragment)
-        if frozen is None or fragment not in frozen.rows:
+        below = self._below_frozen(fragment, stored=stored)
+        if self._frozen is None or fragment not in self._frozen.rows:
             return below
-        return partial(_either, frozen.rows[fragment], below)
+        return partial(_either, self._frozen.rows[fragment], below)
 
-    def _below_frozen(self, fragment: Fragment) -> Callable[[bytes], Entry | None]:
-        if self._frozen is not None and fragment in self._frozen.cleared:
-            return _nothing
-        return partial(self.base.get, fragment) if self._stored(fragment) != 0 else _nothing
+    def _below_frozen(self, fragment: Fragment, *, stored: bool) -> Callable[[bytes], Entry | None]:
+        gone = not stored or (self._frozen is not None and fragment in self._frozen.cleared)
+        return _nothing if gone else partial(self.base.get, fragment)
 
     def _stored(self, fragment: Fragment) -> int | None:
         """How many rows the store below has, tombstones aside; None if it does not know."""

@@ -9,7 +9,7 @@ against each other, and names every turn that took much longer than it ought to.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from msgspec.structs import astuple
@@ -105,15 +105,28 @@ class CountingStore(LayeredStore):
     def __init__(self, base: Any) -> None:
         super().__init__(base)
         self.read = 0
+        self._counting = False
 
     def get(self, fragment: Fragment, key: bytes) -> Entry | None:
         """One row."""
         self.read += 1
         return super().get(fragment, key)
 
+    def below(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
+        """One row each time, where it is not for a count, which says so itself."""
+        found = super().below(fragment, stored=stored)
+
+        def read(key: bytes) -> Entry | None:
+            self.read += 1
+            return found(key)
+
+        return found if self._counting else read
+
     def look_below(self, fragment: Fragment, most: int) -> int:
         """As many as were looked up, to count them."""
+        self._counting = True
         work = super().look_below(fragment, most)
+        self._counting = False
         self.read += min(work, most)
         return work
 

@@ -626,6 +626,82 @@ def test_many_keys_that_come_to_a_copy_which_is_being_filled_are_held_against_it
         assert all(replica.store.get(("n", 0), key) == led.get(("n", 0), key) for key in keys)
 
 
+def test_what_many_keys_overwrite_is_read_at_the_latest_when_a_checkpoint_is_finished() -> None:
+    keys = _one_partition(2 * LARGE_KEYS)
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0)) as world:
+        machine = world.add_machine("n1")
+        world.form(["n1"])
+        node, replies = _node(world, "n1"), list[object]()
+        session = machine.new_session(replies.append)
+
+        def checkpoint() -> None:
+            node.checkpoint_wanted = True
+            assert world.run_while(lambda: node.core.replica.store.changed(("n", 0)) > 0, at_most=60 * SECOND)
+
+        machine.receive(Asked(session, Put(1, b"1" * 16, "n", keys, [b"old"] * len(keys))))
+        assert world.run_while(lambda: not replies, at_most=60 * SECOND)
+        checkpoint()
+        machine.receive(Asked(session, TakeCut(2, b"reader".ljust(16))))
+        assert world.run_while(lambda: len(replies) < 2, at_most=60 * SECOND)
+        node.cuts._read = lambda: iter(())  # type: ignore[method-assign]  # no turn has room for it
+        machine.receive(Asked(session, Put(3, b"3" * 16, "n", keys, [b"new"] * len(keys))))
+        assert world.run_while(lambda: len(replies) < 3, at_most=60 * SECOND)
+        assert node.cuts.kept.has_unread()
+        checkpoint()
+        assert not node.cuts.kept.has_unread()
+        assert isinstance(replies[1], Cut)
+        held = [node.cuts.kept.at(replies[1].cut, ("n", 0), key) for key in keys]
+        assert {entry.value for entry in held if entry is not None} == {b"old"}
+
+
+@pytest.mark.parametrize("how", ["a batch", "a transaction over two partitions"])
+def test_a_snapshot_is_taken_while_many_keys_are_being_written(how: str) -> None:
+    """All that they overwrite is kept for it, though nobody knew of it when they began; and each row is read once."""
+    keys = _one_partition(KEYS_OF_ONE)
+    other = [key for key in (b"k%d" % number for number in range(50)) if partition_of(key, 4) == 1][:1]
+    with World(Draws(1), _settings()) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        replies: list[object] = []
+        primary = _led(world)
+        session = primary.new_session(replies.append)
+        primary.receive(Asked(session, Put(1, b"1" * 16, "n", keys, [b"old"] * len(keys))))
+        assert world.run_while(lambda: not replies, at_most=60 * SECOND)
+        node = _node(world, primary.name)
+        looks = Looks()
+        world.watch([looks])
+        world.run_for(SECOND)
+        node.checkpoint_wanted = True  # so that they are not in memory
+        assert world.run_while(lambda: node.core.replica.store.changed(("n", 0)) > 0, at_most=60 * SECOND)
+        looks.most = 0
+        cut_at = len(replies) + 1
+        if how == "a batch":
+            primary.receive(Asked(session, Put(2, b"2" * 16, "n", keys, [b"new"] * len(keys))))
+            hwm = node.core.replica.fragment(("n", 0)).counter
+            assert world.run_while(lambda: hwm.hwm < 2 * len(keys), at_most=60 * SECOND, look_every=SOON)
+        else:
+            written = [*keys, *other]
+            locks = [("n", key) for key in written]
+            writes: list[tuple[str, list[bytes], list[bytes | None]]] = [("n", written, [b"new"] * len(written))]
+            primary.receive(Asked(session, CommitTx(2, b"2" * 16, b"o" * 16, True, writes, locks, [])))
+            assert world.run_while(
+                lambda: not node.core.replica.partition(0).prepared, at_most=60 * SECOND, look_every=SOON
+            )
+        primary.receive(Asked(session, TakeCut(3, b"reader".ljust(16))))
+        assert world.run_while(lambda: len(replies) < cut_at + 1, at_most=60 * SECOND)
+        cut = next(reply for reply in replies[1:] if isinstance(reply, Cut))
+        assert world.run_while(node.cuts.kept.has_unread, at_most=60 * SECOND)
+        assert looks.most <= READ_MAX, f"{looks.most} rows are looked at in one turn"
+        if how == "a batch":
+            assert len(node.cuts.kept._rows[cut.cut]["n", 0]) == len(keys)
+            assert node.cuts.kept.bytes > 0
+        found = {key: node.cuts.kept.at(cut.cut, ("n", 0), key) for key in keys}
+        values = {held.value if held is not None else None for held in found.values()}
+        assert len(values) == 1, "none of them, or all"
+        assert how != "a batch" or values == {b"old"}
+
+
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["in one partition", "in two"])
 @pytest.mark.parametrize("optimistic", [False, True], ids=["pessimistic", "optimistic"])
 def test_a_transaction_of_many_keys_of_one_partition_ends_in_pieces_and_is_seen_at_once(

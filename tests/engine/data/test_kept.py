@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.data import kept
 from engine.data.kept import FOLDED_MAX, Kept
-from engine.state.store import Entry, Page
+from engine.state.ahead import LARGE_KEYS
+from engine.state.store import GONE, CheckpointImage, Entry, LayeredStore
+from engine.state.store_memory import MemoryStore
 from wal import records as r
 from wal.ids import Era
 
@@ -18,14 +24,15 @@ class Copy:
     """A fragment at its primary: rows, what is kept, and every version that there ever was."""
 
     def __init__(self) -> None:
-        self.rows: dict[bytes, Entry] = {}
-        self.kept = Kept(lambda _, key: self.rows.get(key))
+        self.store = LayeredStore(MemoryStore())
+        self.kept = Kept(self.store)
         self.versions: dict[bytes, list[tuple[Era, Entry]]] = {key: [] for key in KEYS}
         self.era: Era = (0, 1)
         self.counter = 0
         self.issued: list[r.Write] = []  # they do not count yet
         self.prepared: list[tuple[r.Write, Era]] = []  # nobody else writes their keys
         self.cuts: list[Era] = []
+        self.image: CheckpointImage | None = None  # that is being written
 
     def issue(self, keys: tuple[bytes, ...], value: bytes | None, *, prepared: bool = False) -> None:
         taken = [*(write for write, _ in self.prepared), *(self.issued if prepared else [])]
@@ -49,14 +56,31 @@ class Copy:
         for number, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
             entry = Entry(1, number, value)
             self.versions[key].append((era, entry))
-            if key not in self.rows or self.rows[key].counter < number:
-                self.rows[key] = entry
+            held = self.store.get(NAME, key)
+            if held is None or held.counter < number:
+                self.store.set(NAME, key, entry)
 
-    def keep_ahead(self, at: int) -> None:
-        """Of a write that has yet to count, as its keys are nobody's who is prepared."""
-        write = self.issued[at % len(self.issued)]
-        if not any(key in prepared.keys for prepared, _ in self.prepared for key in write.keys):
-            self.kept.keep(NAME, write.keys, self.era)
+    def read(self) -> None:
+        """Some of what was not read yet."""
+        for _ in islice(self.kept.read(), 1):
+            pass
+
+    def checkpoint(self, step: int) -> None:
+        """Begin one, or finish it; tombstones of what nobody reads are gone with the first."""
+        if self.image is None:
+            for key in KEYS if NAME not in self.kept else ():
+                held = self.store.get(NAME, key)
+                if held is not None and held.value is None:
+                    self.store.set(NAME, key, GONE)
+            cleared, rows = self.store.freeze()
+            self.image = CheckpointImage(step, {}, {NAME: b""}, {}, cleared, rows)
+        else:
+            self.store.base.write(self.image)
+            for _ in self.kept.read():
+                pass
+            for gone in self.store.thaw():
+                gone.clear()
+            self.image = None
 
     def begin(self) -> None:
         self.era = (1, self.era[1] + 1)
@@ -72,9 +96,12 @@ class Copy:
             for key in KEYS:
                 older = [entry for era, entry in self.versions[key] if era < cut]
                 expected = max(older, key=lambda entry: entry.counter, default=None)
-                assert self.kept.at(cut, NAME, key) == expected
-            page = self.kept.page(cut, NAME, Page(sorted(self.rows.items()), None, len(self.rows)))
-            assert page.rows == [(key, e) for key in sorted(self.rows) if (e := self.kept.at(cut, NAME, key)) is not None]
+                found = self.kept.at(cut, NAME, key)
+                assert found == expected or (found is None and expected is not None and expected.value is None)
+            page = self.kept.page(cut, NAME, self.store.page(NAME, b"", 10))
+            assert [row for row in page.rows if row[1].value is not None] == [
+                (key, e) for key in KEYS if (e := self.kept.at(cut, NAME, key)) is not None and e.value is not None
+            ]
         if not self.cuts:
             assert not self.kept
             assert self.kept.bytes == 0
@@ -88,23 +115,33 @@ STEPS = st.lists(
             st.lists(st.sampled_from(KEYS), min_size=1, unique=True).map(tuple),
             st.booleans(),
         ),
-        st.tuples(st.sampled_from(["ahead", "count", "commit"]), st.integers(0, 9)),
-        st.tuples(st.just("begin")),
+        st.tuples(st.sampled_from(["count", "commit"]), st.integers(0, 9)),
+        st.tuples(st.sampled_from(["begin", "read", "checkpoint"])),
         st.tuples(st.just("end"), st.integers(0, 9)),
     ),
     max_size=40,
 )
 
 
-@given(STEPS)
-def test_each_cut_reads_the_newest_of_what_came_before_it(steps: list[tuple[object, ...]]) -> None:
+@pytest.mark.parametrize("large", [1, LARGE_KEYS], ids=["read later", "read at once"])
+@given(steps=STEPS)
+def test_each_cut_reads_the_newest_of_what_came_before_it(large: int, steps: list[tuple[object, ...]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept, "LARGE_KEYS", large)
+        patch.setattr(kept, "PIECE_KEYS", 1)
+        _go_through(steps)
+
+
+def _go_through(steps: list[tuple[object, ...]]) -> None:
     copy = Copy()
-    for step in steps:
+    for at_step, step in enumerate(steps, 1):
         match step:
             case ("issue" | "prepare" as how, tuple(keys), bool(deleted)):
                 copy.issue(keys, None if deleted else b"v%d" % copy.counter, prepared=how == "prepare")
-            case ("ahead", int(at)) if copy.issued:
-                copy.keep_ahead(at)
+            case ("read",):
+                copy.read()
+            case ("checkpoint",):
+                copy.checkpoint(at_step)
             case ("count", int(at)) if copy.issued:
                 copy.count(at)
             case ("commit", int(at)) if copy.prepared:
@@ -132,14 +169,50 @@ def test_a_row_is_kept_once_for_all_cuts_that_are_older_than_the_write() -> None
 
 
 def test_much_of_a_cut_between_others_stays_where_it_is_until_the_older_goes() -> None:
-    rows: dict[bytes, Entry] = {}
-    kept = Kept(lambda _, key: rows.get(key))
+    store = LayeredStore(MemoryStore())
+    kept = Kept(store)
     kept.begin((1, 1))
     kept.begin((1, 2))
     keys = [b"%d" % number for number in range(FOLDED_MAX + 1)]
     kept.keep(NAME, keys, (1, 2))
-    rows |= {key: Entry(1, number, b"v") for number, key in enumerate(keys, 1)}
+    for number, key in enumerate(keys, 1):
+        store.put(NAME, key, Entry(1, number, b"v"))
     assert kept.end((1, 2)) == []
     assert kept.at((1, 1), NAME, keys[0]) is None
     assert len(kept.end((1, 1))) == 2
     assert not kept
+    assert list(kept.read()) == [], "nobody reads it any more"
+    assert kept.bytes == 0
+
+
+def test_what_very_many_rows_had_weighs_when_it_was_read() -> None:
+    store = LayeredStore(MemoryStore())
+    kept = Kept(store)
+    keys = [b"%d" % number for number in range(LARGE_KEYS + 1)]
+    for number, key in enumerate(keys, 1):
+        store.put(NAME, key, Entry(1, number, bytes(1_000)))
+    kept.begin((1, 1))
+    kept.keep(NAME, keys, (1, 1))
+    assert kept.has_unread()
+    assert max(kept.read()) <= 1_000
+    assert not kept.has_unread()
+    assert kept.bytes > 1_000 * LARGE_KEYS
+
+
+def test_what_very_many_rows_had_is_read_where_it_lies_until_a_checkpoint_is_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept, "LARGE_KEYS", 1)
+    copy = Copy()
+    for value in (b"old", b"new"):
+        copy.issue((b"a", b"b"), value)
+        copy.count(0)
+        if value == b"old":
+            copy.checkpoint(1)
+            copy.checkpoint(2)
+            copy.begin()
+    for step in (3, 4):
+        assert copy.kept.has_unread()
+        copy.checkpoint(step)
+        copy.check()
+    assert not copy.kept.has_unread()

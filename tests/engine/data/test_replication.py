@@ -71,7 +71,6 @@ class Primary:
             held=(),
             compare=lambda _: None,
             hear=lambda _: None,
-            keep_ahead=lambda _: iter(()),
         )
 
     def ship(self, *operations: Noted) -> None:
