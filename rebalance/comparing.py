@@ -54,15 +54,12 @@ def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = 
         told(None)
         return
     core.work += len(fragments) // FRAGMENTS_OF_WORK
-    walks: list[tuple[Contents, Walk]] = []
+    walks: list[tuple[Contents, Callable[[], Walk | None]]] = []
     for fragment in fragments.values():
         if changed_max is not None and core.replica.store.changed(fragment.name) > changed_max:
             probe("contents.left_out")
             continue
         walk = core.replica.store.walk(fragment.name)
-        if walk is None:
-            probe("contents.unknown")
-            continue  # an older version wrote it, and nothing has changed it since: there is nothing to compare with
         counter = fragment.counter
         walks.append((Contents(fragment.name[0], counter.lwm, list(counter.ranges), 0, fragment.digest), walk))
     room, later = (WORK_MAX, core.resume) if changed_max is None else (LITTLE, core.put_off)
@@ -78,7 +75,12 @@ class _Sum:
     """The contents of one partition, while they are summed up."""
 
     def __init__(
-        self, core: Node, partition: int, walks: Sequence[tuple[Contents, Walk]], told: Told, later: Later
+        self,
+        core: Node,
+        partition: int,
+        walks: Sequence[tuple[Contents, Callable[[], Walk | None]]],
+        told: Told,
+        later: Later,
     ) -> None:
         self.later = later
         self._core = core
@@ -86,19 +88,29 @@ class _Sum:
         self._walks = walks
         self._told = told
         self._at = 0
+        self._walk: Walk | None = None  # the one that is under way
         self._found: list[Contents] = []
 
     def go_on(self) -> None:
         """Do a piece."""
         core, left = self._core, ROWS_AT_ONCE
         while self._at < len(self._walks):
-            there, walk = self._walks[self._at]
+            if left <= 0:
+                self.later(self.go_on)
+                return
+            there, begin = self._walks[self._at]
+            walk = self._walk = self._walk or begin()
+            if walk is None:
+                probe("contents.unknown")
+                self._at += 1
+                continue  # an older version wrote it, and nothing has changed it since: there is nothing to compare with
             seen = walk.step(left)
             core.work += seen + 1
             left -= seen + 1
-            if not walk.done or left <= 0:
+            if not walk.done:
                 self.later(self.go_on)
                 return
+            self._walk = None
             digest = core.replica.store.walked((there.namespace, self._partition), walk)
             if digest is None:
                 probe("contents.overtaken_by_a_checkpoint")

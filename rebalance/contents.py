@@ -20,6 +20,8 @@ from typing import NamedTuple, Protocol
 from xxhash import xxh3_64_intdigest
 
 MASK = (1 << 64) - 1
+OVERTAKEN = -1
+"""No digest: a checkpoint came before the store below was asked for its own."""
 
 _pack = struct.Struct(">QQ").pack  # epoch, counter
 

@@ -187,8 +187,8 @@ class Rows(Protocol):
         """How many rows a fragment has, tombstones aside; None if that is not known."""
         ...
 
-    def walk(self, name: Fragment, /) -> Walk | None:
-        """What to go through to sum up a fragment's contents; None: that cannot be done."""
+    def walk(self, name: Fragment, /) -> Callable[[], Walk | None]:
+        """Says what to go through to sum up what a fragment contains now; None: that cannot be done."""
         ...
 
     def walked(self, name: Fragment, walk: Walk, /) -> int | None:

@@ -44,6 +44,8 @@ ROWS_WEIGHED = 16
 PLAN_WORK = 500
 """Of planning in one piece; choosing one for a fragment is `CHOICE_WORK`."""
 CHOICE_WORK = 2
+LOOK_WORK = 2
+"""To look for rows where there may be few: the store has to be sought through."""
 WRITES_MAX = 2_000
 """Keys of a batch of history; and fragments that it calls done, rows that it fetches."""
 MANY_UPDATES = 4_096
@@ -195,7 +197,7 @@ class SupplySide(Rule):
     def _count_rows(self, name: Fragment, limit: int) -> int:
         """How many rows a fragment has; what is above the limit is many."""
         page = self.core.replica.store.page(name, b"", min(limit, ROWS_COUNTED_MAX))
-        self.core.work += page.work
+        self.core.work += page.work + LOOK_WORK
         return len(page.rows) if page.next is None else MANY
 
     def _amount(self, fragment: FragmentState) -> Amount:
@@ -203,7 +205,7 @@ class SupplySide(Rule):
         store, name = self.core.replica.store, fragment.name
         page = store.page(name, b"", ROWS_WEIGHED)
         looked = store.look_below(name, ROWS_COUNTED_MAX)
-        self.core.work += page.work + looked
+        self.core.work += page.work + looked + LOOK_WORK
         rows = store.count(name) if looked <= ROWS_COUNTED_MAX else None
         weight = sum(len(key) + len(entry.value or b"") + ROW_BYTES for key, entry in page.rows)
         return Amount(fragment.counter.lwm if rows is None else rows, weight // max(1, len(page.rows)))

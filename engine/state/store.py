@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from engine.state.held import Held
 from engine.state.layer import Layer, merged
-from rebalance.contents import Reading, Summed, Walk, row_digest
+from rebalance.contents import OVERTAKEN, Reading, Summed, Walk, row_digest
 from wal.ids import Fragment
 
 
@@ -173,6 +173,7 @@ class LayeredStore:
         self.base = base
         self._active: Layer[Entry] = Layer()
         self._frozen: Layer[Entry] | None = None
+        self._thawed = 0  # how often
         self._live: dict[Fragment, int | None] = {}  # rows of the base, as far as they were asked for
 
     @property
@@ -377,10 +378,10 @@ class LayeredStore:
         stored = self._stored(fragment)
         return total + stored if stored is not None else None
 
-    def walk(self, fragment: Fragment) -> Walk | None:
-        """Begin to sum up the contents of a fragment as they are now; None if the store below does not know its own.
+    def walk(self, fragment: Fragment) -> Callable[[], Walk | None]:
+        """What a fragment contains now, to be summed up by who asks; None: the store below does not know its own.
 
-        O(rows that were changed since the last checkpoint), and nothing is hashed yet. `walked` says what came of it.
+        O(rows changed since a checkpoint); nothing is hashed, or looked up below, before that. `walked` says the sum.
         """
         rows: Mapping[bytes, Entry] = self._active.rows.get(fragment, {})
         alone = fragment in self._active.cleared
@@ -389,9 +390,10 @@ class LayeredStore:
                 rows = {**self._frozen.rows[fragment], **rows}
             alone = fragment in self._frozen.cleared
         changes = list(rows.items())
-        if alone:
-            return Walk(None, changes, None)
-        stored = self.base.contents(fragment)
+        return partial(Walk, None, changes, None) if alone else partial(self._begin, fragment, changes, self._thawed)
+
+    def _begin(self, fragment: Fragment, changes: list[Row], thawed: int) -> Walk | None:
+        stored = self.base.contents(fragment) if thawed == self._thawed else OVERTAKEN
         if not stored and ((stored == 0 and not changes) or not self.base.scan(fragment, b"", 1)):
             return Walk(0, changes, None)
         if stored is None:
@@ -432,7 +434,7 @@ class LayeredStore:
         """The checkpoint is in the base: forget the frozen layer. What it had, for whoever empties it in pieces."""
         assert self._frozen is not None, "no checkpoint is under way"
         gone = [*self._frozen.parts(), self._live]
-        self._frozen, self._live = None, {}
+        self._frozen, self._live, self._thawed = None, {}, self._thawed + 1
         self.base.renew()
         return gone
 

@@ -23,7 +23,7 @@ def put(start: int, key: bytes, value: bytes | None, epoch: int = 1, stable: int
 
 def digest(replica: Replica, name: Fragment = NAME, *, rows_at_once: int = 3) -> int:
     """What the copy says that it contains."""
-    walk = replica.store.walk(name)
+    walk = replica.store.walk(name)()
     assert walk is not None
     while not walk.done:
         assert 0 < walk.step(rows_at_once) <= rows_at_once
@@ -112,19 +112,50 @@ def test_a_walk_sees_what_was_there_when_it_began_and_notices_a_checkpoint() -> 
     for at in range(10):
         replica.apply(put(at, b"%d" % at, b"v"))
     wanted = digest(replica)
-    walk = replica.store.walk(NAME)
+    walk = replica.store.walk(NAME)()
     assert walk is not None
     walk.step(4)
     replica.apply(put(10, b"9", b"w"))  # which does not reach it
     walk.step(6)
     assert replica.store.walked(NAME, walk) == wanted
     image = replica.begin_checkpoint(1, [])
-    late = replica.store.walk(NAME)
+    late = replica.store.walk(NAME)()
     assert late is not None
     write(replica, image)
     late.step(20)
     assert replica.store.walked(NAME, late) is None, "the store below is another than when it began"
     assert digest(replica) == recomputed(replica)
+
+
+def test_what_a_hundred_fragments_contain_is_looked_up_below_when_it_is_summed_up() -> None:
+    """A batch may ask about so many partitions at once, and each look is a search through the store."""
+
+    class Asked(MemoryStore):
+        asked = 0
+
+        def contents(self, fragment: Fragment) -> int | None:
+            self.asked += 1
+            return super().contents(fragment)
+
+    base = Asked()
+    replica = Replica(LayeredStore(base))
+    replica.apply(put(0, b"a", b"v"))
+    write(replica, replica.begin_checkpoint(1, []))
+    replica.apply(put(1, b"b", b"v"))
+    wanted, base.asked = recomputed(replica), 0
+    begin, late = replica.store.walk(NAME), replica.store.walk(NAME)
+    assert base.asked == 0
+    replica.apply(put(2, b"a", b"w"))  # which does not reach it
+    walk = begin()
+    assert walk is not None
+    walk.step(10)
+    assert replica.store.walked(NAME, walk) == wanted
+    write(replica, replica.begin_checkpoint(2, []))
+    overtaken = late()
+    assert overtaken is not None
+    overtaken.step(10)
+    assert overtaken.done
+    assert replica.store.walked(NAME, overtaken) is None, "the store below is another than when it began"
 
 
 def write(replica: Replica, image: CheckpointImage) -> None:
@@ -145,7 +176,7 @@ def test_close_together_or_far_apart_the_store_below_is_taken_into_account(
     for key in sorted(changed, key=lambda key: key * 7 % 401):  # in no order of theirs
         store.put(NAME, b"%04d" % key, Entry(2, key + 1, b"new"))
         rows[b"%04d" % key] = Entry(2, key + 1, b"new")
-    walk = store.walk(NAME)
+    walk = store.walk(NAME)()
     assert walk is not None
     while not walk.done:
         walk.step(at_once)

@@ -310,7 +310,7 @@ class LayeredModel(RuleBasedStateMachine):
     @invariant()
     def the_digest_is_that_of_the_rows(self) -> None:
         for fragment in FRAGMENTS[:4]:
-            walk = self.layered.walk(fragment)
+            walk = self.layered.walk(fragment)()
             if walk is None:
                 assert fragment not in self.base.load().fragments, "where there is a state, there is a digest"
                 continue

@@ -86,7 +86,7 @@ class EqualCounters(Oracle):
 
 def contents_digest(replica: Replica, name: Fragment) -> int | None:
     """The digest of contents that a copy would tell; None if its store knows none."""
-    walk = replica.store.walk(name)
+    walk = replica.store.walk(name)()
     if walk is None:
         return None
     while not walk.done:
