@@ -111,18 +111,14 @@ class Cuts(Rule):
         if self.kept and write.namespace not in (DECISIONS, EXPIRIES):
             self.kept.keep(write.fragment, write.keys, era)
             if self.kept.has_unread():
-                self.core.next_turn(lambda: self.core.in_pieces(self._read()))
+                self.core.next_turn(lambda: self.core.in_pieces(self.read()))
             self._bound()
 
-    def _read(self) -> Iterator[int]:
+    def read(self) -> Iterator[int]:
+        """What is kept and was not read yet is read where it lies, before a checkpoint takes that away; in pieces."""
         for work in self.kept.read():
             self._bound()
             yield work
-
-    def read_all(self) -> None:
-        """A checkpoint is about to be finished: what is kept and not read yet is read where it lies for the last time."""
-        for _ in self.kept.read():
-            pass
 
     def outcome(self, prepare: r.Prepare | None, era: Era, *, commit: bool) -> None:
         """A transaction of this era ends in one partition: what it has prepared there is about to be applied.

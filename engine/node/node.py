@@ -200,11 +200,7 @@ class Node(Machines):
             case PeerLost(node):
                 self.membership.on_peer_lost(node)
             case CheckpointWritten(lsn):
-                self.writes.cuts.read_all()
-                core.little_by_little(empty(core.replica.store.thaw()))
-                core.log(r.Checkpoint(lsn))
-                self.writes.origins.begin_again()
-                self.checkpointing = False
+                core.in_pieces(self._end_checkpoint(lsn))
             case HistoryRead():
                 self.supply.on_history(event)
             case LogMayShrink(trimmed):
@@ -212,6 +208,15 @@ class Node(Machines):
                 core.task(TrimLog(trimmed.first_lsn))
             case _:
                 assert_never(event)
+
+    def _end_checkpoint(self, lsn: int) -> Iterator[int]:
+        """A checkpoint is in the store: it is seen when nothing is to be read any more where it lay before."""
+        yield from self.writes.cuts.read()
+        core = self.core
+        core.little_by_little(empty(core.replica.store.thaw()))
+        core.log(r.Checkpoint(lsn))
+        self.writes.origins.begin_again()
+        self.checkpointing = False
 
     def _ask(self, session: SessionId, request: Request) -> None:
         core = self.core
