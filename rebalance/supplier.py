@@ -42,10 +42,9 @@ ROWS_WEIGHED = 16
 
 
 PLAN_WORK = 500
-"""Of planning in one piece; choosing one for a fragment is `CHOICE_WORK`."""
+"""Of planning in one piece; choosing one for a fragment is `CHOICE_WORK`, and to look for its rows `LOOK_WORK`."""
 CHOICE_WORK = 2
 LOOK_WORK = 2
-"""To look for rows where there may be few: the store has to be sought through."""
 WRITES_MAX = 2_000
 """Keys of a batch of history; and fragments that it calls done, rows that it fetches."""
 MANY_UPDATES = 4_096

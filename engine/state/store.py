@@ -343,14 +343,12 @@ class LayeredStore:
         return work
 
     def below(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
-        """What lies below all that was applied since the last checkpoint began (`GONE`, too): it says so until the next
-        `thaw`. `stored`: the store below may have something."""
+        """What lies below what came since the last checkpoint began, until a `thaw`. `stored`: the store may have some."""
         if fragment in self._active.cleared:
             return _nothing
         below = self._below_frozen(fragment, stored=stored)
-        if self._frozen is None or fragment not in self._frozen.rows:
-            return below
-        return partial(_either, self._frozen.rows[fragment], below)
+        rows = self._frozen.rows.get(fragment) if self._frozen is not None else None
+        return below if rows is None else partial(_either, rows, below)
 
     def _below_frozen(self, fragment: Fragment, *, stored: bool) -> Callable[[bytes], Entry | None]:
         gone = not stored or (self._frozen is not None and fragment in self._frozen.cleared)
