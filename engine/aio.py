@@ -168,14 +168,16 @@ class Database(OfThisProcess, Access, WithNamespaces):
     def namespace(
         self, name: str, *, codec: CodecName | Codec[Any, Any] | type[Any] | None = None, backups: int | None = None
     ) -> Namespace[Any, Any]:
-        """A named map; it exists as soon as it is written to. `backups` must be what the cluster keeps."""
+        """A named map; it exists as soon as it is written to. `backups`, if given, must be what it has."""
         check_name_of(name)
         topology = self.session.router.topology
-        if backups is not None and topology is not None and backups != topology.backups:
-            raise errors.UsageError(
-                f"namespace {name!r} was asked for with backups={backups}; this cluster keeps {topology.backups} "
-                "synchronous backups of every namespace: expected that, or none"
-            )
+        if backups is not None and topology is not None:
+            kept = topology.group_of(topology.first_of(name)).backups
+            if backups != kept:
+                raise errors.UsageError(
+                    f"namespace {name!r} was asked for with backups={backups}, and has {kept}: expected that, or none; a "
+                    "namespace has the cluster's number unless `create_namespace` gives it another one"
+                )
         return Namespace(self, name, codec_of(codec))
 
     def transaction(

@@ -26,6 +26,7 @@ from rebalance.survivors import CopyReports, returned_disks, sorted_reports, sur
 from rebalance.table import (
     BEFORE_KEPT,
     Candidate,
+    Group,
     Intervention,
     Member,
     Placement,
@@ -56,6 +57,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     mute: Sequence[NodeId] = ()  # of these, who does not answer at all
     reset: Sequence[int] = ()  # lost partitions that begin again with the best copies that are here
     namespaces: Mapping[Namespace, NamespaceSettings] = {}  # of which the map is to say something else
+    groups: Sequence[Group] = ()  # that come into the map
     migrations: Migrations | None = None  # if the map is to say something else of them
 
 
@@ -140,6 +142,7 @@ class _Next:
         self.domains = {**old.domains, **{c.node: c.domain for c in self.alive.values() if c.domain}}
         self.affinity = affinity
         self.ideal: Ideal = ()
+        self.groups = (*old.all_groups, *change.groups) if change.groups else old.groups
         self.steady = {m.node for m in old.members if m.node in self.alive and _life(self.alive[m.node]) == _life(m)}
         self.trusted = trusted_nodes(old, self.alive, change.singles, self.steady, self.notes)
         self.whole = dict.fromkeys(self.trusted) | returned_disks(self.alive, change.singles)
@@ -151,19 +154,24 @@ class _Next:
         slow = [n for n, times in self.aside.items() if times > abs(old.aside.get(n, 0))]
         self.notes += [f"{n} is too slow and set aside" for n in slow]
         self.taken: list[Taken] = []
+        self.epoch = max((p.epoch for p in old.placements), default=1) if change.groups else 0
         self._alike: dict[tuple[object, ...], Placement] = {}  # there are many partitions, placed in few ways
 
     def made(self) -> Generator[int, None, Plan]:
         """Place the partitions, some at a time."""
         old = self.old
-        question = (self.affinity, self.baseline, self.domains, old.partitions, old.all_groups)
+        question = (self.affinity, self.baseline, self.domains, old.partitions, self.groups or old.all_groups)
         yield from finding_ideal(*question)
         self.ideal = ideal_for(*question)
         reports = yield from sorted_reports(old, self.change.singles)
         handover, reset = set(self.change.handover), set(self.change.reset)
         placements: list[Placement] = []
         work = 0
-        for number in range(len(old.placements)):
+        for number in range(len(self.ideal)):
+            if number >= len(old.placements):
+                placements.append(self._new(number))
+                work += 1
+                continue
             told = reports.pop(number, {})
             placements.append(self._placed(number, told, moves=number in handover, reset=number in reset))
             work += 1 + len(told) // 2
@@ -176,6 +184,15 @@ class _Next:
         topology = self._topology(tuple(placements))
         yield from _checked(topology)
         return Plan(topology, self.notes)
+
+    def _new(self, number: int) -> Placement:
+        """A partition of a group that comes into the map: nothing is in it, so every copy has all of it.
+
+        Its epoch is one that nobody can have heard of who was left behind when an operator forced a map.
+        """
+        here = [n for n in self.ideal[number] if n in self.alive]
+        here = fast(here, self.aside) or here or [n for n in (*self.baseline, *self.alive) if n in self.alive][:1]
+        return Placement(1, self.epoch, tuple(here), tuple(here))
 
     def _vouched(self) -> dict[int, list[NodeId]]:
         """The MOVING copies that a primary vouches for, if it is still the one that the map knows."""
@@ -263,7 +280,7 @@ class _Next:
             listed=_listed(old, self.members, allocations, placements),
             namespaces=changed(old.namespaces, change.namespaces, version),
             migrations=ordered(old.migrations, change.migrations, version),
-            groups=old.groups,
+            groups=self.groups,
         )
 
 

@@ -24,7 +24,7 @@ import msgspec
 from rebalance.affinity import Affinity, assign
 from rebalance.ideal import ideal_of
 from rebalance.migrations import Migrations, ordered
-from rebalance.namespaces import NamespaceSettings
+from rebalance.namespaces import NamespaceSettings, places_anew
 from rebalance.namespaces import changed as said_of_namespaces
 from rebalance.plan import handed_over, placed_under_the_same
 from rebalance.table import BEFORE_KEPT, Candidate, Member, Placement, Topology, node_of
@@ -225,6 +225,7 @@ def fits(old: Topology, map_hash: int, step: Step) -> bool:
     """Whether a step is one from this very map, and what it changes is what a step may."""
     return (
         (step.after, step.map_hash) == (old.version, map_hash)
+        and not places_anew(old.namespaces, step.namespaces)
         and all(
             number < len(old.placements)
             and (_stays(old.placements[number], placed) or _moves(old.placements[number], placed))

@@ -22,12 +22,14 @@ from hashlib import blake2b
 import msgspec
 
 from rebalance.migrations import NOT_ORDERED, Migrations
-from rebalance.namespaces import NamespaceSettings
-from wal.ids import NO_VERSION, Namespace, NodeId, Version
+from rebalance.namespaces import LossPolicy, NamespaceSettings
+from wal.ids import NO_VERSION, Namespace, NodeId, Version, partition_of, partitions_of
 from wal.records import Claim
 
 FORMAT = 1
 BEFORE_KEPT = 16
+BACKUPS_MAX = 6
+"""Of a group, synchronous and asynchronous ones together."""
 BACK_OFF_MS = 10_000
 DOUBLED_MAX = 6
 """A member that was too slow stays away for so long, and twice as long each time after, up to so many times."""
@@ -96,6 +98,11 @@ class Group(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def copies(self) -> int:
         """How many of them are to be in sync, where there are enough nodes."""
         return self.backups + 1
+
+    @property
+    def told(self) -> str:
+        """It in words."""
+        return f"{self.backups} backups" + (f" and {self.async_backups} asynchronous ones" if self.async_backups else "")
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True):
@@ -174,6 +181,38 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
     def group_of(self, partition: int) -> Group:
         """The group of a partition of the table."""
         return self.groups[partition // self.partitions] if self.groups else Group(self.backups)
+
+    def first_of(self, namespace: Namespace) -> int:
+        """The first partition of a namespace's group."""
+        if not self.groups or (settings := self.namespaces.get(namespace)) is None:
+            return 0
+        return settings.group * self.partitions
+
+    def partitions_of(self, namespace: Namespace) -> range:
+        """All partitions in which a namespace may have keys."""
+        first = self.first_of(namespace)
+        return range(first, first + self.partitions)
+
+    def place(self, namespace: Namespace, key: bytes) -> int:
+        """The partition of a key."""
+        number = partition_of(key, self.partitions)
+        return number + self.first_of(namespace) if self.groups else number
+
+    def places(self, namespace: Namespace, keys: Sequence[bytes]) -> list[int]:
+        """The partition of each of many keys."""
+        numbers = partitions_of(keys, self.partitions)
+        first = self.first_of(namespace)
+        return [number + first for number in numbers] if first else numbers
+
+    def read_only(self) -> dict[Namespace, int]:
+        """The namespaces in which nothing is written for now, and which LOST partition is the reason."""
+        found: dict[Namespace, int] = {}
+        for name, said in self.namespaces.items():
+            if said.loss is LossPolicy.READ_ONLY_SAFE:
+                lost = next((number for number in self.partitions_of(name) if self.placements[number].lost), None)
+                if lost is not None:
+                    found[name] = lost
+        return found
 
     def copies_of(self, partition: int) -> int:
         """How many copies of a partition should be in sync."""
@@ -308,6 +347,7 @@ def what_changed(before: Topology | None, after: Topology) -> str:
     said += [f"{node} is another life" for node in new if node in old and old[node] != new[node]]
     if before.baseline != after.baseline:
         said.append(f"baseline {','.join(after.baseline)}")
+    said += [f"a group of {group.told}" for group in after.all_groups if group not in before.all_groups]
     if before.namespaces != after.namespaces:
         changed = [name for name, new in after.namespaces.items() if new != before.namespaces.get(name)]
         said += [f"namespace {name} {after.namespaces[name].stands}" for name in changed]

@@ -106,11 +106,7 @@ class Whole(msgspec.Struct, frozen=True):
             found.append(
                 f"{len(asked['lost'])} partitions are LOST, no in-sync copy of them is here: {_some(asked['lost'])}"
             )
-        if asked["copies"] < asked["backups"] + 1:
-            found.append(
-                f"{asked['copies']} of {asked['backups'] + 1} copies of each partition at most: only "
-                f"{', '.join(asked['baseline'])} {'holds' if len(asked['baseline']) == 1 else 'hold'} data"
-            )
+        found += _too_few(asked)
         held = sum(told["held"] for told in self.progress.values() if told is not None)
         if by_order := cluster_migrations.problem(asked["migrations"], f"{held} copies wait"):
             found.append(by_order)
@@ -183,11 +179,23 @@ class Whole(msgspec.Struct, frozen=True):
             "under_replicated": asked["under_replicated"],
             "baseline": asked["baseline"],
             "copies": asked["copies"],
+            **({"groups": asked["groups"]} if len(asked.get("groups", ())) > 1 else {}),
             **cluster_migrations.told(asked["migrations"]),
         }
 
     def _answers(self) -> Iterator[tuple[str, dict[str, Any]]]:
         return ((name, status) for name, status in self.members.items() if status is not None)
+
+
+def _too_few(asked: dict[str, Any]) -> Iterator[str]:
+    """Of which partitions there cannot be as many copies as there should be."""
+    hold = f"only {', '.join(asked['baseline'])} {'holds' if len(asked['baseline']) == 1 else 'hold'} data"
+    if asked["copies"] < asked["backups"] + 1:
+        yield f"{asked['copies']} of {asked['backups'] + 1} copies of each partition at most: {hold}"
+    for group in asked.get("groups", [])[1:]:
+        wanted = group["backups"] + 1
+        if group["copies"] < wanted:
+            yield f"{group['copies']} of {wanted} copies at most in namespaces with {group['backups']} backups: {hold}"
 
 
 @app.command()

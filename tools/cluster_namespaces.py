@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from engine import aio
 from engine.client.namespaces import NamespaceInfo
 from engine.errors import UsageError
+from rebalance.namespaces import LossPolicy
+from rebalance.table import BACKUPS_MAX
 from tools.asking import Refused, check_address, run
 from tools.terminal import Row, show
 
@@ -20,6 +22,10 @@ def namespaces(
     address: Address,
     name: Annotated[str | None, typer.Option("--set", help="Give this one settings; it need not exist.")] = None,
     ttl: Annotated[float | None, typer.Option(help="With --set: seconds for which a value lasts; else for good.")] = None,
+    backups: Annotated[
+        int | None, typer.Option(min=0, max=BACKUPS_MAX, help="With --set: copies beside the first; else as it is.")
+    ] = None,
+    loss_policy: Annotated[LossPolicy | None, typer.Option(help="With --set: what a LOST partition stops.")] = None,
     doomed: Annotated[str | None, typer.Option("--drop", help="Delete this one, with all that is in it.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Drop it although it has rows.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for it.")] = 60.0,
@@ -35,11 +41,20 @@ def namespaces(
         raise UsageError("--set and --drop were both given: expected one of them")
     if ttl is not None and name is None:
         raise UsageError("--ttl is for --set NAME, or for each value that is put")
-    run(_namespaces(address, name, ttl, doomed, timeout, yes=yes, as_json=as_json))
+    if name is None and not (backups is None and loss_policy is None):
+        raise UsageError("--backups and --loss-policy are for --set NAME")
+    settings = _Settings(ttl, backups, loss_policy)
+    run(_namespaces(address, name, settings, doomed, timeout, yes=yes, as_json=as_json))
+
+
+class _Settings(NamedTuple):
+    ttl: float | None
+    backups: int | None
+    loss_policy: LossPolicy | None
 
 
 async def _namespaces(
-    address: str, name: str | None, ttl: float | None, doomed: str | None, seconds: float, *, yes: bool, as_json: bool
+    address: str, name: str | None, given: _Settings, doomed: str | None, seconds: float, *, yes: bool, as_json: bool
 ) -> None:
     async with await aio.connect(address, timeout=seconds) as db:
         if doomed is not None and not yes:
@@ -50,7 +65,7 @@ async def _namespaces(
                 )
         try:
             if name is not None:
-                await db.create_namespace(name, ttl=ttl)
+                await db.create_namespace(name, ttl=given.ttl, backups=given.backups, loss_policy=given.loss_policy)
             elif doomed is not None:
                 await db.drop_namespace(doomed)
         except UsageError as error:
@@ -60,4 +75,12 @@ async def _namespaces(
 
 
 def _row(info: NamespaceInfo) -> Row:
-    return {"namespace": info.name, "rows": info.rows, "ttl": info.ttl, "state": "DROPPING" if info.dropping else "THERE"}
+    return {
+        "namespace": info.name,
+        "rows": info.rows,
+        "ttl": info.ttl,
+        "state": "DROPPING" if info.dropping else "THERE",
+        "backups": info.backups,
+        "async_backups": info.async_backups,
+        "loss_policy": info.loss_policy,
+    }

@@ -44,6 +44,9 @@ KEY_BYTES_MAX = 400
 VALUE_BYTES_MAX = 16 << 20
 SLOTS = 16384
 PARTITIONS_MAX = SLOTS
+"""Of one group."""
+TABLE_MAX = (1 << 16) - 1
+"""Of all groups: a store has two bytes for the number of a partition, and one number more to end a scan with."""
 NAME_MAX = 64
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 

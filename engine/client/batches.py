@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from engine import errors
 from engine.protocol.limits import KEYS_MAX
-from wal.ids import partitions_of
+from rebalance.table import Topology
+from wal.ids import Namespace
 
 REQUEST_KEYS = 10_000
 REQUEST_BYTES = 16 << 20
@@ -41,12 +42,12 @@ def grown(
     return size
 
 
-def batches_of(writes: Mapping[bytes, bytes | None], partitions: int) -> list[list[bytes]]:
+def batches_of(namespace: Namespace, writes: Mapping[bytes, bytes | None], topology: Topology) -> list[list[bytes]]:
     """The keys of each request, in the order of their partitions. Raises UsageError before anything is asked."""
     parts: dict[int, list[bytes]] = {}
     sizes: dict[int, int] = {}
     keys = list(writes)
-    for number, key in zip(partitions_of(keys, partitions), keys, strict=True):
+    for number, key in zip(topology.places(namespace, keys), keys, strict=True):
         parts.setdefault(number, []).append(key)
         sizes[number] = sizes.get(number, 0) + len(key) + len(writes[key] or b"")
     for number, part in parts.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.client.loop import Loop
-from engine.client.namespaces import NamespaceInfo, WithNamespaces
+from engine.client.namespaces import NamespaceInfo, Policy, WithNamespaces
 
 
 class BlockingNamespaces:
@@ -16,13 +16,27 @@ class BlockingNamespaces:
         """All namespaces that anybody has written to or created, by name; not a snapshot."""
         return self._loop.run(self._native.namespaces(timeout=timeout))
 
-    def create_namespace(self, name: str, *, ttl: float | None = None, timeout: float | None = None) -> None:
-        """Give a namespace settings of its own, whether or not it was written to before: they hold for what is written
-        from then on. `ttl`: seconds for which a value lasts that is written without one of its own; None: for good.
+    def create_namespace(
+        self,
+        name: str,
+        *,
+        ttl: float | None = None,
+        backups: int | None = None,
+        loss_policy: Policy | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Give a namespace settings of its own.
+
+        `ttl`, seconds for which a value lasts that is written without one of its own (None: for good), holds for what is
+        written from then on. `backups`, 0 to 6, is how many copies there are to be of what is in it, beside the first one
+        (None: as it is, which is the cluster's number at first); of what was written it cannot be changed. `loss_policy`:
+        READ_WRITE_SAFE, which is so at first, refuses what is in a LOST partition; READ_ONLY_SAFE every write of the
+        namespace while there is one.
 
         Raises UsageError where somebody else changes it at the same time.
         """
-        self._loop.run(self._native.create_namespace(name, ttl=ttl, timeout=timeout))
+        asked = self._native.create_namespace(name, ttl=ttl, backups=backups, loss_policy=loss_policy, timeout=timeout)
+        self._loop.run(asked)
 
     def drop_namespace(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a namespace with all that is in it; it is gone on every copy when this returns, and may be begun anew.

@@ -23,7 +23,8 @@ from engine.protocol.requests import (
     Unlock,
     Values,
 )
-from wal.ids import NO_ERA, Era, Namespace, TxId, partition_of, partitions_of
+from rebalance.table import Topology
+from wal.ids import NO_ERA, Era, Namespace, TxId
 
 Item = int
 """The position of one thing to do within its call."""
@@ -51,13 +52,13 @@ class Call(ABC):
     rest: Sequence[Item] = ()  # what the last answer did not reach
     waiter: object = None  # whoever waits for it; nothing here touches it
 
-    def only_partition(self, count: int) -> int | None:
+    def only_partition(self, topology: Topology) -> int | None:
         """The partition of its one item; None if it has several, or none."""
         return None
 
     @abstractmethod
-    def partitions(self, count: int) -> list[int]:
-        """The partition of each item, in a cluster of `count` partitions."""
+    def partitions(self, topology: Topology) -> list[int]:
+        """The partition of each item, by this map."""
 
     @abstractmethod
     def request(self, request_id: int, items: list[Item]) -> Request:
@@ -76,26 +77,27 @@ def unexpected(reply: Reply) -> errors.ProtocolError:
 class KeysCall(Call):
     """A call over keys of one namespace."""
 
-    _places: tuple[int, list[int]] = (0, [])  # in a cluster of so many partitions, that of each key
+    _places: tuple[tuple[int, int], list[int]] = ((0, 0), [])  # of each key, where its namespace has such partitions
 
     def __init__(self, namespace: Namespace, keys: list[bytes]) -> None:
         self.namespace = namespace
         self.keys = keys
 
-    def only_partition(self, count: int) -> int | None:
+    def only_partition(self, topology: Topology) -> int | None:
         """The partition of the key, if there is one."""
         keys = self.keys
-        return partition_of(keys[0], count) if len(keys) == 1 else None
+        return topology.place(self.namespace, keys[0]) if len(keys) == 1 else None
 
     def keys_of(self, items: list[Item]) -> list[bytes]:
         """The keys of some items, which mostly are all."""
         keys = self.keys
         return keys if len(items) == len(keys) else [keys[i] for i in items]
 
-    def partitions(self, count: int) -> list[int]:
+    def partitions(self, topology: Topology) -> list[int]:
         """The partition of each key."""
-        if self._places[0] != count:
-            self._places = count, partitions_of(self.keys, count)
+        by = topology.partitions, topology.first_of(self.namespace)
+        if self._places[0] != by:
+            self._places = by, topology.places(self.namespace, self.keys)
         return self._places[1]
 
 
@@ -296,12 +298,16 @@ class SwapCall(KeysCall):
         self.applied, self.found = reply.applied, reply.found
 
 
-class UnlockCall(KeysCall):
+class UnlockCall(Call):
     """Give a transaction up: release its locks, wherever these keys are."""
 
-    def __init__(self, owner: TxId, keys: list[bytes]) -> None:
-        super().__init__("", keys)
+    def __init__(self, owner: TxId, keys: list[tuple[Namespace, bytes]]) -> None:
         self.owner = owner
+        self.keys = keys
+
+    def partitions(self, topology: Topology) -> list[int]:
+        """The partition of each key."""
+        return [topology.place(namespace, key) for namespace, key in self.keys]
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Release what lies at one node."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from engine.client.calls import Call, Item, unexpected
 from engine.protocol.requests import Cut, Done, KeepCut, Reply, Request, TakeCut
 from rebalance.table import Topology
@@ -11,18 +9,15 @@ from wal.ids import NO_ERA, Era
 
 
 class TakeCutCall(Call):
-    """Take a cut, of which `cut` is the name then. `topology`: the newest that the client has seen."""
+    """Take a cut, of which `cut` is the name then."""
 
-    def __init__(self, holder: bytes, topology: Callable[[], Topology | None]) -> None:
+    def __init__(self, holder: bytes) -> None:
         self.holder = holder
-        self._topology = topology
         self.cut: Era = NO_ERA
 
-    def partitions(self, count: int) -> list[int]:
+    def partitions(self, topology: Topology) -> list[int]:
         """The first that is not LOST: its primary numbers the cuts."""
-        top = self._topology()
-        placements = top.placements if top is not None else ()
-        return [next((number for number, placed in enumerate(placements) if not placed.lost), 0)]
+        return [next((number for number, placed in enumerate(topology.placements) if not placed.lost), 0)]
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Ask for it."""
@@ -43,9 +38,9 @@ class KeepCutCall(Call):
         self.holder = holder
         self.over = over
 
-    def partitions(self, count: int) -> list[int]:
+    def partitions(self, topology: Topology) -> list[int]:
         """All of them."""
-        return list(range(count))
+        return list(range(len(topology.placements)))
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Tell the primary of some."""

@@ -10,7 +10,8 @@ from msgspec import structs
 from engine import errors
 from engine.client.calls import Call, Item, unexpected
 from engine.protocol.requests import Check, CommitTx, Done, GetStatus, Reply, Request, Scanned, Status
-from wal.ids import Namespace, TxId, partition_of
+from rebalance.table import Topology
+from wal.ids import Namespace, TxId
 
 Tested: TypeAlias = tuple[Namespace, bytes, str, bytes | None, int, int]
 """A condition: (namespace, key, when, old, epoch, counter), as of a Swap."""
@@ -48,13 +49,23 @@ class CommitCall(Call):
         self.prepare_only = prepare_only
         self.ends = not prepare_only
 
-    def only_partition(self, count: int) -> int | None:
+    def only_partition(self, topology: Topology) -> int | None:
         """The decision partition."""
-        return partition_of(self.write_set[0][1][0], count)
+        return self.decided_in(topology)
 
-    def partitions(self, count: int) -> list[int]:
+    def partitions(self, topology: Topology) -> list[int]:
         """The decision partition."""
-        return [partition_of(self.write_set[0][1][0], count)]
+        return [self.decided_in(topology)]
+
+    @property
+    def first_written(self) -> tuple[Namespace, bytes]:
+        """The key where it is decided."""
+        namespace, keys, _ = self.write_set[0]
+        return namespace, keys[0]
+
+    def decided_in(self, topology: Topology) -> int:
+        """Where its first written key is."""
+        return topology.place(*self.first_written)
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Commit."""
@@ -107,11 +118,10 @@ class CheckCall(Call):
         self.prepared_as = tx
         self._marks = [(at, *mark) for at, one in enumerate(scanned) for mark in one.marks]
 
-    def partitions(self, count: int) -> list[int]:
+    def partitions(self, topology: Topology) -> list[int]:
         """The partition of each lock, then of each read, of each of those that found nothing, and of each mark."""
-        keys = [key for _, key in self.locks]
-        keys += [key for _, key, _, _ in (*self.reads, *self.absent)]
-        return [*(partition_of(key, count) for key in keys), *(number for _, number, _, _ in self._marks)]
+        keys = [*self.locks, *((namespace, key) for namespace, key, _, _ in (*self.reads, *self.absent))]
+        return [*(topology.place(*key) for key in keys), *(number for _, number, _, _ in self._marks)]
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Check what lies at one node."""
@@ -148,7 +158,7 @@ class StatusCall(Call):
         self.age_ms = -1
         self.outcome = ""
 
-    def partitions(self, count: int) -> list[int]:
+    def partitions(self, topology: Topology) -> list[int]:
         """The decision partition."""
         return [self.partition]
 

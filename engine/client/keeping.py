@@ -10,7 +10,7 @@ from contextlib import suppress
 from engine import errors
 from engine.client.calls import KeepLocksCall
 from engine.client.session import Session
-from wal.ids import TxId
+from wal.ids import Namespace, TxId
 
 KEEP_SECONDS = 2.0
 """Between two renewals of a transaction's locks; a small part of their lease."""
@@ -22,7 +22,12 @@ class Keeper:
     __slots__ = ("_ends_at", "_keeping", "_keys", "_over", "_owner", "_session")
 
     def __init__(
-        self, session: Session, owner: TxId, keys: Mapping[bytes, None], ends_at: float, over: Callable[[], Awaitable[None]]
+        self,
+        session: Session,
+        owner: TxId,
+        keys: Mapping[tuple[Namespace, bytes], None],
+        ends_at: float,
+        over: Callable[[], Awaitable[None]],
     ) -> None:
         self._session = session
         self._owner = owner

@@ -46,7 +46,7 @@ class HeldCut:
 
     async def take(self, timeout: float | None = None) -> None:
         """Take it: all that was acknowledged is in it."""
-        call = TakeCutCall(self._holder, lambda: self._session.router.topology)
+        call = TakeCutCall(self._holder)
         self.cut = (await self._session.call(call, timeout=timeout)).cut
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 

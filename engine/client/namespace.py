@@ -18,7 +18,7 @@ from engine.client.session import Session
 from engine.client.timing import milliseconds, time_left
 from engine.client.together import Together
 from engine.client.transaction import entered
-from wal.ids import CODECS, NO_ERA, Era, partition_of
+from wal.ids import CODECS, NO_ERA, Era
 from wal.ids import Namespace as NamespaceName
 
 Writer = TypeVar("Writer", PutCall, SwapCall)
@@ -94,7 +94,7 @@ class Namespace:
         topology = self.session.router.topology
         assert topology is not None, "a database is open when its client has a table"
         left = time_left(timeout)
-        for keys in batches_of(writes, topology.partitions):
+        for keys in batches_of(self.name, writes, topology):
             values = [writes[key] for key in keys]
             await self.write(PutCall(self.session.new_tx(), self.name, keys, values, ttl_ms), left())
 
@@ -139,7 +139,7 @@ class Namespace:
         except errors.CommitUnknown as error:
             topology = self.session.router.topology
             assert topology is not None, "a write was sent by it"
-            numbers = {partition_of(key, topology.partitions) for key in call.keys}
+            numbers = set(topology.places(self.name, call.keys))
             if len(numbers) == 1:
                 error.tx_id = f"{call.tx.hex()}@{numbers.pop()}"
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -18,42 +18,49 @@ from engine.client.scans import CountCall
 from engine.client.session import Session
 from engine.client.timing import check_seconds, time_left, time_to_live
 from engine.protocol.requests import Admin, Reply, Report, Request
-from rebalance.table import Topology
-from wal.ids import check_name
+from rebalance.namespaces import LossPolicy
+from rebalance.table import BACKUPS_MAX, Topology
+from wal.ids import Version, check_name
 
 LOOK_SECONDS = 0.05
 """An order was given: so often it is looked whether it was carried out."""
 AGAIN_SECONDS = 2.0
 """And so often it is given again."""
-DROPPED, DROPPING = "dropped", "dropping"
+DROPPED, DROPPING, MAKING = "dropped", "dropping", "making"
+
+
+Policy: TypeAlias = LossPolicy | Literal["READ_WRITE_SAFE", "READ_ONLY_SAFE"]
 
 
 class NamespaceInfo(NamedTuple):
     """A namespace, how many keys it has, and its settings: `ttl`, the seconds for which a value lasts that is written
-    without a time to live of its own (None: for good). One that is being `dropped` is not counted."""
+    without a time to live of its own (None: for good); `backups`, how many copies of each key there are to be beside the
+    first, and `async_backups` beside these; `loss_policy`, what may be done where a partition is LOST. One that is being
+    `dropped` is not counted."""
 
     name: str
     rows: int
     ttl: float | None
     dropping: bool
+    backups: int
+    async_backups: int
+    loss_policy: str
 
 
 class AskNodes(Call):
     """An operator's command to the primaries of all partitions that are not LOST: `reports` has an answer of each node."""
 
-    def __init__(self, arguments: dict[str, list[str]], topology: Callable[[], Topology | None]) -> None:
+    def __init__(self, arguments: dict[str, list[str]]) -> None:
         self.arguments = arguments
-        self._topology = topology
         self.reports: list[dict[str, Any]] = []
         self._asked: list[int] = []
 
-    def partitions(self, count: int) -> list[int]:
+    def partitions(self, topology: Topology) -> list[int]:
         """One partition of each primary as it was when this was first asked; an order is for one of them."""
         if self._asked:
             return self._asked
-        top = self._topology()
         led: dict[str | None, int] = {}
-        for number, placed in enumerate(top.placements if top is not None else ()):
+        for number, placed in enumerate(topology.placements):
             if not placed.lost:
                 led.setdefault(placed.primary, number)
         numbers = list(led.values()) or [0]
@@ -77,17 +84,47 @@ class _Stands(NamedTuple):
     since: str
     ttl_ms: int
     stands: str
+    backups: int
+    async_backups: int
+    loss: str
+    written: bool
+
+    @property
+    def copies(self) -> tuple[int, int]:
+        """How many backups it has, and how many asynchronous ones."""
+        return self.backups, self.async_backups
+
+
+class _Wanted(NamedTuple):
+    """What a namespace is to be like. `copies`, `loss`: None if that may be as it is."""
+
+    ttl_ms: int = 0
+    copies: tuple[int, int] | None = None
+    loss: str | None = None
+
+    def is_so(self, said: _Stands | None) -> bool:
+        """Whether a map says just this."""
+        if said is None or said.stands != "there" or said.ttl_ms != self.ttl_ms or said.since == "0.0":
+            return False
+        return self.copies in {None, said.copies} and self.loss in {None, said.loss}
+
+    def arguments(self) -> dict[str, list[str]]:
+        """It as a node takes it."""
+        asked = {"ttl_ms": [str(self.ttl_ms)]}
+        if self.copies is not None:
+            asked |= {"backups": [str(self.copies[0])], "async_backups": [str(self.copies[1])]}
+        return asked | ({"loss": [self.loss]} if self.loss is not None else {})
 
 
 async def _looked(session: Session, timeout: float | None) -> list[dict[str, _Stands]]:
     """What each primary says of all namespaces that it knows."""
-    call = await session.call(AskNodes({}, lambda: session.router.topology), timeout=timeout)
+    call = await session.call(AskNodes({}), timeout=timeout)
     return [{name: _Stands(**said) for name, said in report.items()} for report in call.reports]
 
 
-async def _order(session: Session, name: str, seen: str, ttl_ms: int, timeout: float | None, *, drop: bool) -> None:
-    arguments = {"name": [name], "seen": [seen], "ttl_ms": [str(ttl_ms)]} | ({"drop": list[str]()} if drop else {})
-    await session.call(AskNodes(arguments, lambda: session.router.topology), timeout=timeout)
+async def _order(session: Session, name: str, seen: str, wanted: _Wanted, timeout: float | None, *, drop: bool) -> None:
+    arguments = {"name": [name], "seen": [seen]} | wanted.arguments() | ({"drop": list[str]()} if drop else {})
+    await session.call(AskNodes(arguments), timeout=timeout)
 
 
 def _newest(reports: list[dict[str, _Stands]], name: str) -> _Stands | None:
@@ -105,30 +142,35 @@ async def listed(session: Session, timeout: float | None) -> list[NamespaceInfo]
         said = _newest(reports, name)
         assert said is not None, "somebody has said so"
         rows = 0
-        if said.stands != DROPPING:
+        if said.stands not in {DROPPING, MAKING}:
             try:
                 rows = (await session.call(CountCall(name), timeout=left())).counted
             except errors.UsageError:
                 said = said._replace(stands=DROPPING)  # since just now
         if said.stands != DROPPED or rows:
-            found.append(NamespaceInfo(name, rows, said.ttl_ms / 1000 or None, said.stands == DROPPING))
+            ttl, dropping = said.ttl_ms / 1000 or None, said.stands == DROPPING
+            found.append(NamespaceInfo(name, rows, ttl, dropping, *said.copies, said.loss))
     return found
 
 
-async def create(session: Session, name: str, ttl: float | None, timeout: float | None) -> None:
+async def create(session: Session, name: str, wanted: _Wanted, timeout: float | None) -> None:
     """See to it that there is such a namespace, with these settings."""
-    ttl_ms = max(0, time_to_live(ttl))
     check_name_of(name)
-    reports = await _looked(session, timeout)
+    left = time_left(timeout)
+    reports = await _looked(session, left())
     said = _newest(reports, name)
-
-    def is_so(one: _Stands | None) -> bool:
-        return one is not None and one.stands == "there" and one.ttl_ms == ttl_ms and one.since != "0.0"
-
-    if is_so(said) and all(is_so(report.get(name)) for report in reports):
+    if said is not None and wanted.is_so(said) and all(wanted.is_so(report.get(name)) for report in reports):
+        await _known(session, said.since, left())
         return
+    if said is not None and said.stands != MAKING and wanted.copies not in {None, said.copies}:
+        written = any(report[name].written for report in reports if name in report)
+        if written or (said.stands == DROPPED and (await session.call(CountCall(name), timeout=left())).counted):
+            raise errors.UsageError(
+                f"namespace {name!r} was written, and {_told(said)}: expected the backups that it has; create another one "
+                "and copy what is in it, or drop this one first"
+            )
     seen = said.since if said is not None else "0.0"
-    await _carried_out(session, name, seen, ttl_ms, timeout, drop=False, done=is_so)
+    await _carried_out(session, name, seen, wanted, left(), drop=False, done=wanted.is_so)
 
 
 async def drop(session: Session, name: str, timeout: float | None) -> None:
@@ -145,14 +187,14 @@ async def drop(session: Session, name: str, timeout: float | None) -> None:
     def is_gone(one: _Stands | None) -> bool:
         return one is None or (one.stands != DROPPING and one.since != said.since)
 
-    await _carried_out(session, name, said.since, 0, timeout, drop=True, done=is_gone)
+    await _carried_out(session, name, said.since, _Wanted(), timeout, drop=True, done=is_gone)
 
 
 async def _carried_out(
     session: Session,
     name: str,
     seen: str,
-    ttl_ms: int,
+    wanted: _Wanted,
     timeout: float | None,
     *,
     drop: bool,
@@ -165,8 +207,11 @@ async def _carried_out(
     while True:
         reports = await _looked(session, left())
         said = _newest(reports, name)
-        if said is not None and said.since != seen:
+        if said is not None and said.stands == MAKING and not drop:
+            pass  # by us, or by somebody who asked for it at the same time: it is seen what comes of it
+        elif said is not None and said.since != seen:
             if all(done(report.get(name)) for report in reports):
+                await _known(session, said.since, left())
                 return
             if not drop and not done(said):
                 raise errors.UsageError(
@@ -177,7 +222,7 @@ async def _carried_out(
             pass  # somebody else dropped it, and we wait for the end of that
         elif now() >= again:
             again = now() + AGAIN_SECONDS
-            await _order(session, name, seen, ttl_ms, left(), drop=drop)
+            await _order(session, name, seen, wanted, left(), drop=drop)
         if now() >= until:
             raise errors.Unavailable(
                 f"namespace {name!r} was not {'dropped' if drop else 'changed'} within {seconds:g} s: the order stands, "
@@ -186,10 +231,29 @@ async def _carried_out(
         await asyncio.sleep(LOOK_SECONDS)
 
 
+async def _known(session: Session, since: str, seconds: float | None) -> None:
+    """See that this client has the map that said so, too, or will be told of it."""
+    major, minor = since.split(".")
+    await session.wait_for_table(session.timeout if seconds is None else seconds, Version(int(major), int(minor)))
+
+
 def _told(said: _Stands) -> str:
     if said.stands == "there":
-        return f"has a ttl of {said.ttl_ms / 1000:g} s" if said.ttl_ms else "keeps what is written for good"
-    return f"is {'being dropped' if said.stands == DROPPING else 'dropped'}"
+        lasts = f"has a ttl of {said.ttl_ms / 1000:g} s" if said.ttl_ms else "keeps what is written for good"
+        beside = f" and {said.async_backups} asynchronous ones" if said.async_backups else ""
+        return f"{lasts}, with {said.backups} backups{beside} and {said.loss}"
+    return f"is {'being dropped' if said.stands == DROPPING else said.stands}"
+
+
+def wanted(ttl: float | None, backups: int | None, loss_policy: str | None) -> _Wanted:
+    """The settings of a namespace; raises UsageError for what can be none."""
+    if backups is not None and (
+        isinstance(backups, bool) or not isinstance(backups, int) or not 0 <= backups <= BACKUPS_MAX
+    ):
+        raise errors.UsageError(f"backups is {backups!r}: expected 0 to {BACKUPS_MAX}")
+    if loss_policy is not None and loss_policy not in list(LossPolicy):
+        raise errors.UsageError(f"loss_policy is {loss_policy!r}: expected {' or '.join(LossPolicy)}")
+    return _Wanted(max(0, time_to_live(ttl)), None if backups is None else (backups, 0), loss_policy)
 
 
 def check_name_of(name: str) -> None:
@@ -211,13 +275,26 @@ class WithNamespaces:
         """All namespaces that anybody has written to or created, by name; not a snapshot."""
         return await listed(self.session, timeout)
 
-    async def create_namespace(self, name: str, *, ttl: float | None = None, timeout: float | None = None) -> None:
-        """Give a namespace settings of its own, whether or not it was written to before: they hold for what is written
-        from then on. `ttl`: seconds for which a value lasts that is written without one of its own; None: for good.
+    async def create_namespace(
+        self,
+        name: str,
+        *,
+        ttl: float | None = None,
+        backups: int | None = None,
+        loss_policy: Policy | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Give a namespace settings of its own.
+
+        `ttl`, seconds for which a value lasts that is written without one of its own (None: for good), holds for what is
+        written from then on. `backups`, 0 to 6, is how many copies there are to be of what is in it, beside the first one
+        (None: as it is, which is the cluster's number at first); of what was written it cannot be changed. `loss_policy`:
+        READ_WRITE_SAFE, which is so at first, refuses what is in a LOST partition; READ_ONLY_SAFE every write of the
+        namespace while there is one.
 
         Raises UsageError where somebody else changes it at the same time.
         """
-        await create(self.session, name, ttl, timeout)
+        await create(self.session, name, wanted(ttl, backups, loss_policy), timeout)
 
     async def drop_namespace(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a namespace with all that is in it; it is gone on every copy when this returns, and may be begun anew.

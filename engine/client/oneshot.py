@@ -24,7 +24,6 @@ from engine.client.running import check_attempts, pause
 from engine.client.timing import time_left, time_to_live
 from engine.protocol.limits import KEYS_MAX
 from wal.ids import Namespace as NamespaceName
-from wal.ids import partition_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -92,7 +91,7 @@ async def transact(access: Access, operations: Iterable[Operation], attempts: in
         except errors.CommitUnknown as error:
             topology = session.router.topology
             assert topology is not None, "it was sent by it"
-            number = partition_of(call.write_set[0][1][0], topology.partitions)
+            number = call.decided_in(topology)
             error.tx_id = f"{call.tx.hex()}@{number}"
             try:
                 if (await session.call(StatusCall(call.tx, number), timeout=left())).outcome == "committed":

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from engine.protocol.limits import KEYS_MAX
 from engine.protocol.requests import Scanned
-from wal.ids import Namespace, partitions_of
+from rebalance.table import Topology
+from wal.ids import Namespace
 
 Seen = tuple[int, int, bytes | None]
 """What was read of a key: (epoch, counter, value)."""
@@ -20,18 +21,21 @@ def scanned_of(
     between: tuple[bytes, bytes | None],
     marks: Mapping[int, tuple[int, int]],
     touched: Sequence[bytes],
+    *,
     read: Mapping[bytes, Seen],
+    topology: Topology | None,
 ) -> Scanned:
     """A range into which nothing may come before the end, but for what was `touched`: that is seen to key by key.
 
     `marks`: of each partition, where its fragment stood before it was looked into; `read`: what is known of single keys.
     """
     low, high = between
-    places = partitions_of(list(touched), len(marks))
+    assert topology is not None, "it was scanned by it"
+    places = topology.places(namespace, touched)
     known = [
         key
         for key, number in zip(touched, places, strict=True)
-        if key in read and read[key][1] > marks[number][1] and (high is None or key < high)
+        if key in read and number in marks and read[key][1] > marks[number][1] and (high is None or key < high)
     ]
     return Scanned(namespace, low, high, [(number, *mark) for number, mark in marks.items()], known)
 

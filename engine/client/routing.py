@@ -75,8 +75,8 @@ class Router:
         if deadline < self._due:
             self._due = deadline
         errand = self._calls[id(call)] = Errand(call, self.now, deadline)
-        route = self.places.route
-        number = call.only_partition(len(route)) if route and not call.anywhere else None
+        route, topology = self.places.route, self.places.topology
+        number = call.only_partition(topology) if topology is not None and not call.anywhere else None
         if number is not None and (address := route[number]) is not None:
             errand.todo = []
             self._send(errand, _ONLY, address)  # nearly every call is of this kind: one item, and all is well
@@ -112,8 +112,8 @@ class Router:
 
     def _push(self, errand: Errand) -> None:
         """Send what is still to do, each item to its primary; what has nowhere to go is tried again later."""
-        route = self.places.route
-        if not route:
+        route, topology = self.places.route, self.places.topology
+        if topology is None:
             self._due = min(self._due, errand.retry_at)
             self._want_table()
             return
@@ -121,7 +121,7 @@ class Router:
         if call.writes and call.unanswered and self.now >= errand.begun + ASKED_AGAIN_MS * MS:
             self._fail(errand, errors.CommitUnknown(f"asked in vain for {ASKED_AGAIN_MS // 1000} s ({errand.last})"))
             return
-        partitions = call.partitions(len(route))
+        partitions = call.partitions(topology)
         if errand.todo is None:
             errand.todo = list(range(len(partitions)))
         by_address: dict[Address | None, list[Item]] = {}
@@ -347,7 +347,7 @@ class Router:
             errand = flight.errand
             if errand.over:
                 continue
-            partitions = errand.call.partitions(len(placements))
+            partitions = errand.call.partitions(self.topology)
             primaries = (placements[partitions[item]].primary for item in flight.items)
             if any(self.places.addresses.get(primary or "") != flight.address for primary in primaries):
                 probe("client.withdrew_from_silent_node")

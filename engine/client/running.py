@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 from engine import errors
 from engine.client.modes import Concurrency, Isolation
 from rebalance.table import Topology
-from wal.ids import Namespace, NodeId, partition_of
+from wal.ids import Namespace, NodeId
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def in_order(
     placements = topology.placements
     by_node: dict[tuple[NodeId, Namespace], list[bytes]] = {}
     for namespace, key in sorted(wanted):
-        node = placements[partition_of(key, len(placements))].primary or ""
+        node = placements[topology.place(namespace, key)].primary or ""
         by_node.setdefault((node, namespace), []).append(key)
     for node, namespace in sorted(by_node):
         yield namespace, by_node[node, namespace]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.client.calls import Call, Item, unexpected
 from engine.protocol.requests import Reply, Request, Rows, Scan
+from rebalance.table import Topology
 from wal.ids import NO_ERA, Era, Namespace
 
 PART_ROWS = 8
@@ -44,25 +45,29 @@ class ScanCall(Call):
         self.start = start
         self.end = end
         self.limit = limit
-        self._count = 1
         self._unsure = False
+        self._numbers = range(1)
+        self._asked: dict[int, list[int]] = {}  # which partitions each request asks about
         self._rows: list[tuple[bytes, bytes]] = []
         self._in_order: list[tuple[bytes, bytes]] | None = None  # those of the page and what is known behind it
         self._complete_up_to: bytes | None = None  # some node has more rows beyond this key
 
-    def partitions(self, count: int) -> list[int]:
-        """All of them."""
-        self._count = count
-        return list(range(count))
+    def partitions(self, topology: Topology) -> list[int]:
+        """All that the namespace has."""
+        self._numbers = topology.partitions_of(self.namespace)
+        return list(self._numbers)
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Rows of one node's partitions: its part of the page, and some more; if that is too few, the page is shorter."""
         at, up_to, within = self.start, self.end, self.within_ms
-        part = self.limit * len(items) // self._count
+        part = self.limit * len(items) // len(self._numbers)
+        numbers = [self._numbers[item] for item in items]
+        if self.marked:
+            self._asked[request_id] = numbers
         return Scan(
             request_id,
             self.namespace,
-            partitions=items,
+            partitions=numbers,
             start=at,
             end=up_to,
             limit=min(self.limit, part + part // 4 + PART_ROWS),
@@ -80,9 +85,10 @@ class ScanCall(Call):
         if not isinstance(reply, Rows) or len(reply.keys) != len(reply.values):
             raise unexpected(reply)
         if self.marked:
-            if len(reply.marks) != len(items):
+            numbers = self._asked.pop(reply.id, [])
+            if len(reply.marks) != len(numbers):
                 raise unexpected(reply)
-            self.marks.update(zip(items, reply.marks, strict=True))
+            self.marks.update(zip(numbers, reply.marks, strict=True))
         self._in_order = None
         self._unsure = self._unsure or not reply.sure
         self._rows.extend(zip(reply.keys, reply.values, strict=True))
@@ -154,17 +160,19 @@ class CountCall(Call):
         self.anywhere = stale
         self.age_ms = age_ms
         self.counted = 0
+        self._numbers = range(1)
 
-    def partitions(self, count: int) -> list[int]:
-        """All of them."""
-        return list(range(count))
+    def partitions(self, topology: Topology) -> list[int]:
+        """All that the namespace has."""
+        self._numbers = topology.partitions_of(self.namespace)
+        return list(self._numbers)
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Count the rows of one node's partitions."""
         return Scan(
             request_id,
             self.namespace,
-            partitions=items,
+            partitions=[self._numbers[item] for item in items],
             start=b"",
             end=None,
             limit=1,

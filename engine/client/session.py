@@ -29,7 +29,7 @@ from engine.protocol.wire import (
     frame,
     frames,
 )
-from wal.ids import TxId
+from wal.ids import NO_VERSION, TxId, Version
 
 TICK_SECONDS = 0.01
 KEEP_SECONDS = 60.0
@@ -80,10 +80,10 @@ class Session:
         self._flush()
         self._keeper = self.loop.call_later(KEEP_SECONDS, self._keep)
 
-    async def wait_for_table(self, seconds: float) -> bool:
-        """Wait until the cluster's table is known; False if it did not come in time."""
+    async def wait_for_table(self, seconds: float, version: Version = NO_VERSION) -> bool:
+        """Wait until the cluster's table is known, of this version or a later one; False if it did not come in time."""
         until = self.loop.time() + seconds
-        while self.router.topology is None:
+        while self.router.topology is None or self.router.topology.version < version:
             self._check_open()
             if self.loop.time() >= until:
                 return False

@@ -31,10 +31,10 @@ from engine.client.running import CLAIMS_MAX, in_order
 from engine.client.session import Session
 from engine.protocol.requests import SKIPPED, Scanned
 from wal.ids import Namespace as NamespaceName
-from wal.ids import partition_of
 
 T = TypeVar("T")
 NOTHING: Seen = (SKIPPED, 0, None)
+_Key = tuple[NamespaceName, bytes]
 entered: ContextVar[tuple[tuple[Transaction, object], ...]] = ContextVar("entered", default=())
 """The transactions in whose `with` this code is, each with the task that entered it (None: a thread's own)."""
 
@@ -61,15 +61,15 @@ class Transaction:
         self._timeout, self._lock_timeout = timeout, lock_timeout
         self._read: dict[NamespaceName, dict[bytes, Seen]] = {}
         self._written: dict[NamespaceName, dict[bytes, bytes | None]] = {}
-        self._wanted: dict[tuple[NamespaceName, bytes], None] = {}  # what it has asked for to write it
+        self._wanted: dict[_Key, None] = {}  # what it has asked for to write it
         self._claims: list[tuple[NamespaceName, bytes]] = []  # what it will lock first
         self._shared: dict[NamespaceName, dict[bytes, None]] = {}  # what it has locked to read, and not to write
         self._scanned: list[Scanned] = []  # if it is SERIALIZABLE
         self._ttls = TimesToLive()
         self._bytes = 0  # of what is written
         self._moment = Moment(session, self._ends_at)  # if it is optimistic
-        self._asked_for: dict[bytes, None] = {}  # keys that may be locked for it somewhere
-        self._astray: dict[bytes, None] = {}  # some of these: the call that was to lock them failed, perhaps not everywhere
+        self._asked_for: dict[_Key, None] = {}  # keys that may be locked for it somewhere
+        self._astray: dict[_Key, None] = {}  # some of these: the call that was to lock them failed, perhaps not everywhere
         self._in_turn = asyncio.Lock()  # tasks that share a transaction touch keys one after the other
         self._state = "open"
         self._keeper = Keeper(session, self._owner, self._asked_for, self._ends_at, self._release)
@@ -135,9 +135,8 @@ class Transaction:
         return self._state in {"committed", "rolled back"}
 
     def _decision(self) -> int:
-        topology = self.session.router.topology
-        first = next(iter(next(iter(self._written.values()))))
-        return partition_of(first, topology.partitions) if topology is not None else 0
+        topology, (namespace, written) = self.session.router.topology, next(iter(self._written.items()))
+        return topology.place(namespace, next(iter(written))) if topology is not None else 0
 
     # Reading and writing, in bytes; `engine.aio` puts codecs around it.
 
@@ -236,7 +235,8 @@ class Transaction:
     ) -> None:
         """It has scanned a range, when its fragments stood at `marks`: nothing but what it `touched` may come into it."""
         self._moment.unsure = self.concurrency is Concurrency.OPTIMISTIC
-        self._scanned.append(scanned_of(namespace, between, marks, touched, self._read.get(namespace, {})))
+        read, topology = self._read.get(namespace, {}), self.session.router.topology
+        self._scanned.append(scanned_of(namespace, between, marks, touched, read=read, topology=topology))
 
     async def _touch(
         self, namespace: NamespaceName, keys: list[bytes], *, shared: bool = False, now: bool = False, skip: bool = False
@@ -270,14 +270,14 @@ class Transaction:
                 self._refuse_own_locks(namespace, new, shared=shared)
             call = LockCall(self._owner, namespace, new, wait_ms, self.label, skip=skip, shared=shared, held=held)
             call.holding = bool(self._asked_for)
-            self._asked_for |= dict.fromkeys(new)
+            self._asked_for |= dict.fromkeys((namespace, key) for key in new)
             if not (shared or skip):
                 self._wanted |= dict.fromkeys((namespace, key) for key in new)
             self._keeper.begin(left)
             try:
                 await self._ask(call)
             except errors.Error:
-                self._astray |= dict.fromkeys(new)
+                self._astray |= dict.fromkeys((namespace, key) for key in new)
                 raise
         for key, seen in zip(new, call.values, strict=True):
             if seen[0] == SKIPPED:
@@ -405,7 +405,7 @@ class Transaction:
         """What was to be prepared will not be committed, whoever may find it prepared: nobody has asked for that."""
         identity = self.session.router.identity
         try:
-            await self.session.call(UnlockCall(self.tx, [call.write_set[0][1][0]]), timeout=KEEP_SECONDS)
+            await self.session.call(UnlockCall(self.tx, [call.first_written]), timeout=KEEP_SECONDS)
             identity.close(self.tx)
         except errors.Error:
             if identity.session_of(self.tx) is identity.current:
@@ -421,7 +421,7 @@ class Transaction:
         await self._moment.leave()
         await self._release()
 
-    async def _release(self, keys: dict[bytes, None] | None = None) -> None:
+    async def _release(self, keys: dict[_Key, None] | None = None) -> None:
         """Give back what may be locked for it, or only where these keys are; it waits for none of its keys any more."""
         keys = self._asked_for if keys is None else keys
         if keys and self.concurrency is Concurrency.PESSIMISTIC:

@@ -13,7 +13,7 @@ from rebalance.lives import Life, disk_of, earlier, may_vote, set_back
 from rebalance.migrations import Migrations
 from rebalance.namespaces import NamespaceSettings
 from rebalance.plan import Change
-from rebalance.table import Candidate, Topology
+from rebalance.table import Candidate, Group, Topology
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, Namespace, NodeId, Version
 
@@ -35,6 +35,7 @@ class Intent:
         aside: Mapping[NodeId, int] | None = None,
         mute: Sequence[NodeId] = (),
         namespaces: Mapping[Namespace, NamespaceSettings] | None = None,
+        groups: Sequence[Group] = (),
         migrations: Migrations | None = None,
         surplus: Sequence[int] = (),
         missing: Sequence[int] = (),
@@ -52,6 +53,7 @@ class Intent:
         self.aside = aside
         self.mute = list(mute)
         self.namespaces = namespaces or {}
+        self.groups = list(groups)  # that come into the map
         self.migrations = migrations
         self.surplus = list(surplus)  # partitions with a copy that may go
         self.missing = list(missing)  # partitions of which a copy is to be made
@@ -171,6 +173,7 @@ class Attempt:
             aside=intent.aside,
             mute=intent.mute,
             namespaces=intent.namespaces,
+            groups=intent.groups,
             migrations=intent.migrations,
         )
 

@@ -19,6 +19,7 @@ from engine.cluster.handovers import Handovers
 from engine.cluster.joining import Joining
 from engine.cluster.leaving import Leaving
 from engine.cluster.names import Names
+from engine.cluster.namespaces import LookedThrough
 from engine.cluster.orders import Orders
 from engine.cluster.pace import MUTE_SUSPICIONS, Pace
 from engine.cluster.reasons import Reasons, is_member
@@ -32,7 +33,7 @@ from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
 from rebalance.supplier import SupplySide
 from rebalance.table import BACK_OFF_MS, Candidate, Member, split_from
-from wal.ids import NO_VERSION, Namespace, NodeId
+from wal.ids import NO_VERSION, NodeId
 from wal.probe import probe
 
 REST = 9
@@ -57,7 +58,7 @@ class Membership(Rule):
         supply: SupplySide,
         anew: Anew,
         stalled: Callable[[int], list[NodeId]],
-        gone: Callable[[], list[Namespace]],
+        looked_through: LookedThrough,
         promoting: Callable[[], bool],
     ) -> None:
         self._stalled = stalled  # the copies that have not answered this node for so many times `suspicion_ms`
@@ -76,7 +77,7 @@ class Membership(Rule):
         self._invited: list[Candidate] = []  # whom the exchange that this node leads is to let in
         self.leaving = Leaving(core, detector)
         self.pace = Pace(core)
-        self.orders = Orders(core, detector, gone=gone)
+        self.orders = Orders(core, detector, looked_through=looked_through)
         self.reasons = Reasons(core, steps=steps, leaving=self.leaving, orders=self.orders, pace=self.pace)
         self._reason_since: int | None = None
         self._led_since: int | None = None  # when the exchange began that this node leads
@@ -276,16 +277,15 @@ class Membership(Rule):
             emptied=self._emptied_here(),
             mute=[n for n in self._stalled(MUTE_SUSPICIONS) if self.detector.is_steady(n)],
             dropped=self.orders.namespaces.gone_here(),
+            written=self.orders.namespaces.written_here(),
             promoting=self._promoting() or not core.serving,
         )
 
     def _emptied_here(self) -> bool:
         """Whether the map relies on a copy of this node that is not whole, or is to be taken anew."""
         core = self.core
-        if self.anew.wanted:
-            return True
-        placements = [core.local[p].placement for _, p in core.replica.emptied if core.serving and p < len(core.local)]
-        return any(core.node in placement.in_sync and not placement.lost for placement in placements)
+        here = [core.local[p].placement for _, p in core.replica.emptied if core.serving and p < len(core.local)]
+        return bool(self.anew.wanted) or any(core.node in placed.in_sync and not placed.lost for placed in here)
 
     def _note_pace(self, node: NodeId, beat: Heartbeat) -> None:
         """How fast a member says that it is, and whether its copies are whole; this one too."""

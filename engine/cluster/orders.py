@@ -8,13 +8,13 @@ person waits. Of two operators who saw the same, one is carried out, and the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import assert_never
 
 import msgspec
 
 from engine.cluster.detector import Detector
-from engine.cluster.namespaces import ORDER_MS_MAX, NamespaceOrders
+from engine.cluster.namespaces import ORDER_MS_MAX, LookedThrough, NamespaceOrders
 from engine.messages import ResetLost, SetBaseline, SetMigrations, SetNamespace
 from engine.messages.cluster import Order
 from engine.turn.core import Core
@@ -23,7 +23,7 @@ from rebalance.ideal import finding_ideal, ideal_of, most_copies
 from rebalance.migrations import Migrations
 from rebalance.ports import MS
 from rebalance.table import Topology
-from wal.ids import Namespace, NodeId
+from wal.ids import NodeId
 from wal.probe import probe
 
 
@@ -79,14 +79,14 @@ def cost_of(topology: Topology, baseline: tuple[NodeId, ...], affinity: Affinity
 class Orders:
     """The orders that stand on one node."""
 
-    def __init__(self, core: Core, detector: Detector, *, gone: Callable[[], list[Namespace]]) -> None:
+    def __init__(self, core: Core, detector: Detector, *, looked_through: LookedThrough) -> None:
         self.core = core
         self.detector = detector
         self._baseline: SetBaseline | None = None
         self._reset: ResetLost | None = None
         self._migrations: tuple[SetMigrations, int] | None = None  # and until when
         self._until = 0
-        self.namespaces = NamespaceOrders(core, pass_on=self._pass_on, gone=gone)
+        self.namespaces = NamespaceOrders(core, pass_on=self._pass_on, looked_through=looked_through)
 
     # Given here.
 

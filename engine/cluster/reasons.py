@@ -17,6 +17,7 @@ from engine.cluster.steps import Steps
 from engine.turn.core import Core
 from rebalance.migrations import Paused
 from rebalance.moves import Better, finding_better
+from rebalance.namespaces import places_anew
 from rebalance.table import Candidate, Topology
 from wal.ids import NodeId, Version
 
@@ -62,21 +63,21 @@ class Reasons:
         present = [c.node for c in alive if c.node not in going]
         handover, extra, missing = self._wanted_moves(topology, present)
         if going:
-            leaving = [n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going]
-            handover = [*handover, *leaving]
+            handover = [*handover, *(n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going)]
         baseline, reset = self._orders.standing(topology)
-        namespaces = self._orders.namespaces.standing(topology)
-        migrations = self._orders.of_migrations(topology)
+        namespaces, groups = self._orders.namespaces.standing(topology)
+        placed, migrations = places_anew(topology.namespaces, namespaces), self._orders.of_migrations(topology)
         slow = self._pace.to_set_aside(topology, names) if not (self.frozen or core.frozen) else {}
         by_step = {
             "joining " + ", ".join(c.node for c in joins): bool(joins),
-            "namespaces change: " + ", ".join(namespaces): bool(namespaces),
+            "namespaces change: " + ", ".join(namespaces): bool(namespaces) and not placed,
             "the operator's word on migrations": migrations is not None,
         }
         stops = {
             "lost " + ", ".join(lost): bool(lost),
             "leaving " + ", ".join(going): bool(going),
             "the baseline changes": baseline is not None,
+            "copies of their own: " + ", ".join(namespaces): placed,
             "lost partitions begin again": bool(reset),
             "too slow: " + ", ".join(slow): bool(slow),
             "not whole: " + ", ".join(self.emptied): bool(self.emptied),
@@ -95,6 +96,7 @@ class Reasons:
             aside=self._pace.known(topology) | slow,
             mute=[n for n in slow if self._pace.is_mute(n, names)],
             namespaces=namespaces,
+            groups=groups,
             migrations=migrations,
             surplus=extra,
             missing=missing,

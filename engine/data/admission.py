@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from engine.data.sessions import AHEAD_MAX, Sessions
 from engine.protocol.requests import Code, CommitTx, Put, Request, Swap
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
-from rebalance.namespaces import Stands, told_dropping
+from rebalance.namespaces import Stands, told_unusable
 from rebalance.partition import LocalPartition, Role
 from rebalance.results import ABORTED
 from wal.ids import CODECS, DECISIONS, EXPIRIES, Namespace, TxId
@@ -45,16 +45,28 @@ class Admission:
                 return True
         return tx in self.core.replica.partition(partition).prepared
 
-    def dropping(self, namespace: Namespace) -> str:
+    def unusable(self, namespace: Namespace) -> str:
         """Why nobody reads or writes a namespace, or nothing."""
         said = self.core.namespaces.get(namespace)
-        return told_dropping(namespace) if said is not None and said.stands is Stands.DROPPING else ""
+        return told_unusable(namespace, said.stands) if said is not None and not said.usable else ""
+
+    def are_of(self, namespace: Namespace, numbers: Iterable[int]) -> bool:
+        """Whether these are partitions of the group in which a namespace is: whoever asks may have another map."""
+        assert self.core.topology is not None
+        every = self.core.topology.partitions_of(namespace)
+        return all(number in every for number in numbers)
+
+    def stands(self, namespace: Namespace, number: int) -> bool:
+        """Whether a key of a namespace may still be written in a partition, as it could some turns ago."""
+        return not self.unusable(namespace) and self.are_of(namespace, (number,))
 
     def not_there(self, namespace: Namespace) -> str:
         """Why there can be no such namespace, or nothing."""
         known, most = self.core.replica.namespaces, self.core.settings.namespaces_max
+        if namespace in self.core.namespaces and (problem := self.unusable(namespace)):
+            return problem
         if namespace in known or namespace == CODECS:
-            return self.dropping(namespace) if namespace in self.core.namespaces else ""
+            return ""
         dropped = [name for name, said in self.core.namespaces.items() if said.stands is Stands.DROPPED and name in known]
         if len(known) - len(dropped) - sum(own in known for own in (DECISIONS, CODECS, EXPIRIES)) >= most:
             return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
@@ -104,6 +116,10 @@ class Admission:
             return False
         if outcome is None and not self.is_in_use(tx, local.number):
             assert isinstance(request, Put | Swap | CommitTx)
+            if core.read_only and (lost := self._read_only(request)) is not None:
+                probe("write.read_only")
+                desk.refuse_lost(session, request.id, lost)
+                return False
             if request.version and request.version < local.since:
                 probe("write.sent_by_an_older_map")
                 desk.remap(session, request.id)
@@ -117,6 +133,11 @@ class Admission:
                 desk.refuse(session, request.id, Code.ANSWERED, f"{tx.hex()} was answered: its client said so")
                 return False
         return True
+
+    def _read_only(self, request: Put | Swap | CommitTx) -> int | None:
+        """The LOST partition because of which nothing is written in a namespace that this would write in."""
+        names = [name for name, *_ in request.writes] if isinstance(request, CommitTx) else [request.namespace]
+        return next((self.core.read_only[name] for name in names if name in self.core.read_only), None)
 
     def is_new(self, tx: TxId, partition: int) -> bool:
         """Whether nothing was ever executed under an id in a partition, nor is being."""

@@ -14,13 +14,13 @@ from engine.data.counting import Counting, count_at
 from engine.data.cuts import Cuts, Lease
 from engine.data.scans import Scanning
 from engine.data.values import VALUES_BYTES_MAX
-from engine.protocol.requests import KEYS_AT_ONCE, Get, Scan, Values
+from engine.protocol.requests import KEYS_AT_ONCE, Code, Get, Scan, Values
 from engine.state.store import Page
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
 from rebalance.ports import WORK_MAX
-from wal.ids import Fragment, partition_of
+from wal.ids import Fragment
 from wal.probe import probe
 
 SCANS_MAX = 4
@@ -39,8 +39,8 @@ class CutReads:
         """The values that keys had."""
         core, namespace = self.core, request.namespace
         assert core.topology is not None
-        partitions = core.topology.partitions
-        places = [(partition_of(key, partitions), key) for key in request.keys[:KEYS_AT_ONCE]]
+        keys = request.keys[:KEYS_AT_ONCE]
+        places = list(zip(core.topology.places(namespace, keys), keys, strict=True))
         lease = self._readable(session, request, dict.fromkeys(number for number, _ in places))
         if lease is None:
             return
@@ -101,6 +101,11 @@ class CutReads:
         """The lease, if all of these partitions can be read at it now; if not, it was answered, or waits."""
         core = self.core
         lease = self.cuts.leases.get(request.cut)
+        said = core.namespaces.get(request.namespace)
+        if said is not None and said.placed.number > request.cut[0]:
+            told = f"namespace {request.namespace!r} was created anew since this snapshot began: begin another one"
+            self.desk.refuse(session, request.id, Code.SNAPSHOT_LOST, told, retryable=True)
+            return None
         for number in numbers:
             local = core.local[number]
             if not local.mine:

@@ -1,4 +1,4 @@
-"""What a primary deletes because its namespace is being dropped.
+"""What a primary deletes because its namespace is being dropped; and whether anything is in one that is being made.
 
 The map says that a namespace is being dropped, and from then on nobody reads or writes it. Each primary deletes the rows
 that it leads, some at a time, by records that count like any other delete: so they are numbered, replicated, logged,
@@ -7,6 +7,9 @@ does not. There is no other kind of record, and who reads the log need not know 
 
 What a transaction holds, or has prepared, is waited for: its end comes by itself, and nothing new begins. A fragment is
 empty when all of it was looked through from a moment on at which none of its counters was open.
+
+One that is being made, with copies of its own, is looked through in the same way, and nothing is deleted: what somebody has
+written before goes on to be where it is.
 """
 
 from __future__ import annotations
@@ -47,28 +50,35 @@ class Dropping(Rule):
         self._left: dict[Namespace, deque[int]] = {}  # partitions that may have rows
         self._begun: dict[Fragment, tuple[bytes, bool]] = {}  # where to go on, and whether nothing was passed over so far
         self._under_way = 0  # deletes that do not count yet
+        self._made: dict[Namespace, bool] = {}  # those that are being made, and whether this node leads a row of it
 
     def gone(self) -> list[Namespace]:
         """The namespaces that are being dropped, and of which this node leads no row, nor can come to by itself."""
         if self._under_way or not self.core.serving:
             return []
-        return [name for name, left in self._left.items() if not left]
+        return [name for name, left in self._left.items() if not left and not self._made.get(name)]
+
+    def written(self) -> list[Namespace]:
+        """Those that are being made, and of which this node leads a row."""
+        return [name for name, written in self._made.items() if written] if self.core.serving else []
 
     # Time and topology.
 
     def switch(self, _: NewMap) -> None:
         """A new topology: what this node leads now is looked through from the beginning."""
-        core, partitions = self.core, len(self.core.local)
-        dropping = [name for name, said in core.namespaces.items() if said.stands is Stands.DROPPING]
-        self._left = {name: deque(range(partitions)) for name in dropping}
+        core, top = self.core, self.core.topology
+        assert top is not None
+        looked_at = [name for name, said in core.namespaces.items() if not said.usable]
+        self._left = {name: deque(top.partitions_of(name)) for name in looked_at}
+        self._made = {name: False for name in looked_at if core.namespaces[name].stands is Stands.MAKING}
         self._begun = {}
-        if dropping:
+        if looked_at:
             self.alarm.by(core.now)
 
     def step(self, new: NewMap) -> None:
         """A light step: the same, if it says of another namespace that it goes, or of one that it is gone."""
-        dropping = [name for name, said in self.core.namespaces.items() if said.stands is Stands.DROPPING]
-        if dropping != list(self._left):
+        looked_at = [name for name, said in self.core.namespaces.items() if not said.usable]
+        if looked_at != list(self._left):
             self.switch(new)
 
     def tick(self) -> None:
@@ -112,6 +122,9 @@ class Dropping(Rule):
         start, sure = self._begun.pop(name, (b"", fragment.counter.hwm == fragment.counter.lwm))
         page = core.replica.store.page(name, start, most)
         keys = [key for key, held in page.rows if held.value is not None]
+        if name[0] in self._made:
+            self._made[name[0]] |= bool(keys)
+            sure, keys = sure or bool(keys), []
         free = [key for key in keys if self.locks.alone(NOBODY, (name[0], key))]
         sure = sure and len(free) == len(keys)
         if free:

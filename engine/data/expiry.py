@@ -32,7 +32,7 @@ from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, leads, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
-from wal.ids import EXPIRIES, NAME, Namespace, TxId, partition_of
+from wal.ids import EXPIRIES, NAME, Namespace, TxId
 from wal.probe import probe
 
 PAUSE_MS = 20
@@ -177,7 +177,7 @@ class Expiry(Rule):
         assert core.topology is not None
         found: list[Key] = []
         for key in keys:
-            number = partition_of(key, core.topology.partitions)
+            number = core.topology.place(namespace, key)
             if not self.has_any(number):
                 continue
             held = core.replica.store.get((namespace, number), key)
@@ -204,7 +204,7 @@ class Expiry(Rule):
         for key in over:
             self.waiting.setdefault(key, []).append(waiting)
             if self.locks.alone(owner, key):
-                free.setdefault(core.place(key[1]), []).append(row_of(*key))
+                free.setdefault(core.place(*key), []).append(row_of(*key))
         if may_act(core, core.fence):  # else that map is about to come
             for number, rows in free.items():
                 self._delete(core.local[number], rows, owner)
@@ -230,7 +230,7 @@ class Expiry(Rule):
         core, store, namespace = self.core, self.core.replica.store, request.namespace
         values: list[tuple[int, int, bytes | None]] = []
         for key in request.keys[:KEYS_AT_ONCE]:
-            number = core.place(key)
+            number = core.place(namespace, key)
             held = store.get((namespace, number), key)
             if held is None or held.value is None:
                 values.append((0, 0, None))

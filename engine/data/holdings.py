@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import chain, islice, repeat
+from itertools import chain, islice, repeat, starmap
 from operator import eq
 from typing import NamedTuple, TypeAlias
 
 from wal.ids import Namespace, TxId
 
 Key = tuple[Namespace, bytes]
-Places: TypeAlias = Callable[[Sequence[bytes]], Sequence[int]]
+Place: TypeAlias = Callable[[Namespace, bytes], int]
+Places: TypeAlias = Callable[[Collection[Key]], Sequence[int]]
 """In which partition each of some keys lies."""
 MANY_KEYS = 64
 """So many keys that nobody has are taken together, or pinned and let go of by who has them, at a fifth of what it costs
@@ -41,9 +42,9 @@ class Holdings:
     `place` tells in which partition a key lies, and `places` the same of many, if that is known to be quicker.
     """
 
-    def __init__(self, place: Callable[[bytes], int], places: Places | None = None) -> None:
+    def __init__(self, place: Place, places: Places | None = None) -> None:
         self._place = place
-        self._places: Places = places or (lambda keys: list(map(place, keys)))
+        self._places: Places = places or (lambda keys: list(starmap(place, keys)))
         self._owner: dict[Key, TxId] = {}
         self._sharing: dict[Key, dict[TxId, bool]] = {}  # True: pinned
         self._keys: dict[TxId, dict[int, dict[Key, None]]] = {}  # by partition
@@ -165,7 +166,7 @@ class Holdings:
                 self._take(owner, key)
             self._pinned[key] = in_doubt
             if in_doubt:
-                self._doubtful.setdefault(self._place(key[1]), {})[key] = None
+                self._doubtful.setdefault(self._place(*key), {})[key] = None
         for key in reads:
             if found and self._is_of_another(owner, key, read=True):
                 continue
@@ -180,7 +181,7 @@ class Holdings:
         for key in chain(keys, reads):
             if self._owner.get(key) == owner:
                 if self._pinned.pop(key, False):
-                    self._no_longer_doubt(self._place(key[1]), (key,))
+                    self._no_longer_doubt(self._place(*key), (key,))
             elif owner in self._sharing.get(key, ()):
                 self._sharing[key][owner] = False
 
@@ -213,7 +214,7 @@ class Holdings:
                 if others[owner]:
                     self._pinned[key] = False
             self._owner[key] = owner
-        number = self._place(key[1])
+        number = self._place(*key)
         mine = self._keys.setdefault(owner, {})
         keys = mine.get(number)
         if keys is None:
@@ -235,7 +236,7 @@ class Holdings:
                 self._owners.setdefault(number, {})[owner] = None
 
     def _by_partition(self, keys: Collection[Key]) -> dict[int, dict[Key, None]]:
-        numbers = self._places([key for _, key in keys])
+        numbers = self._places(keys)
         if len(set(numbers)) == 1:
             return {numbers[0]: dict.fromkeys(keys)}
         found: dict[int, dict[Key, None]] = {}
@@ -260,7 +261,7 @@ class Holdings:
                 deque(map(held.__delitem__, some), maxlen=0)
 
     def _let_go(self, owner: TxId, key: Key) -> None:
-        number, mine = self._place(key[1]), self._keys[owner]
+        number, mine = self._place(*key), self._keys[owner]
         keys = mine[number]
         del keys[key]
         others = self._sharing.get(key)

@@ -25,7 +25,7 @@ from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
-from wal.ids import NodeId, TxId, partition_of
+from wal.ids import NodeId, TxId
 from wal.probe import probe
 
 _Read = tuple[str, bytes, int, int]
@@ -70,7 +70,7 @@ class Locking(Rule):
         needed: dict[NodeId, None] = {}
         keys = [(request.namespace, key) for key in request.keys[:KEYS_AT_ONCE]]
         for _, key in keys:
-            local = core.local[partition_of(key, core.topology.partitions)]
+            local = core.local[core.topology.place(request.namespace, key)]
             if not self.admission.may_serve(session, request, local, None, new=new):
                 return
             needed |= dict.fromkeys(local.needed)
@@ -133,8 +133,7 @@ class Locking(Rule):
 
     def _lie_in(self, number: int, request: Lock) -> bool:
         """Whether all that is to be locked lies in one partition."""
-        place = self.core.place
-        return all(place(key) == number for key in request.keys[:KEYS_AT_ONCE])
+        return all(at == number for at in self.core.places(request.namespace, request.keys[:KEYS_AT_ONCE]))
 
     def on_keep_locks(self, session: SessionId, request: KeepLocks) -> None:
         """Renew leases."""
@@ -160,10 +159,15 @@ class Locking(Rule):
         """Ask whether this node is still primary of everything, and then look at everything."""
         core, version = self.core, self.core.reign
         assert core.topology is not None
-        keys = [key for _, key in request.locks]
-        keys += [key for _, key, _, _ in (*request.reads, *request.absent)]
-        numbers = core.places(keys)
-        numbers += [number for scanned in request.scanned for number, _, _ in scanned.marks]
+        numbers = core.places_of(request.locks)
+        numbers += core.places_of([(ns, key) for ns, key, _, _ in (*request.reads, *request.absent)])
+        for scanned in request.scanned:
+            marked, all_of_it = [number for number, _, _ in scanned.marks], core.topology.partitions_of(scanned.namespace)
+            if any(number not in all_of_it for number in marked):
+                told = f"namespace {scanned.namespace!r} was created anew since it was scanned"
+                self.desk.refuse(session, request.id, Code.CONFLICT, told, retryable=True)
+                return
+            numbers += marked
         needed: dict[NodeId, None] = {}
         for at in range(0, len(numbers), CHECKED_AT_ONCE):
             for number in dict.fromkeys(numbers[at : at + CHECKED_AT_ONCE]):
@@ -227,7 +231,7 @@ class Locking(Rule):
                     why = "its lease ran out, an operator gave it up, or the primary changed"
                     return f"the lock on {namespace}:{key!r} was lost ({why})"
         for namespace, key, epoch, counter in reads:
-            held = core.replica.store.get((namespace, partition_of(key, core.topology.partitions)), key)
+            held = core.replica.store.get((namespace, core.topology.place(namespace, key)), key)
             now = (held.epoch, held.counter) if held is not None and held.value is not None else (0, 0)
             if now != (epoch, counter):
                 return f"{namespace}:{key!r} was changed since it was read: read {epoch}.{counter}, now {now[0]}.{now[1]}"
@@ -247,7 +251,7 @@ class Locking(Rule):
         core = self.core
         assert core.topology is not None
         for namespace, key, epoch, counter in absent:
-            number = partition_of(key, core.topology.partitions)
+            number = core.topology.place(namespace, key)
             held = core.replica.store.get((namespace, number), key)
             fragment = core.replica.fragments.get((namespace, number))
             last = held.counter if held is not None else fragment.dropped if fragment is not None else 0

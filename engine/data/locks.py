@@ -16,7 +16,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import filterfalse, islice
 
-from engine.data.holdings import MANY_KEYS, Holdings, Key, Places, Who
+from engine.data.holdings import MANY_KEYS, Holdings, Key, Place, Places, Who
 from engine.data.lines import Line
 from engine.data.waiter import Acked, Ring, Waiter
 from engine.protocol.requests import Code, Failed
@@ -32,7 +32,7 @@ RELEASED_MAX = 1_000
 class LockTable(Holdings):
     """Locks by key. Invariant: the first who waits for a key cannot have it: for whoever has it, or for a single write."""
 
-    def __init__(self, place: Callable[[bytes], int], places: Places | None = None) -> None:
+    def __init__(self, place: Place, places: Places | None = None) -> None:
         super().__init__(place, places)
         self._waiting: dict[Key, Line[Waiter]] = {}
         self._pending: dict[Key, int] = {}  # single writes under way; they hold a key together
@@ -415,14 +415,14 @@ class LockTable(Holdings):
 
     def drop(self, gone: Container[int]) -> None:
         """This node is no longer primary of these partitions: nobody holds or awaits their keys here."""
-        in_vain = [w for w in self._waiters if any(self._place(key) in gone for _, key in w.keys)]
+        in_vain = [w for w in self._waiters if any(self._place(*key) in gone for key in w.keys)]
         for waiter in in_vain:
             waiter.done = True
         for number in [n for n in self._owners if n in gone]:
             for owner in list(self._owners[number]):
                 for key in self.keys_in(owner, number):
                     self._let_go(owner, key)
-        for key in [k for k in self._pending if self._place(k[1]) in gone]:
+        for key in [k for k in self._pending if self._place(*k) in gone]:
             del self._pending[key]
         for waiter in in_vain:
             self._give_up(waiter, "")

@@ -16,7 +16,8 @@ from engine.data.locks import LockTable
 from engine.protocol.requests import Put
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
 from engine.turn.events import SessionId
-from wal.ids import Namespace, TxId, partition_of, partitions_of
+from rebalance.table import Topology
+from wal.ids import Namespace, TxId
 
 KEYS_PUT_OF_WORK = 8
 """So many keys that are put into a part are as much work as one thing that is decided."""
@@ -26,25 +27,26 @@ Parts: TypeAlias = dict[int, Entries]
 """Keys and values, by partition."""
 
 
-def parts_of(request: Put, partitions: int) -> Parts:
+def parts_of(request: Put, topology: Topology) -> Parts:
     """A batch, put into parts."""
     if len(request.keys) == 1:
-        return {partition_of(request.keys[0], partitions): (request.keys, request.values)}
+        return {topology.place(request.namespace, request.keys[0]): (request.keys, request.values)}
     parts: Parts = {}
-    _put_into(parts, request.keys, request.values, partitions)
+    _put_into(parts, topology.places(request.namespace, request.keys), request.keys, request.values)
     return parts
 
 
-def split(request: Put, partitions: int, parts: Parts) -> Iterator[int]:
+def split(request: Put, topology: Topology, parts: Parts) -> Iterator[int]:
     """Put a batch into `parts`, in pieces; yields how much work each was."""
     keys, values = request.keys, request.values
     for at in range(0, len(keys), LARGE_KEYS):
-        _put_into(parts, keys[at : at + LARGE_KEYS], values[at : at + LARGE_KEYS], partitions)
+        some = keys[at : at + LARGE_KEYS]
+        _put_into(parts, topology.places(request.namespace, some), some, values[at : at + LARGE_KEYS])
         yield LARGE_KEYS // KEYS_PUT_OF_WORK
 
 
-def _put_into(parts: Parts, keys: Sequence[bytes], values: Sequence[bytes | None], partitions: int) -> None:
-    for number, key, value in zip(partitions_of(keys, partitions), keys, values, strict=True):
+def _put_into(parts: Parts, numbers: Sequence[int], keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+    for number, key, value in zip(numbers, keys, values, strict=True):
         part = parts.get(number)
         if part is None:
             part = parts[number] = ([], [])

@@ -37,7 +37,7 @@ from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.ports import MS, WORK_MAX, may_act
 from rebalance.rule import NewMap, Rule
-from wal.ids import EXPIRIES, NO_ERA, NO_VERSION, NodeId, partition_of
+from wal.ids import EXPIRIES, NO_ERA, NO_VERSION, NodeId
 from wal.probe import probe
 
 AGE_MS = 100
@@ -100,12 +100,11 @@ class Reads(Rule):
         if request.cut != NO_ERA:
             self.at_cut.on_get(session, request)
             return
-        if request.namespace in core.namespaces and (problem := self.admission.dropping(request.namespace)):
+        if request.namespace in core.namespaces and (problem := self.admission.unusable(request.namespace)):
             self.desk.refuse(session, request.id, Code.USAGE, problem)
             return
         assert core.topology is not None
-        partitions = core.topology.partitions
-        numbers = dict.fromkeys(partition_of(key, partitions) for key in request.keys[:KEYS_AT_ONCE])
+        numbers = dict.fromkeys(core.topology.places(request.namespace, request.keys[:KEYS_AT_ONCE]))
         core.work += len(numbers) // 2
         if request.stale:
 
@@ -191,8 +190,11 @@ class Reads(Rule):
         if request.cut != NO_ERA:
             self.at_cut.on_scan(session, request)
             return
-        if request.namespace in core.namespaces and (problem := self.admission.dropping(request.namespace)):
+        if request.namespace in core.namespaces and (problem := self.admission.unusable(request.namespace)):
             self.desk.refuse(session, request.id, Code.USAGE, problem)
+            return
+        if not self.admission.are_of(request.namespace, numbers):
+            self.desk.remap(session, request.id)
             return
         if request.count and not request.stale and not caught_up and self.expiry.behind:
             self.expiry.catch_up(lambda: self.on_scan(session, request, caught_up=True), (session, request))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from engine.protocol.requests import KEYS_AT_ONCE, Get, Lock, Values
 from engine.turn.core import Core
-from wal.ids import partition_of
 from wal.probe import probe
 
 VALUES_BYTES_MAX = 32 << 20
@@ -14,11 +13,11 @@ VALUES_BYTES_MAX = 32 << 20
 def values_of(core: Core, request: Get | Lock, age_ms: int = 0) -> Values:
     """The values of the keys, or of as many of the first ones as one answer can carry."""
     assert core.topology is not None
-    namespace, partitions, get = request.namespace, core.topology.partitions, core.replica.store.get
+    namespace, place, get = request.namespace, core.topology.place, core.replica.store.get
     values: list[tuple[int, int, bytes | None]] = []
     size = 0
     for key in request.keys[:KEYS_AT_ONCE]:
-        number = partition_of(key, partitions)
+        number = place(namespace, key)
         held = get((namespace, number), key)
         if held is None or held.value is None:
             fragment = core.replica.fragments.get((namespace, number))

@@ -35,7 +35,7 @@ from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, leads, may_act
 from wal import records as r
-from wal.ids import DECISIONS, NAME, TxId, partition_of
+from wal.ids import DECISIONS, NAME, TxId
 from wal.probe import probe
 
 PIECE_WORK = 1_000
@@ -149,11 +149,11 @@ class Writes:
             if len(request.keys) > LARGE_KEYS:
                 core.in_pieces(self._put_later(session, request, granted=granted))
                 return
-            parts = parts_of(request, core.topology.partitions)
+            parts = parts_of(request, core.topology)
             core.work += len(request.keys) // KEYS_OF_WORK
         known: list[int] = []  # answered already, or under way
         awaited, version = self.admission.sessions.hear(request.tx, request.acked), request.version
-        steady = core.quorum and not core.frozen and awaited
+        steady = core.quorum and not core.frozen and awaited and not core.read_only
         for number in parts:
             local = core.local[number]
             serves = steady and local.role is Role.PRIMARY
@@ -198,10 +198,11 @@ class Writes:
 
     def _put_later(self, session: SessionId, request: Put, *, granted: bool) -> Iterator[int]:
         """The same, when it was looked up where so many keys lie."""
-        assert self.core.topology is not None
-        parts: Parts = {}
-        yield from split(request, self.core.topology.partitions, parts)
-        self.on_put(session, request, parts, granted=granted)
+        topology, parts = self.core.topology, dict[int, Entries]()
+        assert topology is not None
+        yield from split(request, topology, parts)
+        stands = self.admission.are_of(request.namespace, parts)
+        self.on_put(session, request, parts if stands else None, granted=granted)
 
     def _issue_on(
         self,
@@ -274,7 +275,7 @@ class Writes:
         if local is None or local.role is Role.DRAINING or not core.quorum or not may_act(core, core.fence):
             return False
         new = self.admission.is_new(request.tx, number)
-        return new and local.epoch == epoch and not self.admission.dropping(request.namespace)
+        return new and local.epoch == epoch and self.admission.stands(request.namespace, number)
 
     def _still_free(self, request: Put, number: int, keys: list[bytes], *, granted: bool) -> bool:
         """The same, and its keys may be held."""
@@ -304,7 +305,7 @@ class Writes:
             self.desk.refuse(session, request.id, Code.USAGE, problem)
             return
         assert core.topology is not None
-        number = partition_of(request.key, core.topology.partitions)
+        number = core.topology.place(request.namespace, request.key)
         local = core.local[number]
         key = (request.namespace, request.key)
         self.admission.sessions.hear(request.tx, request.acked)

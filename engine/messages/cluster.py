@@ -25,8 +25,9 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     of them, the last one is repeated: `busy_ms` says for how long this has been so, and `sync_ms` how much of it is the
     sync that is under way. `stalled`: copies that have not answered me for longer than it takes to be suspected.
     `emptied`: the map calls a copy of mine in sync that is not whole. `mute`: copies that have not answered me for longer
-    than the slowest disk may take. `dropped`: namespaces that are being dropped, and of which I lead no row. `promoting`:
-    by this map I am primary of partitions that I do not serve yet.
+    than the slowest disk may take. `dropped`: namespaces that are being dropped or made, and of which I lead no row.
+    `written`: some that are being made, and of which I lead one. `promoting`: by this map I am primary of partitions that I
+    do not serve yet.
     """
 
     version: Version
@@ -44,6 +45,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     mute: list[NodeId] = msgspec.field(default_factory=list)
     dropped: list[Namespace] = msgspec.field(default_factory=list)
     promoting: bool = False
+    written: list[Namespace] = msgspec.field(default_factory=list)
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
@@ -92,13 +94,16 @@ class ResetLost(msgspec.Struct, frozen=True, array_like=True, tag="reset-lost", 
 class SetNamespace(msgspec.Struct, frozen=True, array_like=True, tag="set-namespace", gc=False):
     """An operator's order, passed on to the coordinator: a namespace is to be like this from now on, or to be dropped.
 
-    It is given on what version `seen` said of it, and void for anything else.
+    It is given on what version `seen` said of it, and void for anything else. `backups`: negative if they are not said.
     """
 
     name: Namespace
     seen: Version
     ttl_ms: int = 0
     drop: bool = False
+    backups: int = -1
+    async_backups: int = 0
+    loss: str = ""
 
 
 class SetMigrations(msgspec.Struct, frozen=True, array_like=True, tag="set-migrations", gc=False):

@@ -16,12 +16,12 @@ from engine.protocol.requests import Admin, Code, Report
 from engine.turn.events import SessionId
 from engine.turn.turns import TURN_MS_MAX
 from rebalance import migrations
-from rebalance.namespaces import NOT_SAID
+from rebalance.namespaces import NOT_SAID, NamespaceSettings, Stands
 from rebalance.partition import Role
 from rebalance.ports import MS
 from rebalance.salvage import as_object
 from rebalance.table import Topology
-from wal.ids import NAME, Fragment, NodeId, Version, fragment_name
+from wal.ids import NAME, Fragment, Namespace, NodeId, Version, fragment_name
 
 DIGITS_MAX = 5
 CONTENTS_MAX = 4_096
@@ -184,6 +184,16 @@ class Administration:
             ],
             "baseline": list(topology.baseline),
             "copies": min(topology.backups + 1, len(topology.baseline)),
+            "groups": [
+                {
+                    "backups": group.backups,
+                    "async_backups": group.async_backups,
+                    "copies": min(group.copies, len(topology.baseline)),
+                    "first_partition": number * topology.partitions,
+                    "namespaces": sum(said.group == number for said in topology.namespaces.values()),
+                }
+                for number, group in enumerate(topology.all_groups)
+            ],
             "interventions": [as_object(i) for i in topology.interventions],
             "migrations": migrations.as_object(topology.migrations),
             "under_replicated": counts.under_replicated,
@@ -197,10 +207,22 @@ class Administration:
         told = dict.fromkeys(known, NOT_SAID) | core.namespaces
         return {
             "node": core.node,
-            "namespaces": {
-                name: {"since": str(said.since), "ttl_ms": said.ttl_ms, "stands": said.stands}
-                for name, said in sorted(told.items())
-            },
+            "namespaces": {name: self._namespace(name, said) for name, said in sorted(told.items())},
+        }
+
+    def _namespace(self, name: Namespace, said: NamespaceSettings) -> dict[str, Any]:
+        """What the map says of one namespace, and whether this node has had anything of it."""
+        top = self.node.core.topology
+        assert top is not None
+        group = top.all_groups[said.group]
+        return {
+            "since": str(said.since),
+            "ttl_ms": said.ttl_ms,
+            "stands": said.stands,
+            "backups": group.backups,
+            "async_backups": group.async_backups,
+            "loss": said.loss,
+            "written": said.stands is not Stands.DROPPED and name in self.node.core.replica.namespaces,
         }
 
     def _ordered(self, command: str, arguments: dict[str, list[str]]) -> tuple[str, dict[str, Any]]:
@@ -217,6 +239,9 @@ class Administration:
                 _version(arguments["seen"][0]),
                 ttl_ms=int(arguments["ttl_ms"][0]),
                 drop="drop" in arguments,
+                backups=int(arguments["backups"][0]) if "backups" in arguments else -1,
+                async_backups=int(arguments["async_backups"][0]) if "async_backups" in arguments else 0,
+                loss=arguments["loss"][0] if "loss" in arguments else "",
             )
         )
 

@@ -133,7 +133,7 @@ class Machines:
 
     def _make_copies(self, core: Core) -> None:
         """How copies come to have the same, and who is known to be there."""
-        self.locks = LockTable(core.place, core.places)
+        self.locks = LockTable(core.place, core.places_of)
         self.demander = Demander(core)
         self.detector = Detector(core)
         self.claims = Claims(core)
@@ -206,7 +206,7 @@ class Machines:
             supply=self.supply,
             anew=self.anew,
             stalled=self.replication.stalled,
-            gone=self.dropping.gone,
+            looked_through=self.dropping,
             promoting=self.cuts.promoting,
         )
         self.formation = Formation(core, self.desk, self.exchange, candidates=self.membership.joining.candidates)
@@ -225,13 +225,14 @@ class Machines:
         core.serving = (
             member is not None and member.incarnation == core.incarnation and member.allocation == core.allocation
         )
-        if len(core.local) != len(topology.placements):
-            core.local = [LocalPartition(n, p) for n, p in enumerate(topology.placements)]
-            moved = core.local
-        elif core.serving != served:
+        known = len(core.local)  # one group after the other, and none goes
+        core.local += [LocalPartition(n, p) for n, p in enumerate(topology.placements[known:], known)]
+        if core.serving != served or not known:
             moved = core.local
         else:
-            moved = [h for h, p in zip(core.local, topology.placements, strict=True) if h.placement != p]
+            moved = [
+                h for h, p in zip(core.local, topology.placements, strict=True) if h.placement != p or h.number >= known
+            ]
         node = core.node if core.serving else None
         led = [local for local in moved if local.mine]
         changed = [local for local in moved if local.place(topology.placements[local.number], node)]

@@ -69,7 +69,7 @@ from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX, HistoryRead
 from rebalance.rule import NEVER, Alarm, Rule
 from wal import records as r
-from wal.ids import PARTITIONS_MAX, NodeId
+from wal.ids import TABLE_MAX, NodeId
 
 _at: Callable[[Alarm], int] = attrgetter("at")
 _wake_at: Callable[[Rule], int] = attrgetter("wake_at")
@@ -220,7 +220,7 @@ class Node(Machines):
 
     def _ask(self, session: SessionId, request: Request) -> None:
         core = self.core
-        problem = problem_with(request, core.topology.partitions if core.topology is not None else PARTITIONS_MAX)
+        problem = problem_with(request, len(core.topology.placements) if core.topology is not None else TABLE_MAX)
         if problem:
             self.desk.refuse(session, request.id, Code.USAGE, problem)
         elif isinstance(request, GetTable):

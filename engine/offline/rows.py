@@ -156,7 +156,7 @@ class Reading:
         key = full[len(fragment_key((namespace, number))) :]
         if namespace == EXPIRIES:
             key = key.partition(b"\0")[2]
-        return namespace != DECISIONS and partition_of(key, self._partitions) == number
+        return namespace != DECISIONS and partition_of(key, self._partitions) == number % self._partitions
 
     def _damaged(self, damage: StoreDamaged) -> None:
         self._whole = False

@@ -34,6 +34,8 @@ from engine.protocol.requests import (
     Unlock,
 )
 from rebalance.migrations import BYTES_PER_SECOND_MAX, BYTES_PER_SECOND_MIN, Paused
+from rebalance.namespaces import LossPolicy
+from rebalance.table import BACKUPS_MAX
 from wal.ids import (
     CODECS,
     KEY_BYTES_MAX,
@@ -253,7 +255,19 @@ def _namespace_order(arguments: dict[str, list[str]]) -> str:
     ttl_ms = arguments["ttl_ms"][0]
     if not _NUMBER.fullmatch(ttl_ms) or int(ttl_ms) > TTL_MS_MAX:
         return f"a time to live is {ttl_ms[:80]!r} ms: expected 0 (for good) to {TTL_MS_MAX}"
-    return ""
+    return _copies_of(arguments)
+
+
+def _copies_of(arguments: dict[str, list[str]]) -> str:
+    if wrong := next((name for name in ("backups", "async_backups", "loss") if len(arguments.get(name, ("",))) != 1), ""):
+        return f"an order about a namespace needs one value of {wrong!r} at most"
+    told = [arguments.get(name, ["0"])[0] for name in ("backups", "async_backups")]
+    if not all(map(_NUMBER.fullmatch, told)) or sum(map(int, told)) > BACKUPS_MAX:
+        return f"backups are {told[0][:80]!r} and {told[1][:80]!r}: expected 0 to {BACKUPS_MAX} together"
+    if "async_backups" in arguments and "backups" not in arguments:
+        return "asynchronous backups came without backups: expected both"
+    loss = arguments.get("loss", [LossPolicy.READ_WRITE_SAFE])[0]
+    return "" if loss in list(LossPolicy) else f"{loss[:80]!r} is no loss policy: expected {', '.join(LossPolicy)}"
 
 
 def _migrations_order(arguments: dict[str, list[str]]) -> str:

@@ -30,7 +30,7 @@ from xxhash import xxh3_64_intdigest
 from engine.state.store import GONE, NOTHING, Entry, Sums
 from rebalance.contents import packed_row_digest
 from wal.checksum import crc32c
-from wal.ids import KEY_BYTES_MAX, PARTITIONS_MAX, Fragment
+from wal.ids import KEY_BYTES_MAX, TABLE_MAX, Fragment
 
 ROWS, FRAGMENTS, PARTITIONS, NODE = b"rows", b"fragments", b"partitions", b"node"
 DATABASES = (ROWS, FRAGMENTS, PARTITIONS, NODE)
@@ -55,7 +55,7 @@ _LONG_BYTES = 4096
 _SORT_AT_ONCE = 16_384
 
 assert _NAMESPACE_BYTES_MAX + 1 + 2 + KEY_BYTES_MAX <= _LMDB_KEY_BYTES_MAX
-assert PARTITIONS_MAX < 1 << 16, "the partition after the last one must still have a key: it ends a scan"
+assert TABLE_MAX < 1 << 16, "the partition after the last one must still have a key: it ends a scan"
 
 
 class BadEnvelope(ValueError):

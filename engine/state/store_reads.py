@@ -38,7 +38,7 @@ from engine.state.store_errors import StoreDamaged, StoreTooNew, damaged
 from engine.state.store_file import FORMAT
 from engine.state.store_sums import stored_in
 from rebalance.contents import Summed
-from wal.ids import PARTITIONS_MAX, Fragment
+from wal.ids import TABLE_MAX, Fragment
 
 Tell: TypeAlias = "Callable[[StoreDamaged], None]"
 
@@ -337,7 +337,7 @@ class StoreReads:
 
         A seek for each namespace and partition; where rows cannot be read it ends, and whoever reads them is told.
         """
-        numbers = sorted(wanted) if wanted is not None else range(PARTITIONS_MAX)
+        numbers = sorted(wanted) if wanted is not None else range(TABLE_MAX)
         found: list[Fragment] = []
         seek = b""
         try:

@@ -15,8 +15,9 @@ from engine.protocol.requests import CommitTx, Unlock
 from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
+from rebalance.table import Topology
 from wal import records as r
-from wal.ids import NO_ERA, TxId, partition_of
+from wal.ids import NO_ERA, Namespace, TxId
 
 SPLIT_AT_ONCE = 1_000
 """Of what a transaction touches, so much is put into parts before a turn may end."""
@@ -90,11 +91,11 @@ def reserved(core: Core, part: Part, local: LocalPartition, tx: TxId) -> list[r.
     return writes
 
 
-def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterator[int]:
+def split(request: CommitTx, topology: Topology, parts: dict[int, Part]) -> Iterator[int]:
     """Put a transaction's parts, by partition, into `parts`; piece by piece: yields how many things the last one had."""
 
-    def part_of(key: bytes) -> Part:
-        number = partition_of(key, partitions)
+    def part_of(namespace: Namespace, key: bytes) -> Part:
+        number = topology.place(namespace, key)
         found = parts.get(number)
         if found is None:
             found = parts[number] = Part(number, [], [], [], conditions=[], ttls=[])
@@ -104,7 +105,7 @@ def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterato
     for namespace, keys, values in request.writes:
         by_partition: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
         for key, value in zip(keys, values, strict=True):
-            part = part_of(key)
+            part = part_of(namespace, key)
             entries = by_partition.get(part.partition)
             if entries is None:
                 entries = by_partition[part.partition] = [], []
@@ -115,22 +116,22 @@ def split(request: CommitTx, partitions: int, parts: dict[int, Part]) -> Iterato
             if not done % SPLIT_AT_ONCE:
                 yield SPLIT_AT_ONCE
     for ttl in request.ttls:
-        part_of(ttl[1]).ttls.append(ttl)
+        part_of(*ttl[:2]).ttls.append(ttl)
         done += 1
         if not done % SPLIT_AT_ONCE:
             yield SPLIT_AT_ONCE
     for lock in request.locks:
-        part_of(lock[1]).locks.append(lock)
+        part_of(*lock).locks.append(lock)
         done += 1
         if not done % SPLIT_AT_ONCE:
             yield SPLIT_AT_ONCE
     for read in request.reads:
-        part_of(read[1]).reads.append(read)
+        part_of(*read[:2]).reads.append(read)
         done += 1
         if not done % SPLIT_AT_ONCE:
             yield SPLIT_AT_ONCE
     for condition in request.conditions:
-        part_of(condition[1]).conditions.append(condition)
+        part_of(*condition[:2]).conditions.append(condition)
         done += 1
         if not done % SPLIT_AT_ONCE:
             yield SPLIT_AT_ONCE

@@ -44,7 +44,7 @@ from rebalance.ports import MS, leads, may_act
 from rebalance.results import COMMITTED, Results
 from rebalance.rule import NewMap
 from wal import records as r
-from wal.ids import DECISIONS, NodeId, TxId, partition_of
+from wal.ids import DECISIONS, NodeId, TxId
 from wal.probe import probe
 
 PREPARE_SECONDS_MAX = 30
@@ -70,7 +70,7 @@ class Coordinator(Deciding):
                 self.desk.refuse(session, request.id, Code.USAGE, problem)
                 return
         assert core.topology is not None
-        decision = partition_of(request.writes[0][1][0], core.topology.partitions)
+        decision = core.topology.place(request.writes[0][0], request.writes[0][1][0])
         local = core.local[decision]
         running = self.active.get(request.tx)
         if running is not None and local.mine:
@@ -118,7 +118,7 @@ class Coordinator(Deciding):
         core, active, parts = self.core, self.active, transaction.parts
         assert core.topology is not None
         version = core.fence
-        for work in split(request, core.topology.partitions, parts):
+        for work in split(request, core.topology, parts):
             yield work
             if active.get(transaction.tx) is not transaction or transaction.phase is not Phase.SPLITTING:
                 return

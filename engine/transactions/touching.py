@@ -226,7 +226,7 @@ class Touching:
         if part.conditions and not stale:
             stale = self._expired(owner, part)
         if self.core.namespaces and not stale:
-            stale = next(filter(None, (self.writes.admission.dropping(ns) for ns, _, _ in part.writes)), "")
+            stale = next(filter(None, (self.writes.admission.unusable(ns) for ns, _, _ in part.writes)), "")
         if stale:
             probe("tx.conflict")
             return Refusal(stale)

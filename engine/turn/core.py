@@ -7,7 +7,7 @@ beyond that is here. Nothing in this module decides a protocol question.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from engine.messages import Heartbeat, Message
 from engine.state.replica import Replica
@@ -21,7 +21,7 @@ from rebalance.namespaces import NamespaceSettings
 from rebalance.partition import LocalPartition
 from rebalance.ports import LITTLE, MS, WORK_MAX
 from rebalance.table import Topology, version_of
-from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partition_of, partitions_of
+from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partitions_of
 from wal.records import Record
 
 CROWDED_AT = 3
@@ -67,6 +67,7 @@ class Core:
         self.reign = NO_VERSION  # the last map that changed what this node leads, or that was no light step
         self.map_hash = 0
         self.namespaces: dict[Namespace, NamespaceSettings] = {}  # by the committed map
+        self.read_only: dict[Namespace, int] = {}  # the same: where nothing is written while a partition is LOST
         self.local: list[LocalPartition] = []
         self.version_number = 0  # of the committed map, for answers
         self.frozen = False  # the single map was sent: no replication and no commits of this version any more
@@ -120,6 +121,7 @@ class Core:
         self.topology = topology
         self.fence = topology.fenced
         self.namespaces = topology.namespaces
+        self.read_only = topology.read_only() if topology.namespaces else {}
 
     def stop(self) -> None:
         """An exchange was told what is here, or a map was accepted: nothing is replicated until the next map."""
@@ -131,15 +133,24 @@ class Core:
         self.maps.note(self.now if self.frozen else None, light=self.fence == topology.fenced)
         self.frozen = False
 
-    def place(self, key: bytes) -> int:
+    def place(self, namespace: Namespace, key: bytes) -> int:
         """The partition of a key."""
         assert self.topology is not None
-        return partition_of(key, self.topology.partitions)
+        return self.topology.place(namespace, key)
 
-    def places(self, keys: Sequence[bytes]) -> list[int]:
+    def places(self, namespace: Namespace, keys: Sequence[bytes]) -> list[int]:
         """The partition of each of many keys."""
         assert self.topology is not None
-        return partitions_of(keys, self.topology.partitions)
+        return self.topology.places(namespace, keys)
+
+    def places_of(self, keys: Collection[tuple[Namespace, bytes]]) -> list[int]:
+        """The partition of each of many keys of any namespaces."""
+        assert self.topology is not None
+        numbers = partitions_of([key for _, key in keys], self.topology.partitions)
+        if self.topology.groups:
+            first = self.topology.first_of
+            return [number + first(namespace) for number, (namespace, _) in zip(numbers, keys, strict=True)]
+        return numbers
 
     def peers(self) -> tuple[NodeId, ...]:
         """All other members."""

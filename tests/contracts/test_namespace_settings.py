@@ -81,3 +81,49 @@ def test_what_is_no_namespace_is_refused(db: engine.Database, fresh: Callable[[]
     for ttl in (0, -1, "1", True, math.nan):
         with pytest.raises(engine.UsageError, match="ttl"):
             db.create_namespace(there, ttl=ttl)  # type: ignore[arg-type]
+
+
+def test_a_namespace_has_as_many_copies_as_it_was_created_with(db: engine.Database, fresh: Callable[[], str]) -> None:
+    lonely, usual = fresh(), fresh()
+    db.create_namespace(lonely, backups=1, loss_policy="READ_ONLY_SAFE")
+    db.create_namespace(lonely, backups=1)  # it is so already
+    one, other = db.namespace(lonely, codec="str", backups=1), db.namespace(usual, codec="str")
+    one.put_many({f"k{n}": "v" for n in range(50)})
+    other.put("k1", "w")
+    with db.transaction() as tx:
+        assert tx.namespace(one).get("k1") == "v"
+        tx.namespace(one).put("k1", "x")
+        tx.namespace(other).put("k1", "y")
+    assert (one.get("k1"), other.get("k1")) == ("x", "y")
+    assert (one.count(), len(list(one.scan())), one.get("k2", stale=True)) == (50, 50, "v")
+    with db.snapshot() as past:
+        one.put("k1", "z")
+        assert past.namespace(one).get("k1") == "x"
+        assert past.namespace(one).count() == 50
+    found = {info.name: info for info in db.namespaces()}
+    assert (found[lonely].backups, found[lonely].loss_policy, found[lonely].rows) == (1, "READ_ONLY_SAFE", 50)
+    assert found[usual].loss_policy == "READ_WRITE_SAFE"
+
+
+def test_the_copies_of_what_was_written_cannot_be_changed(db: engine.Database, fresh: Callable[[], str]) -> None:
+    name = fresh()
+    ns = db.namespace(name, codec="str")
+    ns.put("k", "v")
+    with pytest.raises(engine.UsageError, match=rf"'{name}' was written, .*expected the backups that it has"):
+        db.create_namespace(name, backups=1)
+    assert ns.get("k") == "v", "it goes on as it was"
+    db.create_namespace(name, ttl=60)
+    with db.snapshot() as before:
+        db.drop_namespace(name)
+        db.create_namespace(name, backups=1)
+        ns.put("l", "w")
+        with pytest.raises(engine.Error, match="was created anew since this snapshot"):
+            before.namespace(ns).get("k")
+    assert list(ns.scan()) == [("l", "w")]
+    with pytest.raises(engine.UsageError, match="has 1: expected that"):
+        db.namespace(name, backups=2)
+    for backups in (-1, 7, True, "1", 1.0):
+        with pytest.raises(engine.UsageError, match=r"backups is .*: expected 0 to 6"):
+            db.create_namespace(fresh(), backups=backups)  # type: ignore[arg-type]
+    with pytest.raises(engine.UsageError, match="loss_policy is 'IGNORE': expected READ_WRITE_SAFE or READ_ONLY_SAFE"):
+        db.create_namespace(fresh(), loss_policy="IGNORE")  # type: ignore[arg-type]

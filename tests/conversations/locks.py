@@ -33,7 +33,7 @@ class LockStory(Interpreter):
     """One table, its clock, and what its waiters were told since the last command."""
 
     def __init__(self) -> None:
-        self.table = LockTable(_place)
+        self.table = LockTable(lambda _, key: _place(key))
         self.names = Names()
         self.now = 0
         self.told: list[str] = []

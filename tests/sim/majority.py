@@ -94,7 +94,7 @@ class LostMajority:
         maps = [newest, *self._accepted(names, newest)]
         lawful = self._lawful[frozenset(names)] = {
             number: None
-            for number in range(newest.partitions)
+            for number in range(len(newest.placements))
             if not all(any(name in topology.placements[number].in_sync for name in whole) for topology in maps)
         }
         self.ledger.given_up |= lawful

@@ -10,14 +10,13 @@ from engine.client.cuts import KeepCutCall, TakeCutCall
 from engine.data.cuts import LEASE_MS, WITHHELD_MS, Cuts
 from tests.sim.clients import Task
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, key, told
-from tests.sim.workloads.cuts import topology_of
 from wal.ids import Era, NodeId
 
 HOLDERS = (bytes(16), bytes([1]) * 16)
 
 
 def _taking(stage: Stage, holder: bytes = HOLDERS[0]) -> tuple[TakeCutCall, Task]:
-    call = TakeCutCall(holder, topology_of(stage.client))
+    call = TakeCutCall(holder)
     return call, stage.begin(stage.client.call(call, timeout_ns=ANSWER_NS))
 
 

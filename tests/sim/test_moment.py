@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.client.cuts import TakeCutCall
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, Stage, key, told
-from tests.sim.workloads.cuts import scanned, topology_of
+from tests.sim.workloads.cuts import scanned
 
 
 def test_who_reads_after_a_cut_sees_what_is_in_it() -> None:
@@ -20,7 +20,7 @@ def test_who_reads_after_a_cut_sees_what_is_in_it() -> None:
         lost = stage.lose("replicate", "n1", "n3")
         doing = stage.begin_put(key(0), b"new")
         stage.wait(20)
-        taking = TakeCutCall(b"h" * 16, topology_of(other))
+        taking = TakeCutCall(b"h" * 16)
         stage.do(other.call(taking, timeout_ns=ANSWER_NS), other)
         stage.put(key(1), b"new", other)
         seen = stage.get(key(0), other)

@@ -15,9 +15,10 @@ from engine.client.claims import CANDIDATES, Sample, claimed
 from engine.client.ends import CheckCall, CommitCall, StatusCall
 from engine.client.scans import ScanCall
 from engine.protocol.requests import SKIPPED, Scanned
+from rebalance.table import Topology
 from tests.sim.clients import Client
 from tests.sim.network import MS
-from wal.ids import NO_ERA, Era, Namespace, TxId, partition_of
+from wal.ids import NO_ERA, Era, Namespace, TxId
 
 Key = tuple[Namespace, bytes]
 LOCK_TIMEOUT_MS = 5_000
@@ -136,14 +137,16 @@ class SimTransaction:
             touched += keys
             found |= {key: value for key, value in (await self.get(namespace, keys)).items() if value is not None}
             start = page.next_start
-        known = [k for k in touched if self.read[(namespace, k)][1] > marks[partition_of(k, len(marks))][1]]
+        topology = self.client.router.topology
+        assert topology is not None, "it was scanned by it"
+        known = [k for k in touched if self.read[(namespace, k)][1] > marks[topology.place(namespace, k)][1]]
         told = [(number, *mark) for number, mark in marks.items()]
         self.scanned.append(Scanned(namespace, low, high, told, known))
         return found
 
-    def decision(self, partitions: int) -> int:
+    def decision(self, topology: Topology) -> int:
         """The partition in which it is decided."""
-        return partition_of(next(iter(self.written))[1], partitions)
+        return topology.place(*next(iter(self.written)))
 
     def request(self, *, prepare_only: bool = False) -> CommitCall:
         """The commit, as it is sent; the same each time."""
@@ -211,9 +214,9 @@ class SimTransaction:
         """Give up, and release what was locked."""
         if self.commit_call is None:
             self.client.unused(self.tx)
-        keys = [key for _, key in self.read] if not self.optimistic else []
+        keys = list(self.read) if not self.optimistic else []
         if self.commit_call is not None and self.commit_call.prepare_only:
-            keys.append(next(iter(self.written))[1])
+            keys.append(next(iter(self.written)))
         if keys:
             try:
                 await self.client.call(UnlockCall(self.tx, keys), timeout_ns=min(self.timeout_ns, 2_000 * MS))
@@ -225,7 +228,7 @@ class SimTransaction:
         """How it ended: `committed` or `aborted`, for good."""
         topology = self.client.router.topology
         assert topology is not None, "a transaction that wrote has seen a table"
-        call = StatusCall(self.tx, self.decision(topology.partitions))
+        call = StatusCall(self.tx, self.decision(topology))
         await self.client.call(call, timeout_ns=self.timeout_ns)
         return call.outcome
 

@@ -20,7 +20,6 @@ from engine import aio
 from engine.client.ends import CommitCall
 from engine.errors import Error
 from tools.demo.flights import FLIGHTS, TOTALS, Hour, Total, decode_total, encode
-from wal.ids import partition_of
 
 LOADERS = 12
 """Transactions under way. More than the hours of a day would meet in the stripes of the totals and wait for each other."""
@@ -172,7 +171,7 @@ class Heart:
         topology = database.session.router.topology
         assert topology is not None, "a connected client has the table"
         numbered = (f"beat-{n}".encode() for n in range(100 * keys * len(topology.members)))
-        mine = (k for k in numbered if topology.placements[partition_of(k, topology.partitions)].primary == node)
+        mine = (k for k in numbered if topology.placements[topology.place(BEATS, k)].primary == node)
         self._keys = [key for key, _ in zip(mine, range(keys), strict=False)]
         self.longest = 0.0
         self.beats = 0

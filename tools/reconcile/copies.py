@@ -51,13 +51,15 @@ class Clock(msgspec.Struct, frozen=True):
 class Rules(msgspec.Struct, frozen=True):
     """What a comparison goes by. `clocks` are the nodes' own, so that no clock is held against another one.
 
-    `partitions` is into how many a key may hash, 0 if nobody knows. `again`: unsettled keys are kept, to look again.
+    `partitions` is into how many a key may hash, 0 if nobody knows; `firsts` of each namespace the first partition of its
+    group, if that is another than 0. `again`: unsettled keys are kept, to look again.
     """
 
     clocks: dict[NodeId, Clock] = {}
     grace_ms: int = 0
     values: Values = Values.HASH
     partitions: int = 0
+    firsts: dict[str, int] = {}
     level: Level = Level.ROWS
     again: bool = False
 

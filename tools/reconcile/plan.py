@@ -93,10 +93,11 @@ def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int, on
         clocks={s.node: Clock(s.told.ended_ms, s.now_ms) for s in readable},
         grace_ms=rules.grace_ms if rules.grace_ms >= 0 else GRACE_MS * any(s.live for s in surveys),
         partitions=topology.partitions,
+        firsts={name: topology.first_of(name) for name in topology.namespaces} if topology.groups else {},
     )
     torn = torn_ones({s.node: s.told for s in readable})
     decisions = decisions_in_sync(readable, topology)
-    numbers = [number for number in range(topology.partitions) if not only or number in set(only)]
+    numbers = [number for number in range(len(topology.placements)) if not only or number in set(only)]
     counts = Counts()
     if rules.level is Level.DIGEST:
         quiet, counts = quiet_ones(readable, topology, numbers, decisions, {one.partition for one in torn})

@@ -220,7 +220,7 @@ def _summary(plan: Plan, counts: Counts, *, kept: int) -> Summary:
         exit_code=code,
         cluster=next((s.cluster for s in plan.surveys if s.cluster), ""),
         topology=str(topology.version) if topology else "",
-        partitions=topology.partitions if topology else 0,
+        partitions=len(topology.placements) if topology else 0,
         directories=[
             Directory(
                 path=s.path,

@@ -90,6 +90,8 @@ class _Rows:
         self._issued_to = sys.maxsize if moving else max(c.view.counter.highest_applied for c in copies)
         self._suspects = {key for c in copies for key in c.view.suspects}
         self._hashed_to = 0 if name[0].startswith(INTERNAL) else rules.partitions
+        self._first = rules.firsts.get(name[0], 0)
+        self._astray = bool(self._hashed_to) and not 0 <= name[1] - self._first < self._hashed_to  # of another group
         self._witness = witness_of(self._level)
         self._unseen: set[bytes] = set()  # keys that the witness tells of and no row was seen of
         if self._witness is not None and self._witness.said is not None:
@@ -122,8 +124,10 @@ class _Rows:
         self._compared.keys += len(run.digests) - run.digests.count(DELETED)
         self._unseen.difference_update(run.keys)
         doubtful: list[int] = []
-        if self._hashed_to:
-            doubtful += strays_of(run.keys, self._name[1], self._hashed_to)
+        if self._astray:
+            doubtful += range(len(run.keys))
+        elif self._hashed_to:
+            doubtful += strays_of(run.keys, self._name[1] - self._first, self._hashed_to)
         witness = self._witness
         if witness is not None and witness.said is not None:
             begins, told = witness.view.history_from, [*map(witness.said.said.get, run.keys)]
@@ -170,7 +174,7 @@ class _Rows:
         """All copies have this of a key: is it what the log says, and where it belongs?"""
         self._unseen.discard(key)
         if self._hashed_to and entry is not None and entry.value is not None:
-            right = partition_of(key, self._hashed_to)
+            right = partition_of(key, self._hashed_to) + self._first
             if right != self._name[1]:
                 self._told(key, entry, Kind.MISPLACED, f"its key hashes to partition {right}")
         witness = self._witness

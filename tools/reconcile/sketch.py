@@ -27,6 +27,7 @@ from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 from engine.errors import UsageError
 from engine.offline.directory import FragmentView, PartitionView, State, read_directory
 from engine.state.store import Entry, Row
+from rebalance.table import Topology
 from tools.reconcile.evidence import Asked, Trace, ask
 from tools.reconcile.rows import INTERNAL
 from tools.reconcile.share import log_rows, noting, open_share
@@ -34,7 +35,7 @@ from tools.reconcile.survey import Look, Survey, survey
 from tools.reconcile.uncollected import uncollected
 from tools.wal.rows import DELETED, LogRows, Rows, Said
 from wal import PartitionCounter
-from wal.ids import Fragment, Namespace, NodeId, Version, partition_of
+from wal.ids import Fragment, Namespace, NodeId, Version
 
 BUCKET_ROWS = 32
 """About so many rows share a bucket."""
@@ -200,7 +201,7 @@ def sketching(path: str) -> Iterator[tuple[Sketch, State | None]]:
     if told.problem or told.topology is None:
         yield Sketch(survey=told), None
         return
-    every = range(told.topology.partitions)
+    every = range(len(told.topology.placements))
     state, unread = open_share(path, every)
     if state is None:
         yield Sketch(survey=told, unread=unread), None
@@ -210,7 +211,7 @@ def sketching(path: str) -> Iterator[tuple[Sketch, State | None]]:
         if log is not None and log.unopened:
             unread |= dict.fromkeys(every, log.unopened)
             log = None
-        fragments = [_sketched(state, name, log, told.topology.partitions) for name in sorted(state.fragments)]
+        fragments = [_sketched(state, name, log, told.topology) for name in sorted(state.fragments)]
         yield (
             Sketch(
                 survey=told, version=state.version, partitions=dict(state.partitions), fragments=fragments, unread=unread
@@ -224,7 +225,7 @@ class _Every:
         return True
 
 
-def _sketched(state: State, name: Fragment, log: LogRows | None, partitions: int) -> SketchedFragment:
+def _sketched(state: State, name: Fragment, log: LogRows | None, topology: Topology) -> SketchedFragment:
     view = state.fragments[name]
     damaged: dict[bytes | None, str] = {}
     rows = list(state.rows(name, noting(damaged)))
@@ -236,7 +237,9 @@ def _sketched(state: State, name: Fragment, log: LogRows | None, partitions: int
     elif said is not None:
         odd |= {bucket_of(key, depth) for key in _against(rows, said, view.history_from)}
     if not name[0].startswith(INTERNAL):
-        odd |= {bucket_of(k, depth) for k, e in rows if e.value is not None and partition_of(k, partitions) != name[1]}
+        places = topology.places(name[0], [key for key, _ in rows])
+        held = zip(rows, places, strict=True)
+        odd |= {bucket_of(k, depth) for (k, e), at in held if e.value is not None and at != name[1]}
     return SketchedFragment(view, leaves_of(rows, depth, odd), state.unequal.get(name))
 
 

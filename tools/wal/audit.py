@@ -53,5 +53,7 @@ def _misplaced(state: State, name: Fragment, rows: Sequence[tuple[bytes, object]
         return
     for key, _ in rows:
         right = partition_of(key, state.topology.partitions)
-        if right != name[1]:
+        if (
+            right != name[1] % state.topology.partitions
+        ):  # of whichever group: what was dropped leaves tombstones in its own
             yield key, f"it hashes to partition {right}"

@@ -57,20 +57,20 @@ def at_rest(place: Place, fragment: Fragment, key: bytes) -> AtRest:
         return AtRest()
 
 
-def partitions_of_cluster(places: Sequence[Place]) -> int:
-    """How many partitions the cluster has, by whoever of its nodes can tell; 0 if nobody can. It never changes."""
-    for place in places:
-        known = at_rest(place, MAPS, b"").topology
-        if known is not None:
-            return known.partitions
+def map_of_cluster(places: Sequence[Place]) -> Topology | None:
+    """The newest map that a node's store has; or one of those in the logs; None if nobody can tell."""
+    stored = [known for place in places if (known := at_rest(place, MAPS, b"").topology) is not None]
+    if stored:
+        return max(stored, key=lambda known: known.version)
+    newest: Topology | None = None
     for place in places:
         for found in inspect(place.source, owner=place.owner, ask=speaking_of([MAPS])):
             if isinstance(found, Block):
                 for record in found.records:
                     known = _map(record.topology) if isinstance(record, r.Committed) else None
-                    if known is not None:
-                        return known.partitions
-    return 0
+                    if known is not None and (newest is None or known.version > newest.version):
+                        newest = known
+    return newest
 
 
 def _map(data: bytes) -> Topology | None:

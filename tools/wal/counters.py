@@ -17,7 +17,7 @@ from tools.terminal import ExitCode, Row, Unreadable, complain, show, word
 from tools.wal.absent import absent
 from tools.wal.filters import Filter
 from tools.wal.places import Place, place_of
-from wal.ids import PARTITIONS_MAX, Fragment, NodeId, fragment_name, tx_name
+from wal.ids import TABLE_MAX, Fragment, NodeId, fragment_name, tx_name
 
 Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Data directories, one per node.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: one JSON object a line.")]
@@ -26,7 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For a program: one JSON ob
 def counters(
     directories: Directories,
     namespace: Annotated[str | None, typer.Option(help="Only fragments of this namespace.")] = None,
-    partition: Annotated[int | None, typer.Option(min=0, max=PARTITIONS_MAX - 1, help="Only this partition.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, max=TABLE_MAX - 1, help="Only this partition.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Stop after so many lines; 0: none is too many.")] = 0,
     as_json: AsJson = False,
 ) -> None:

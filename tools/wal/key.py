@@ -13,7 +13,7 @@ from engine.errors import UsageError
 from tools.reconcile.findings import Values
 from tools.terminal import ExitCode, bytes_of, complain, emit, to_json, word
 from tools.wal.absent import absent
-from tools.wal.copy_at_rest import at_rest, partitions_of_cluster
+from tools.wal.copy_at_rest import at_rest, map_of_cluster
 from tools.wal.filters import Filter
 from tools.wal.options import AsJson, WithValues
 from tools.wal.places import check_names, place_of
@@ -23,7 +23,7 @@ from tools.wal.times import time_of, time_text
 from tools.wal.trouble import Trouble
 from wal import RawBlock
 from wal.footer import speaking_of
-from wal.ids import DECISIONS, PARTITIONS_MAX, fragment_name, partition_of, tx_name
+from wal.ids import DECISIONS, TABLE_MAX, fragment_name, tx_name
 
 Standing = Callable[[Change, Seen], bool]
 
@@ -38,7 +38,7 @@ def key(
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option(min=0, max=PARTITIONS_MAX - 1, help="Its partition, where no DIR tells how many there are."),
+        typer.Option(min=0, max=TABLE_MAX - 1, help="Its partition, where no DIR tells how many there are."),
     ] = None,
     values: WithValues = Values.NONE,
     as_json: AsJson = False,
@@ -52,10 +52,10 @@ def key(
     check_names(places)
     data = bytes_of(key)
     if partition is None:
-        count = partitions_of_cluster(places)
-        if not count:
+        known = map_of_cluster(places)
+        if known is None:
             raise UsageError("no DIR tells how many partitions the cluster has: name a data directory, or the --partition")
-        partition = partition_of(data, count)
+        partition = known.place(namespace, data)
     story = Story((namespace, partition), data, keep=values is Values.FULL)
     trouble = Trouble()
     for place in places:

@@ -94,7 +94,7 @@ class Logic:
         if self._partitions and not write.namespace.startswith(INTERNAL):
             for key in write.keys:
                 right = partition_of(key, self._partitions)
-                if right != write.partition:
+                if right != write.partition % self._partitions:  # of whichever group
                     name = fragment_name(write.fragment)
                     self._add("place", lsn, f"{name} has key {word(key)}, which hashes to partition {right}")
 

@@ -8,14 +8,14 @@ import typer
 
 from engine.errors import UsageError
 from tools.reconcile.findings import Values
-from wal.ids import PARTITIONS_MAX
+from wal.ids import TABLE_MAX
 
 Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Data directories, logs, or segment files.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: one JSON object a line.")]
 FromLsn = Annotated[int, typer.Option(min=1, help="The first LSN.")]
 ToLsn = Annotated[int | None, typer.Option(min=1, help="The last LSN.")]
 OfNamespace = Annotated[str | None, typer.Option(help="Only what is about this namespace.")]
-OfPartition = Annotated[int | None, typer.Option(min=0, max=PARTITIONS_MAX - 1, help="Only what is about this partition.")]
+OfPartition = Annotated[int | None, typer.Option(min=0, max=TABLE_MAX - 1, help="Only what is about this partition.")]
 WithValues = Annotated[Values, typer.Option(help="What to show of values beside their size.")]
 
 

@@ -14,14 +14,12 @@ def _map(*names: str) -> Topology:
 
 
 def test_each_primary_is_asked_once_and_who_comes_later_by_the_next_question() -> None:
-    known = [_map("n1", "n2")]
-    question = AskNodes({}, lambda: known[-1])
-    assert len(question.partitions(4)) == 2
-    known.append(_map("n1", "n2", "n3", "n4"))
-    assert len(question.partitions(4)) == 2, "its items are what they were"
-    assert len(AskNodes({}, lambda: known[-1]).partitions(4)) == 4
+    question, later = AskNodes({}), _map("n1", "n2", "n3", "n4")
+    assert len(question.partitions(_map("n1", "n2"))) == 2
+    assert len(question.partitions(later)) == 2, "its items are what they were"
+    assert len(AskNodes({}).partitions(later)) == 4
 
 
 def test_an_order_is_for_one_of_them() -> None:
-    order = AskNodes({"name": ["acc"]}, lambda: _map("n1", "n2", "n3"))
-    assert len(order.partitions(4)) == 1
+    order = AskNodes({"name": ["acc"]})
+    assert len(order.partitions(_map("n1", "n2", "n3"))) == 1

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from engine import errors
 from engine.client.batches import PART_BYTES_MAX, REQUEST_BYTES, REQUEST_KEYS, batches_of, grown
 from engine.protocol.limits import KEYS_MAX
+from tests.support.maps import a_map
 from wal.ids import partition_of
 
 
@@ -17,7 +18,7 @@ from wal.ids import partition_of
     st.sampled_from([1, 4, 64]),
 )
 def test_every_key_is_asked_once_and_no_partition_twice(writes: dict[bytes, bytes | None], partitions: int) -> None:
-    batches = batches_of(writes, partitions)
+    batches = batches_of("acc", writes, a_map(partitions))
     assert sorted(key for keys in batches for key in keys) == sorted(writes)
     numbers = [{partition_of(key, partitions) for key in keys} for keys in batches]
     assert sum(map(len, numbers)) == len(set().union(*numbers))
@@ -25,16 +26,16 @@ def test_every_key_is_asked_once_and_no_partition_twice(writes: dict[bytes, byte
 
 def test_a_partition_with_more_keys_than_a_request_has_is_one_request_all_the_same() -> None:
     keys = [b"%06d" % n for n in range(3 * REQUEST_KEYS)]
-    (batch,) = batches_of(dict.fromkeys(keys, b"v"), 1)
+    (batch,) = batches_of("acc", dict.fromkeys(keys, b"v"), a_map(1))
     assert batch == keys
-    many = batches_of(dict.fromkeys(keys, b"v"), 64)
+    many = batches_of("acc", dict.fromkeys(keys, b"v"), a_map(64))
     assert len(many) > 1
     assert max(map(len, many)) <= REQUEST_KEYS
 
 
 def test_large_values_are_cut_by_their_bytes() -> None:
     value = bytes(REQUEST_BYTES // 4)
-    assert len(batches_of({b"k%d" % n: value for n in range(40)}, 16384)) >= 10
+    assert len(batches_of("acc", {b"k%d" % n: value for n in range(40)}, a_map(16384))) >= 10
 
 
 TOO_MANY = {b"%06d" % n: b"" for n in range(KEYS_MAX + 1)}
@@ -44,7 +45,7 @@ TOO_LARGE = dict.fromkeys((b"a", b"b"), bytes(PART_BYTES_MAX // 2))
 @pytest.mark.parametrize("writes", [TOO_MANY, TOO_LARGE], ids=["keys", "bytes"])
 def test_what_cannot_be_one_record_is_refused_and_nothing_of_it_is_done(writes: dict[bytes, bytes | None]) -> None:
     with pytest.raises(errors.UsageError, match="nothing was"):
-        batches_of(writes, 1)
+        batches_of("acc", writes, a_map(1))
 
 
 def test_a_transaction_with_too_many_keys_is_refused_before_anything_is_sent() -> None:

@@ -14,13 +14,14 @@ from engine.client.outside import CodedNamespace
 from engine.client.scans import PART_ROWS, ScanCall
 from engine.client.session import Session
 from engine.protocol.requests import Rows, Scan
+from tests.support.maps import a_map
 
 COUNT = 8
 
 
 def _ask(call: ScanCall, nodes: list[list[int]], rows: dict[int, list[bytes]], cut: int) -> list[int]:
     """Each node answers, with no more than `cut` rows; how many it was asked for."""
-    call.partitions(COUNT)
+    call.partitions(a_map(COUNT))
     limits: list[int] = []
     for number, items in enumerate(nodes):
         asked = call.request(number, items)

@@ -11,7 +11,7 @@ ANN, BOB, CAT = (bytes(15) + name for name in (b"a", b"b", b"c"))
 
 
 def test_a_place_in_the_line_is_given_up_with_everything_else() -> None:
-    locks = LockTable(lambda key: 0)
+    locks = LockTable(lambda _, __: 0)
     told: list[str] = []
 
     def wait(owner: bytes, *keys: tuple[str, bytes]) -> None:
@@ -36,7 +36,7 @@ def test_a_place_in_the_line_is_given_up_with_everything_else() -> None:
 @pytest.mark.parametrize("why", ["it leaves", "it gives way"])
 def test_what_else_a_transaction_waits_for_is_not_granted_because_it_gives_up(why: str) -> None:
     """It was to write a key, asked to read it as well, and the first is what stood before the second."""
-    locks = LockTable(lambda key: 0)
+    locks = LockTable(lambda _, __: 0)
     told: list[str] = []
 
     def wait(owner: bytes, *, shared: bool) -> None:

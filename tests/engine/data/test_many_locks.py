@@ -26,7 +26,7 @@ def _place(key: bytes) -> int:
 
 def _say(steps: Sequence[tuple[str, TxId, list[Key], list[Key]]]) -> list[object]:
     """What a table answers to each step, and what it holds after it."""
-    table, said = LockTable(_place), list[object]()
+    table, said = LockTable(lambda _, key: _place(key)), list[object]()
     pending: list[Key] = []
     for number, (what, owner, keys, reads) in enumerate(steps):
         if what == "try":

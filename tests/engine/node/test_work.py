@@ -30,7 +30,7 @@ class Counted:
 def _ended(keys: int, partitions: int) -> int:
     """How often keys were looked at while a prepared transaction ended, partition by partition."""
     counted = Counted()
-    table = LockTable(counted.place)
+    table = LockTable(lambda _, key: counted.place(key))
     held: dict[int, list[Key]] = {}
     for at in range(keys):
         held.setdefault(at % partitions, []).append(("n", (at % partitions).to_bytes(2, "big") + b"%d" % at))
@@ -54,7 +54,7 @@ def test_a_transaction_ends_with_work_that_grows_with_its_keys() -> None:
 
 def _dropped(others: int) -> int:
     counted = Counted()
-    table = LockTable(counted.place)
+    table = LockTable(lambda _, key: counted.place(key))
     for at in range(others):
         table.pin(b"other", [("n", b"\0\1%d" % at)])
     table.pin(b"t", [("n", b"\0\2k")])
@@ -194,7 +194,7 @@ def test_pages_show_what_one_scan_shows() -> None:
 
 def test_a_transaction_that_is_given_up_lets_go_of_its_keys_in_pieces() -> None:
     keys: list[Key] = [("n", (at % 3).to_bytes(2, "big") + b"%d" % at) for at in range(4 * RELEASED_MAX)]
-    table = LockTable(lambda key: int.from_bytes(key[:2], "big"))
+    table = LockTable(lambda _, key: int.from_bytes(key[:2], "big"))
     assert table.try_all(b"t", keys) is None
     table.pin(b"t", keys[:3])
     pieces = list(table.giving_up(b"t"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from engine.protocol.requests import CommitTx, Done, Put, Reply, Request, Swap
 from rebalance.table import Topology
@@ -72,8 +72,8 @@ class Acknowledged(Oracle):
         assert newest is not None, "nobody answers before there is a map"
         spans = self._ledger.spans.get(request.tx, {})
         kept = self._kept.setdefault(request.tx, {})
-        self._touched.setdefault(request.tx, {}).update(dict.fromkeys(_voters(request, newest.partitions)))
-        for name, keys in _keys(request, newest.partitions).items():
+        self._touched.setdefault(request.tx, {}).update(dict.fromkeys(_voters(request, newest)))
+        for name, keys in _keys(request, newest, spans).items():
             span = spans.get(name)
             if span is None:
                 raise Violation(
@@ -148,21 +148,25 @@ def counters(span: Span) -> Iterable[int]:
     return range(span.start + 1, span.start + span.delta + 1)
 
 
-def _voters(request: Put | Swap | CommitTx, partitions: int) -> Iterable[int]:
+def _voters(request: Put | Swap | CommitTx, newest: Topology) -> Iterable[int]:
     if isinstance(request, CommitTx):
-        yield from (partition_of(key, partitions) for _, keys, _ in request.writes for key in keys)
-        yield from (partition_of(key, partitions) for _, key in request.locks)
-        yield from (partition_of(key, partitions) for _, key, *_ in request.reads)
+        yield from (newest.place(ns, key) for ns, keys, _ in request.writes for key in keys)
+        yield from (newest.place(*lock) for lock in request.locks)
+        yield from (newest.place(ns, key) for ns, key, *_ in request.reads)
 
 
-def _keys(request: Put | Swap | CommitTx, partitions: int) -> dict[Fragment, list[bytes]]:
+def _keys(request: Put | Swap | CommitTx, newest: Topology, spans: Collection[Fragment]) -> dict[Fragment, list[bytes]]:
+    """What was to be written, by where that was: a namespace that was dropped since may be in another group by now."""
     found: dict[Fragment, list[bytes]] = {}
     if isinstance(request, CommitTx):
         written = [(ns, key) for ns, keys, _ in request.writes for key in keys]
     else:
         written = [(request.namespace, key) for key in ([request.key] if isinstance(request, Swap) else request.keys)]
     for namespace, key in written:
-        found.setdefault((namespace, partition_of(key, partitions)), []).append(key)
+        slot = partition_of(key, newest.partitions)
+        places = [(namespace, number) for number in range(slot, len(newest.placements), newest.partitions)]
+        now = (namespace, newest.place(namespace, key))
+        found.setdefault(next((name for name in (now, *places) if name in spans), now), []).append(key)
     return found
 
 

@@ -67,7 +67,7 @@ class Deletions(Oracle):
         """The rows of every copy."""
         newest = self._ledger.newest
         assert newest is not None
-        for number in range(newest.partitions):
+        for number in range(len(newest.placements)):
             for node in made(newest, number):
                 machine = world.machines[node]
                 assert machine.node is not None

@@ -13,7 +13,6 @@ from rebalance.table import Placement
 from tests.sim.clients import Task
 from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
-from tests.sim.workloads.cuts import topology_of
 from tests.sim.world import Plant
 from wal import records as r
 from wal.ids import Era, NodeId
@@ -27,7 +26,7 @@ ONE_BACKUP = msgspec.structs.replace(SETTINGS, backups=1)
 
 
 def _taking(stage: Stage) -> tuple[TakeCutCall, Task]:
-    call = TakeCutCall(HOLDER, topology_of(stage.client))
+    call = TakeCutCall(HOLDER)
     return call, stage.begin(stage.client.call(call, timeout_ns=ANSWER_NS))
 
 

@@ -26,7 +26,7 @@ def _said(stage: Stage, name: str = "n2") -> tuple[str, str]:
 
 def _order(stage: Stage, ttl_ms: int = 0, *, drop: bool = False) -> None:
     arguments = {"name": [NAMESPACE], "seen": [_said(stage)[1]], "ttl_ms": [str(ttl_ms)]}
-    call = AskNodes(arguments | ({"drop": list[str]()} if drop else {}), lambda: stage.client.router.topology)
+    call = AskNodes(arguments | ({"drop": list[str]()} if drop else {}))
     stage.do(stage.client.call(call, timeout_ns=ANSWER_NS))
 
 

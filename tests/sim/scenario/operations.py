@@ -17,7 +17,7 @@ from engine.client.scans import ScanCall
 from tests.sim.clients import Client, Task
 from tests.sim.network import MS
 from tests.sim.transactions import Key, SimTransaction
-from wal.ids import Namespace, TxId, partition_of
+from wal.ids import Namespace, TxId
 
 PENDING, PREPARED, COMMITTED, ABORTED, UNKNOWN = "pending", "prepared", "committed", "aborted", "unknown"
 T = TypeVar("T")
@@ -259,11 +259,11 @@ async def ask_status(op: Operation, timeout_ns: int) -> None:
     topology = op.client.router.topology
     assert topology is not None, "a client that wrote has seen a table"
     if op.transaction is not None:
-        key = next(iter(op.transaction.written))[1]
+        namespace, key = next(iter(op.transaction.written))
     else:
         assert isinstance(op.again, PutCall | SwapCall)
-        key = op.again.keys[0]
-    call = StatusCall(op.tx, partition_of(key, topology.partitions))
+        namespace, key = op.again.namespace, op.again.keys[0]
+    call = StatusCall(op.tx, topology.place(namespace, key))
     await op.client.call(call, timeout_ns=timeout_ns)
     op.error = None
     op.told(call.outcome)

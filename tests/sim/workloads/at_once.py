@@ -17,7 +17,7 @@ from tests.sim.checkers.history import Append, Read, Transaction
 from tests.sim.clients import Client
 from tests.sim.network import MS
 from tests.sim.transactions import SimTransaction
-from tests.sim.workloads.cuts import HOLDER_BYTES, topology_of
+from tests.sim.workloads.cuts import HOLDER_BYTES
 from tests.sim.workloads.load import TIMEOUT_NS, Load, Step, failed
 from tests.sim.workloads.transactions import carry_out, drawn_lists, elements_of
 
@@ -93,7 +93,7 @@ async def _at_a_cut(load: Load, client: Client, rng: Random, process: int, ops: 
     recorder, tx = load.recorder, SimTransaction(client, optimistic=True, timeout_ns=TIMEOUT_NS)
     recorder.begin("lists", process, Transaction(tuple(ops)))
     attempt = load.rivals.begin(tx.tx, [op.key for op in ops])
-    taking = TakeCutCall(rng.randbytes(HOLDER_BYTES), topology_of(client))
+    taking = TakeCutCall(rng.randbytes(HOLDER_BYTES))
     try:
         await client.call(taking, timeout_ns=TIMEOUT_NS)
         tx.cut = taking.cut

@@ -35,7 +35,7 @@ def cuts_of(load: Load, client: Client, rng: Random) -> Step:
     async def step(process: int) -> int:
         recorder, world = load.recorder, client.world
         asked = world.now
-        taking = TakeCutCall(rng.randbytes(HOLDER_BYTES), topology_of(client))
+        taking = TakeCutCall(rng.randbytes(HOLDER_BYTES))
         try:
             await client.call(taking, timeout_ns=TIMEOUT_NS)
             handed = world.now

@@ -25,7 +25,7 @@ def ending_of(load: Load, client: Client, rng: Random) -> Step:
 
     async def asked(arguments: dict[str, list[str]]) -> tuple[str, str]:
         """How it stands by the newest map that a primary has, and since when."""
-        call = AskNodes(arguments, lambda: client.router.topology)
+        call = AskNodes(arguments)
         await client.call(call, timeout_ns=TIMEOUT_NS)
         said = [report[NAMESPACE] for report in call.reports if NAMESPACE in report]
         newest = max(said, key=lambda one: tuple(map(int, one["since"].split("."))), default={"stands": "", "since": "0.0"})

@@ -20,7 +20,7 @@ from tests.sim.checkers.history import Apply, ReadApplied
 from tests.sim.clients import Client
 from tests.sim.network import MS
 from tests.sim.workloads.load import TIMEOUT_NS, Load, Step
-from wal.ids import TxId, partition_of
+from wal.ids import TxId
 
 ATTEMPTS_MAX = 6
 NUMBER = ", number"
@@ -142,7 +142,7 @@ class _Lists:
         topology = self.client.router.topology
         assert topology is not None, "something was answered already"
         try:
-            await self.client.call(StatusCall(asked.tx, partition_of(self.key, topology.partitions)), timeout_ns=TIMEOUT_NS)
+            await self.client.call(StatusCall(asked.tx, topology.place("retry", self.key)), timeout_ns=TIMEOUT_NS)
         except errors.Error as error:
             self.load.recorder.told(error)
         return process
