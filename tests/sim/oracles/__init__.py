@@ -3,6 +3,7 @@
 | invariant | oracle |
 | --- | --- |
 | 1 acknowledged is on every in-sync disk, and stays | `Acknowledged` |
+| 1 and in as many copies as its namespace asks for | `Places`, `Copies` |
 | 2 counters, maps and epochs are given away once | `Ledger`, `Watermarks`, `OneMap`, `OnePrimary` |
 | 3 each counter has its record in the log | `LogRecords` |
 | 4 equal counters, equal contents | `EqualCounters` |
@@ -34,6 +35,7 @@ from tests.sim.oracles.liveness import out_of_sync, unsettled
 from tests.sim.oracles.log_records import LogRecords
 from tests.sim.oracles.memory import Memory
 from tests.sim.oracles.oracle import Oracle
+from tests.sim.oracles.places import Places
 from tests.sim.oracles.replay import Replay
 from tests.sim.world import World
 
@@ -56,6 +58,7 @@ class Oracles:
             Atomicity(ledger),
             Acknowledged(ledger),
             Answers(ledger),
+            Places(),
             LogRecords(),
             Replay(),
             Deletions(ledger),

@@ -37,6 +37,19 @@ class Copies(Oracle):
                     )
 
 
+def _compare_new(before: Topology, after: Topology) -> None:
+    """The partitions of a group that came: as many copies as that asks for, wherever there is somebody to have them."""
+    if len(after.placements) < len(before.placements):
+        raise Violation("copies", f"{after.version} has fewer partitions than {before.version}")
+    here = [m.node for m in after.members if m.node in after.baseline and after.aside.get(m.node, 0) <= 0]
+    away = len(after.baseline) - len(here)
+    for number in range(len(before.placements), len(after.placements)):
+        placed = after.placements[number]
+        if len(placed.in_sync) < max(1, after.copies_of(number) - away):
+            told = f"partition {number} of {after.group_of(number).told} begins with {', '.join(placed.in_sync)}"
+            raise Violation("copies", f"{told} at {after.version}", About(partitions=(number,)))
+
+
 def compare_maps(
     before: Topology, after: Topology, ordered: set[tuple[NodeId, int]], rotted: Container[tuple[NodeId, int]] = ()
 ) -> None:
@@ -51,7 +64,8 @@ def compare_maps(
     lives = {member.node: member.incarnation for member in before.members}
     slow = {n for n, times in after.aside.items() if times > abs(before.aside.get(n, 0))}
     going_on = {m.node for m in after.members if lives.get(m.node) == m.incarnation and m.node not in slow}
-    for number, (old, new) in enumerate(zip(before.placements, after.placements, strict=True)):
+    _compare_new(before, after)
+    for number, (old, new) in enumerate(zip(before.placements, after.placements, strict=False)):
         if old.lost or new.lost:
             continue
         had = [node for node in old.in_sync if node in going_on]

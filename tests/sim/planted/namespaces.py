@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,12 +11,13 @@ from engine.data import writes
 from engine.data.dropping import Dropping
 from engine.data.expiry import row_of
 from engine.state.store import Entry
+from rebalance import plan as assignment
 from rebalance.namespaces import NOT_SAID
-from rebalance.table import Topology
+from rebalance.table import Placement, Topology
 from tests.sim.machine import Machine
-from tests.sim.planted.fault import Faults, around, during, replace
+from tests.sim.planted.fault import Faults, around, during, replace, swapped
 from wal import records as r
-from wal.ids import EXPIRIES, Fragment
+from wal.ids import EXPIRIES, Fragment, NodeId
 
 NAMESPACES = Faults()
 
@@ -63,7 +64,46 @@ def a_namespace_is_gone_before_its_deletes_count(machine: Machine) -> None:
 def what_is_being_dropped_is_written_to(machine: Machine) -> None:
     """Nobody is turned away from a namespace that is being dropped."""
     assert machine.node is not None
-    replace(machine.node.admission, "dropping", lambda _: "")
+    replace(machine.node.admission, "unusable", lambda _: "")
+
+
+@NAMESPACES.fault("1")
+def what_has_copies_of_its_own_is_written_where_others_are(machine: Machine) -> None:
+    """A primary puts a key into a partition of the cluster's own group, whatever group its namespace is in."""
+    node = machine.node
+    assert node is not None
+
+    def issue(original: Callable[..., None], local: Any, *args: Any, **kwargs: Any) -> None:
+        topology = node.core.topology
+        assert topology is not None
+        original(node.core.local[local.number % topology.partitions], *args, **kwargs)
+
+    around(node.writes, "_issue", issue)
+
+
+@NAMESPACES.fault("1, 9")
+def a_group_begins_with_fewer_copies_than_it_asks_for(machine: Machine) -> None:
+    """The partitions of a new group have one copy in sync, however many there are to be."""
+    assert machine.node is not None
+
+    def first_alone(copies: Sequence[NodeId], _: Mapping[NodeId, int]) -> list[NodeId]:
+        return list(copies[:1])
+
+    def fewer(original: Callable[..., Placement], plan: Any, number: int) -> Placement:
+        with swapped(assignment, "fast", first_alone):
+            return original(plan, number)
+
+    right = assignment._Next._new
+    during(machine, machine.node.exchange, "_try_propose", assignment._Next, "_new", lambda plan, n: fewer(right, plan, n))
+
+
+@NAMESPACES.fault("1")
+def what_was_written_is_given_copies_of_its_own(machine: Machine) -> None:
+    """Nobody says that there is something in a namespace that is being made: it is left behind where it is."""
+    assert machine.node is not None
+    dropping, orders = _dropping(machine), machine.node.membership.orders.namespaces
+    replace(orders, "written_here", list)
+    replace(orders, "gone_here", lambda: [name for name, left in dropping._left.items() if not left])
 
 
 @NAMESPACES.fault("8")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from engine.client.calls import PutCall
 from engine.client.namespaces import AskNodes
 from engine.errors import UsageError
+from engine.messages import SetNamespace
 from rebalance.namespaces import Stands
-from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, Stage, Stories, key
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, Stage, Stories, key
 from tests.sim.world import Plant
+from wal.ids import NO_VERSION
 
 NAMESPACES = Stories()
 story = NAMESPACES.story
@@ -24,8 +26,9 @@ def _said(stage: Stage, name: str = "n2") -> tuple[str, str]:
     return (said.stands, str(said.since)) if said is not None else ("", "0.0")
 
 
-def _order(stage: Stage, ttl_ms: int = 0, *, drop: bool = False) -> None:
+def _order(stage: Stage, ttl_ms: int = 0, *, drop: bool = False, **more: str) -> None:
     arguments = {"name": [NAMESPACE], "seen": [_said(stage)[1]], "ttl_ms": [str(ttl_ms)]}
+    arguments |= {name: [value] for name, value in more.items()}
     call = AskNodes(arguments | ({"drop": list[str]()} if drop else {}))
     stage.do(stage.client.call(call, timeout_ns=ANSWER_NS))
 
@@ -130,4 +133,60 @@ def a_namespace_has_a_time_to_live(plant: Plant | None) -> None:
         stage.wait(4 * TTL_MS)
         kept = sorted([key(0, 1), key(0, 2)])
         stage.must(all(_rows(stage, name) == kept for name in ALL), "it goes everywhere, and nothing else does")
+        stage.curtain()
+
+
+@story
+def a_namespace_has_copies_of_its_own(plant: Plant | None) -> None:
+    """One backup where the cluster has two: two copies have it, a primary fails, and the other one serves."""
+    with Stage(plant) as stage:
+        _order(stage, backups="1")
+        _until(stage, Stands.THERE)
+        stage.put(key(0), b"v")
+        topology = stage.world.newest()
+        assert topology is not None
+        number = topology.place(NAMESPACE, key(0))
+        stage.must(number == PARTITIONS, "it is in the first partition of the second group")
+        stage.must([name for name in ALL if _rows(stage, name, number)] == ["n1", "n2"], "two copies have it")
+        stage.must(not any(_rows(stage, name) for name in ALL), "nobody has it elsewhere")
+        stage.power_cut("n1")
+        stage.left_out("n1")
+        stage.must(stage.get(key(0), stage.another()) == b"v", "its backup serves")
+        stage.start("n1")
+        stage.rest()
+        stage.curtain()
+
+
+@story
+def a_namespace_is_made_that_was_just_written(plant: Plant | None) -> None:
+    """Whoever ordered copies of its own had not heard of a write: the namespace goes on where it is, with what is in it."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"v")
+        node = stage["n1"].node
+        assert node is not None
+        node.membership.orders.handle(SetNamespace(NAMESPACE, NO_VERSION, backups=1))
+        _until(stage, Stands.THERE)
+        stage.must(stage.get(key(0)) == b"v", "what was acknowledged is there")
+        stage.put(key(0), b"w")
+        stage.must(all(_rows(stage, name) == [key(0)] for name in ALL), "all three copies have it, as before")
+        stage.curtain()
+
+
+@story
+def a_namespace_is_begun_anew_with_other_copies(plant: Plant | None) -> None:
+    """A node with rows of its first life is away while it is dropped, and created with one copy."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"old")
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        _order(stage, drop=True)
+        _until(stage, Stands.DROPPED, "n1", "n2")
+        _order(stage, backups="0")
+        _until(stage, Stands.THERE, "n1", "n2")
+        stage.put(key(0, 1), b"new")
+        stage.start("n3")
+        stage.rest()
+        stage.must(not any(_rows(stage, name) for name in ALL), "nothing comes back")
+        stage.must(stage.get(key(0)) is None, "what was dropped is gone")
+        stage.must(stage.get(key(0, 1)) == b"new", "what came after is there")
         stage.curtain()

@@ -1,5 +1,6 @@
-"""A namespace that is dropped and begun anew. What was acknowledged before a drop was ordered is never read after it was
-seen to be over, whoever was away meanwhile, and on whatever disk somebody comes back."""
+"""A namespace that is dropped and begun anew, now and then with another number of copies. What was acknowledged before a
+drop was ordered is never read after it was seen to be over, whoever was away meanwhile, and on whatever disk somebody comes
+back; and what is in it when it is to have other copies stays where it is."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from tests.sim.workloads.load import TIMEOUT_NS, Load, Step
 
 NAMESPACE = "ending"
 KEYS = 12
+MOST_BACKUPS = 3
 
 
 def ending_of(load: Load, client: Client, rng: Random) -> Step:
@@ -52,7 +54,7 @@ def ending_of(load: Load, client: Client, rng: Random) -> Step:
         if not ending.seen:
             written = list(ending.written)  # what is acknowledged while the answer is on its way may come after a drop
             stands, since = await asked({})
-            if ending.seen or stands == Stands.DROPPING:
+            if ending.seen or stands in {Stands.DROPPING, Stands.MAKING}:
                 return
             ending.seen, ending.doomed = since, written
             ending.written = [data for data in ending.written if data not in written]
@@ -64,6 +66,16 @@ def ending_of(load: Load, client: Client, rng: Random) -> Step:
         elif seen and stands == Stands.DROPPED:
             ending.gone |= dict.fromkeys(ending.doomed)
             ending.seen, ending.doomed, ending.drops = "", [], ending.drops + 1
+        elif seen and stands != Stands.DROPPING:
+            ending.seen, ending.written = "", ending.written + ending.doomed  # it was made meanwhile, and the order is void
+            ending.doomed = []
+
+    async def make() -> None:
+        """Order copies of its own for one that seems to be gone; who has written to it just then may be in time."""
+        stands, since = await asked({})
+        if stands in {"", Stands.DROPPED}:
+            backups = str(rng.randrange(MOST_BACKUPS + 1))
+            await asked({"name": [NAMESPACE], "seen": [since], "ttl_ms": ["0"], "backups": [backups]})
 
     async def step(process: int) -> int:
         choice = rng.random()
@@ -75,8 +87,10 @@ def ending_of(load: Load, client: Client, rng: Random) -> Step:
                 await scan()
             elif ending.seen or choice < 0.88:
                 await drop()
+            elif choice > 0.96:
+                await make()
         except errors.UsageError:
-            pass  # it is being dropped
+            pass  # it is being dropped or made
         except errors.Error as error:
             return load.recorder.failed(process, error)
         load.recorder.end(process, "ok")
