@@ -85,7 +85,6 @@ class Reasons:
         }
         soon = self._better(handover, extra, missing)
         now = stops | by_step
-        given = [reason for reason, holds in (now | soon).items() if holds]
         ordered = baseline is not None or migrations is not None or bool(namespaces or reset)
         all_whole = self._steps.complete and not any(now.values())
         return Intent(
@@ -103,7 +102,7 @@ class Reasons:
             joins=joins,
             by_step=not any(stops.values()),
             leaving=going,
-            reason="; ".join(given),
+            reason="; ".join(reason for reason, holds in (now | soon).items() if holds),
             can_wait=not any(now.values()),
             gathers=not (lost or ordered or all_whole or _all_are_back(topology, joins, names)),
         )

@@ -14,9 +14,12 @@ from rebalance.ideal import ideal_for, ideal_of
 from rebalance.lives import Life
 from rebalance.messages import SingleMap
 from rebalance.moves import Kind, better_of, is_short, moves, order_of_work
+from rebalance.namespaces import NamespaceSettings, Stands
 from rebalance.plan import Change, first_topology, next_topology
+from rebalance.steps import Step, fits
 from rebalance.table import Candidate, Group, Placement, Topology, decode, encode
-from wal.ids import Ballot, Version
+from tests.support.maps import a_map, grouped
+from wal.ids import Ballot, Version, partition_of
 
 NODES = [Candidate(f"n{n}", f"disk-{n}", 1, f"h:{n}", "") for n in range(1, 6)]
 GROUPS = (Group(1), Group(0), Group(3))
@@ -122,3 +125,53 @@ def test_a_member_that_goes_leaves_every_group_short_by_its_own_measure() -> Non
     assert lost
     assert {n // 16 for n in lost} == {1}  # the group with one copy
     assert order_of_work(after, short) == sorted(short, key=lambda n: (len(after.placements[n].in_sync), n))
+
+
+def test_no_step_says_where_the_keys_of_a_namespace_are() -> None:
+    old = with_groups()
+    settings = NamespaceSettings(ttl_ms=7)
+    step = Step(old.version, 7, [], [], namespaces={"acc": settings})
+    assert fits(old, 7, step)
+    for elsewhere in (
+        msgspec.structs.replace(settings, group=1),
+        msgspec.structs.replace(settings, stands=Stands.MAKING, to=msgspec.structs.replace(settings, group=1)),
+    ):
+        assert not fits(old, 7, msgspec.structs.replace(step, namespaces={"acc": elsewhere}))
+
+
+def test_a_group_comes_empty_in_the_epoch_of_nobody_and_moves_nothing_of_another() -> None:
+    old = first_topology("c1", "test", 16, 1, NODES)
+    old = msgspec.structs.replace(old, placements=tuple(Placement(3, 9, p.owners, p.in_sync) for p in old.placements))
+    life = {c.node: Life(c.allocation, 1, 0, []) for c in NODES}
+    singles = {n: SingleMap(old.version, Ballot(1, "n1"), life[n], [], [], []) for n in life}
+    stays = [c for c in NODES if c.node != "n2"]
+    change = Change(
+        candidates=NODES,
+        singles=singles,
+        handover=[],
+        baseline=old.baseline,
+        groups=[Group(0), Group(3)],
+        namespaces={"acc": NamespaceSettings(stands=Stands.MAKING, to=NamespaceSettings(group=2))},
+        map_hash=7,
+    )
+    after = next_topology(old, change).topology
+    assert after.all_groups == (Group(1), Group(0), Group(3))
+    assert after.placements[:16] == old.placements
+    ideal = ideal_of(after, assign)
+    for number in range(16, 48):
+        assert after.placements[number] == Placement(1, 9, tuple(ideal[number]), tuple(ideal[number]))
+    assert after.partitions_of("acc") == range(16), "it is made yet"
+    here = {c.node: singles[c.node] for c in stays}
+    without = next_topology(old, msgspec.structs.replace(change, candidates=stays, singles=here)).topology
+    without.check()
+    assert all("n2" not in p.owners and p.in_sync for p in without.placements[16:])
+
+
+def test_keys_of_one_slot_are_in_as_many_partitions_as_there_are_groups() -> None:
+    topology = grouped(a_map(64, "n1", "n2", "n3", backups=1), Group(0), Group(2), acc=1, bank=2)
+    keys = [b"k%d" % n for n in range(500)]
+    for name, first in (("acc", 64), ("bank", 128), ("other", 0)):
+        assert topology.partitions_of(name) == range(first, first + 64)
+        assert topology.places(name, keys) == [topology.place(name, key) for key in keys]
+        assert topology.places(name, keys) == [partition_of(key, 64) + first for key in keys]
+    assert topology.place("acc", b"{a}1") - topology.place("bank", b"{a}2") == -64
