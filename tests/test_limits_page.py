@@ -10,11 +10,13 @@ import pytest
 
 import engine
 from engine.client.batches import TRANSACTION_BYTES_MAX
+from engine.cluster.namespaces import GROUPS_MAX
 from engine.host.transport import CLIENTS_MAX
 from engine.protocol.limits import KEYS_MAX
 from engine.turn.desk import PARKED_BYTES_MAX
 from engine.turn.settings import Settings
-from wal.ids import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from rebalance.table import BACKUPS_MAX
+from wal.ids import KEY_BYTES_MAX, TABLE_MAX, VALUE_BYTES_MAX
 
 PAGE = Path(__file__).parent.parent / "docs" / "limits.md"
 ROWS = re.findall(r"^\| (?!what \||---)(.*?) \| (.*?) \| (.*?) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
@@ -67,8 +69,10 @@ REACHED: dict[str, Callable[[Database], object]] = {
     "waiting for a lock": _waits,
     "a transaction": _lasts,
     "partitions": lambda db: engine.open("never-made", partitions=32_768),
+    "backups of a namespace": lambda db: db.create_namespace("b", backups=BACKUPS_MAX + 1),
 }
 TOLD_ELSEWHERE = {
+    "numbers of backups in one cluster": (TABLE_MAX, GROUPS_MAX),
     "requests that wait for an exchange, in one node": (Settings().parked_max, PARKED_BYTES_MAX // MIB),
     "what was overwritten and is kept for snapshots, in one node": (Settings().cut_bytes_max // MIB,),
     "clients of one node": (CLIENTS_MAX,),

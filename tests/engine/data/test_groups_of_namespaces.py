@@ -11,6 +11,7 @@ from rebalance.namespaces import LossPolicy, NamespaceSettings, Stands
 from rebalance.table import Group
 from tests.engine.data.test_expiry import CLIENT, value_in
 from tests.engine.data.test_namespaces import Named
+from tests.support.maps import a_map, grouped
 from wal.ids import DECISIONS, NO_VERSION, Version, tx_of
 
 Part = tuple[str, list[bytes], list[bytes | None]]
@@ -158,6 +159,13 @@ def test_there_are_as_many_groups_as_there_are_numbers_of_copies_and_no_more_par
     assert top is not None
     assert top.all_groups == tuple(map(Group, range(7)))
     assert len(top.placements) == 7 * top.partitions
+    alone.node.core.topology = grouped(a_map(1 << 14, "n1", "n2", "n3"), Group(1), Group(2))
+    orders = alone.node.membership.orders.namespaces
+    said = orders.give(SetNamespace("more", NO_VERSION, backups=5))
+    assert "with 4 of them there would be 65536 partitions: expected at most 28 groups and 65535 partitions" in said
+    assert "namespaces with 0 backups, 1 backups, 2 backups need none" in said
+    orders.handle(SetNamespace("more", NO_VERSION, backups=5))
+    assert orders.standing(alone.node.core.topology) == ({}, []), "nor does one that comes late make it"
 
 
 @pytest.mark.parametrize(
