@@ -12,6 +12,7 @@ from engine.client.calls import KeepLocksCall
 from engine.client.session import Session
 from wal.ids import Namespace, TxId
 
+_Key = tuple[Namespace, bytes]
 KEEP_SECONDS = 2.0
 """Between two renewals of a transaction's locks; a small part of their lease."""
 
@@ -22,12 +23,7 @@ class Keeper:
     __slots__ = ("_ends_at", "_keeping", "_keys", "_over", "_owner", "_session")
 
     def __init__(
-        self,
-        session: Session,
-        owner: TxId,
-        keys: Mapping[tuple[Namespace, bytes], None],
-        ends_at: float,
-        over: Callable[[], Awaitable[None]],
+        self, session: Session, owner: TxId, keys: Mapping[_Key, None], ends_at: float, over: Callable[[], Awaitable[None]]
     ) -> None:
         self._session = session
         self._owner = owner
