@@ -216,10 +216,22 @@ def _odd_ones(copies: Sequence[Reading], parts: Sequence[Sequence[Raw]], upper: 
     """The few rows of a run that differ, where all copies have the same keys and nothing was changed since; none else."""
     if len({len(part) for part in parts}) > 1 or any(copy.changes_until(upper) for copy in copies):
         return []
-    count = len(parts)
-    odd = [at for at, rows in enumerate(zip(*parts, strict=True)) if rows.count(rows[0]) < count]
+    first, *others = parts
+    odd = sorted({at for other in others for at in _different(first, other, 0, len(first))})
     same = all(len({part[at][0] for part in parts}) == 1 for at in odd)
     return odd if same and len(odd) * ROWS_OPENED < len(parts[0]) else []
+
+
+def _different(one: Sequence[Raw], other: Sequence[Raw], start: int, end: int) -> Iterator[int]:
+    """Where two runs of one length differ: slices are compared, because mostly that is in a few places."""
+    if one[start:end] == other[start:end]:
+        return
+    if end - start == 1:
+        yield start
+        return
+    middle = (start + end) // 2
+    yield from _different(one, other, start, middle)
+    yield from _different(one, other, middle, end)
 
 
 def _overlaid(stored: Sequence[Row], changes: Mapping[bytes, Entry]) -> Iterator[Row]:

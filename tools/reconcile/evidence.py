@@ -19,7 +19,7 @@ from tools.reconcile.findings import AGREED, Facts, Finding, Kind, printable, ra
 from tools.reconcile.task import S
 from wal import records as r
 from wal.footer import speaking_of
-from wal.ids import SESSION_BYTES, Fragment, NodeId, TxId, tx_name
+from wal.ids import SESSION_BYTES, Fragment, Namespace, NodeId, TxId, tx_name
 from wal.packed import Packed, PackedBlock, PackedHistory, PackedUpdate, kind_of, skim
 
 PARTED = (Kind.EPOCH_FORK, Kind.DIGEST_MISMATCH)
@@ -122,17 +122,23 @@ def ask(state: State, asked: Mapping[Fragment, Asked]) -> None:
 
 def _ask(state: State, asked: Mapping[Fragment, Asked], fragments: Mapping[Fragment, Sequence[int]]) -> None:
     prepared: dict[tuple[TxId, int], list[tuple[PackedBlock, int, r.Prepare]]] = {}
+    by_partition: dict[int, dict[Namespace, Asked]] = {}
+    for (namespace, number), one in asked.items():
+        by_partition.setdefault(number, {})[namespace] = one
 
     def take(block: PackedBlock) -> None:
         for lsn, record in enumerate(block.records, block.first_lsn):
             match record:
                 case PackedUpdate(writes) | PackedHistory(writes):
                     for write in writes:  # nearly all of them are passed over, so that is written out
-                        one = asked.get((write.namespace, write.partition))
+                        near = by_partition.get(write.partition)
+                        one = near.get(write.namespace) if near is not None else None
                         if one is None:
                             continue
-                        known, start = one.known, write.start
-                        has = known and start < known[-1] and known[bisect_right(known, start)] <= write.end
+                        known, start, has = one.known, write.start, False
+                        if known and start < known[-1]:
+                            counter = known[bisect_right(known, start)]
+                            has = counter - start <= len(write.keys) and counter <= write.end  # a key has a byte at least
                         if has or ((one.searched or one.runs) and one.may_be_in(write)):
                             _written(asked, write.opened(), lsn, block.time_ms, kind_of(record))
                 case r.Prepare(tx, partition):
