@@ -6,7 +6,7 @@ which of them are forgotten (`wal.records.Forget`), and nothing else does; `engi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from wal.ids import SESSION_BYTES, TxId, tx_of
@@ -126,6 +126,11 @@ class Results:
         """All outcomes that are known."""
         self._take_in()
         return list(self._outcomes.items())
+
+    def outcomes(self) -> Mapping[TxId, int]:
+        """The same, to be looked at as long as nothing is noted."""
+        self._take_in()
+        return self._outcomes
 
     def _take_in(self) -> None:
         committed = self._committed

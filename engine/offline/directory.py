@@ -18,7 +18,7 @@ Nothing here takes a lock that a node would wait for.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -101,7 +101,7 @@ class PartitionView(msgspec.Struct, frozen=True):
 
     epoch: int = 0
     prepared: dict[TxId, Prepared] = {}
-    results: dict[TxId, int] = {}
+    results: Mapping[TxId, int] = {}
 
 
 class State:
@@ -139,7 +139,7 @@ class State:
             number: PartitionView(
                 state.epoch,
                 {tx: Prepared(p, since.prepared_ms.get((tx, number), since.first_ms)) for tx, p in state.prepared.items()},
-                dict(state.results.items()),
+                state.results.outcomes(),
             )
             for number, state in replica.partitions.items()
             if number in since.share

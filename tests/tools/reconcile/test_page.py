@@ -1,11 +1,13 @@
 """The page of a report: it is whole, it says what the report says, and nothing in a report becomes markup.
 
 No browser is a dependency of this project, so the page is read by the parser of the standard library: every element must
-end where it should.
+end where it should. Where a browser is there, it opens the page as well (`sudo apt-get install chromium`).
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,12 +17,14 @@ import pytest
 from engine.state.store import Entry
 from tests.support.damages import DAMAGES
 from tests.support.directories import copies, replace
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import fragment_of
 from tools.reconcile import Report, Values, check
 from tools.reconcile.aside import Lines
 from tools.reconcile.page import BARS_MAX, FINDINGS_SHOWN, page_of
 
 VOID = {"meta"}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
 class Page(HTMLParser):
@@ -89,6 +93,48 @@ def test_hostile_text_is_text(stopped: list[Path], tmp_path: Path) -> None:
     assert not {"script", "img", "link", "iframe", "a"} & page.tags.keys()
     assert not [name for name, _ in page.attributes if name.startswith("on") or name in {"src", "href"}]
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
+
+
+def opened(page: Path, home: Path) -> Page:
+    """What a browser has made of a page, after whatever it may do by itself."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no browser is installed: none of {', '.join(BROWSERS)}")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={home}"]
+    ended = subprocess.run(
+        [browser, *options, "--virtual-time-budget=2000", "--dump-dom", page.as_uri()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
+    return Page(ended.stdout)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_browser_shows_what_the_report_says_and_does_nothing_that_is_written_in_it(
+    stopped: list[Path], tmp_path: Path
+) -> None:
+    """And a page of ours that may do something does it there: else the browser would prove nothing."""
+    directories = copies(stopped, tmp_path)
+    DAMAGES["several rows"].do(tmp_path)
+    script = "document.body.append('it was done')"
+    key = f'<script>{script}</script><img src=x onerror="{script}">'.encode()
+    replace(directories[1], ("acc", fragment_of(key)[1]), {key: Entry(1, 1, f"</table><script>{script}</script>".encode())})
+    report = check([str(path) for path in directories], values=Values.FULL)
+    report.write(tmp_path / "report", page_of(report))
+    page = opened(tmp_path / "report" / "report.html", tmp_path / "home")
+    assert f"{report.summary.cluster}: {report.summary.verdict}" in page.text
+    assert key.decode() in page.cells
+    for finding in report.decoded():
+        assert {str(finding.kind), finding.where, finding.key or ""} <= set(page.cells)
+    assert page.titles == Page(page_of(report)).titles, "the plots are whole"
+    tags, ours = page.tags, Page(page_of(report)).tags
+    assert tags | {"tbody": 0} == ours | {"tbody": 0}, "nothing became another element; a browser gives tables bodies"
+    assert "it was done" not in page.text.replace(script, "")
+    (tmp_path / "does.html").write_text(f"<!DOCTYPE html><title>a</title><p>b</p><script>{script}</script>")
+    assert "it was done" in opened(tmp_path / "does.html", tmp_path / "home").text.replace(script, "")
 
 
 def test_a_page_stays_small_however_much_was_found(stopped: list[Path]) -> None:
