@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import lmdb
@@ -71,14 +71,20 @@ def plan_of(*actions: Action) -> SavedPlan:
 # A thousand damages.
 
 
-def a_thousand(directories: Sequence[Path], seed: int) -> list[tuple[str, str, str]]:
-    """Damage a thousand rows of these copies, in every way that a row can be damaged; which key, on which node."""
+def a_thousand(
+    directories: Sequence[Path], seed: int, count: int = 1000, without: Container[int] = ()
+) -> list[tuple[str, str, str]]:
+    """Damage a thousand rows of these copies, or so many, in every way that a row can be damaged; which key, on which node.
+
+    Partitions `without` any stay as they are.
+    """
     draw = random.Random(seed)
     rows = rows_of(directories[0])
     live = [(name, key, entry) for name, found in rows.items() if name[0] != "~tx" for key, entry in found]
     extra = [(fragment_of(b"nowhere%d" % at), b"nowhere%d" % at, Entry(1, 1, b"else")) for at in range(40)]
     again = [(fragment_of(b"k%d" % at), b"k%d" % at, Entry(1, 1, b"again")) for at in range(10, 100, 5)]
-    targets = draw.sample([(directory, *row) for directory in directories for row in (*live, *extra, *again)], 1000)
+    rows_here = [row for row in (*live, *extra, *again) if row[0][1] not in without]
+    targets = draw.sample([(directory, *row) for directory in directories for row in rows_here], count)
     changes: dict[tuple[Path, Fragment], dict[bytes, Entry | None]] = {}
     flipped: list[tuple[Path, Fragment, bytes]] = []
     old = {key for _, key, _ in live}
