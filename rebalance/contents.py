@@ -73,14 +73,14 @@ class Walk:
     """Sums up what one fragment held when the walk began, so many rows at a time, while it goes on changing.
 
     `stored` is the digest of the store below (None: nothing of that is left), `changes` the newest entries of the keys
-    that differ from it, and `held` what the store has of each of some keys (None: it has nothing at all).
+    that differ from it, and `held` what some keys contribute to it (None: it has nothing at all).
     """
 
     def __init__(
         self,
         stored: int | None,
         changes: Sequence[tuple[bytes, Entry]],
-        held: Callable[[Sequence[bytes]], Sequence[Entry | None]] | None,
+        held: Callable[[Sequence[bytes]], int] | None,
     ) -> None:
         self.stored = stored
         self._sum = stored or 0
@@ -93,8 +93,7 @@ class Walk:
         changes = self._changes[self._at : self._at + rows]
         found = self._sum + rows_digest(changes)
         if self._held is not None:
-            keys = [key for key, _ in changes]
-            found -= rows_digest((key, held) for key, held in zip(keys, self._held(keys), strict=True) if held is not None)
+            found -= self._held([key for key, _ in changes])
         self._sum = found & MASK
         self._at += len(changes)
         return len(changes)

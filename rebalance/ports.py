@@ -187,6 +187,10 @@ class Rows(Protocol):
         """How many rows a fragment has, tombstones aside; None if that is not known."""
         ...
 
+    def least(self, name: Fragment, /) -> int:
+        """No fewer rows than so many, without a look at any."""
+        ...
+
     def walk(self, name: Fragment, /) -> Callable[[], Walk | None]:
         """Says what to go through to sum up what a fragment contains now; None: that cannot be done."""
         ...

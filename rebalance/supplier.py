@@ -195,8 +195,11 @@ class SupplySide(Rule):
 
     def _count_rows(self, name: Fragment, limit: int) -> int:
         """How many rows a fragment has; what is above the limit is many."""
+        self.core.work += LOOK_WORK
+        if self.core.replica.store.least(name) > limit:
+            return MANY
         page = self.core.replica.store.page(name, b"", min(limit, ROWS_COUNTED_MAX))
-        self.core.work += page.work + LOOK_WORK
+        self.core.work += page.work
         return len(page.rows) if page.next is None else MANY
 
     def _amount(self, fragment: FragmentState) -> Amount:

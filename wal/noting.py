@@ -2,7 +2,8 @@
 
 A log is written one small block after the other, and for a block of one or two records to begin takes as long as to do it.
 So blocks are gathered, `GATHERED_BYTES` of them, and whoever wants to know index or summary asks `Notes` for them, which
-goes through the rest first. Nearly all blocks have updates only: of these one pass over their writes makes all of both.
+goes through the rest first. Nearly all blocks have updates only, or history only: of these one pass over their writes makes
+all of both.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from zlib import crc32
 from wal.codec import BlockHeader
 from wal.ids import DECISIONS, NAME_MAX, Fragment
 from wal.index import MARK_EVERY, FragmentIndex, SegmentIndex, Touched, touched_by
-from wal.records import Record, Update, Write
+from wal.records import History, Record, Update, Write
 from wal.summary import FILTER_BYTES, MASK, SHIFT, YES, Summary
 
 GATHERED_BYTES = 16 << 10
@@ -27,7 +28,8 @@ _SUMMED_MAX = 32 + 64 + 64 + 24
 class Noted(NamedTuple):
     """What index and summary want to know of a block.
 
-    Of one that has updates only these are `writes`, all of them; of any other `touched` says where they are.
+    Of one that has nothing but updates, or nothing but history, these are `writes`, all of them; of any other `touched`
+    says where they are.
     """
 
     records: Sequence[Record]
@@ -55,7 +57,7 @@ NOTHING = Noted((), b"", (), {})
 
 def note(records: Sequence[Record], body: bytes | memoryview) -> Noted:
     """The same, of the records that a block's body has."""
-    if set(map(type, records)) == _UPDATES:
+    if set(map(type, records)) in _OF_WRITES:
         return Noted(records, body, [write for record in records for write in record.writes], {})  # type: ignore[union-attr]
     return Noted(records, body, (), touched_by(records))
 
@@ -115,21 +117,24 @@ class Notes:
             return False
         index, summary = self._index, self._summary
         summary.tally.add_blocks([header for _, header, noted in gathered if noted.records])
-        updates = size = 0
+        counted: dict[type[Record], tuple[int, int]] = {}
         for offset, _, noted in gathered:
             if noted.writes:
-                updates += len(noted.records)
+                kind = type(noted.records[0])
+                records, size = counted.get(kind, (0, 0))
                 size += len(noted.body) - _array_head(len(noted.records))
-                self._updates(offset, noted.writes)
+                counted[kind] = records + len(noted.records), size
+                self._writes(offset, noted.writes)
                 continue
             index.add(offset, noted.touched)
             if noted.records:
                 summary.add(len(index.starts) - 1, noted.records, noted.body)
-        summary.add_updates(updates, size)
+        for kind, (records, size) in counted.items():
+            summary.add_kind(kind, records, size)
         return True
 
-    def _updates(self, offset: int, writes: Sequence[Write]) -> None:
-        """Note the writes of a block that has updates only: the innermost loop of who writes a log.
+    def _writes(self, offset: int, writes: Sequence[Write]) -> None:
+        """Note the writes of a block that has nothing else: the innermost loop of who writes a log.
 
         What `FragmentIndex.speaks` and `Tally.write` do for nearly every write, an update of one key, is written out.
         """
@@ -194,4 +199,4 @@ def _array_head(length: int) -> int:
     return 1 if length < 16 else 3 if length < 1 << 16 else 5
 
 
-_UPDATES = {Update}
+_OF_WRITES = ({Update}, {History})

@@ -111,10 +111,9 @@ class Summary:
             kind(_KINDS[type(record)], 1, len(encoded))
         self._go_through(ordinal, records)
 
-    def add_updates(self, records: int, size: int) -> None:
-        """So many updates are in blocks that have nothing else, and were gone through."""
-        if records:
-            self.tally.kind(_KINDS[Update], records, size)
+    def add_kind(self, kind: type[Record], records: int, size: int) -> None:
+        """So many records of a kind are in blocks that have nothing else, and were gone through."""
+        self.tally.kind(_KINDS[kind], records, size)
 
     def name(self, names: Collection[TxId]) -> None:
         """Note the transactions that a block names."""

@@ -184,7 +184,7 @@ class State:
             stored = None if fragment in self._cleared else self._store.contents(fragment)
             if stored is None and fragment not in self._cleared:
                 return None
-            held = Held(partial(self._store.get, fragment), partial(self._store.scan, fragment))
+            held = Held(partial(self._store.get, fragment), partial(self._store.digests, fragment))
             walk = Walk(stored, list(changes.items()), None if stored is None else held)
             walk.step(len(changes))
         except StoreDamaged:

@@ -298,7 +298,7 @@ class LayeredStore:
 
     def keys(self, fragment: Fragment, start: bytes, limit: int) -> Glance:
         """Up to `limit` keys >= `start`, each with a 0, whatever became of them. No row of the store below is opened."""
-        return self._glance(fragment, start, limit, self.base.keys, _zero)
+        return self._glance(fragment, start, limit, self.base.keys, lambda _key, _entry: 0)
 
     def _glance(
         self, fragment: Fragment, start: bytes, limit: int, below: Below, above: Callable[[bytes, Entry], int]
@@ -376,6 +376,10 @@ class LayeredStore:
         stored = self._stored(fragment)
         return total + stored if stored is not None else None
 
+    def least(self, fragment: Fragment) -> int:
+        """How many rows a fragment would have if all that was written since the last checkpoint were deletes of some."""
+        return 0 if self._is_cleared(fragment) else max(0, (self._stored(fragment) or 0) - self.changed(fragment))
+
     def walk(self, fragment: Fragment) -> Callable[[], Walk | None]:
         """What a fragment contains now, to be summed up by who asks; None: the store below does not know its own.
 
@@ -396,7 +400,7 @@ class LayeredStore:
             return Walk(0, changes, None)
         if stored is None:
             return None
-        return Walk(stored, changes, Held(partial(self.base.get, fragment), partial(self.base.scan, fragment)))
+        return Walk(stored, changes, Held(partial(self.base.get, fragment), partial(self.base.digests, fragment)))
 
     def walked(self, fragment: Fragment, walk: Walk) -> int | None:
         """The digest that a walk came to; None if a checkpoint has changed the store below meanwhile."""
@@ -439,10 +443,6 @@ class LayeredStore:
 
 def _nothing(_: bytes) -> Entry | None:
     return None
-
-
-def _zero(_key: bytes, _entry: Entry) -> int:
-    return 0
 
 
 def _either(first: Mapping[bytes, Entry], then: Callable[[bytes], Entry | None], key: bytes) -> Entry | None:

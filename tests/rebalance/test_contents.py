@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.state.held import Held
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage, Entry, LayeredStore
 from engine.state.store_memory import MemoryStore
@@ -164,16 +167,21 @@ def write(replica: Replica, image: CheckpointImage) -> None:
     replica.store.thaw()
 
 
-@given(st.sets(st.integers(0, 400), max_size=120), st.sets(st.integers(0, 400), max_size=120), st.integers(1, 60))
-@settings(max_examples=60)
+KEYS = st.sets(st.integers(0, 400), max_size=120)
+IN_A_ROW = st.builds(range, st.integers(0, 400), st.integers(0, 900))
+
+
+@given(KEYS, IN_A_ROW, KEYS, IN_A_ROW, st.sampled_from((7, 60, 1_000)))
+@settings(max_examples=100)
 def test_close_together_or_far_apart_the_store_below_is_taken_into_account(
-    stored: set[int], changed: set[int], at_once: int
+    some: set[int], more: range, others: set[int], others_more: range, at_once: int
 ) -> None:
+    stored, changed = some | set(more), others | set(others_more)
     base = MemoryStore()
     rows = {b"%04d" % key: Entry(1, key + 1, b"old") for key in sorted(stored)}
     base.write(CheckpointImage(1, {}, {NAME: b"state"}, {}, [], {NAME: rows}))
     store = LayeredStore(base)
-    for key in sorted(changed, key=lambda key: key * 7 % 401):  # in no order of theirs
+    for key in sorted(changed, key=lambda key: key * 7 % 997):  # in no order of theirs
         store.put(NAME, b"%04d" % key, Entry(2, key + 1, b"new"))
         rows[b"%04d" % key] = Entry(2, key + 1, b"new")
     walk = store.walk(NAME)()
@@ -181,3 +189,23 @@ def test_close_together_or_far_apart_the_store_below_is_taken_into_account(
     while not walk.done:
         walk.step(at_once)
     assert walk.digest == sum(row_digest(*row) for row in rows.items()) % (1 << 64)
+
+
+def test_keys_that_are_new_are_not_looked_up_one_by_one_because_others_were_not() -> None:
+    rows = {b"%05d" % key: Entry(1, key + 1, b"v") for key in range(3_000)}
+    base = MemoryStore()
+    base.write(CheckpointImage(1, {}, {NAME: b"state"}, {}, [], {NAME: dict(rows)}))
+    base.renew()
+    looked_up: list[bytes] = []
+
+    def get(key: bytes) -> Entry | None:
+        looked_up.append(key)
+        return base.get(NAME, key)
+
+    held = Held(get, partial(base.digests, NAME))
+    new, changed = [b"%05d" % key for key in range(5_000, 9_000)], list(rows)[:300]
+    assert held([*new, *changed]) == sum(row_digest(key, rows[key]) for key in changed)
+    assert not looked_up
+    far_apart = list(rows)[::50]
+    assert held(far_apart) == sum(row_digest(key, rows[key]) for key in far_apart)
+    assert len(looked_up) > len(far_apart) // 2

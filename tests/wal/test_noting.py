@@ -12,7 +12,7 @@ from wal.codec import SegmentHeader, decode_header, encode_body, encode_header
 from wal.ids import DECISIONS, TxId
 from wal.index import MARK_EVERY, touched_by
 from wal.noting import note
-from wal.records import EpochStart, FragmentClear, Record, Update, Write
+from wal.records import EpochStart, FragmentClear, History, Record, Update, Write, kind_of
 from wal.segment import SegmentBuilder
 from wal.summary import SUMMARY_FROM_BYTES, may_name
 from wal.tally import Tally
@@ -28,6 +28,7 @@ class Told:
     counters: dict[tuple[str, int], list[tuple[int, int, int]]] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     names: set[TxId] = field(default_factory=set)
+    kinds: dict[str, int] = field(default_factory=dict)
 
     def add(self, builder: SegmentBuilder, records: list[Record], body: bytes) -> None:
         """The next block, which `builder` has not got yet."""
@@ -40,8 +41,10 @@ class Told:
         if records:
             self.tally.block((lsn, lsn + len(records) - 1), len(records), time_ms=header.time_ms, size=header.size)
         for record in records:
-            if isinstance(record, Update):
-                self.tally.update([record])
+            self.kinds[kind_of(record)] = self.kinds.get(kind_of(record), 0) + 1
+            if isinstance(record, Update | History):
+                for write in record.writes:
+                    self.tally.write(write)
                 self.names.update(write.tx for write in record.writes)
                 self.names.update(key for write in record.writes if write.namespace == DECISIONS for key in write.keys)
 
@@ -61,6 +64,7 @@ class Told:
         assert (summary.tally.blocks, summary.tally.records) == (self.tally.blocks, self.tally.records)
         assert (summary.tally.bytes, summary.tally.last_lsn) == (self.tally.bytes, self.tally.last_lsn)
         assert {name: row for name, row in summary.tally.writes.items() if name[0] != "voted"} == self.tally.writes
+        assert {name: records for name, (records, _) in summary.tally.kinds.items()} == self.kinds
         filters = summary.filters.all_bits()
         assert all(any(may_name(bits, name) for bits in filters) for name in self.names)
 
@@ -87,6 +91,8 @@ def drawn_block(draw: Random, counters: dict[tuple[str, int], int]) -> list[Reco
         vote = prepare(b"t" * 16, [Write("voted", 3, 1, counters.get(("voted", 3), 0), [b"k"], [b"v"])])
         counters["voted", 3] = vote.writes[0].end
         block += [vote, outcome(vote, commit=True), FragmentClear("acc", 1, ""), EpochStart(3, 2, [])]
+    elif draw.random() < 0.2:
+        return [History([write for record in block if isinstance(record, Update) for write in record.writes])]
     return block
 
 

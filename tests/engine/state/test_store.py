@@ -332,6 +332,7 @@ class LayeredModel(RuleBasedStateMachine):
             assert fragment not in self.base.load().fragments, "where there is a state, there is a count"
         else:
             assert count == sum(entry.value is not None for entry in self.now.get(fragment, {}).values())
+        assert self.layered.least(fragment) <= sum(entry.value is not None for entry in self.now.get(fragment, {}).values())
         assert self.layered.look_below(fragment, 2) == 0, f"looked up twice, after {looked} pieces and {work}"
 
     @precondition(lambda self: self.frozen is None)
