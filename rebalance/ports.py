@@ -289,6 +289,11 @@ class Node(Fence, Protocol):
         ...
 
     @property
+    def asked(self) -> int:
+        """How many requests of clients it has taken since it started."""
+        ...
+
+    @property
     def slow_until(self) -> int:
         """Its log took long to sync lately: until then it had better ask for nothing."""
         ...

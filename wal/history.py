@@ -172,12 +172,9 @@ class HistoryCursor:
                 break
             write = ready.popleft()
             writes.append(write)
+            for key, value in zip(write.keys, write.values, strict=True):
+                size += len(key) + (len(value) if value is not None else 0)
             size += WRITE_OVERHEAD_BYTES
-            for key in write.keys:
-                size += len(key)
-            for value in write.values:
-                if value is not None:
-                    size += len(value)
         if not ready and not self._active:
             self._fill()  # nothing is left to look for: say so with this batch
         return writes
@@ -226,10 +223,11 @@ class HistoryCursor:
 
     def _fold(self, records: list[Record]) -> None:
         for record in records:
+            kind = type(record)
+            if kind is Update or kind is History:  # nearly every record is one
+                self._offer(record.writes)  # type: ignore[union-attr]
+                continue
             match record:
-                case Update(writes) | History(writes):
-                    for write in writes:
-                        self._offer(write)
                 case Prepare(tx, partition, epoch):
                     self._prepared.setdefault((tx, partition), {})[epoch] = record
                 case Outcome():
@@ -245,22 +243,23 @@ class HistoryCursor:
             self._close_gaps(record.partition, record.epoch, record.ranges)
         elif issues is not None:
             prepare = issues.get(record.epoch) or issues[max(issues)]
-            for write in prepare.writes:
-                self._offer(write)
+            self._offer(prepare.writes)
 
     def _close_gaps(self, partition: int, epoch: int, gaps: Sequence[tuple[str, int, int]]) -> None:
         for namespace, start, delta in gaps:
             if (namespace, partition) in self._active:
-                self._offer(Write(namespace, partition, epoch, start, keys=[], values=[], closed=delta))
+                self._offer([Write(namespace, partition, epoch, start, keys=[], values=[], closed=delta)])
 
-    def _offer(self, write: Write) -> None:
-        """Supply the write, if it is wanted."""
-        fragment = (write.namespace, write.partition)
-        want = self._active.get(fragment)
-        if want is not None and want.takes(write):
-            self._ready.append(write)
-            if not want.left:
-                del self._active[fragment]
+    def _offer(self, writes: Sequence[Write]) -> None:
+        """Supply those of the writes that are wanted."""
+        active = self._active
+        for write in writes:
+            fragment = (write.namespace, write.partition)
+            want = active.get(fragment)
+            if want is not None and want.takes(write):
+                self._ready.append(write)
+                if not want.left:
+                    del active[fragment]
 
 
 class _Wanted:

@@ -245,6 +245,7 @@ class Node(Machines):
                 retryable=True,
             )
         else:
+            core.asked += 1
             self._on_request[type(request)](session, request)
 
     def _tick(self) -> None:

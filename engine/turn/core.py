@@ -57,6 +57,7 @@ class Core:
         self.effects = Effects()
         self.durable_lsn = durable_lsn
         self.boot_lsn = durable_lsn
+        self.asked = 0  # requests of clients, taken so far
         self.attentive = 0  # ns, for which this node was there to take what others said
         self.slow_until = 0  # its log took long to sync lately
         self.longest_sync = 0  # ns, of the log, since the last heartbeat; whoever drives this node says so

@@ -191,6 +191,7 @@ class Copy:
         self.run = run
         self.settings = world.settings
         self.slow_until = 0
+        self.asked = 0
         self.frozen = False
         self.serving = True
         self.topology: Topology | None = None

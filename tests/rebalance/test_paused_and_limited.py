@@ -144,3 +144,36 @@ def test_a_value_that_is_larger_than_a_second_of_the_limit_passes_and_others_hav
     assert set(copies["n1"].supply.vouching.vouched) == {(0, "n2"), (1, "n3")}
     copies.whole()
     copies.judge()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_beside_clients_time_passes_between_batches_and_every_way_ends_all_the_same(way: str) -> None:
+    calm, busy = (_batches_at(way, requests) for requests in (0, 1))
+    assert len(set(calm)) == 1, "nobody asks for anything: nobody is waited for"
+    assert len(set(busy)) == len(busy), "each at a time of its own"
+    assert len(busy) >= {"full": 10, "historical": 3}.get(way, 1)
+
+
+def _batches_at(way: str, requests: int) -> list[int]:
+    """When the batches of a transfer that are any work leave, if so many requests come between two of them."""
+    copies = three(partitions=PARTITIONS)
+    WAYS[way](copies)
+    at, source = dict[tuple[int, int], int](), copies["n1"]
+    source.asked += requests
+
+    def look(_sender: NodeId, _to: NodeId, said: Said) -> int:
+        if isinstance(said, Supply) and said.batch:
+            source.asked += requests
+            if said.work:
+                at.setdefault((said.session, said.batch), copies.now)  # else it is said again
+        return 1
+
+    copies.trouble = look
+    move(copies)
+    for _ in range(200):
+        if len(source.supply.vouching.vouched) == PARTITIONS:
+            break
+        copies.wait(1)
+    copies.whole()
+    copies.judge()
+    return list(at.values())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rebalance.rule import NEVER
-from rebalance.throttle import SAVED_NS, SECOND_NS, Throttle
+from rebalance.throttle import REST_A_REQUEST_NS, REST_A_WORK_NS, SAVED_NS, SECOND_NS, Throttle
 
 
 def limited(rate: int) -> Throttle:
@@ -90,3 +90,27 @@ def test_the_mean_is_never_above_the_limit_and_somebody_is_always_due(rate: int,
     if waiting:
         served = {throttle.next(max(throttle.due, now)) for _ in waiting}
         assert served == set(waiting), "each has its turn"
+
+
+def test_beside_clients_a_batch_is_followed_by_a_rest_that_grows_with_its_work_and_with_their_requests() -> None:
+    for work, requests, rest in (
+        (100, 0, 0),
+        (100, 50, 100 * REST_A_WORK_NS),
+        (1_000, 50, 1_000 * REST_A_WORK_NS),
+        (1_000, 1, REST_A_REQUEST_NS),
+    ):
+        throttle = Throttle()
+        assert throttle.admits("n2", SECOND_NS)
+        throttle.give_way(work, requests, SECOND_NS)
+        assert throttle.admits("n2", SECOND_NS) == (not rest)
+        assert throttle.due == (SECOND_NS + rest if rest else NEVER)
+        assert throttle.admits("n3", SECOND_NS + rest) == (not rest), "who waits goes first"
+        assert throttle.next(SECOND_NS + rest) == ("n2" if rest else None)
+
+
+def test_a_limit_that_is_lower_than_what_clients_need_is_the_limit() -> None:
+    throttle = limited(1_000)
+    throttle.spend(1_000, SECOND_NS)
+    throttle.give_way(10, 10, SECOND_NS)
+    assert not throttle.admits("n2", SECOND_NS)
+    assert throttle.due == 2 * SECOND_NS - SAVED_NS
