@@ -396,9 +396,10 @@ class Demander(Rule):
             self.put_off[number] = self.core.now + pause * MS
             self._plan_wake()
 
-    def _again(self, supplier: NodeId, number: int) -> None:
-        self.settling.forget(number)
-        self._queue.setdefault(supplier, {})[number] = None
+    def _again(self, supplier: NodeId, *numbers: int) -> None:
+        for number in numbers:
+            self.settling.forget(number)
+            self._queue.setdefault(supplier, {})[number] = None
         self._demand()
 
     # Time.
@@ -429,8 +430,7 @@ class Demander(Rule):
                 self._ask_again(session)
         for number in [n for n, due in self.put_off.items() if self.alarm.is_due(due, core.now)]:
             del self.put_off[number]
-            primary = core.local[number].placement.primary
-            if primary is not None:
+            if (primary := core.local[number].placement.primary) is not None:
                 self._again(primary, number)
         self.settling.go_on()
         self._demand()

@@ -28,6 +28,9 @@ LEAF_BYTES = 4
 KEYS_A_WORK = 4
 """So many keys that are looked at, and nothing under them, are as much work as a row."""
 
+SUMMED_A_WORK = 4
+"""And so many rows that are summed up, which are read in order and of which nothing is made."""
+
 _TWIG_BITS = 17
 """Rows are summed up finer than any leaf, because how many there are is known at the end."""
 _TWIG_SHIFT = 64 - _TWIG_BITS
@@ -73,7 +76,7 @@ class Survey:
                 self.rows += 1
                 twig = _twig_of(key)
                 twigs[twig] = twigs.get(twig, 0) + digest
-        return glance.work + 1
+        return glance.work // SUMMED_A_WORK + 1
 
     @property
     def done(self) -> bool:

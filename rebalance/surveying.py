@@ -18,27 +18,33 @@ from rebalance.fragment import FragmentState
 from rebalance.leaves import KEYS_A_WORK, Survey, Under, leaf_count
 from rebalance.messages import Differing, Have
 from rebalance.ports import WORK_MAX, Node
+from rebalance.rule import drop
 from rebalance.telling import have_of
 from wal import records as r
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
 
 ROWS_AT_ONCE = 1_000
+ROWS_TOLD = 20_000
+"""Of so many rows the leaves are told at once, or of all that a supplier has asked about. A session for each partition
+would be a round trip for each, in which both sides rest; if all were told together, the supplier would rest until then."""
 
 
 class Surveys:
     """The copies of one node that a supplier has asked about; one is summed up at a time."""
 
-    def __init__(self, core: Node, *, ready: Callable[[NodeId, int], None]) -> None:
+    def __init__(self, core: Node, *, ready: Callable[..., None]) -> None:
         self._core = core
-        self._ready = ready  # all that was asked about a partition is known
+        self._ready = ready  # is told of a supplier, and of partitions of which all is known that it asked about
+        self._known: dict[NodeId, dict[int, int]] = {}  # such ones, and how many rows they have; not told yet
+        self._rows = 0  # of the partition that is summed up
         self._wanted: dict[int, tuple[NodeId, dict[Fragment, None]]] = {}
         self._under_way: tuple[Fragment, Survey] | None = None
         self._going_on = False
         self._found: dict[Fragment, bytes] = {}
 
     def __len__(self) -> int:
-        return len(self._wanted)
+        return len(self._wanted) + sum(map(len, self._known.values()))
 
     def leaves(self, name: Fragment) -> bytes:
         """What was found, and still holds."""
@@ -70,10 +76,14 @@ class Surveys:
         """A new map, under which these partitions begin anew: what was found does not hold any more."""
         for number in [number for number in self._wanted if number in gone]:
             del self._wanted[number]
+        for known in self._known.values():
+            drop(known, gone)
+        self._rows = 0
         for name in [name for name in self._found if name[1] in gone]:
             del self._found[name]
         if self._under_way is not None and self._under_way[0][1] in gone:
             self._under_way = None
+        self._later()
 
     def changed(self, name: Fragment) -> None:
         """A transfer of a fragment begins: nor does that."""
@@ -82,7 +92,7 @@ class Surveys:
             self._under_way = None
 
     def _later(self) -> None:
-        if not self._going_on and self._wanted:
+        if not self._going_on and (self._wanted or self._known):
             self._going_on = True
             self._core.resume(self._go_on)
 
@@ -94,7 +104,7 @@ class Surveys:
             number, (supplier, names) = next(iter(self._wanted.items()))
             if not names:
                 del self._wanted[number]
-                self._ready(supplier, number)
+                self._note(supplier, number)
                 continue
             name = next(iter(names))
             if self._under_way is None or self._under_way[0] != name:
@@ -103,9 +113,23 @@ class Surveys:
             core.work += survey.step(ROWS_AT_ONCE)
             if survey.done:
                 self._found[name] = survey.leaves(leaf_count(survey.rows))
+                self._rows += survey.rows
                 self._under_way = None
                 del names[name]
+        asking = {supplier for supplier, _ in self._wanted.values()}
+        for supplier in [supplier for supplier in self._known if supplier not in asking]:
+            self._tell(supplier)
         self._later()
+
+    def _note(self, supplier: NodeId, number: int) -> None:
+        """All is known of a partition."""
+        known = self._known.setdefault(supplier, {})
+        known[number], self._rows = self._rows, 0
+        if sum(known.values()) >= ROWS_TOLD:
+            self._tell(supplier)
+
+    def _tell(self, supplier: NodeId) -> None:
+        self._ready(supplier, *self._known.pop(supplier))
 
 
 class Room:

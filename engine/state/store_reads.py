@@ -11,7 +11,7 @@ from itertools import islice, takewhile
 from operator import gt, itemgetter, lt
 from pathlib import Path
 from threading import Lock
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import lmdb
 
@@ -131,11 +131,15 @@ class StoreReads:
 
     def keys(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
         """Up to `limit` keys >= `start`, ascending, each with a 0. What lies under them is not opened."""
-        found, damages = self.raw_rows(fragment, start, limit)
-        if damages:
-            raise damages[0]
-        skip = len(self._prefix(fragment)[0])
-        return [(full[skip:], 0) for full, _ in found]
+        prefix, end, _ = self._prefix(fragment)
+        keys = self._ascending(prefix + start, end, limit, values=False)
+        if keys is None:
+            found, damages = self.raw_rows(fragment, start, limit)
+            if damages:
+                raise damages[0]
+            keys = list(map(_KEY, found))
+        skip = len(prefix)
+        return [(full[skip:], 0) for full in keys]
 
     def contents(self, fragment: Fragment) -> int | None:
         """The digest of all rows of a fragment; None if there is no state of it, or one that an older version wrote."""
@@ -245,7 +249,7 @@ class StoreReads:
         if upper:
             end = prefix + upper
         seek = prefix + start
-        whole = self._ascending_rows(seek, end, limit)
+        whole = self._ascending(seek, end, limit)
         if whole is not None:
             return whole, []
         last = b""
@@ -296,17 +300,22 @@ class StoreReads:
             return [], [damaged(self.path, "expected descending rows, found another, or a damaged one", fragment, at)]
         return found, []
 
-    def _ascending_rows(self, seek: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]] | None:
-        """The same rows where nothing is in the way, which is nearly always, at half the cost; None where something is."""
+    def _ascending(self, seek: bytes, end: bytes, limit: int, *, values: bool = True) -> list[Any] | None:
+        """The same rows, or their keys alone, where nothing is in the way, which is nearly always, at half the cost; None
+        where something is."""
         try:
             with self._lock, self._txn.cursor(self._rows) as cursor:
                 if not cursor.set_range(seek):
                     return []
-                found = list(islice(takewhile((end,).__gt__, cursor.iternext()), limit))
+                found: list[Any]
+                if values:
+                    found = list(islice(takewhile((end,).__gt__, cursor.iternext()), limit))
+                else:
+                    found = list(islice(takewhile(end.__gt__, cursor.iternext(values=False)), limit))
                 after = cursor.item()
         except lmdb.Error:
             return None
-        keys = list(map(_KEY, found))
+        keys: list[bytes] = list(map(_KEY, found)) if values else found
         if len(found) < limit and after[0] and not row_is_whole(*after):
             return None  # it may be one of these rows, under another name
         if keys and not (keys[0] >= seek and all(map(lt, keys, islice(keys, 1, None)))):

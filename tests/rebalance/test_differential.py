@@ -84,6 +84,37 @@ def test_many_small_fragments_are_compared_at_once_and_rows_come_when_room_was_m
     copies.wait(3)
     assert sorted(told) == list(range(many))
     assert len(dict.fromkeys(told.values())) <= many // 4, "what differs is told of many at a time"
+    sessions = dict.fromkeys(session for session, _ in batches)
+    assert len(sessions) == 2, "the first one asks what the rows of all add up to"
+    end(copies)
+
+
+def test_leaves_of_many_rows_are_told_before_all_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surveying, "ROWS_TOLD", 100)
+    many = 12
+    copies = Copies("n1", "n2", "n3", partitions=many)
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    for number in range(many):
+        copies["n1"].put(number, **{f"k{at}": "v" * 100 for at in range(30)})
+    copies.run()
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    for number in range(many):
+        copies["n1"].put(number, k1="changed")
+    told: list[int] = []
+
+    def look(_sender: str, _to: str, said: Said) -> int:
+        if isinstance(said, Demand) and (count := sum(bool(have.leaves) for have in said.haves)):
+            told.append(count)
+        return 1
+
+    copies.trouble = look
+    back(copies)
+    copies.run()
+    copies.wait(3)
+    assert sum(told) == many
+    assert 1 < len(told) <= many // 2
     end(copies)
 
 
