@@ -236,7 +236,7 @@ def test_a_transfer_waits_for_a_checkpoint_and_not_for_memory(way: str) -> None:
     assert "Demand" not in copies.said[before:]
     checkpoints = 0
     while copy.demander.waits:
-        assert copy.replica.store.active_bytes < copy.memory + 8 * ROW_OVERHEAD_BYTES, "and a turn's"
+        assert copy.replica.store.active_bytes < copy.memory + 12 * ROW_OVERHEAD_BYTES, "and a batch, of all partitions"
         copy.checkpoint()
         copies.run()
         checkpoints += 1
