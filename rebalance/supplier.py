@@ -69,7 +69,7 @@ class SupplySide(Rule):
         self._fence = NO_VERSION
         self.supplied: dict[NodeId, int] = {}
         self.throttle = Throttle()
-        self._asked = 0  # requests of clients that had been taken when the last batch was sent
+        self._asked = 0  # requests of clients that had been taken when the last batch was sent that was any work
 
     # Sessions.
 
@@ -396,8 +396,9 @@ class SupplySide(Rule):
         session.credit -= 1
         session.sent[batch.batch] = batch
         self._say(session, batch)
-        asked, self._asked = self._asked, self.core.asked
-        self.throttle.give_way(batch.work, self._asked - asked, self.core.now)
+        if work := batch.work:
+            asked, self._asked = self._asked, self.core.asked
+            self.throttle.give_way(work, self._asked - asked, self.core.now)
 
     def _say(self, session: Session, batch: Supply) -> None:
         if self.throttle.rate:
