@@ -15,17 +15,16 @@ from typing import assert_never, get_args
 
 import msgspec
 
-from rebalance.choice import OF_ROWS, Amount, Choice, Kind, choose
-from rebalance.fragment import FragmentState
+from rebalance.choice import OF_ROWS, Choice, Kind, choose
 from rebalance.leaves import are_leaves
 from rebalance.lives import INCARNATION_BITS
-from rebalance.messages import ROW_BYTES, Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer
+from rebalance.messages import Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer
 from rebalance.moves import waits_by_order
 from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
-from rebalance.supplying import Session, rows_as_they_are
+from rebalance.supplying import LOOK_WORK, ROWS_COUNTED_MAX, Session, amount_of, rows_as_they_are
 from rebalance.table import Standing
 from rebalance.telling import have_of, nothing_of
 from rebalance.throttle import Throttle
@@ -35,16 +34,12 @@ from wal.ids import NO_VERSION, Fragment, Namespace, NodeId, Version
 from wal.probe import probe
 from wal.want import Want
 
-ROWS_COUNTED_MAX = 4096
-"""Rows are counted up to here to compare a full transfer with the missing updates; more than this is many."""
 MANY = 1 << 62
-ROWS_WEIGHED = 16
 
 
 PLAN_WORK = 500
 """Of planning in one piece; choosing one for a fragment is `CHOICE_WORK`, and to look for its rows `LOOK_WORK`."""
 CHOICE_WORK = 2
-LOOK_WORK = 2
 WRITES_MAX = 2_000
 """Keys of a batch of history; and fragments that it calls done, rows that it fetches."""
 MANY_UPDATES = 4_096
@@ -69,7 +64,6 @@ class SupplySide(Rule):
         self._fence = NO_VERSION
         self.supplied: dict[NodeId, int] = {}
         self.throttle = Throttle()
-        self._asked = 0  # requests of clients that had been taken when the last batch was sent that was any work
 
     # Sessions.
 
@@ -191,7 +185,7 @@ class SupplySide(Rule):
             changed[have.namespace] = keys
             return len(keys)
 
-        amount = partial(self._amount, fragment)
+        amount = partial(amount_of, self.core, fragment)
         return choose(have, mine, fragment.history_from, rows, amount=amount, changed=remembered)
 
     def _count_rows(self, name: Fragment, limit: int) -> int:
@@ -202,16 +196,6 @@ class SupplySide(Rule):
         page = self.core.replica.store.page(name, b"", min(limit, ROWS_COUNTED_MAX))
         self.core.work += page.work
         return len(page.rows) if page.next is None else MANY
-
-    def _amount(self, fragment: FragmentState) -> Amount:
-        """How many rows a fragment has (where nobody knows, as many as updates), and what one of its first ones weighs."""
-        store, name = self.core.replica.store, fragment.name
-        page = store.page(name, b"", ROWS_WEIGHED)
-        looked = store.look_below(name, ROWS_COUNTED_MAX)
-        self.core.work += page.work + looked + LOOK_WORK
-        rows = store.count(name) if looked <= ROWS_COUNTED_MAX else None
-        weight = sum(len(key) + len(entry.value or b"") + ROW_BYTES for key, entry in page.rows)
-        return Amount(fragment.counter.lwm if rows is None else rows, weight // max(1, len(page.rows)))
 
     def _plan(self, session: Session, have: Have, choice: Choice, changed: list[bytes]) -> Transfer:
         """What the session owes for one fragment."""
@@ -396,9 +380,7 @@ class SupplySide(Rule):
         session.credit -= 1
         session.sent[batch.batch] = batch
         self._say(session, batch)
-        if work := batch.work:
-            asked, self._asked = self._asked, self.core.asked
-            self.throttle.give_way(work, self._asked - asked, self.core.now)
+        self.throttle.give_way(batch.work, self.core.asked, self.core.now)
 
     def _say(self, session: Session, batch: Supply) -> None:
         if self.throttle.rate:

@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from rebalance.choice import Amount
 from rebalance.contents import Entry
+from rebalance.fragment import FragmentState
 from rebalance.leaves import KEYS_A_WORK, LEAF_BYTES, Survey, Under, differing
 from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply
 from rebalance.ports import Node
@@ -20,6 +22,12 @@ ROW_WEIGHS = 1 << 10
 """What a row weighs, before some were seen, in bytes."""
 BATCH_WORK = 1_000
 """Rows and answers of a batch of a full transfer, whatever they weigh: a batch is made in one turn, and taken in one."""
+
+
+ROWS_COUNTED_MAX = 4096
+"""Rows are counted up to here to compare a full transfer with the missing updates; more than this is many."""
+LOOK_WORK = 2
+ROWS_WEIGHED = 16
 
 
 class Rows(NamedTuple):
@@ -207,3 +215,14 @@ def preload_of(name: Fragment, rows: Sequence[tuple[bytes, Entry | None]]) -> r.
 def rows_as_they_are(core: Node, name: Fragment, keys: list[bytes]) -> r.Preload:
     """What stands under these keys now, and under which nothing does."""
     return preload_of(name, [(key, core.replica.store.get(name, key)) for key in keys])
+
+
+def amount_of(core: Node, fragment: FragmentState) -> Amount:
+    """How many rows a fragment has (where nobody knows, as many as updates), and what one of its first ones weighs."""
+    store, name = core.replica.store, fragment.name
+    page = store.page(name, b"", ROWS_WEIGHED)
+    looked = store.look_below(name, ROWS_COUNTED_MAX)
+    core.work += page.work + looked + LOOK_WORK
+    rows = store.count(name) if looked <= ROWS_COUNTED_MAX else None
+    weight = sum(len(key) + len(entry.value or b"") + ROW_BYTES for key, entry in page.rows)
+    return Amount(fragment.counter.lwm if rows is None else rows, weight // max(1, len(page.rows)))

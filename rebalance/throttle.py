@@ -31,6 +31,7 @@ class Throttle:
     def __init__(self) -> None:
         self.rate = 0  # bytes a second; 0: no limit
         self._free_at = 0  # when nothing is owed any more
+        self._asked = 0  # requests of clients that had been taken when the last batch was sent that was any work
         self._line: dict[NodeId, None] = {}  # whose sessions wait, in their order
         self._turn: NodeId | None = None  # whose turn it is
 
@@ -53,11 +54,11 @@ class Throttle:
         if self.rate:
             self._free_at = max(self._free_at, now - SAVED_NS) + max(size, 1) * SECOND_NS // self.rate
 
-    def give_way(self, work: int, requests: int, now: int) -> None:
-        """A batch of so much work is sent, and so many requests of clients were taken since the one before."""
-        if requests:
-            rest = min(work * REST_A_WORK_NS, requests * REST_A_REQUEST_NS)
-            self._free_at = max(self._free_at, now + rest)
+    def give_way(self, work: int, asked: int, now: int) -> None:
+        """A batch of so much work is sent, if any, and so many requests of clients were taken until now."""
+        if work:
+            rest = min(work * REST_A_WORK_NS, (asked - self._asked) * REST_A_REQUEST_NS)
+            self._free_at, self._asked = max(self._free_at, now + rest), asked
 
     def waits(self, node: NodeId) -> bool:
         """Whether this node's session stands in line."""

@@ -114,3 +114,13 @@ def test_a_limit_that_is_lower_than_what_clients_need_is_the_limit() -> None:
     throttle.give_way(10, 10, SECOND_NS)
     assert not throttle.admits("n2", SECOND_NS)
     assert throttle.due == 2 * SECOND_NS - SAVED_NS
+
+
+def test_what_clients_asked_for_before_a_batch_that_is_no_work_counts_for_the_next_one() -> None:
+    throttle = Throttle()
+    throttle.give_way(0, 50, SECOND_NS)
+    assert throttle.admits("n2", SECOND_NS)
+    throttle.give_way(100, 50, SECOND_NS)
+    assert not throttle.admits("n2", SECOND_NS + 100 * REST_A_WORK_NS - 1)
+    throttle.give_way(100, 50, 2 * SECOND_NS)
+    assert throttle.next(2 * SECOND_NS) == "n2", "nobody has asked since"
