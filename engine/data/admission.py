@@ -72,6 +72,11 @@ class Admission:
             return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
         return ""
 
+    @property
+    def serves(self) -> bool:
+        """Whether whoever reads where this node is PRIMARY may be answered: for who asks thousands of partitions."""
+        return self.core.quorum and not self.core.frozen
+
     def may_serve(
         self, session: SessionId, request: Request, local: LocalPartition, tx: TxId | None, *, new: bool = True
     ) -> bool:

@@ -35,6 +35,7 @@ from engine.messages.data import ToReads
 from engine.protocol.requests import KEYS_AT_ONCE, Code, Get, Request, Scan
 from engine.turn.core import Core
 from engine.turn.events import SessionId
+from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, may_act
 from rebalance.rule import NewMap, Rule
 from wal.ids import EXPIRIES, NO_ERA, NO_VERSION, NodeId
@@ -205,9 +206,12 @@ class Reads(Rule):
                 self.on_scan(session, structs.replace(request, stale=False))
             return
         groups: dict[tuple[NodeId, ...], None] = {}  # few, where partitions may be thousands
+        serves = self.admission.serves
         for number in numbers:
             local = core.local[number]
-            if not self.admission.may_serve(session, request, local, None, new=False):
+            if not (serves and local.role is Role.PRIMARY) and not self.admission.may_serve(
+                session, request, local, None, new=False
+            ):
                 return
             groups[local.needed] = None
         needed = dict.fromkeys(node for group in groups for node in group)

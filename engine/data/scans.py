@@ -15,7 +15,7 @@ from typing import Protocol
 from msgspec import structs
 
 from engine.protocol.requests import Rows, Scan
-from engine.state.store import Page
+from engine.state.store import Page, Row
 from wal.ids import KEY_BYTES_MAX, Fragment
 
 SCAN_ROWS_MAX = 16_000
@@ -112,7 +112,7 @@ class Scanning:
         self._begin = request.start if not self._down else request.end if request.end is not None else _TOP
         self._opening = [(number, self._begin) for number in reversed(request.partitions)]  # whose next row is not known
         self._heads: list[tuple[bytes, int, bytes]] = []  # a heap: the next row of each partition that has one
-        self._rest: dict[int, tuple[Iterator[tuple[bytes, bytes]], bytes | None]] = {}  # what follows, and where to go on
+        self._rest: dict[int, tuple[Iterator[Row], bytes | None]] = {}  # what follows, and where to go on
         self._bytes = 0
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
@@ -185,14 +185,13 @@ class Scanning:
             found, following = [row for row in found if not self._is_past(row[0])], None
         if over is not None:
             found = [row for row in found if row[1].value is not None and not over(number, row[0], row[1].counter)]
-        rows = (  # of each partition few are wanted, mostly none
-            (key if not down else _Falling(key), entry.value) for key, entry in found if entry.value is not None
-        )
-        first = next(rows, None)
-        if first is not None:
-            heappush(self._heads, (first[0], number, first[1]))
-            self._rest[number] = (rows, following)
-        elif following is not None and not self._is_past(following):
+        rows = iter(found)  # of each partition few are wanted, mostly none
+        for key, entry in rows:
+            if entry.value is not None:
+                heappush(self._heads, (key if not down else _Falling(key), number, entry.value))
+                self._rest[number] = (rows, following)
+                return
+        if following is not None and not self._is_past(following):
             self._opening.append((number, following))
 
     def _is_past(self, key: bytes) -> bool:
@@ -213,10 +212,10 @@ class Scanning:
             self.values.append(value)
             self._bytes += size
         rows, following = self._rest[number]
-        row = next(rows, None)
-        if row is not None:
-            heapreplace(self._heads, (row[0], number, row[1]))
-            return
+        for further, entry in rows:
+            if entry.value is not None:
+                heapreplace(self._heads, (further if not self._down else _Falling(further), number, entry.value))
+                return
         heappop(self._heads)
         if following is not None and not self._is_past(following):
             self._opening.append((number, following))

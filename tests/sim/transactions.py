@@ -2,7 +2,8 @@
 
 The rules are the same: a pessimistic transaction locks what it touches, an optimistic one remembers versions, and all
 writes travel with the commit; one that has scanned is prepared first, and then its ranges are looked at. What is left out
-is the renewal of leases: simulated transactions are short.
+is the renewal of leases, since simulated transactions are short; and no function is run again here, so that none locks
+late.
 """
 
 from __future__ import annotations
