@@ -21,6 +21,8 @@ from wal.ids import NO_ERA, Namespace, TxId
 
 SPLIT_AT_ONCE = 1_000
 """Of what a transaction touches, so much is put into parts before a turn may end."""
+PREPARE_WORK = 500
+"""Keys, and partitions, of which one message asks for votes."""
 
 
 class Phase(Enum):
@@ -51,6 +53,7 @@ class Transaction:
         self.reason = ""
         self.unprepared: int | None = None  # a participant that said so to recovery
         self.unmet = False  # a condition did not hold: so it was aborted
+        self.anew = False  # its decision partition has begun again: it may have been decided before
         self.prepare_only = False
         self.held = False  # it was asked for as `prepare_only`: its prepares say so, and recovery does not commit it
         self.acked = -1  # what its client had acknowledged when it asked
@@ -136,3 +139,18 @@ def split(request: CommitTx, topology: Topology, parts: dict[int, Part]) -> Iter
         if not done % SPLIT_AT_ONCE:
             yield SPLIT_AT_ONCE
     yield done % SPLIT_AT_ONCE
+
+
+def pieces_of(parts: list[Part], named: int) -> list[list[Part]]:
+    """Parts of a transaction for one primary, in pieces that a turn can vote on; `named`: what naming all costs each."""
+    if len(parts) == 1:
+        return [parts]
+    pieces: list[list[Part]] = []
+    size = PREPARE_WORK
+    for part in parts:
+        if size >= PREPARE_WORK:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(part)
+        size += 1 + named + sum(len(keys) for _, keys, _ in part.writes) + len(part.locks) + len(part.reads)
+    return pieces

@@ -35,7 +35,7 @@ from typing import assert_never, get_args
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.messages.transactions import ToCoordinator
 from engine.protocol.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
-from engine.transactions.commits import Phase, Transaction, split
+from engine.transactions.commits import Phase, Transaction, pieces_of, split
 from engine.transactions.deciding import Deciding
 from engine.transactions.participant import NAMED_PER_WORK
 from engine.turn.events import SessionId
@@ -44,14 +44,11 @@ from rebalance.ports import MS, leads, may_act
 from rebalance.results import COMMITTED, Results
 from rebalance.rule import NewMap
 from wal import records as r
-from wal.ids import DECISIONS, NodeId, TxId
+from wal.ids import DECISIONS, NodeId, TxId, Version
 from wal.probe import probe
 
 PREPARE_SECONDS_MAX = 30
 """A transaction whose votes do not come for so long is aborted."""
-
-PREPARE_WORK = 500
-"""Keys, and partitions, of which one message asks for votes."""
 
 
 class Coordinator(Deciding):
@@ -130,6 +127,7 @@ class Coordinator(Deciding):
             self._commit_alone(transaction, parts[transaction.decision])
             return
         transaction.phase = Phase.PREPARING
+        transaction.anew = not transaction.held and self.begun_again(transaction.decision)
         transaction.participants = sorted(parts)
         transaction.awaited = dict.fromkeys(parts)
         self._ask_votes(transaction)
@@ -189,6 +187,10 @@ class Coordinator(Deciding):
                 f"client acknowledges it, and for {core.settings.result_retention_ms // 1000} s when that is silent",
                 maybe_committed=True,
             )
+        elif self.begun_again(request.partition):
+            probe("tx.status_of_what_may_be_lost")
+            everywhere = list(range(len(core.local)))  # who asks does not say where it wrote
+            self._ask_all(request.tx, request.partition, everywhere).asked.append((session, request.id, True))
         else:
             probe("tx.status_fenced_unknown")
             unknown = self._decide_unknown(request.tx, local, [], "nothing of it was known when its status was asked")
@@ -209,12 +211,12 @@ class Coordinator(Deciding):
         for number in transaction.awaited:
             primary = core.local[number].placement.primary
             if primary is None:
-                self._no(transaction, f"partition {number} is LOST")
+                self._refused(transaction, f"partition {number} is LOST")
                 return
             by_primary.setdefault(primary, []).append(transaction.parts[number])
         core.work += len(transaction.awaited) // 2
         named = len(transaction.participants) // NAMED_PER_WORK
-        pieces = [(primary, piece) for primary, parts in by_primary.items() for piece in _pieces(parts, named)]
+        pieces = [(primary, piece) for primary, parts in by_primary.items() for piece in pieces_of(parts, named)]
         for primary, parts in pieces:
             core.send(
                 primary,
@@ -242,7 +244,7 @@ class Coordinator(Deciding):
         if not message.yes:
             if message.version == self.core.fence:
                 transaction.unmet = message.unmet
-                self._no(transaction, message.reason)
+                self._refused(transaction, message.reason)
             return
         transaction.awaited.pop(message.partition, None)
         transaction.era = max(transaction.era, message.era)
@@ -254,6 +256,16 @@ class Coordinator(Deciding):
                 self._answer_prepared(transaction)
             else:
                 self._all_prepared(transaction)
+
+    def _refused(self, transaction: Transaction, reason: str) -> None:
+        """It cannot be committed as it was asked for. Where its decision may be lost, this may be the second time, and all
+        are asked whether they have heard of a commit."""
+        if transaction.anew:
+            probe("tx.refused_where_a_decision_may_be_lost")
+            transaction.reason = reason
+            self._ask(transaction)
+        else:
+            self._no(transaction, reason)
 
     # Recovery.
 
@@ -293,19 +305,29 @@ class Coordinator(Deciding):
 
     def _ask_all(self, tx: TxId, decision: int, participants: list[int]) -> Transaction:
         transaction = self.active[tx] = Transaction(tx, decision, participants, self.core.now)
-        transaction.phase = Phase.RECOVERING
-        transaction.awaited = dict.fromkeys(participants)
-        self._inquire(transaction)
+        self._ask(transaction)
         return transaction
+
+    def _ask(self, transaction: Transaction) -> None:
+        transaction.phase = Phase.RECOVERING
+        transaction.awaited = dict.fromkeys(transaction.participants)
+        self._inquire(transaction)
 
     def _inquire(self, transaction: Transaction) -> None:
         core = self.core
         transaction.sent_at = core.now
-        for number in transaction.awaited:
+        core.in_pieces(self._inquire_of(transaction, list(transaction.awaited), core.fence))
+        self.alarm.by(core.now + core.settings.retransmit_ms * MS)
+
+    def _inquire_of(self, transaction: Transaction, numbers: list[int], version: Version) -> Iterator[int]:
+        core = self.core
+        for number in numbers:
+            if core.fence != version or self.active.get(transaction.tx) is not transaction:
+                return
             primary = core.local[number].placement.primary
             if primary is not None:
                 core.send(primary, Inquire(core.fence, transaction.tx, number, transaction.decision))
-        self.alarm.by(core.now + core.settings.retransmit_ms * MS)
+            yield 1
 
     def on_inquired(self, sender: NodeId, message: Inquired) -> None:
         """A participant says whether it is prepared.
@@ -327,7 +349,7 @@ class Coordinator(Deciding):
             self._decide(transaction, commit=True)
         elif transaction.unprepared is not None and not any(local[n].placement.primary for n in transaction.awaited):
             probe("tx.recovery.aborted")
-            self._no(transaction, f"partition {transaction.unprepared} was not prepared")
+            self._no(transaction, transaction.reason or f"partition {transaction.unprepared} was not prepared")
 
     def on(self, sender: NodeId, message: ToCoordinator) -> None:
         """Everything that participants say."""
@@ -401,7 +423,7 @@ class Coordinator(Deciding):
                     self._no(transaction, "its client prepared it and did not come back")
                 continue
             if transaction.phase is Phase.PREPARING and waited >= PREPARE_SECONDS_MAX * 1000 * MS:
-                self._no(transaction, f"a participant did not vote within {PREPARE_SECONDS_MAX} s")
+                self._refused(transaction, f"a participant did not vote within {PREPARE_SECONDS_MAX} s")
                 continue
             if not self.alarm.is_due(transaction.sent_at + after, core.now):
                 continue
@@ -411,18 +433,3 @@ class Coordinator(Deciding):
                 self._inquire(transaction)
             else:
                 self._tell_outcome(transaction)
-
-
-def _pieces(parts: list[Part], named: int) -> list[list[Part]]:
-    """Parts of a transaction for one primary, in pieces that a turn can vote on; `named`: what naming all costs each."""
-    if len(parts) == 1:
-        return [parts]
-    pieces: list[list[Part]] = []
-    size = PREPARE_WORK
-    for part in parts:
-        if size >= PREPARE_WORK:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(part)
-        size += 1 + named + sum(len(keys) for _, keys, _ in part.writes) + len(part.locks) + len(part.reads)
-    return pieces

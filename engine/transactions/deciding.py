@@ -21,6 +21,7 @@ from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, may_act
 from rebalance.results import ABORTED, COMMITTED
 from rebalance.rule import Rule
+from rebalance.table import Intervention
 from wal import records as r
 from wal.ids import DECISIONS, NodeId, TxId
 from wal.probe import probe
@@ -45,6 +46,8 @@ class Deciding(Rule):
         self.one_phase: dict[TxId, OnePhase] = {}
         self.admission.look_at_ids(self.active)
         self.admission.look_at_ids(self.one_phase)
+        self._forced: tuple[Intervention, ...] = ()
+        self._anew: dict[int, None] = {}  # partitions of these
         self._over: dict[int, list[TxId]] = {}  # decision records to delete with the partition's next one
 
     # In one partition.
@@ -110,6 +113,14 @@ class Deciding(Rule):
             transaction.commit = True
             self._answer(transaction)
         self._decide(transaction, commit=True)
+
+    def begun_again(self, number: int) -> bool:
+        """Whether an operator has let a partition begin again: what was decided there may be lost with its trace."""
+        forced = self.core.topology.interventions if self.core.topology is not None else ()
+        if forced is not self._forced:
+            self._forced = forced
+            self._anew = dict.fromkeys(taken.partition for one in forced for taken in one.taken)
+        return number in self._anew
 
     def _no(self, transaction: Transaction, reason: str) -> None:
         transaction.reason = reason

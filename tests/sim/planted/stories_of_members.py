@@ -299,6 +299,56 @@ def a_commit_is_lost_with_its_decision(plant: Plant | None) -> None:
 
 
 @story
+def a_commit_that_is_lost_with_its_decision_is_asked_for_again(plant: Plant | None) -> None:
+    """The same, and before n3 asks for the outcome the client, who was not answered, asks again for its commit."""
+    with Stage(plant, nodes=4, settings=msgspec.structs.replace(SETTINGS, backups=0)) as stage:
+        keys = [key(0), key(1), key(2)]
+        tx = stage.transaction()
+        stage.do(tx.put(NAMESPACE, dict.fromkeys(keys, b"1")))
+        unheard, unresolved = stage.lose("finish", "n1", "n3"), stage.lose("resolve")
+        stage.world.network.cut("deaf", [("n1", "c1")])
+        committing = stage.begin(tx.commit())
+        stage.wait(100)
+        _lose(stage, "n1")
+        stage.end(unheard)
+        stage.left_out("n1")
+        stage.wait(1_000)
+        stage.world.command(stage["n2"], "reset-lost", {"yes": []})
+        stage.until(lambda: committing.done, "its client is told what became of it")
+        stage.end(unresolved)
+        reader = stage.another()
+        found = [stage.get(one, reader) for one in keys]
+        stage.must(found[1:] == [b"1", b"1"], f"what is left of a transaction that was committed is committed: {found}")
+        stage.must(told(committing), f"its client was told {committing.failure!r}")
+        stage.curtain()
+
+
+@story
+def it_is_asked_what_became_of_a_commit_that_is_lost_with_its_decision(plant: Plant | None) -> None:
+    """The same, and somebody asks for its status, who does not know where else it wrote."""
+    with Stage(plant, nodes=4, settings=msgspec.structs.replace(SETTINGS, backups=0)) as stage:
+        keys = [key(0), key(1), key(2)]
+        tx = stage.transaction()
+        stage.do(tx.put(NAMESPACE, dict.fromkeys(keys, b"1")))
+        unheard, unresolved = stage.lose("finish", "n1", "n3"), stage.lose("resolve")
+        stage.do(tx.commit())
+        stage.wait(100)
+        _lose(stage, "n1")
+        stage.client.die()
+        stage.end(unheard)
+        stage.left_out("n1")
+        stage.wait(1_000)
+        stage.world.command(stage["n2"], "reset-lost", {"yes": []})
+        reader = stage.another()
+        outcome = stage.status(tx.tx, 0, reader)
+        stage.end(unresolved)
+        found = [stage.get(one, reader) for one in keys]
+        stage.must(found[1:] == [b"1", b"1"], f"what is left of a transaction that was committed is committed: {found}")
+        stage.must(outcome == "committed", f"and its status is {outcome}")
+        stage.curtain()
+
+
+@story
 def a_majority_is_lost_that_had_gone_on(plant: Plant | None) -> None:
     """n3 is away; n1 and n2 have made another map when their disks are lost, and n3 goes on by force."""
     with Stage(plant) as stage:

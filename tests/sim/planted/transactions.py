@@ -145,6 +145,13 @@ def recovery_does_not_hear_of_a_commit(machine: Machine) -> None:
 
 
 @TRANSACTIONS.fault("5")
+def nobody_knows_that_decisions_may_be_lost(machine: Machine) -> None:
+    """A commit, or its status, that is asked for again comes to nothing where its partition has begun again without it."""
+    assert machine.node is not None
+    replace(machine.node.coordinator, "begun_again", lambda _number: False)
+
+
+@TRANSACTIONS.fault("5")
 def answered_before_the_last_vote(machine: Machine) -> None:
     """A client is told of a commit with the first vote, although another one may not come."""
     assert machine.node is not None
