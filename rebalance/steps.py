@@ -27,7 +27,7 @@ from rebalance.migrations import Migrations, ordered
 from rebalance.namespaces import NamespaceSettings, places_anew
 from rebalance.namespaces import changed as said_of_namespaces
 from rebalance.plan import handed_over, placed_under_the_same
-from rebalance.table import BEFORE_KEPT, Candidate, Member, Placement, Topology, node_of
+from rebalance.table import BEFORE_KEPT, Candidate, Member, Placement, Topology, decode, encode, hash_of, node_of
 from wal.ids import Namespace, NodeId, Version
 from wal.records import Claim
 
@@ -268,6 +268,37 @@ def stepped(old: Topology, step: Step) -> Topology:
         migrations=ordered(old.migrations, step.migrations, step.version),
     )
     return _joined(topology, step.joins) if step.joins else topology
+
+
+def rebuilt(whole: bytes, steps: Sequence[tuple[bytes, int]]) -> bytes:
+    """The bytes of the map to which these steps lead from this one, each told with the hash of what comes of it.
+
+    Raises ValueError where they do not: a log without one of them would be taken for another map.
+    """
+    topology = decode(whole)
+    known = hash_of(whole)
+    for encoded, makes in steps:
+        step = decode_step(encoded)
+        if (step.after, step.map_hash) != (topology.version, known):
+            raise ValueError(f"a step after {step.after} does not follow the map {topology.version} that is here")
+        topology, known = stepped(topology, step), makes
+    found = encode(topology)
+    if hash_of(found) != known:
+        raise ValueError(f"the steps that lead to map {topology.version} do not make the one that was committed")
+    return found
+
+
+_step_decoder = msgspec.msgpack.Decoder(Step)
+encode_step = msgspec.msgpack.Encoder().encode
+"""The bytes of a step, as the log has them."""
+
+
+def decode_step(data: bytes) -> Step:
+    """The inverse of `encode_step`; raises ValueError with what was wrong."""
+    try:
+        return _step_decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not a step: {error}") from error
 
 
 def _joined(old: Topology, joins: Sequence[Member]) -> Topology:

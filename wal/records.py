@@ -207,18 +207,25 @@ class Promised(msgspec.Struct, frozen=True, array_like=True, tag="promised", gc=
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, tag="accepted", gc=False):
-    """A map accepted for the version that follows `after`; `topology` is encoded by the engine."""
+    """A map accepted for the version that follows `after`; `topology` is encoded by the engine.
+
+    Or only what it changes of the map `after`: `step`, encoded likewise, and the hash of the map that comes of it.
+    """
 
     after: Version
     ballot: Ballot
     topology: bytes
+    step: bytes = b""
+    map_hash: int = 0
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True, tag="committed", gc=False):
-    """A committed map, encoded by the engine."""
+    """A committed map, encoded by the engine; or only what it changes of the one before it, as in `Accepted`."""
 
     version: Version
     topology: bytes
+    step: bytes = b""
+    map_hash: int = 0
 
 
 class Boot(msgspec.Struct, frozen=True, array_like=True, tag="boot", gc=False):

@@ -233,11 +233,13 @@ class Exchange(Rule):
             return
         self.adopt(topology, message.topology)
 
-    def adopt(self, topology: Topology, encoded: bytes) -> None:
-        """Log a committed map and switch to it."""
-        self.core.log(r.Committed(topology.version, encoded))
+    def adopt(self, topology: Topology, encoded: bytes, *, step: bytes = b"") -> None:
+        """Log a committed map, or the step from ours that makes it, and switch to it."""
+        version, map_hash = topology.version, topologies.hash_of(encoded)
+        self.core.log(r.Committed(version, b"", step, map_hash) if step else r.Committed(version, encoded))
+        self.core.replica.maps.know(version, encoded)
         self.core.voted_lsn = 0  # nobody was promised anything about what follows
-        self.core.map_hash = topologies.hash_of(encoded)
+        self.core.map_hash = map_hash
         still = self.core.frozen or self.draining is not None
         singles = [self.single, *(self.attempt.singles.values() if self.attempt else ())]
         self.core.little_by_little(let_go([single.copies for single in singles if single is not None]))

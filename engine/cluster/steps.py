@@ -17,7 +17,7 @@ what was accepted. `docs/light-steps.md` says why this is safe.
 
 from __future__ import annotations
 
-from typing import assert_never, get_args
+from typing import NamedTuple, assert_never, get_args
 
 from engine.cluster.attempt import Intent
 from engine.cluster.claims import Claims
@@ -29,7 +29,7 @@ from rebalance import table as topologies
 from rebalance.lives import disk_of, may_vote
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
-from rebalance.steps import Step, fits, light_step, may_join, moving_in, stepped, worth_a_step
+from rebalance.steps import Step, encode_step, fits, light_step, may_join, moving_in, stepped, worth_a_step
 from rebalance.table import Standing, Topology
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId
@@ -55,6 +55,15 @@ class _Attempt:
         self.accepts: dict[NodeId, None] = {}
 
 
+class _Made(NamedTuple):
+    """A step, the map that comes of it, and the bytes of both."""
+
+    of: Step
+    step: bytes
+    map: Topology
+    topology: bytes
+
+
 class Steps(Rule):
     """Both sides of a light step on one node."""
 
@@ -74,7 +83,7 @@ class Steps(Rule):
         self._stepped_at = 0
         self._most = 0  # of these there were, since there were none
         self._resend_at = 0
-        self._made: tuple[Step, Topology, bytes] | None = None  # what the last step that was proposed makes of the map
+        self._made: _Made | None = None  # what the last step that was proposed makes of the map
 
     # Coordinator.
 
@@ -209,8 +218,7 @@ class Steps(Rule):
         told = dict.fromkeys((*core.peers(), *(m.node for m in attempt.step.joins)))
         if told:
             core.send_early(tuple(told), CommitStep(attempt.step))  # chosen already, whatever this disk says
-        topology, encoded = self._make(attempt.step)
-        exchange.adopt(topology, encoded)
+        self._adopt(attempt.step)
         exchange.standing = attempt.ballot
 
     def switch(self, _: NewMap) -> None:
@@ -245,9 +253,10 @@ class Steps(Rule):
         if not fits(core.topology, core.map_hash, step):
             probe("steps.of_another_map")
             return
-        _, encoded = self._make(step)
-        if exchange.accepted != (message.ballot, encoded):
-            core.vote(r.Accepted(step.after, message.ballot, encoded))
+        made = self._make(step)
+        if not core.replica.maps.has_accepted(message.ballot, made.step):
+            core.vote(r.Accepted(step.after, message.ballot, b"", made.step, topologies.hash_of(made.topology)))
+            core.replica.maps.know_accepted(made.step, made.topology)
         core.send(sender, AcceptStep(step.after, message.ballot, core.life, core.claim_lsn, core.voted_lsn))
 
     def on_commit(self, sender: NodeId, message: CommitStep) -> None:
@@ -258,15 +267,19 @@ class Steps(Rule):
         if core.topology is None or not fits(core.topology, core.map_hash, step):
             core.send(sender, AskMap(core.version))
             return
-        self.exchange.adopt(*self._make(step))
+        self._adopt(step)
 
-    def _make(self, step: Step) -> tuple[Topology, bytes]:
-        """The map that comes of a step, and its bytes; whoever accepts it will commit it next."""
+    def _adopt(self, step: Step) -> None:
+        made = self._make(step)
+        self.exchange.adopt(made.map, made.topology, step=made.step)
+
+    def _make(self, step: Step) -> _Made:
+        """The map that comes of a step; whoever accepts it will commit it next."""
         assert self.core.topology is not None
-        if self._made is None or self._made[0] != step:
+        if self._made is None or self._made.of != step:
             topology = stepped(self.core.topology, step)
-            self._made = (step, topology, topologies.encode(topology))
-        return self._made[1:]
+            self._made = _Made(step, encode_step(step), topology, topologies.encode(topology))
+        return self._made
 
     # Time.
 

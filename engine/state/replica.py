@@ -18,6 +18,7 @@ import msgspec
 
 from engine.state.ahead import AllAhead, Watch, ahead_of
 from engine.state.freezing import Changes
+from engine.state.maps import Maps
 from engine.state.node_image import NodeImage, version_in
 from engine.state.rows import confirm_what_came_later, drop_unconfirmed, preload, put_one_by_one
 from engine.state.store import CheckpointImage, Entry, LayeredStore, Loaded
@@ -46,8 +47,7 @@ class Replica:
         self.claimed_at = NO_VERSION
         self.claims: list[r.Claim] = []  # of the disks of others
         self.promised: tuple[Version, Ballot] = (NO_VERSION, NO_BALLOT)
-        self.accepted: tuple[Version, Ballot, bytes] = (NO_VERSION, NO_BALLOT, b"")
-        self.committed: tuple[Version, bytes] = (NO_VERSION, b"")
+        self.maps = Maps()
         self.trimmed = 1  # the log has a record which says that it begins here
         self.tails: dict[Fragment, None] = {}  # fragments that may have a tail
         self.kept: Container[Fragment] = ()  # of these somebody reads the past, and no delete may be forgotten
@@ -57,6 +57,16 @@ class Replica:
         self.watch = Watch(store)
 
     # Looking.
+
+    @property
+    def committed(self) -> tuple[Version, bytes]:
+        """The committed map, and its version."""
+        return self.maps.committed
+
+    @property
+    def accepted(self) -> tuple[Version, Ballot, bytes]:
+        """The map that was accepted last, for the version after which one, and under which ballot."""
+        return self.maps.accepted
 
     def partition(self, number: int) -> PartitionState:
         """The partition's state, to be looked at; an empty one, which is nobody's, if nothing of it was ever here."""
@@ -142,12 +152,11 @@ class Replica:
         match record:
             case r.Promised(after, ballot):
                 self.promised = (after, max(ballot, self.promised[1]))
-            case r.Accepted(after, ballot, topology):
+            case r.Accepted(after, ballot):
                 self.promised = (after, max(ballot, self.promised[1]))
-                self.accepted = (after, ballot, topology)
-            case r.Committed(version, topology):
-                if version > self.committed[0]:
-                    self.committed = (version, topology)
+                self.maps.accept(record)
+            case r.Committed():
+                self.maps.commit(record)
             case r.Boot(incarnation, at, before):
                 before = lives_after(self.lives, incarnation, before)
                 self.incarnation, self.lives = incarnation, [*before, (incarnation, at)]
@@ -392,7 +401,7 @@ class Replica:
 
     def freeze(self, lsn: int, open_records: list[r.Record]) -> CheckpointImage:
         """Begin a checkpoint of what has changed since the last one; `changes.pieces` has to come to its end."""
-        exchange = self.promised, self.accepted, self.committed
+        exchange = self.promised, self.maps.accepted, self.maps.committed
         knows = self.lives, self.claimed_at, self.claims
         node = NodeImage(self.incarnation, *exchange, open_records, *knows, self.trimmed)
         return self.changes.freeze(lsn, msgspec.msgpack.encode(node))
@@ -423,7 +432,8 @@ class Replica:
             raise ValueError(f"the checkpoint cannot be read: {error}") from error
         self.incarnation, self.lives = node.incarnation, node.lives
         self.claimed_at, self.claims = node.claimed_at, node.claims
-        self.promised, self.accepted, self.committed = node.promised, node.accepted, node.committed
+        self.promised = node.promised
+        self.maps.load(node.committed, node.accepted)
         self.trimmed = node.trimmed
         return node.open
 

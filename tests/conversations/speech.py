@@ -13,7 +13,7 @@ from engine.protocol import requests as q
 from rebalance import table as topologies
 from rebalance.lives import INCARNATION_BITS
 from rebalance.results import COMMITTED
-from rebalance.steps import Step
+from rebalance.steps import Step, decode_step
 from rebalance.table import Placement, Topology
 from tests.conversations.names import Names, key_name
 from wal import records as r
@@ -65,8 +65,8 @@ class Speech:
                 )
             case r.Promised(after, ballot):
                 about = f"{ballot} after {after}"
-            case r.Accepted(_, ballot, topology):
-                about = f"{ballot} {_version(topology)}"
+            case r.Accepted(_, ballot, topology, step):
+                about = f"{ballot} {decode_step(step).version if step else _version(topology)}"
             case r.Committed(version):
                 about = str(version)
             case r.Boot(incarnation):

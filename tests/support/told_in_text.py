@@ -50,7 +50,7 @@ def _about(told: dict[str, Any]) -> str:
         case "accepted":
             words = [f"after={told['after']} ballot={told['ballot']} version={told['version']}"]
         case "committed":
-            words = [f"version={told['version']} bytes={told['bytes']}"]
+            words = [f"version={told['version']}{' step' if told.get('step') else ''} bytes={told['bytes']}"]
         case "boot":
             words = [f"start={told['start']} incarnation={told['incarnation']} at={told['at']}"]
         case "claimed":

@@ -6,7 +6,7 @@ tells what did *not* happen: a partition that was one of a transaction's and nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -150,7 +150,7 @@ class Reading(msgspec.Struct):
         self.ended_ms = max(self.ended_ms, later.ended_ms)
         self.damage += later.damage
         self.look_at_maps()
-        later.look_at_maps()
+        later.look_at_maps(self.maps[-1][2] if self.maps else ())
         self.maps = [*self.maps, *later.maps][-MAPS_KEPT:]
         self.began = later.began | self.began
         self.transferred |= later.transferred
@@ -168,13 +168,16 @@ class Reading(msgspec.Struct):
             self.undone.setdefault(tx, {}).update(undone)
         return self
 
-    def look_at_maps(self) -> None:
-        """Which partitions were lost in which map: that is all that is kept of them."""
+    def look_at_maps(self, before: Sequence[int] = ()) -> None:
+        """Which partitions were lost in which map: that is all that is kept of them. A light step changes nothing of it.
+
+        `before`: those of the last map before these.
+        """
         for lsn, version, data in self.topologies:
             try:
                 placements = topologies.decode(data).placements
-            except ValueError:
-                lost = self.maps[-1][2] if self.maps else []
+            except ValueError:  # a step, or of a newer version
+                lost = self.maps[-1][2] if self.maps else list(before)
             else:
                 lost = [number for number, placement in enumerate(placements) if placement.lost]
             self.maps.append((lsn, version, lost))

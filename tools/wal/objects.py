@@ -158,11 +158,12 @@ class Told:
                 return s.Undo(**head, namespace=_name(namespace), partition=partition, above=above, keys=gone_)
             case r.Promised(after, ballot):
                 return s.Promised(**head, after=str(after), ballot=str(ballot))
-            case r.Accepted(after, ballot, topology):
-                version = version_text(topology)
-                return s.Accepted(**head, after=str(after), ballot=str(ballot), version=version, bytes=len(topology))
-            case r.Committed(version_, topology):
-                return s.Committed(**head, version=str(version_), bytes=len(topology))
+            case r.Accepted(after, ballot, topology, step):
+                version, told, is_step = version_text(topology, step), len(step or topology), bool(step)
+                at = str(after)
+                return s.Accepted(**head, after=at, ballot=str(ballot), version=version, bytes=told, step=is_step)
+            case r.Committed(version_, topology, step):
+                return s.Committed(**head, version=str(version_), bytes=len(step or topology), step=bool(step))
             case r.Boot(incarnation, at, before):
                 lives = [s.Life(earlier, ended_at) for earlier, ended_at in before]
                 start = incarnation >> INCARNATION_BITS

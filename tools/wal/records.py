@@ -88,10 +88,10 @@ def about(record: r.Record, values: Values) -> str:  # noqa: C901  # one case fo
             return " ".join([f"{_name(namespace)}/{partition} above={above}", *map(word, keys)])
         case r.Promised(after, ballot):
             return f"after={after} ballot={word(str(ballot).encode())}"
-        case r.Accepted(after, ballot, topology):
-            return f"after={after} ballot={word(str(ballot).encode())} version={version_text(topology)}"
-        case r.Committed(version, topology):
-            return f"version={version} bytes={len(topology)}"
+        case r.Accepted(after, ballot, topology, step):
+            return f"after={after} ballot={word(str(ballot).encode())} version={version_text(topology, step)}"
+        case r.Committed(version, topology, step):
+            return f"version={version} step bytes={len(step)}" if step else f"version={version} bytes={len(topology)}"
         case r.Boot(incarnation, at):
             return f"start={incarnation >> INCARNATION_BITS} incarnation={incarnation} at={at}"
         case r.Claimed(version, claims):
@@ -174,11 +174,14 @@ def _name(namespace: Namespace) -> str:
     return word(namespace.encode("utf-8", "surrogatepass"))
 
 
-def version_text(topology: bytes) -> str:
-    """The version of an encoded map; `-` for none."""
-    from rebalance import table as topologies  # noqa: PLC0415  # maps are seldom, and their hashes come with OpenSSL
+def version_text(topology: bytes, step: bytes = b"") -> str:
+    """The version of an encoded map, or of what a step makes; `-` for none."""
+    from rebalance import steps  # noqa: PLC0415  # maps are seldom, and their hashes come with OpenSSL
+    from rebalance import table as topologies  # noqa: PLC0415
 
     try:
+        if step:
+            return str(steps.decode_step(step).version)
         return str(topologies.decode(topology).version) if topology else "-"
     except ValueError:
-        return f"unknown({len(topology)}B)"
+        return f"unknown({len(topology or step)}B)"

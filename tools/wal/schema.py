@@ -217,15 +217,21 @@ class Promised(_Record, kw_only=True, tag="promised"):
 
 
 class Accepted(_Record, kw_only=True, tag="accepted"):
+    """`step`: the log has only what the map changes of the one before it, in so many bytes."""
+
     after: str
     ballot: str
     version: str
     bytes: int
+    step: bool = False
 
 
 class Committed(_Record, kw_only=True, tag="committed"):
+    """`step`: as in `accepted`."""
+
     version: str
     bytes: int
+    step: bool = False
 
 
 class Boot(_Record, kw_only=True, tag="boot"):

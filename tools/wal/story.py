@@ -10,10 +10,12 @@ store had.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from rebalance import steps
 from rebalance import table as topologies
 from rebalance.table import Standing, Topology
 from tools.reconcile.findings import value_hash
@@ -214,6 +216,7 @@ class Reading:
         self._gone: list[tuple[Change, Event]] = []
         self._compared = False  # a transfer of the rows that differ is under way
         self._map = b""
+        self._met: Topology | None = None  # the last one in the log
         self._known: Topology | None = rest.topology
         story.note_map(rest.topology)
         self.floor = rest.history_from
@@ -234,15 +237,24 @@ class Reading:
     def topology(self) -> Topology | None:
         """The newest map that was met."""
         if self._map:
-            try:
-                known = topologies.decode(self._map)
-                if self._known is None or known.version > self._known.version:
-                    self._known = known
-                self._story.note_map(known)
-            except ValueError:
-                pass  # a newer version's; what it says is not needed
+            with suppress(ValueError):  # a newer version's; what it says is not needed
+                self._note(topologies.decode(self._map))
             self._map = b""
         return self._known
+
+    def _go_on(self, encoded: bytes) -> None:
+        """A map is told as what it changes of the one before it, which is the last that was met, or not known here."""
+        if encoded and self._met is not None:
+            with suppress(ValueError):
+                step = steps.decode_step(encoded)
+                if self._met.version == step.after:
+                    self._note(steps.stepped(self._met, step))
+
+    def _note(self, met: Topology) -> None:
+        self._met = met
+        if self._known is None or met.version > self._known.version:
+            self._known = met
+        self._story.note_map(met)
 
     @property
     def stands(self) -> Change | None:
@@ -297,9 +309,10 @@ class Reading:
                     self.floor = max(lwm, self.floor)
             case r.Origin(tx=tx):
                 self._origin(tx, record)
-            case r.Committed(_, topology):
+            case r.Committed(_, topology, step):
                 _ = self.topology  # the one before is looked at before it is replaced
                 self._map = topology
+                self._go_on(step)
             case _:
                 pass
 

@@ -7,6 +7,7 @@ from collections import Counter
 import msgspec
 
 from engine.protocol.requests import Admin, CommitTx, Done, Failed, Get, Put, Reply, Values
+from rebalance.table import hash_of
 from tests.sim.explore.nodes import Happening, ask
 from tests.sim.explore.search import SETTINGS, Fact, Might, SmallWorld, Walk
 from wal import records as r
@@ -24,20 +25,25 @@ def _formed(walk: Walk) -> None:
     walk.state = walk.state._replace(facts=frozenset())
 
 
+def _hash(record: r.Accepted | r.Committed) -> int:
+    """Which map it is."""
+    return record.map_hash if record.step else hash_of(record.topology)
+
+
 class _Maps:
     """Which map followed which; a promise that is broken when a version has two successors."""
 
     def __init__(self) -> None:
-        self._after: dict[bytes, Version] = {}  # what was accepted, as the successor of which version
+        self._after: dict[int, Version] = {}  # what was accepted, as the successor of which version
 
     def notice(self, node: NodeId, said: r.Record | Reply) -> Fact | None:
         """A map is accepted somewhere, or committed."""
         match said:
-            case r.Accepted(after, _, topology):
-                self._after[topology] = after
+            case r.Accepted():
+                self._after[_hash(said)] = said.after
                 return None
-            case r.Committed(_, topology) if topology in self._after and self._after[topology] != NO_VERSION:
-                return Fact("committed", self._after[topology], topology)
+            case r.Committed() if self._after.get(_hash(said), NO_VERSION) != NO_VERSION:
+                return Fact("committed", self._after[_hash(said)], _hash(said))
             case _:
                 return None
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from engine.turn.effects import Effects
 from engine.turn.events import Event
 from rebalance.partition import Role
+from rebalance.table import hash_of
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
@@ -32,19 +33,24 @@ class Watermarks(Oracle):
         look_inside(world)
 
 
+def _hash(record: Accepted | Committed) -> int:
+    """Which map it is."""
+    return record.map_hash if record.step else hash_of(record.topology)
+
+
 class OneMap(Oracle):
     """A version is one map, everywhere and for ever, and is followed by one: 1.1 and 2.0 cannot both come after 1.0."""
 
     def __init__(self) -> None:
-        self._maps: dict[Version, tuple[bytes, NodeId]] = {}
-        self._after: dict[bytes, Version] = {}  # what was accepted, as the successor of which version
+        self._maps: dict[Version, tuple[int, NodeId]] = {}
+        self._after: dict[int, Version] = {}  # what was accepted, as the successor of which version
         self._successors: dict[Version, tuple[Version, NodeId]] = {}
 
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node decided something; what it accepted, others may commit."""
         for record in effects.log:
             if isinstance(record, Accepted):
-                self._after[record.topology] = record.after
+                self._after[_hash(record)] = record.after
 
     def logged(self, machine: Machine, records: Sequence[Record], last_lsn: int) -> None:
         """A node has a new map on disk."""
@@ -53,10 +59,10 @@ class OneMap(Oracle):
                 self._committed(machine, record)
 
     def _committed(self, machine: Machine, record: Committed) -> None:
-        known, by = self._maps.setdefault(record.version, (record.topology, machine.name))
-        if known != record.topology:
+        known, by = self._maps.setdefault(record.version, (_hash(record), machine.name))
+        if known != _hash(record):
             raise Violation("one-map", f"version {record.version} is one map for {by}, another for {machine.name}")
-        after = self._after.get(record.topology, NO_VERSION)
+        after = self._after.get(_hash(record), NO_VERSION)
         if after == NO_VERSION:
             return
         successor, by = self._successors.setdefault(after, (record.version, machine.name))

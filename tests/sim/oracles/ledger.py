@@ -12,6 +12,7 @@ from typing import NamedTuple
 from engine.turn.effects import Effects
 from engine.turn.events import Event
 from rebalance import table as topologies
+from rebalance.steps import decode_step, stepped
 from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
@@ -66,9 +67,15 @@ class Ledger(Oracle):
         """A map counts when it is on a disk."""
         for record in records:
             if isinstance(record, Committed) and record.version not in self.maps:
-                topology = self.maps[record.version] = topologies.decode(record.topology)
+                topology = self.maps[record.version] = self._map(record)
                 forced = topology.interventions[-1:]
                 self.given_up |= {taken.partition: None for intervention in forced for taken in intervention.taken}
+
+    def _map(self, record: Committed) -> Topology:
+        if not record.step:
+            return topologies.decode(record.topology)
+        step = decode_step(record.step)
+        return stepped(self.maps[step.after], step)
 
     def _note(self, machine: Machine, record: Record) -> None:
         match record:

@@ -157,7 +157,7 @@ def a_step_is_taken_before_it_is_decided(machine: Machine) -> None:
     def on_propose(original: Callable[..., None], sender: NodeId, message: ProposeStep) -> None:
         original(sender, message)
         if exchange.accepted[0] == message.ballot:
-            exchange.adopt(*steps._make(message.step))
+            steps._adopt(message.step)
 
     around(steps, "on_propose", on_propose)
 
