@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from engine import aio
 from engine.client.admin import ask
 from engine.errors import Error
-from tools.bench.cluster import NAMESPACE, counted, memory_of, three_nodes
+from tools.bench.cluster import NAMESPACE, counted, memory_of, processor_seconds, three_nodes
 from tools.bench.figures import VALUE_BYTES, Measured, Setting, per_second, percentile
 from tools.local_cluster import LocalCluster, NodeProcess, until
 
@@ -214,11 +214,15 @@ async def returned(setting: Setting, figure: str, goal: float) -> list[Measured]
         setting.say(f"{figure}: {rows:,} rows")
         namespace = database.namespace(NAMESPACE)
         await fill(namespace, rows, b"v" * VALUE_BYTES)
-        took, moved = dict[str, float](), dict[str, int]()
+        took, moved, spent = dict[str, float](), dict[str, int](), dict[str, dict[str, float]]()
         for case, changed in (("nothing changed", 0), ("a tenth changed", rows // 10), ("empty", 0)):
             await _stop(cluster, "n3")
             await fill(namespace, changed, b"w" * VALUE_BYTES)
+            before = processor_seconds(cluster)
             node, took[case] = await _becomes_whole(cluster, "n4" if case == "empty" else "n3")
+            own = node.cpu_seconds()
+            others = processor_seconds(cluster) - own - before
+            spent[case] = {"its processor s, with its start": round(own, 2), "the others'": round(others, 2)}
             progress = await ask(node.address, "progress")
             moved[case] = sum(progress["updates"].values()) + sum(progress["rows"].values())
             setting.say(f"{figure}: {case}: {moved[case]:,} records in {took[case]:.2f} s")
@@ -233,7 +237,7 @@ async def returned(setting: Setting, figure: str, goal: float) -> list[Measured]
             goal=at_least,
             counted=rows,
             seconds=round(took[case], 3),
-            parts={"records moved": moved[case], "in full": moved["empty"], "in full s": round(full, 2)},
+            parts={"records moved": moved[case], "in full": moved["empty"], "in full s": round(full, 2), **spent[case]},
         )
         for case, at_least in (("nothing changed", UNCHANGED_TIMES), ("a tenth changed", goal))
     ]
