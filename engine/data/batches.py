@@ -50,7 +50,7 @@ class Batch:
         self.operations = operations
         self.records: list[r.Record] = [record for o in operations for record in o.records]
         self.acked = acked
-        self.waiting = {n: None for n in receivers[0] if n not in acked}
+        self.waiting = {n: 0 for n in receivers[0] if n not in acked}  # since when, if not since it was sent
         self.lagging = {n: None for n in receivers[1] if n not in acked}  # MOVING copies that have not answered
         self.partitions: tuple[int, ...] = ()  # that it touches, if there are MOVING copies
         self.counts = False
@@ -64,12 +64,12 @@ class Batch:
 
 
 def stalled_in(batches: Iterable[Batch], limit: int) -> list[NodeId]:
-    """The copies that are waited for in batches, oldest first, that were sent before `limit`."""
+    """The copies that are waited for since before `limit`, in batches, oldest first."""
     found: dict[NodeId, None] = {}
     for batch in batches:
         if batch.since > limit:
             break
-        found |= batch.waiting
+        found |= {node: None for node, since in batch.waiting.items() if since <= limit}
     return list(found)
 
 

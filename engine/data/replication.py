@@ -226,7 +226,7 @@ class Replication(Rule):
         for batch in list(self._lagging.get(node, {}).get(partition, {}).values()):
             if not batch.counts:
                 self._not_lagging(batch, node)
-                batch.waiting[node] = None
+                batch.waiting[node] = self.core.attentive
 
     def lag(self, node: NodeId, partitions: Container[int]) -> None:
         """A MOVING copy begins to take these partitions' writes: what is under way goes to it, whatever it said before.

@@ -165,6 +165,17 @@ def test_what_a_joiner_answered_before_its_demand_does_not_count_for_what_it_get
     assert not primary.replication.outstanding("n3", 0)
 
 
+def test_a_joiner_is_late_from_when_it_is_waited_for() -> None:
+    primary = Primary()
+    suspicion = primary.core.settings.suspicion_ms * MS
+    primary.ship(Noted(0))
+    primary.core.attentive += suspicion
+    primary.replication.wait_for("n3", 0)
+    assert primary.replication.stalled(1) == ["n2"], "it had no reason to hurry before"
+    primary.core.attentive += suspicion
+    assert primary.replication.stalled(1) == ["n2", "n3"]
+
+
 def test_what_waits_for_an_answer_counts_once_though_a_joiner_gets_it_twice() -> None:
     primary = Primary()
     operation = Noted(0)
