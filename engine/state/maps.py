@@ -65,9 +65,10 @@ class Maps:
 
     @property
     def accepted(self) -> tuple[Version, Ballot, bytes]:
-        """The map that was accepted last, under which ballot, for the version after which one. Of a step no bytes, once
-        another version is committed."""
-        record, topology = self._accepted, self._accepted.topology
+        """The map that was accepted last, under which ballot, for the version after which one; once another version is
+        committed it is of no interest, and no bytes are told, whether or not they are known."""
+        record = self._accepted
+        topology = record.topology if record.after == self.version else b""
         if record.step and not topology and record.after == self.version:
             topology = rebuilt(self.committed[1], [(record.step, record.map_hash)])
             self.know_accepted(record.step, topology)

@@ -82,6 +82,11 @@ def test_a_step_that_was_accepted_is_the_map_that_comes_of_it_until_another_is_c
         [r.Committed(first.version, encode(first)), accepted, committed(one, after_one), committed(two, after_two)]
     )
     assert maps.accepted == (first.version, BALLOT, b""), "what it was accepted after is over"
+    maps.know_accepted(encode_step(one), encode(after_one))
+    assert maps.accepted == (first.version, BALLOT, b""), "whoever knew it says the same as a replay"
+    whole = r.Accepted(first.version, BALLOT, encode(after_one))
+    maps = folded([r.Committed(first.version, encode(first)), whole, committed(one, after_one), committed(two, after_two)])
+    assert maps.accepted == (first.version, BALLOT, b""), "and so does one that had it whole, from a checkpoint"
     assert maps.committed == (after_two.version, encode(after_two))
 
 
