@@ -42,7 +42,7 @@ from tests.sim.recorder import Recorder
 from tests.sim.rotting import write_cold
 from tests.sim.shapes import Shape, draw_shape
 from tests.sim.violation import Violation
-from tests.sim.workloads import WORKLOADS, Bulk, Load, empty, judge, read_everything, set_up
+from tests.sim.workloads import WORKLOADS, Bulk, Load, empty, give_copies, judge, read_everything, set_up
 from tests.sim.world import SECOND, Plant, World
 from tests.support.probes import listen_here
 
@@ -57,6 +57,7 @@ REST_NS = 60 * SECOND
 LOOK_NS = 250 * MS
 LMDB_SHARE = 0.06
 ARCHIVES_SHARE = 0.2
+GROUPED_SHARE = 0.35
 
 
 @dataclass
@@ -250,6 +251,11 @@ def _live(
     bulk: Bulk | None = None
     try:
         first = world.add_client("c0")
+        grouping = world.draws.of("groups")
+        if grouping.random() < GROUPED_SHARE:
+            grouped = first.spawn(give_copies(first, grouping))
+            if not world.run_while(lambda: not grouped.done, at_most=60 * SECOND) or grouped.failure:
+                raise Violation("liveness", f"namespaces are not given copies of their own: {grouped.failure}")
         begun = first.spawn(set_up(first))
         if not world.run_while(lambda: not begun.done, at_most=60 * SECOND) or begun.failure:
             raise Violation(

@@ -12,7 +12,7 @@ from tests.sim.workloads.claiming import empty, queue_of
 from tests.sim.workloads.cuts import cuts_of
 from tests.sim.workloads.ending import ending_of
 from tests.sim.workloads.fleeting import fleeting_of
-from tests.sim.workloads.load import Load, set_up
+from tests.sim.workloads.load import Load, give_copies, set_up
 from tests.sim.workloads.retry import retry_of
 from tests.sim.workloads.rows import rows_of
 from tests.sim.workloads.single import batches_of, registers_of, set_of
@@ -38,4 +38,4 @@ WORKLOADS = {
     "queue": queue_of,
 }
 
-__all__ = ["WORKLOADS", "Bulk", "Load", "empty", "judge", "read_everything", "set_up"]
+__all__ = ["WORKLOADS", "Bulk", "Load", "empty", "give_copies", "judge", "read_everything", "set_up"]

@@ -74,7 +74,7 @@ def ending_of(load: Load, client: Client, rng: Random) -> Step:
         """Order copies of its own for one that seems to be gone; who has written to it just then may be in time."""
         stands, since = await asked({})
         if stands in {"", Stands.DROPPED}:
-            backups = str(rng.randrange(MOST_BACKUPS + 1))
+            backups = str(rng.randrange(1, MOST_BACKUPS + 1))  # what is on one disk alone would keep all of them whole
             await asked({"name": [NAMESPACE], "seen": [since], "ttl_ms": ["0"], "backups": [backups]})
 
     async def step(process: int) -> int:

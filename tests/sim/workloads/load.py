@@ -7,6 +7,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from engine import errors
+from engine.client.namespaces import AskNodes
+from rebalance.namespaces import Stands
 from tests.sim.clients import Client
 from tests.sim.network import MS
 from tests.sim.recorder import Recorder
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 ACCOUNTS = tuple(f"a{i}" for i in range(6))
 BALANCE = 100
+GROUPED = ("bank", "ring", "lists", "registers", "retry", "strays", "bulk", "batches", "fleeting")
+"""Those that may have copies of their own."""
 NODES_OF_RING = tuple(f"r{i}" for i in range(6))
 TIMEOUT_NS = 4_000 * MS
 
@@ -85,6 +89,19 @@ async def give_up(tx: SimTransaction, rng: Random) -> None:
     if rng.random() < 0.2:
         await tx.client.pause(rng.choice([50, 1_500, 4_000]) * MS)
     await tx.rollback()
+
+
+async def give_copies(client: Client, rng: Random) -> None:
+    """Give some of the namespaces that are about to be written copies of their own."""
+    for name in rng.sample(GROUPED, rng.randrange(1, len(GROUPED))):
+        order = {"name": [name], "seen": ["0.0"], "ttl_ms": ["0"], "backups": [str(rng.randrange(1, 4))]}
+        await client.call(AskNodes(order), timeout_ns=60_000 * MS)
+        while True:
+            looked = AskNodes({})
+            await client.call(looked, timeout_ns=60_000 * MS)
+            if all(report.get(name, {}).get("stands") == Stands.THERE for report in looked.reports):
+                break
+            await client.pause(20 * MS)
 
 
 async def set_up(client: Client) -> None:

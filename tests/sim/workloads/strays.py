@@ -15,7 +15,6 @@ from tests.sim.network import MS
 from tests.sim.transactions import SimTransaction
 from tests.sim.violation import About, Violation
 from tests.sim.workloads.load import ACCOUNTS, NODES_OF_RING, TIMEOUT_NS, Load, Step
-from wal.ids import partition_of
 
 
 def strays_of(load: Load, client: Client, rng: Random) -> Step:
@@ -50,7 +49,7 @@ async def _ask_after_the_unknown(load: Load, client: Client, rng: Random) -> Non
     if topology is None:
         return
     tx, key = client.new_tx(), b"stray%d" % rng.randrange(6)
-    status = StatusCall(tx, partition_of(key, topology.partitions))
+    status = StatusCall(tx, topology.place("strays", key))
     await client.call(status, timeout_ns=TIMEOUT_NS)
     if status.outcome != "aborted":
         raise Violation("status", f"a transaction that nobody began is {status.outcome}", About(txs=(tx,)))
