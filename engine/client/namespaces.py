@@ -222,7 +222,13 @@ async def _carried_out(
             pass  # somebody else dropped it, and we wait for the end of that
         elif now() >= again:
             again = now() + AGAIN_SECONDS
-            await _order(session, name, seen, wanted, left(), drop=drop)
+            try:
+                await _order(session, name, seen, wanted, left(), drop=drop)
+            except errors.UsageError:
+                said = _newest(await _looked(session, left()), name)
+                if (said.since if said is not None else "0.0") == seen:
+                    raise  # else it was carried out just then, or another one was
+                continue
         if now() >= until:
             raise errors.Unavailable(
                 f"namespace {name!r} was not {'dropped' if drop else 'changed'} within {seconds:g} s: the order stands, "

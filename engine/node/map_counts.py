@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rebalance.moves import is_short
 from rebalance.table import Topology, stamp
 from wal.ids import NodeId
 
@@ -19,12 +18,13 @@ class MapCounts:
         self._primary: dict[NodeId, int] = {}
         self._owning: dict[NodeId, int] = {}
         self._moving: dict[NodeId, int] = {}
+        wanted = [min(group.copies, len(topology.baseline)) for group in topology.all_groups]
         for number, placement in enumerate(topology.placements):
             if placement.lost:
                 self.lost.append(number)
                 self.under_replicated += 1
                 continue
-            self.under_replicated += is_short(topology, number)
+            self.under_replicated += len(placement.in_sync) < wanted[number // topology.partitions]
             _count(self._primary, placement.owners[0])
             for node in placement.in_sync:
                 _count(self._owning, node)

@@ -16,7 +16,7 @@ from rebalance.messages import SingleMap
 from rebalance.moves import Kind, better_of, is_short, moves, order_of_work
 from rebalance.namespaces import NamespaceSettings, Stands
 from rebalance.plan import Change, first_topology, next_topology
-from rebalance.steps import Step, fits
+from rebalance.steps import Step, fits, light_step
 from rebalance.table import Candidate, Group, Placement, Topology, decode, encode
 from tests.support.maps import a_map, grouped
 from wal.ids import Ballot, Version, partition_of
@@ -175,3 +175,23 @@ def test_keys_of_one_slot_are_in_as_many_partitions_as_there_are_groups() -> Non
         assert topology.places(name, keys) == [topology.place(name, key) for key in keys]
         assert topology.places(name, keys) == [partition_of(key, 64) + first for key in keys]
     assert topology.place("acc", b"{a}1") - topology.place("bank", b"{a}2") == -64
+
+
+def test_a_step_costs_what_it_changes_however_many_groups_there_are() -> None:
+    alone = a_map(1_024, "n1", "n2", "n3", backups=1)
+    many = grouped(alone, *(Group(backups) for backups in (0, 2, 3, 4, 5, 6)))
+    assert len(many.placements) == 7 * 1_024
+    sizes: list[int] = []
+    for topology in (alone, many):
+        loading = list(topology.placements)
+        lagging = {number: loading[number].owners[1] for number in range(0, 50, 5)}
+        for number in lagging:
+            placed = loading[number]
+            loading[number] = msgspec.structs.replace(placed, in_sync=placed.owners[:1])
+        old = msgspec.structs.replace(topology, placements=tuple(loading))
+        vouched = {number: {node: loading[number].owners[0]} for number, node in lagging.items()}
+        step = light_step(old, 7, vouched, [])
+        assert step is not None
+        assert [number for number, _ in step.placements] == list(lagging)
+        sizes.append(len(msgspec.msgpack.encode(step)))
+    assert sizes[0] == sizes[1]

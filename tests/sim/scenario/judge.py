@@ -18,7 +18,6 @@ from tests.sim.scenario.stage import Stage
 from tests.sim.transactions import Key
 from tests.sim.violation import About, Violation
 from wal import Log, LogSettings
-from wal.ids import partition_of
 
 
 def judge(stage: Stage) -> None:
@@ -94,7 +93,7 @@ def _replay(machine: Machine) -> None:
 
 
 def _value(replica: Replica, stage: Stage, key: Key) -> bytes | None:
-    held = replica.store.get((key[0], partition_of(key[1], stage.partitions)), key[1])
+    held = replica.store.get((key[0], stage.place_of(*key)), key[1])
     return held.value if held is not None else None
 
 
@@ -103,7 +102,7 @@ def _promises(stage: Stage) -> None:
     for key in stage.ledger.keys:
         if key in stage.ledger.computed:
             continue
-        number = partition_of(key[1], stage.partitions)
+        number = stage.place_of(*key)
         allowed = stage.ledger.possible(key)
         for node, replica in _replicas(stage, number):
             found = _value(replica, stage, key)
@@ -123,7 +122,7 @@ def _whole_transactions(stage: Stage) -> None:
         seen: list[Key] = []
         missing: list[Key] = []
         for key, value in op.transaction.written.items():
-            copies = _replicas(stage, partition_of(key[1], stage.partitions))
+            copies = _replicas(stage, stage.place_of(*key))
             writes = stage.ledger.keys[key]
             later = [w for w in writes if w.by != op.name and w.asked >= op.written[0].asked and not w.refused]
             if not copies or later:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine import errors
+from engine.client.calls import KeysCall
 from rebalance.fragment import FragmentState
 from rebalance.table import Placement, Standing, Topology
-from tests.conversations.names import key_in
 from tests.sim.machine import Machine
 from tests.sim.oracles import unsettled
 from tests.sim.scenario import operations as do
@@ -20,7 +20,7 @@ from tests.sim.scenario.language import Statement
 from tests.sim.scenario.stage import Stage, Unmet
 from tests.sim.violation import About, Violation
 from tests.support.probes import declared
-from wal.ids import Fragment, partition_of
+from wal.ids import Fragment, Namespace
 from wal.records import KINDS
 
 ERRORS = tuple(name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.Error))
@@ -108,7 +108,8 @@ def rows(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """Rows at the primaries, or at one node."""
     namespace, slash, number = words[0].rpartition("/")
     name = stage.namespace(statement, namespace if slash else words[0])
-    partitions = [stage.partition(statement, number)] if slash else list(range(stage.partitions))
+    newest = _topology(stage, statement)
+    partitions = [stage.partition(statement, number)] if slash else list(newest.partitions_of(name))
     only = stage.machine(statement, words[1]) if len(words) > 1 else None
     count = 0
     for partition in partitions:
@@ -124,8 +125,8 @@ def value(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """The value of a key at its primary, or at one node; `none` if there is no such key."""
     namespace, slash, number = words[0].rpartition("/")
     name = stage.namespace(statement, namespace if slash else words[0])
-    key = key_in(stage.partition(statement, number), stage.partitions, words[1]) if slash else words[1].encode()
-    partition = partition_of(key, stage.partitions)
+    key = stage.key(words[1], stage.partition(statement, number) if slash else None)
+    partition = stage.place_of(name, key)
     machine = stage.machine(statement, words[2]) if len(words) > 2 else _primary(stage, partition)
     if machine is None or machine.node is None:
         return "nobody"
@@ -140,10 +141,11 @@ def value(stage: Stage, statement: Statement, words: list[str]) -> Answer:
 def outcome(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """How a transaction stands in the cluster."""
     op = stage.operation(statement, words[0])
-    keys = [key for _, key in op.transaction.written] if op.transaction is not None else _keys(op)
-    machine = _primary(stage, partition_of(keys[0], stage.partitions)) if keys else None
+    keys = list(op.transaction.written) if op.transaction is not None else _keys(op)
+    partition = stage.place_of(*keys[0]) if keys else 0
+    machine = _primary(stage, partition) if keys else None
     if machine is not None and machine.node is not None:
-        state = machine.node.core.replica.partition(partition_of(keys[0], stage.partitions))
+        state = machine.node.core.replica.partition(partition)
         known = state.results.get(op.tx)
         if known is not None:
             return do.COMMITTED if known == 1 else do.ABORTED
@@ -152,8 +154,8 @@ def outcome(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     return do.ABORTED if op.answer == do.ABORTED else do.PENDING
 
 
-def _keys(op: do.Operation) -> list[bytes]:
-    return list(getattr(op.again, "keys", []))
+def _keys(op: do.Operation) -> list[tuple[Namespace, bytes]]:
+    return [(op.again.namespace, key) for key in op.again.keys] if isinstance(op.again, KeysCall) else []
 
 
 @expects("answer", "NAME = committed|aborted|prepared|unknown|pending|VALUE", least=1)

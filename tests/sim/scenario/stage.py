@@ -161,8 +161,10 @@ class Stage:
     def partition(self, statement: Statement, text: str) -> int:
         """A partition's number: `3` or `p3`."""
         digits = text.removeprefix("p")
-        if not digits.isdigit() or int(digits) >= self.partitions:
-            raise statement.error(f"{text!r} is no partition: expected 0 to {self.partitions - 1}")
+        newest = self.world.newest()
+        most = len(newest.placements) if newest is not None else self.partitions
+        if not digits.isdigit() or int(digits) >= most:
+            raise statement.error(f"{text!r} is no partition: expected 0 to {most - 1}")
         return int(digits)
 
     def fragment(self, statement: Statement, text: str) -> Fragment:
@@ -209,7 +211,13 @@ class Stage:
 
     def key(self, name: str, partition: int | None) -> bytes:
         """The key that a story calls `name`; with a partition, one of that name which falls into it."""
-        return name.encode() if partition is None else key_in(partition, self.partitions, name)
+        return name.encode() if partition is None else key_in(partition % self.partitions, self.partitions, name)
+
+    def place_of(self, namespace: Namespace, key: bytes) -> int:
+        """The partition of a key, by the newest map."""
+        newest = self.world.newest()
+        assert newest is not None, "a story begins with a cluster"
+        return newest.place(namespace, key)
 
     def new_keys(self, statement: Statement, prefix: str) -> list[bytes]:
         """The keys that a statement writes: `key=`, `keys=`, or `n=` new ones, round all partitions if it names none."""

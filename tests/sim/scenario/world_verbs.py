@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from engine.protocol.requests import Failed
+from rebalance.namespaces import NOT_SAID
 from tests.sim.machine import MS, PPM, Machine, all_of
 from tests.sim.network import Pair
 from tests.sim.scenario import holds
@@ -15,7 +16,7 @@ from tests.sim.scenario.stage import Stage, Unmet, time_of
 from tests.sim.violation import About
 from tests.sim.world import SECOND
 from tests.support.memory_disk import SECTOR
-from wal.ids import fragment_name
+from wal.ids import NO_VERSION, fragment_name
 
 COMMAND_NS = 5 * SECOND
 SYNC_NS_MAX = 3_600 * SECOND
@@ -394,6 +395,29 @@ def baseline(stage: Stage, statement: Statement) -> None:
         raise statement.error("no node serves: nobody can be told")
     _command(stage, statement, machine, "baseline", {"nodes": names, "yes": []})
     stage.breathe()
+
+
+@verb("create", "NAMESPACE", least=1, options="backups ttl loss refused")
+def create(stage: Stage, statement: Statement) -> None:
+    """The operator gives a namespace settings of its own, and everybody has the map that says so."""
+    name = statement.words[0]
+    stage.namespaces[name] = None
+    newest = stage.world.newest()
+    seen = newest.namespaces.get(name, NOT_SAID).since if newest is not None else NO_VERSION
+    arguments = {"name": [name], "seen": [str(seen)], "ttl_ms": [statement.option("ttl", "0")]}
+    arguments |= {what: [statement.options[what]] for what in ("backups", "loss") if what in statement.options}
+    _order(stage, statement, "namespaces", arguments)
+    if statement.option("refused", "no") != "yes":
+        nodes = [machine.node for machine in stage.world.running if machine.node is not None]
+        stage.world.run_while(
+            lambda: (
+                any(node.core.namespaces.get(name, NOT_SAID).since == seen for node in nodes)
+                or any(not node.core.namespaces[name].usable for node in nodes)
+            ),
+            at_most=2 * COMMAND_NS,
+            look_every=MS,
+        )
+        stage.breathe()
 
 
 @verb("remove", "NODE...", least=1, most=MANY, options="yes refused")
