@@ -541,3 +541,14 @@ def test_what_was_planted_is_found_and_nothing_else(
         expected.append((kind, name, [node]))
     copies = [copy_of(node, history, changed=changed[node], damaged=damaged[node]) for node in NODES]
     assert told(judged(copies, primary=primary)) == expected
+
+
+def test_a_key_is_where_its_namespaces_group_is() -> None:
+    key = next(f"k{n}" for n in range(100) if partition_of(f"k{n}".encode(), 4) == ACC[1] % 4)
+    copies = [copy_of(node, [put(0, **{key: "v"})]) for node in ("n1", "n2")]
+    first = ACC[1] - ACC[1] % 4
+    assert told(judged(copies, Rules(partitions=4, firsts={ACC[0]: first}))) == []
+    compared = judged(copies, Rules(partitions=4, firsts={ACC[0]: first + 4}))
+    assert told(compared) == [(Kind.MISPLACED, key, ["n1", "n2"])], "it is in the partitions of another group"
+    gone = [copy_of(node, [put(0, **{key: "v"}), put(1, **{key: None})]) for node in ("n1", "n2")]
+    assert told(judged(gone, Rules(partitions=4, firsts={ACC[0]: first + 4}))) == [], "that of an older life is deleted"
