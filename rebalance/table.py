@@ -200,6 +200,8 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
 
     def places(self, namespace: Namespace, keys: Sequence[bytes]) -> list[int]:
         """The partition of each of many keys."""
+        if len(keys) == 1:
+            return [self.place(namespace, keys[0])]
         numbers = partitions_of(keys, self.partitions)
         first = self.first_of(namespace)
         return [number + first for number in numbers] if first else numbers
