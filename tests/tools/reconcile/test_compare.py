@@ -545,10 +545,11 @@ def test_what_was_planted_is_found_and_nothing_else(
 
 def test_a_key_is_where_its_namespaces_group_is() -> None:
     key = next(f"k{n}" for n in range(100) if partition_of(f"k{n}".encode(), 4) == ACC[1] % 4)
-    copies = [copy_of(node, [put(0, **{key: "v"})]) for node in ("n1", "n2")]
+    copies = [copy_of(node, [r.Write(*ACC, 1, 0, [key.encode()], [b"v"])]) for node in ("n1", "n2")]
     first = ACC[1] - ACC[1] % 4
     assert told(judged(copies, Rules(partitions=4, firsts={ACC[0]: first}))) == []
     compared = judged(copies, Rules(partitions=4, firsts={ACC[0]: first + 4}))
     assert told(compared) == [(Kind.MISPLACED, key, ["n1", "n2"])], "it is in the partitions of another group"
-    gone = [copy_of(node, [put(0, **{key: "v"}), put(1, **{key: None})]) for node in ("n1", "n2")]
+    lived: list[Said] = [r.Write(*ACC, 1, 0, [key.encode()], [b"v"]), r.Write(*ACC, 1, 1, [key.encode()], [None])]
+    gone = [copy_of(node, lived) for node in ("n1", "n2")]
     assert told(judged(gone, Rules(partitions=4, firsts={ACC[0]: first + 4}))) == [], "that of an older life is deleted"
