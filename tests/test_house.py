@@ -23,6 +23,7 @@ DOING = {
     "wal": {
         "archive",
         "archiver",
+        "beside",
         "checksum",
         "cut",
         "disk",

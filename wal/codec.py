@@ -46,15 +46,12 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Collection, Sequence
-from itertools import repeat
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from wal.checksum import Checksum, crc32c
-from wal.ids import Fragment
-from wal.index import COARSE, MARK_EVERY, FragmentIndex, SegmentIndex
 from wal.records import Record
 
 R = TypeVar("R")
@@ -146,31 +143,8 @@ class Trailer(NamedTuple):
     first_lsn: int
 
 
-class _IndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    namespace: str
-    partition: int
-    low: int
-    high: int
-    blocks: bytes  # u32 each
-    marks: bytes  # u64 each
-
-
-class _Mentions(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    namespace: str
-    partition: int
-    blocks: bytes  # u32 each
-
-
-class _Index(msgspec.Struct, frozen=True, array_like=True):
-    starts: bytes  # u32 each
-    fragments: list[_IndexEntry]
-    mentions: list[_Mentions] | None = None
-    marks: list[bytes] | None = None  # u64 each: all marks of each fragment, of which its entry has every fourth
-
-
 _encoder = msgspec.msgpack.Encoder()
 _records = msgspec.msgpack.Decoder(list[Record])
-_index = msgspec.msgpack.Decoder(_Index)
 UNDECODABLE = (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError, OverflowError)
 
 
@@ -282,46 +256,6 @@ def decode_body_as(decode: Callable[[memoryview], list[R]], header: BlockHeader,
     return records
 
 
-SUMMARY_AT = 4
-"""Where the summary stands in what a footer says: behind blocks, fragments, mentions and marks."""
-INDEX_FORMS = 4
-"""0: all of it; 1: without a summary; 2: without the marks that the second version did not write; 3: without what only
-mentions a fragment, as the first version wrote it."""
-
-
-def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0, summary: object = None) -> tuple[Trailer, bytes]:
-    """What a sealed segment's file ends with: `trailer`, with the index's size and crc filled in, and the bytes.
-
-    `summary` is what `wal.footer` makes of a segment's summary, if it has one.
-    """
-    entries = index.fragments
-    assert all(entry.every == MARK_EVERY for entry in entries.values()), "an index of an older version is not written again"
-    told: list[object] = [
-        big_endian(index.starts),
-        [
-            _IndexEntry(
-                name,
-                partition,
-                entry.low,
-                entry.high,
-                blocks=big_endian(entry.blocks),
-                marks=big_endian(entry.marks[COARSE - 1 :: COARSE]),
-            )
-            for (name, partition), entry in entries.items()
-        ],
-    ]
-    if form < 3 and index.mentions is not None:
-        told.append([_Mentions(name, at, big_endian(blocks)) for (name, at), blocks in index.mentions.items()])
-        if form < 2 and any(entry.marks for entry in entries.values()):
-            told.append([big_endian(entry.marks) for entry in entries.values()])
-        if form < 1 and summary is not None:
-            told += [None] * (SUMMARY_AT - len(told))
-            told.append(summary)
-    body = _encoder.encode(told)
-    trailer = trailer._replace(index_bytes=len(body), index_crc=crc32c(body, 0))
-    return trailer, body + encode_trailer(trailer)
-
-
 def encode_trailer(trailer: Trailer) -> bytes:
     """The last bytes of a sealed segment's file."""
     packed = _TRAILER.pack(*trailer, FORMAT, 0, 0, END_MAGIC)
@@ -349,50 +283,6 @@ def decode_trailer(data: bytes, header: SegmentHeader, size: int, checksum: Chec
             f"expected LSN {header.first_lsn} and an offset up to {room}"
         )
     return trailer
-
-
-def decode_index(
-    data: bytes, trailer: Trailer, checksum: Checksum = crc32c, only: Collection[Fragment] | None = None
-) -> SegmentIndex:
-    """The index that `trailer` describes, or the part of it that is about `only` these."""
-    check_index(data, trailer, checksum)
-    try:
-        body = _index.decode(data)
-        index = SegmentIndex()
-        index.starts = native("I", body.starts)
-        all_marks = body.marks if body.marks is not None else repeat(None, len(body.fragments))
-        for entry, marks in zip(body.fragments, all_marks, strict=True):
-            if only is None or (entry.namespace, entry.partition) in only:
-                index.fragments[entry.namespace, entry.partition] = _entry(entry, marks)
-        index.mentions = None
-        if body.mentions is not None:
-            index.mentions = {
-                (one.namespace, one.partition): native("I", one.blocks)
-                for one in body.mentions
-                if only is None or (one.namespace, one.partition) in only
-            }
-    except UNDECODABLE as error:
-        raise NewerFormat(f"the checksum is right and the index cannot be decoded: {error}") from error
-    ordinals = [*(entry.blocks for entry in index.fragments.values()), *(index.mentions or {}).values()]
-    if len(index.starts) != trailer.blocks or any(some and max(some) >= trailer.blocks for some in ordinals):
-        raise FormatError(f"the index speaks of other blocks than the {trailer.blocks} of its segment")
-    return index
-
-
-def check_index(data: bytes, trailer: Trailer, checksum: Checksum = crc32c) -> None:
-    """Raise FormatError unless these are the bytes of which the trailer has the checksum."""
-    found = checksum(data, 0)
-    if len(data) != trailer.index_bytes or found != trailer.index_crc:
-        raise FormatError(f"the index has the checksum {found:08x}, expected {trailer.index_crc:08x}")
-
-
-def _entry(entry: _IndexEntry, marks: bytes | None) -> FragmentIndex:
-    """Raises FormatError for marks that are not as many as they should be."""
-    every = MARK_EVERY if marks is not None else MARK_EVERY * COARSE
-    blocks, found = native("I", entry.blocks), native("Q", entry.marks if marks is None else marks)
-    if len(found) != len(blocks) // every:
-        raise FormatError(f"the index has {len(found)} marks for {len(blocks)} blocks: expected one for every {every}")
-    return FragmentIndex(entry.low, entry.high, blocks, found, every)
 
 
 def big_endian(numbers: array[int]) -> bytes:

@@ -244,7 +244,7 @@ class _DirectoryFile:
         self._flush = flush
 
     def read(self, offset: int, n: int) -> bytes:
-        with _translated("read", self._path):
+        try:
             data = os.pread(self._fd, n, offset)
             if len(data) == n:
                 return data
@@ -255,15 +255,19 @@ class _DirectoryFile:
                 parts.append(data)
                 missing -= len(data)
             return b"".join(parts)
+        except OSError as error:
+            raise _ours("read", self._path, error) from error
 
     def write(self, offset: int, data: bytes) -> None:
-        with _translated("write", self._path):
+        try:
             written = os.pwrite(self._fd, data, offset)
             if written == len(data):
                 return
             rest = memoryview(data)
             while written < len(data):
                 written += os.pwrite(self._fd, rest[written:], offset + written)
+        except OSError as error:
+            raise _ours("write", self._path, error) from error
 
     def sync(self) -> None:
         with _translated("sync", self._path):
@@ -288,10 +292,15 @@ def _translated(operation: str, path: Path) -> Iterator[None]:
     """Turn the operating system's errors into ours."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise DiskMissing(operation, str(path), "there is no such file") from error
     except OSError as error:
-        reason = f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"
-        if error.errno in _FULL:
-            raise DiskFull(operation, str(path), f"{reason}: free some space and start the node again") from error
-        raise DiskError(operation, str(path), reason) from error
+        raise _ours(operation, path, error) from error
+
+
+def _ours(operation: str, path: Path, error: OSError) -> DiskError:
+    """An error of the operating system, as ours."""
+    if isinstance(error, FileNotFoundError):
+        return DiskMissing(operation, str(path), "there is no such file")
+    reason = f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"
+    if error.errno in _FULL:
+        return DiskFull(operation, str(path), f"{reason}: free some space and start the node again")
+    return DiskError(operation, str(path), reason)

@@ -20,7 +20,6 @@ import msgspec
 
 from wal.checksum import Checksum, crc32c
 from wal.codec import (
-    SUMMARY_AT,
     TRAILER_BYTES,
     UNDECODABLE,
     FormatError,
@@ -28,12 +27,11 @@ from wal.codec import (
     SegmentHeader,
     Trailer,
     big_endian,
-    check_index,
-    decode_index,
     native,
 )
 from wal.ids import Fragment, TxId
 from wal.index import SegmentIndex
+from wal.index_codec import SUMMARY_AT, check_index, decode_index
 from wal.records import KINDS
 from wal.scan import Readable
 from wal.summary import FILTER_BYTES, Summary, kind_of_type, may_name
@@ -66,28 +64,31 @@ def encode_summary(summary: Summary) -> list[object]:
     return [summary.tally, big_endian(filters.firsts), b"".join(filters.all_bits()), about]
 
 
-class Footer:
-    """The footer of one sealed segment. What is asked for is None where it does not tell.
+class Told:
+    """What is known of the blocks of one segment, or of its first ones, up to the end that `trailer` says.
 
-    Raises FormatError where it cannot be read.
+    What is asked for is None where nothing tells. Raises FormatError where it cannot be read.
     """
 
-    def __init__(self, file: Readable, header: SegmentHeader, trailer: Trailer, checksum: Checksum = crc32c) -> None:
+    def __init__(self, header: SegmentHeader, trailer: Trailer) -> None:
         self.header = header
         self.trailer = trailer
-        self._checksum = checksum
-        self._data = file.read(header.capacity - TRAILER_BYTES - trailer.index_bytes, trailer.index_bytes)
-        self._known: tuple[_Summary | None] | None = None
 
     def index(self, only: Collection[Fragment] | None = None) -> SegmentIndex:
         """The index, or the part of it that is about `only` these."""
-        return decode_index(self._data, self.trailer, self._checksum, only)
+        raise NotImplementedError
 
     def tally(self) -> Tally | None:
         """What there is in all of it."""
-        told = self._summary()
-        tally = _decoded(_tally, told.tally) if told is not None else None
-        return tally if tally is not None and tally.kinds.keys() <= _NAMES else None
+        return None
+
+    def _filters(self) -> tuple[bytes, bytes] | None:
+        """The first block of each group, and the filters of all of them."""
+        raise NotImplementedError
+
+    def _concerning(self, partitions: Iterable[int]) -> list[int] | None:
+        """The ordinals of the blocks with what concerns all of these partitions."""
+        raise NotImplementedError
 
     def speaking_of(self, fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int]]) -> list[Span] | None:
         """The blocks that speak of these fragments in any way, or came to counters of theirs first."""
@@ -95,28 +96,36 @@ class Footer:
         ordinals = index.speaking_of(fragments)
         return None if ordinals is None else self._spans(index, ordinals)
 
+    def telling(self, fragment: Fragment, beside: Collection[Fragment]) -> tuple[list[Span], list[Span]] | None:
+        """The blocks that speak of this fragment, or of those `beside` it; and which of them may concern a key of it that
+        they do not name."""
+        index = self.index([fragment, *beside])
+        mine, others, concerning = (
+            index.speaking_of([fragment]),
+            index.speaking_of(beside),
+            self._concerning([fragment[1]]),
+        )
+        if mine is None or others is None or concerning is None:
+            return None
+        among = set(mine)
+        silent = [*others, *(ordinal for ordinal in concerning if ordinal in among)]
+        return self._spans(index, sorted({*mine, *others})), self._spans(index, sorted({*silent}))
+
     def naming(self, txs: Iterable[TxId], fragments: Collection[Fragment] = ()) -> list[Span] | None:
         """The blocks that may name one of these transactions, and those that speak of these fragments."""
-        told, index = self._summary(), self.index(fragments)
+        told, index = self._filters(), self.index(fragments)
         if told is None:
             return None
         ordinals = set(index.speaking_of(fragments) or ())
         for tx in txs:
-            for group in _groups(told, tx, self.trailer.blocks):
+            for group in _groups(*told, tx, self.trailer.blocks):
                 ordinals.update(group)
         return self._spans(index, sorted(ordinals))
 
     def about(self, partitions: Iterable[int]) -> list[Span] | None:
         """The blocks in which a transaction ends in one of these partitions, or what concerns all of it happens."""
-        told = self._summary()
-        return self._spans(self.index(()), _blocks(told, partitions)) if told is not None else None
-
-    def _summary(self) -> _Summary | None:
-        if self._known is None:
-            check_index(self._data, self.trailer, self._checksum)
-            told = _decoded(_told, self._data)
-            self._known = (_decoded(_summary, told[SUMMARY_AT]) if len(told) > SUMMARY_AT else None,)
-        return self._known[0]
+        ordinals = self._concerning(partitions)
+        return self._spans(self.index(()), ordinals) if ordinals is not None else None
 
     def _spans(self, index: SegmentIndex, wanted: Iterable[int]) -> list[Span]:
         starts, spans = index.starts, list[Span]()
@@ -132,8 +141,53 @@ class Footer:
         return spans
 
 
-Ask: TypeAlias = Callable[[Footer], list[Span] | None]
-"""Which blocks of a sealed segment are to be read; None: all of them."""
+class Footer(Told):
+    """The footer of one sealed segment."""
+
+    def __init__(self, file: Readable, header: SegmentHeader, trailer: Trailer, checksum: Checksum = crc32c) -> None:
+        super().__init__(header, trailer)
+        self._checksum = checksum
+        self._data = file.read(header.capacity - TRAILER_BYTES - trailer.index_bytes, trailer.index_bytes)
+        self._checked = False
+        self._known: tuple[_Summary | None] | None = None
+
+    def index(self, only: Collection[Fragment] | None = None) -> SegmentIndex:
+        """The index, or the part of it that is about `only` these."""
+        self._check()
+        return decode_index(self._data, self.trailer, None, only)
+
+    def tally(self) -> Tally | None:
+        """What there is in all of it."""
+        told = self._summary()
+        tally = _decoded(_tally, told.tally) if told is not None else None
+        return tally if tally is not None and tally.kinds.keys() <= _NAMES else None
+
+    def _filters(self) -> tuple[bytes, bytes] | None:
+        told = self._summary()
+        return (told.firsts, told.filters) if told is not None else None
+
+    def _concerning(self, partitions: Iterable[int]) -> list[int] | None:
+        told = self._summary()
+        if told is None:
+            return None
+        about = _decoded(_about, told.about)
+        return sorted({ordinal for at in partitions for ordinal in numbers(about.get(at, b""))})
+
+    def _summary(self) -> _Summary | None:
+        if self._known is None:
+            self._check()
+            told = _decoded(_told, self._data)
+            self._known = (_decoded(_summary, told[SUMMARY_AT]) if len(told) > SUMMARY_AT else None,)
+        return self._known[0]
+
+    def _check(self) -> None:
+        if not self._checked:
+            check_index(self._data, self.trailer, self._checksum)
+            self._checked = True
+
+
+Ask: TypeAlias = Callable[[Told], list[Span] | None]
+"""Which blocks of a segment are to be read, of those that are told of; None: all of them."""
 
 
 def speaking_of(fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int]]) -> Ask:
@@ -141,25 +195,21 @@ def speaking_of(fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int
     return lambda footer: footer.speaking_of(fragments)
 
 
-def _groups(told: _Summary, tx: TxId, blocks: int) -> list[range]:
+def _groups(begin: bytes, filters: bytes, tx: TxId, blocks: int) -> list[range]:
     """The blocks of the groups that may name a transaction."""
-    firsts = _numbers(told.firsts)
-    if len(told.filters) != FILTER_BYTES * len(firsts) or firsts != sorted(firsts) or firsts[-1:] >= [blocks]:
-        raise FormatError(f"the summary has {len(told.filters)} bytes of filters for {len(firsts)} groups of blocks")
+    firsts = numbers(begin)
+    if len(filters) != FILTER_BYTES * len(firsts) or firsts != sorted(firsts) or firsts[-1:] >= [blocks]:
+        raise FormatError(f"the summary has {len(filters)} bytes of filters for {len(firsts)} groups of blocks")
     ends = [*firsts[1:], blocks]
     return [
         range(first, min(end, blocks))
         for at, (first, end) in enumerate(zip(firsts, ends, strict=True))
-        if may_name(told.filters[at * FILTER_BYTES : (at + 1) * FILTER_BYTES], tx)
+        if may_name(filters[at * FILTER_BYTES : (at + 1) * FILTER_BYTES], tx)
     ]
 
 
-def _blocks(told: _Summary, partitions: Iterable[int]) -> list[int]:
-    about = _decoded(_about, told.about)
-    return sorted({ordinal for at in partitions for ordinal in _numbers(about.get(at, b""))})
-
-
-def _numbers(data: bytes) -> list[int]:
+def numbers(data: bytes) -> list[int]:
+    """Numbers of 32 bits, as they stand in a file."""
     try:
         return native("I", data).tolist()
     except UNDECODABLE as error:

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 
 from wal import retention
 from wal.archiver import Archiver, finish
+from wal.beside import NOTES
 from wal.codec import EMPTY_BODY, SegmentHeader, Trailer, decode_header, encode_body, encode_header
 from wal.disk import Disk, DiskError, DiskFull, File
 from wal.errors import LogClosed
@@ -90,7 +91,7 @@ class Log:
         else:
             require(found, from_lsn)
         for name in disk.list():
-            if name in {PREPARED, KEPT} or name.endswith(".tmp"):
+            if name in {PREPARED, KEPT} or name.endswith((".tmp", NOTES)):
                 disk.remove(name)
         finish(disk, found)
         torn: Torn | None = None
@@ -185,13 +186,16 @@ class Log:
         return not self._prepared and 2 * live.end > live.header.capacity
 
     def write_index(self) -> None:
-        """Give the last sealed segment its index, if it has none. From any thread.
+        """Give the last sealed segment its index, if it has none, and tell what there is to tell of the live one. From any
+        thread.
 
-        Without this call `append` does it when the live segment is full, and takes as long as that takes.
+        Without this call `append` does the first when the live segment is full, and takes as long as that takes.
         """
         with self._preparing:
             self._refuse()
             self._write_index()
+            with self._stopping():
+                self._segments.write_notes()
 
     @property
     def wants_index(self) -> bool:
@@ -210,6 +214,8 @@ class Log:
                     self._segments.sync()
             with self._preparing:
                 self._write_index()
+                with self._stopping():
+                    self._segments.write_notes(all_of_it=True)
             self._failure = LogClosed("the log was closed: open it again")
         self._segments.close()
 

@@ -8,6 +8,7 @@ all of both.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
@@ -16,7 +17,7 @@ from wal.codec import BlockHeader
 from wal.ids import DECISIONS, NAME_MAX, Fragment
 from wal.index import MARK_EVERY, FragmentIndex, SegmentIndex, Touched, touched_by
 from wal.records import History, Record, Update, Write
-from wal.summary import FILTER_BYTES, MASK, SHIFT, YES, Summary
+from wal.summary import FILTER_BYTES, MASK, SHIFT, YES, Filters, Summary
 
 GATHERED_BYTES = 16 << 10
 
@@ -94,6 +95,10 @@ class Notes:
             row[4] += known.size
             known.updates = known.size = 0
         return self._summary
+
+    def so_far(self) -> tuple[SegmentIndex, dict[int, array[int]], Filters]:
+        """The index, and of the summary what grows block by block: what concerns partitions, and the filters."""
+        return self.index, self._summary.about, self._summary.filters
 
     def leave(self, room: int, noted: Noted) -> bool:
         """Whether what they take in a footer fits into so many bytes, once a block like this is added."""

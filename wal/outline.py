@@ -14,7 +14,7 @@ import msgspec
 
 from wal import records as r
 from wal.codec import BlockHeader, NewerFormat, decode_body_as
-from wal.footer import Footer
+from wal.footer import Told
 
 _BARE = [
     msgspec.defstruct(kind.__name__, [], frozen=True, array_like=True, tag=str(kind.__struct_config__.tag), gc=False)
@@ -37,7 +37,7 @@ def may_have(kinds: Collection[str], header: BlockHeader, block: bytes) -> bool:
     return any(kind.__struct_config__.tag in kinds for kind in there)
 
 
-def vouched_by(footer: Footer) -> Collection[str] | None:
+def vouched_by(footer: Told) -> Collection[str] | None:
     """The kinds of all records in a segment, each of which this version knows; None where the footer does not say.
 
     Raises FormatError.

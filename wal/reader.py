@@ -17,11 +17,12 @@ from typing import TypeAlias
 import msgspec
 
 from wal.archive import open_segment, stored_bytes
+from wal.beside import read_notes
 from wal.checksum import crc32c
 from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
-from wal.footer import Ask, Footer
+from wal.footer import Ask, Footer, Told
 from wal.index import SegmentIndex
 from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsns, segment_name
@@ -97,14 +98,19 @@ def inspect(
 
 
 def asked(source: Source, ask: Ask, *, choose: Choose | None = None) -> Iterator[Block | Finding]:
-    """Of sealed segments the blocks that `ask` finds in their footers; nothing of those whose footers do not tell."""
+    """The blocks that `ask` finds in footers, or in the notes beside; nothing of segments of which none tell."""
     with source_disk(source) as disk:
-        for lsn in segment_lsns(disk.list()):
+        lsns = segment_lsns(disk.list())
+        for lsn in lsns:
             try:
                 with _opened(disk, lsn) as (file, header):
                     walk = SegmentWalk(file, header, crc32c, after=None, from_lsn=1, everything=False, choose=choose)
                     try:
-                        spans = ask(Footer(file, header, walk.trailer)) if walk.trailer is not None else None
+                        if walk.trailer is not None:
+                            told: Told | None = Footer(file, header, walk.trailer)
+                        else:
+                            told = read_notes(disk, file, header) if lsn == lsns[-1] else None
+                        spans = ask(told) if told is not None else None
                     except FormatError:
                         continue
                     for found in walk.only(spans) if spans else ():

@@ -56,7 +56,8 @@ class Scan:
 
     `offset`, `lsn` and `crc` are the place of the next block, its first LSN and what it has to chain to; a scan can
     begin at a `place` where another one stood. After the last block `stop` is the reason, empty where the log simply
-    ends (zeros, or the limit); `newer` is set if the reason is a newer version.
+    ends (zeros, or the limit); `newer` is set if the reason is a newer version. `window` is what stands there, as far as it
+    was read already.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Scan:
         *,
         limit: int,
         place: tuple[int, int, int] | None = None,
+        window: bytes = b"",
         checksum: Checksum = crc32c,
     ) -> None:
         self.offset, self.lsn, self.crc = place or (HEADER_BYTES, header.first_lsn, header.crc)
@@ -74,10 +76,11 @@ class Scan:
         self._file = file
         self._segment = header.first_lsn
         self._limit = limit
+        self._window = window
         self._checksum = checksum
 
     def __iter__(self) -> Iterator[RawBlock]:
-        base, window = self.offset, b""
+        base, window = self.offset, self._window
         while self.offset < self._limit:
             at = self.offset - base
             room = self._limit - self.offset

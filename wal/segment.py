@@ -14,17 +14,16 @@ import msgspec
 from wal.codec import (
     CAPACITY_MAX,
     HEADER_BYTES,
-    INDEX_FORMS,
     TRAILER_BYTES,
     BlockHeader,
     SegmentHeader,
     Trailer,
     block_size,
     encode_block,
-    encode_footer,
 )
 from wal.footer import encode_summary
 from wal.index import SegmentIndex
+from wal.index_codec import INDEX_FORMS, encode_footer
 from wal.noting import Noted, Notes
 from wal.records import Record
 from wal.summary import SUMMARY_FROM_BYTES, Summary
@@ -184,6 +183,11 @@ class SegmentBuilder:
         self.marked = block.records == 0
         self.synced_to = max(self.synced_to, block.synced_to)
         assert self.synced_to < self.end, f"a block of {self.name} says that more is synced than was written before it"
+
+    def resume(self, trailer: Trailer) -> None:
+        """All blocks up to a trailer's end are written, and passed over: nobody will ask for index or summary."""
+        self.end, self.crc, self.next_lsn = trailer.end, trailer.last_crc, trailer.last_lsn + 1
+        self.first_time_ms, self.last_time_ms = trailer.first_time_ms, trailer.last_time_ms
 
     def trailer(self) -> Trailer:
         """How it ends, once nothing more is added; the index's size and checksum are for the codec to fill in."""

@@ -20,12 +20,12 @@ from wal.codec import (
     Trailer,
     decode_body,
     decode_header,
-    decode_index,
     decode_trailer,
 )
 from wal.errors import Finding, Kind, LogDamaged, LogTooNew
 from wal.ids import Fragment
 from wal.index import SegmentIndex
+from wal.index_codec import decode_index
 from wal.noting import NOTHING, Noted, note
 from wal.records import Record
 from wal.scan import RawBlock, Readable, Scan

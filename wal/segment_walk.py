@@ -8,10 +8,9 @@ from typing import TypeAlias
 import msgspec
 
 from wal.archive import ArchiveFile, stored_bytes, stored_name
+from wal.beside import LiveNotes, notes_name
 from wal.checksum import Checksum
 from wal.codec import (
-    BLOCK_HEADER_BYTES,
-    INDEX_FORMS,
     TRAILER_BYTES,
     FormatError,
     NothingHere,
@@ -22,6 +21,7 @@ from wal.codec import (
 from wal.disk import File
 from wal.errors import Finding, Kind, LogTooNew
 from wal.footer import Span
+from wal.index_codec import INDEX_FORMS
 from wal.noting import NOTHING, Noted
 from wal.probe import probe
 from wal.records import Record
@@ -36,10 +36,14 @@ Choose: TypeAlias = Callable[[RawBlock], bool]
 """Which blocks are decoded: the others are verified all the same, and not told of."""
 
 
+_AT_ONCE = 1 << 18
+_AGAIN = "nothing: it is made again from the blocks"
+
+
 class SegmentWalk:
     """One segment, which has so many `behind` it.
 
-    `ended` is how it ended, if that can be told: name, last LSN, end, last crc.
+    `notes` are held against what is read. `ended` is how it ended, if that can be told: name, last LSN, end, last crc.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class SegmentWalk:
         choose: Choose | None,
         indexes: bool = False,
         behind: int = 0,
+        notes: LiveNotes | None = None,
     ) -> None:
         last = after is None
         self.name = stored_name(file, header.first_lsn)
@@ -75,6 +80,7 @@ class SegmentWalk:
         self._indexes = indexes
         self._awaits_index = self.trailer is not None and not self.trailer.index_bytes and behind <= 1
         self._choose = choose
+        self._notes = notes
         self._size = min(file.size(), header.capacity)
         self._resized = wrong_size(file, header)
         self._until = after.first_lsn if isinstance(after, SegmentHeader) else 0
@@ -87,7 +93,16 @@ class SegmentWalk:
             self.ended = (self.name, self.trailer.last_lsn, self.trailer.end, self.trailer.last_crc)
 
     def __iter__(self) -> Iterator[Found]:
-        scan = Scan(self._file, self._header, limit=self._limit, checksum=self._checksum)
+        yield from self._walk(Scan(self._file, self._header, limit=self._limit, checksum=self._checksum))
+
+    def beyond(self, known: Trailer) -> Iterator[Found]:
+        """What follows the end that is known of a segment that is still written."""
+        assert self.trailer is None, f"{self.name} is sealed"
+        self._builder.resume(known)
+        place = known.end, known.last_lsn + 1, known.last_crc
+        yield from self._walk(Scan(self._file, self._header, limit=self._limit, checksum=self._checksum, place=place))
+
+    def _walk(self, scan: Scan) -> Iterator[Found]:
         stop: Finding | None = None
         while True:
             yield from self._blocks(scan)
@@ -118,23 +133,27 @@ class SegmentWalk:
             yield from self._footer()
         if isinstance(self._file, ArchiveFile):
             yield from self._archive(self._file, scan)
+        if self._notes is not None and self._whole and not self._notes.agrees(self._builder, indexes=self._indexes):
+            what = "the notes beside it say other than the blocks"
+            yield finding("index", notes_name(self._header.first_lsn), 0, self._header.first_lsn, what=what, cost=_AGAIN)
         yield self._info(scan)
 
     def only(self, spans: Iterable[Span]) -> Iterator[Found]:
-        """The blocks at these places, which a footer knows, and nothing else."""
-        assert self.trailer is not None, "only a sealed segment has a footer"
+        """The blocks at these places, which a footer or notes know, and nothing else."""
+        builds, self._builds = self._builds, False
         for start, end in spans:
             try:
-                first = decode_block_header(self._file.read(start, BLOCK_HEADER_BYTES), 0, end - start)
+                window = self._file.read(start, min(end - start, _AT_ONCE))
+                first = decode_block_header(window, 0, end - start)
                 place = start, first.first_lsn, first.previous_crc
-                scan = Scan(self._file, self._header, limit=end, checksum=self._checksum, place=place)
+                scan = Scan(self._file, self._header, limit=end, checksum=self._checksum, place=place, window=window)
                 yield from self._blocks(scan)
                 if scan.offset != end:
                     raise FormatError(scan.stop or "zeros where a block should be")
             except FormatError as error:
                 cost = "what is said there, or the footer lies that led to it: `foreshore wal verify` tells which"
                 yield finding("damaged", self.name, start, self._header.first_lsn, what=str(error), cost=cost)
-        yield self.sealed().info()
+        self._builds = builds
 
     def sealed(self) -> Sealed:
         """It, with its trailer, which can be read."""
@@ -267,8 +286,7 @@ class SegmentWalk:
         return finding(kind, self.name, scan.offset, scan.lsn, what=what, cost=cost, until=until)
 
     def _footer_problem(self, header: SegmentHeader, what: str) -> Finding:
-        cost = "nothing: it is made again from the blocks"
-        return finding("index", self.name, header.capacity, header.first_lsn, what=what, cost=cost)
+        return finding("index", self.name, header.capacity, header.first_lsn, what=what, cost=_AGAIN)
 
 
 def finding(kind: Kind, segment: str, offset: int, lsn: int, what: str, cost: str, *, until: int = 0) -> Finding:

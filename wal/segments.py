@@ -3,6 +3,9 @@
 The writer adds blocks and forgets; readers take copies of what they need and read files on their own. What a reader may
 see of the live segment is what its blocks were when it asked, never a block that is being written.
 
+What the live segment's blocks say is told in a file beside it, in the background, for who reads the log from outside
+(`wal.beside`).
+
 A segment that was sealed may be without its index for a while: to write that takes as long as there is in it, and is done
 beside the writer. Until then the segment is read by the index that is in memory.
 """
@@ -14,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from wal.archive import ArchiveFile, ArchiveView, open_segment
 from wal.archive_codec import Map
+from wal.beside import Notes
 from wal.codec import TRAILER_BYTES, SegmentHeader, Trailer, encode_trailer
 from wal.disk import Disk, File
 from wal.errors import Finding, LogDamaged
@@ -45,6 +49,8 @@ class Segments:
         self._live = live
         self._file = file
         self._unsealed: tuple[SegmentBuilder, File] | None = None  # the last of `sealed`, as long as it has no index
+        self._notes = Notes(disk, live)
+        self._over: Notes | None = None  # of `_unsealed`
         self._durable_lsn = live.last_lsn
         self._indexes: dict[int, SegmentIndex] = {}
         self._maps: dict[int, Map] = {}
@@ -106,13 +112,15 @@ class Segments:
                 if not sealed.whole:
                     self._unsealed = live, old
             self._live, self._file = fresh, file
+            self._over, self._notes = self._notes, Notes(self._disk, fresh)
+        self._over.end()
         if self._unsealed is None:
             old.close()
 
     @property
     def wants_index(self) -> bool:
-        """A sealed segment has no index yet."""
-        return self._unsealed is not None
+        """A sealed segment has no index yet, or there is enough to tell of the live one."""
+        return self._unsealed is not None or self._notes.due
 
     def write_index(self) -> None:
         """Give the sealed segment that has no index one, durably. From any thread, one at a time."""
@@ -130,8 +138,20 @@ class Segments:
                 for at, sealed in enumerate(self._sealed):
                     if sealed.header.first_lsn == first_lsn:
                         self._sealed[at] = Sealed(builder.header, trailer)
-        self._unsealed = None
+            if self._over is not None:
+                self._over.remove()
+        self._unsealed = self._over = None
         file.close()
+
+    def write_notes(self, *, all_of_it: bool = False) -> None:
+        """Tell of the live segment, if there is enough to tell, or of `all_of_it`. From any thread, one at a time."""
+        notes = self._notes
+        while notes.due or (all_of_it and notes.behind):
+            with self._lock:
+                body = notes.gather()
+            if not body:
+                return
+            notes.write(body)
 
     def forget_first(self) -> None:
         """The oldest sealed segment is about to be removed."""
@@ -153,6 +173,7 @@ class Segments:
     def close(self) -> None:
         """Give the files back."""
         self._file.close()
+        self._notes.end()
         if self._unsealed is not None:
             self._unsealed[1].close()
 

@@ -16,13 +16,14 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from wal.archive import open_segment, stored_name
+from wal.beside import read_notes
 from wal.checksum import Checksum, crc32c
-from wal.codec import FormatError, NewerFormat, SegmentHeader
+from wal.codec import FormatError, NewerFormat, SegmentHeader, Trailer
 from wal.disk import DiskMissing, File
 from wal.errors import Finding
-from wal.footer import Ask, Footer, Span
+from wal.footer import Ask, Footer, Span, Told
 from wal.segment import segment_lsns, segment_name
-from wal.segment_file import Sealed, read_header
+from wal.segment_file import read_header
 from wal.segment_walk import Choose, Found, SegmentWalk, finding
 
 Owner: TypeAlias = tuple[str, str]
@@ -47,10 +48,10 @@ class Walk:
     `everything` also compares footers with blocks and looks for bytes where zeros should be; `indexes`, which needs all
     blocks decoded, compares what footers say of fragments as well. `owner` is whose log this should be: that it is
     another's is told once, and then it is read all the same. Segments of yet other logs are not.
-    `ask` is asked of the footer of each sealed segment: where it names blocks, only these are read, and what was not read
-    is not verified. With `segment` only the one that begins at this LSN is walked, or with `until` those from there on that
-    begin before that, and how it follows the one before it: so many walks, each of a part, find together what one of all
-    finds.
+    `ask` is asked of the footer of each sealed segment, and of the notes beside the one that is written: where it names
+    blocks, only these are read, with all behind the notes, and what was not read is not verified. With `segment` only the
+    one that begins at this LSN is walked, or with `until` those from there on that begin before that, and how it follows
+    the one before it: so many walks, each of a part, find together what one of all finds.
     """
 
     def __init__(
@@ -197,25 +198,38 @@ class Walk:
                 indexes=self._indexes,
                 choose=self._choose,
                 behind=behind,
+                notes=read_notes(self._disk, file, header, self._checksum) if self._everything and after is None else None,
             )
             if walk.trailer is not None and walk.trailer.last_lsn < self._from_lsn and not self._everything:
                 yield walk.sealed().info()
-            elif walk.trailer is not None and (places := self._places(file, walk.sealed())) is not None:
-                yield from walk.only(places)
-            else:
+            elif (told := self._asked(file, walk, header, last=after is None)) is None:
                 yield from walk
+            else:
+                trailer, places = told
+                yield from walk.only(places)
+                if walk.trailer is None:
+                    yield from walk.beyond(trailer)
+                else:
+                    yield walk.sealed().info()
             self._ended = walk.ended
         finally:
             file.close()
 
-    def _places(self, file: File, sealed: Sealed) -> list[Span] | None:
-        """Where the blocks are that are asked for; None if all are to be read."""
+    def _asked(
+        self, file: File, walk: SegmentWalk, header: SegmentHeader, *, last: bool
+    ) -> tuple[Trailer, list[Span]] | None:
+        """Where the blocks are that are asked for, up to an end; None if all are to be read."""
         if self._ask is None:
             return None
         try:
-            return self._ask(Footer(file, sealed.header, sealed.trailer, self._checksum))
+            if walk.trailer is not None:
+                told: Told | None = Footer(file, header, walk.trailer, self._checksum)
+            else:
+                told = read_notes(self._disk, file, header, self._checksum) if last and not self._everything else None
+            places = self._ask(told) if told is not None else None
         except FormatError:
             return None  # the blocks say the same
+        return (told.trailer, places) if told is not None and places is not None else None
 
 
 def _owner(header: SegmentHeader) -> Owner:

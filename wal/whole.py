@@ -12,7 +12,7 @@ import msgspec
 from wal.checksum import crc32c, reference_crc32c
 from wal.codec import NewerFormat, SegmentHeader
 from wal.errors import Finding
-from wal.footer import Footer, Span
+from wal.footer import Span, Told
 from wal.outline import trims_in, vouched_by
 from wal.reader import Source, source_disk
 from wal.records import Trimmed
@@ -120,7 +120,7 @@ class _Checking:
             report.trimmed = max(report.trimmed, trim.first_lsn)
         self._look(size)
 
-    def note(self, footer: Footer) -> list[Span] | None:
+    def note(self, footer: Told) -> list[Span] | None:
         """All blocks are read; here is what the footer spares whoever does."""
         if (kinds := vouched_by(footer)) is not None:
             self._vouched[footer.header.first_lsn] = kinds

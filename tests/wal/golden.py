@@ -4,7 +4,8 @@ It holds a record of every kind, in sealed segments and one that is open. Kinds 
 record, are added to a format, and with them this log is written anew; so `format-1-first` keeps the bytes that the first
 version wrote, which every later one must read as they stand here (`FIRST`). What changes anything else is another format,
 with a number and a log of its own. `format-1-archive` is the same log with its sealed segments in archives: what a
-compressor makes of the same bytes may change, and what comes out of these may not.
+compressor makes of the same bytes may change, and what comes out of these may not. `format-1-noted` has all of it in a
+segment that is still open, with notes beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from tests.support.memory_disk import MemoryDisk
 from tests.wal.logs import append, open_log
 from wal import LogSettings
+from wal.beside import Notes
 from wal.ids import Ballot, Version
 from wal.records import (
     Accepted,
@@ -46,6 +48,7 @@ from wal.records import (
 DIRECTORY = Path(__file__).parent.parent / "testdata" / "wal" / "format-1"
 FIRST_DIRECTORY = DIRECTORY.with_name("format-1-first")
 ARCHIVE_DIRECTORY = DIRECTORY.with_name("format-1-archive")
+NOTED_DIRECTORY = DIRECTORY.with_name("format-1-noted")
 FIRST = 9
 """So many of the blocks are in the log of the first version."""
 SETTINGS = LogSettings(segment_bytes=1024, total_bytes=1 << 20)
@@ -96,8 +99,21 @@ def archived() -> MemoryDisk:
     return disk
 
 
+def noted() -> MemoryDisk:
+    """The same in one segment, of which the notes beside tell twice, and not of its last block."""
+    disk = MemoryDisk()
+    log = open_log(disk, LogSettings(segment_bytes=8192, total_bytes=1 << 20))
+    notes = Notes(disk, log._segments.live)
+    for at, block in enumerate(BLOCKS):
+        append(log, *block, now_ms=1_700_000_000_000 + 1_000 * at)
+        if at in (len(BLOCKS) // 2, len(BLOCKS) - 2):
+            notes.write(notes.gather())
+    log.close()
+    return disk
+
+
 if __name__ == "__main__":
-    for directory, golden in ((DIRECTORY, write()), (ARCHIVE_DIRECTORY, archived())):
+    for directory, golden in ((DIRECTORY, write()), (ARCHIVE_DIRECTORY, archived()), (NOTED_DIRECTORY, noted())):
         directory.mkdir(parents=True, exist_ok=True)
         for name in golden.names():
             (directory / name).write_bytes(golden.image(name))

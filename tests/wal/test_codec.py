@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from tests.support.memory import held_while
 from tests.support.memory_disk import MemoryDisk
 from tests.wal import golden
 from tests.wal.logs import append, filled, open_log, reopened, update
-from wal import LogTooNew, codec, crc32c, read, reference_crc32c, verify
+from wal import LogTooNew, codec, crc32c, index_codec, read, reference_crc32c, verify
 from wal.codec import (
     BLOCK_BYTES_MAX,
     BLOCK_HEADER_BYTES,
@@ -55,11 +56,14 @@ def test_the_golden_archives_are_read_as_they_were_written() -> None:
     assert verify(golden.ARCHIVE_DIRECTORY, reference=True).findings == []
 
 
-def test_the_golden_log_is_written_byte_for_byte_the_same_today() -> None:
-    written = golden.write()
-    assert written.names() == sorted(path.name for path in golden.DIRECTORY.iterdir())
-    for name in written.names():
-        assert written.image(name) == (golden.DIRECTORY / name).read_bytes(), name
+@pytest.mark.parametrize(
+    ("written", "directory"), [(golden.write, golden.DIRECTORY), (golden.noted, golden.NOTED_DIRECTORY)]
+)
+def test_the_golden_log_is_written_byte_for_byte_the_same_today(written: Callable[[], MemoryDisk], directory: Path) -> None:
+    disk = written()
+    assert disk.names() == sorted(path.name for path in directory.iterdir())
+    for name in disk.names():
+        assert disk.image(name) == (directory / name).read_bytes(), name
 
 
 def test_the_golden_log_holds_every_kind_of_record() -> None:
@@ -149,11 +153,11 @@ def test_a_footer_says_what_the_builder_said() -> None:
     for n in range(40):
         index.add(256 + 64 * n, touched_by([update(n + 1, partition=n % 3)]))
     trailer = Trailer(40, 3000, 5, 9, 40, 40, 77, 0, 0, 1)
-    trailer, footer = codec.encode_footer(trailer, index)
+    trailer, footer = index_codec.encode_footer(trailer, index)
     assert len(footer) <= index.bytes_max + TRAILER_BYTES
     header = SegmentHeader("tests", "n1", 1, 8192)
     assert codec.decode_trailer(footer[-TRAILER_BYTES:], header, 8192) == trailer
-    decoded = codec.decode_index(footer[:-TRAILER_BYTES], trailer)
+    decoded = index_codec.decode_index(footer[:-TRAILER_BYTES], trailer)
     assert decoded.starts == index.starts
     for fragment, entry in index.fragments.items():
         twin = decoded.fragments[fragment]
@@ -169,7 +173,7 @@ def test_junk_is_refused_by_every_decoder_with_its_own_error(junk: bytes, shift:
     _refused(codec.decode_header, codec.MAGIC + junk)
     _refused(codec.decode_block_header, junk, shift, max(0, len(junk) - shift))
     _refused(codec.decode_trailer, junk[:TRAILER_BYTES], header, 4096)
-    _refused(codec.decode_index, junk, trailer)
+    _refused(index_codec.decode_index, junk, trailer)
     _refused(codec.decode_body, BlockHeader(len(junk), 0, 1, 1, 0, 0, 0, 0), bytes(BLOCK_HEADER_BYTES) + junk)
 
 

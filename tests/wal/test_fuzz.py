@@ -29,6 +29,7 @@ from wal import (
     verify,
     verify_part,
 )
+from wal.disk import DiskMissing
 from wal.footer import speaking_of
 from wal.records import Record
 
@@ -48,6 +49,8 @@ class Spoiled:
 
     def open(self, name: str, write: bool = False) -> File:
         assert not write, "a reader writes"
+        if name not in self._images:
+            raise DiskMissing("open", name, "there is no such file")
         return Image(self._images[name])
 
 

@@ -17,13 +17,12 @@ from wal.codec import (
     SegmentHeader,
     Trailer,
     decode_header,
-    decode_index,
     decode_trailer,
     encode_body,
-    encode_footer,
     encode_header,
 )
 from wal.index import COARSE, MARK_EVERY, SegmentIndex, touched_by
+from wal.index_codec import decode_index, encode_footer
 from wal.noting import note
 from wal.records import (
     Checkpoint,

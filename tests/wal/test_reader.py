@@ -23,9 +23,14 @@ from wal import (
     read,
     verify,
 )
-from wal.codec import HEADER_BYTES, SegmentHeader, Trailer, encode_footer
+from wal.codec import (
+    HEADER_BYTES,
+    SegmentHeader,
+    Trailer,
+)
 from wal.disk import File
 from wal.index import SegmentIndex
+from wal.index_codec import encode_footer
 from wal.records import Record
 from wal.segment_file import Sealed, read_header, read_index, read_trailer
 

@@ -60,7 +60,7 @@ def key(
     trouble = Trouble()
     for place in places:
         reading = story.reading(place.name, at_rest(place, story.fragment, data))
-        for block in trouble.aside(place, choose=reading.choose, ask=speaking_of(reading.fragments)):
+        for block in trouble.aside(place, choose=reading.choose, ask=reading.ask):
             reading.take(block)
         reading.end()
     story.put_together()

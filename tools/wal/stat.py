@@ -20,7 +20,7 @@ from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
 from wal import Block, Finding, SegmentInfo, inspect, list_segments
 from wal import records as r
-from wal.footer import Ask, Footer, Span
+from wal.footer import Ask, Span, Told
 from wal.records import kind_of
 from wal.tally import TALLIED, Tally, sum_up
 
@@ -121,7 +121,7 @@ class Counted(msgspec.Struct):
     def asker(self, wanted: Filter, from_lsn: int, to_lsn: int | None) -> Ask | None:
         """Counts a segment by its footer, where all of it is wanted and the footer tells."""
 
-        def ask(footer: Footer) -> list[Span] | None:
+        def ask(footer: Told) -> list[Span] | None:
             trailer = footer.trailer
             if trailer.first_lsn < from_lsn or (to_lsn is not None and trailer.last_lsn > to_lsn):
                 return None

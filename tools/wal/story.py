@@ -9,8 +9,10 @@ store had.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import itemgetter
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -22,6 +24,7 @@ from tools.reconcile.findings import value_hash
 from tools.wal.copy_at_rest import AtRest
 from wal import Block, RawBlock
 from wal import records as r
+from wal.footer import Span, Told
 from wal.ids import CLIENTS, DECISIONS, MAPS, SESSION_BYTES, Fragment, NodeId, TxId
 from wal.outline import may_have
 
@@ -215,6 +218,7 @@ class Reading:
         self._open: dict[TxId, list[tuple[Change, Seen]]] = {}
         self._gone: list[tuple[Change, Event]] = []
         self._compared = False  # a transfer of the rows that differ is under way
+        self._told: tuple[int, int, list[Span]] = (0, 0, [])  # a segment, up to where it was told of, and what `ask` says
         self._map = b""
         self._met: Topology | None = None  # the last one in the log
         self._known: Topology | None = rest.topology
@@ -222,16 +226,26 @@ class Reading:
         self.floor = rest.history_from
         """What lies at or below this counter may be missing here for a good reason."""
 
-    @property
-    def fragments(self) -> list[Fragment]:
-        """What is to be read of a log."""
-        return [self._story.fragment, (DECISIONS, self._story.fragment[1]), CLIENTS, MAPS]
+    def ask(self, told: Told) -> list[Span] | None:
+        """What is to be read of a segment. Of most of it the key's bytes tell whether it concerns the key."""
+        fragment = self._story.fragment
+        found = told.telling(fragment, [(DECISIONS, fragment[1]), CLIENTS, MAPS])
+        if found is None:
+            return told.speaking_of([fragment, (DECISIONS, fragment[1]), CLIENTS, MAPS])
+        self._told = told.header.first_lsn, told.trailer.end, found[1]
+        return found[0]
 
     def choose(self, raw: RawBlock) -> bool:
         """Whether a block may concern the key."""
         data = raw.data
-        named = self._story.key in data or any(tx in data for tx in self._open)
-        return named or may_have(_ALWAYS, raw.header, data)
+        if self._story.key in data or any(tx in data for tx in self._open):
+            return True
+        segment, end, silent = self._told
+        if raw.segment == segment and raw.offset < end:
+            at = bisect_right(silent, raw.offset, key=itemgetter(0)) - 1
+            if at < 0 or raw.offset >= silent[at][1]:
+                return False
+        return may_have(_ALWAYS, raw.header, data)
 
     @property
     def topology(self) -> Topology | None:
