@@ -17,15 +17,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from wal.codec import FormatError, SegmentHeader, check_block, decode_block_header
+from wal.codec import BLOCK_HEADER_BYTES, FormatError, SegmentHeader, check_block, decode_block_header
 from wal.counters import CounterError
 from wal.disk import DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogTooNew
 from wal.ids import COUNTER_MAX, Fragment, TxId
 from wal.index import SegmentIndex
+from wal.parts import holding, near, opened, places
 from wal.probe import probe
 from wal.records import History, NoOp, Outcome, Prepare, Record, Update, Write
 from wal.scan import RawBlock
@@ -60,29 +61,65 @@ ViewOf = Callable[[int, Iterable[Fragment]], SegmentView | None]
 class BlockView:
     """A segment in its blocks. Blocks that do not verify are reported and left out: their counters will be missed."""
 
-    def __init__(self, file: File, header: SegmentHeader, index: SegmentIndex, end: int) -> None:
+    def __init__(self, file: File, header: SegmentHeader, index: SegmentIndex, end: int, last_lsn: int = 0) -> None:
         self.bytes_read = 0
         self.findings: list[Finding] = []
         self._file = file
         self._header = header
         self._index = index
         self._end = end
+        self._last_lsn = last_lsn  # of a sealed segment
 
     def records(self, wanted: Wanted, until_lsn: int) -> Iterator[list[Record]]:
-        """The records of each block that holds a wanted fragment, up to the block that ends with `until_lsn`."""
+        """The records of each block that holds a wanted fragment, up to the block that ends with `until_lsn`.
+
+        Of a sealed segment that is durable only the parts that speak of it are read, where little is wanted.
+        """
         try:
-            for start, end, offsets in self._runs(self._index.holding(wanted)):
-                data = self._file.read(start, end - start)
-                self.bytes_read += len(data)
-                for offset in offsets:
-                    raw = self._checked(data, offset, start)
-                    if raw is None:
-                        continue
-                    if raw.header.last_lsn > until_lsn:
-                        return
-                    yield decode(raw, segment_name(self._header.first_lsn)).records
+            parts = holding(self._index, wanted) if 0 < self._last_lsn <= until_lsn else None
+            if parts is not None:
+                for ordinal in sorted(parts):
+                    records = self._parts(ordinal, parts[ordinal])
+                    if records is None:
+                        yield from self._blocks([ordinal], until_lsn)
+                    else:
+                        yield records
+                return
+            yield from self._blocks(self._index.holding(wanted), until_lsn)
         finally:
             self._file.close()
+
+    def _blocks(self, ordinals: Sequence[int], until_lsn: int) -> Iterator[list[Record]]:
+        for start, end, offsets in self._runs(ordinals):
+            data = self._file.read(start, end - start)
+            self.bytes_read += len(data)
+            for offset in offsets:
+                raw = self._checked(data, offset, start)
+                if raw is None:
+                    continue
+                if raw.header.last_lsn > until_lsn:
+                    return
+                yield decode(raw, segment_name(self._header.first_lsn)).records
+
+    def _parts(self, ordinal: int, numbers: Collection[int]) -> list[Record] | None:
+        """The records of some parts of a block; None where the block is to be read instead."""
+        parts, start = self._index.parts, self._index.starts[ordinal]
+        assert parts is not None, "who has numbers of parts has parts"
+        wanted = places(parts, ordinal, numbers)
+        if not wanted:
+            return None
+        header, records = b"", list[Record]()
+        for at, end, some in near(wanted):
+            data = self._file.read(start + at, end - at)
+            self.bytes_read += len(data)
+            header = header or data[:BLOCK_HEADER_BYTES]
+            try:
+                for number, offset, size in some:
+                    records += opened(parts, number, header, data[offset - at : offset - at + size])
+            except FormatError:
+                probe("wal.history.part_is_not_believed")
+                return None
+        return records
 
     def _runs(self, ordinals: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
         """(start, end, offsets of the wanted blocks) of each read: neighbours and near neighbours together."""

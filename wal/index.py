@@ -16,6 +16,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from wal.ids import Fragment
 from wal.records import History, Outcome, Prepare, Record, Update, mentions, spans
@@ -31,14 +32,24 @@ MENTIONED = (2**63 - 1, 0)
 """A fragment that a block speaks of without a counter that history could need: its rows in a transfer, its clearing."""
 
 
+class Parts(NamedTuple):
+    """The parts of all blocks of a segment: those of block n are `firsts[n]` to `firsts[n + 1]`, without that."""
+
+    firsts: array[int]
+    records: array[int]
+    sizes: array[int]
+    crcs: array[int]
+
+
 class FragmentIndex:
     """One fragment in one segment.
 
     `blocks` are ordinals, which rise; `marks[i]` is the highest counter in the first `every` * (i + 1) of them. The last
-    mark is made when it can no longer rise: with the block that follows, or by `complete`.
+    mark is made when it can no longer rise: with the block that follows, or by `complete`. `runs` has the first and the
+    last part of each block that speak of it, where the segment's `parts` are known.
     """
 
-    __slots__ = ("blocks", "every", "high", "low", "marks")
+    __slots__ = ("blocks", "every", "high", "low", "marks", "runs")
 
     def __init__(
         self,
@@ -53,6 +64,7 @@ class FragmentIndex:
         self.blocks = array("I") if blocks is None else blocks
         self.marks = array("Q") if marks is None else marks
         self.every = every
+        self.runs: bytes | None = None
 
     def speaks(self, ordinal: int) -> None:
         """Block `ordinal` is about it; what its counters are comes next."""
@@ -82,15 +94,17 @@ class SegmentIndex:
     """The blocks of one segment and the fragments in them.
 
     `bytes_max` is never less than what the index takes in a footer, so that a footer always fits where room was left.
-    `mentions` has the ordinals of the blocks that only mention a fragment; None where a footer does not tell.
+    `mentions` has the ordinals of the blocks that only mention a fragment; None where a footer does not tell. `parts` are
+    known once the segment is sealed (`wal.parts`).
     """
 
-    __slots__ = ("bytes_max", "fragments", "mentions", "starts")
+    __slots__ = ("bytes_max", "fragments", "mentions", "parts", "starts")
 
     def __init__(self) -> None:
         self.starts = array("I")
         self.fragments: dict[Fragment, FragmentIndex] = {}
         self.mentions: dict[Fragment, array[int]] | None = {}
+        self.parts: Parts | None = None
         self.bytes_max = 32
 
     def growth(self, touched: Touched) -> int:

@@ -1,7 +1,7 @@
 """What a sealed segment's file ends with, as bytes: its index, what is said beside that, and the trailer once more.
 
 A footer is one MessagePack array, of which the trailer has the checksum (`wal.codec`). Elements are only added at the end:
-offsets of the blocks, fragments, mentions, all marks, the summary (`wal.footer`).
+offsets of the blocks, fragments, mentions, all marks, the summary (`wal.footer`), the parts (`wal.parts`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from wal.checksum import Checksum, crc32c
 from wal.codec import UNDECODABLE, FormatError, NewerFormat, Trailer, big_endian, encode_trailer, native
 from wal.ids import Fragment
 from wal.index import COARSE, MARK_EVERY, FragmentIndex, SegmentIndex
+from wal.parts import PartsTold, decode_parts, told_parts
+
+_NIL = b"\xc0"
+_NOTHING = msgspec.Raw(_NIL)
 
 
 class _IndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -37,10 +41,8 @@ class _Index(msgspec.Struct, frozen=True, array_like=True):
     fragments: list[_IndexEntry]
     mentions: list[_Mentions] | None = None
     marks: list[bytes] | None = None  # u64 each: all marks of each fragment, of which its entry has every fourth
-
-
-_NIL = b"\xc0"
-_NOTHING = msgspec.Raw(_NIL)
+    summary: msgspec.Raw = _NOTHING
+    parts: PartsTold | None = None
 
 
 class _Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -70,9 +72,9 @@ _all_marks = msgspec.msgpack.Decoder(list[bytes] | None)
 
 SUMMARY_AT = 4
 """Where the summary stands in what a footer says: behind blocks, fragments, mentions and marks."""
-INDEX_FORMS = 4
-"""0: all of it; 1: without a summary; 2: without the marks that the second version did not write; 3: without what only
-mentions a fragment, as the first version wrote it."""
+INDEX_FORMS = 5
+"""0: all of it; 1: without parts; 2: without a summary; 3: without the marks that the second version did not write;
+4: without what only mentions a fragment, as the first version wrote it."""
 
 
 def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0, summary: object = None) -> tuple[Trailer, bytes]:
@@ -96,13 +98,16 @@ def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0, summary:
             for (name, partition), entry in entries.items()
         ],
     ]
-    if form < 3 and index.mentions is not None:
+    if form < 4 and index.mentions is not None:
         told.append([_Mentions(name, at, big_endian(blocks)) for (name, at), blocks in index.mentions.items()])
-        if form < 2 and any(entry.marks for entry in entries.values()):
+        if form < 3 and any(entry.marks for entry in entries.values()):
             told.append([big_endian(entry.marks) for entry in entries.values()])
-        if form < 1 and summary is not None:
+        parts = told_parts(index) if form < 1 else None
+        if form < 2 and (summary is not None or parts is not None):
             told += [None] * (SUMMARY_AT - len(told))
             told.append(summary)
+        if parts is not None:
+            told.append(parts)
     body = _encoder.encode(told)
     trailer = trailer._replace(index_bytes=len(body), index_crc=crc32c(body, 0))
     return trailer, body + encode_trailer(trailer)
@@ -111,7 +116,10 @@ def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0, summary:
 def decode_index(
     data: bytes, trailer: Trailer, checksum: Checksum | None = crc32c, only: Collection[Fragment] | None = None
 ) -> SegmentIndex:
-    """The index that `trailer` describes, or the part of it that is about `only` these. No `checksum`: it was checked."""
+    """The index that `trailer` describes, or what of it is about `only` these, without parts.
+
+    No `checksum`: it was checked.
+    """
     if checksum is not None:
         check_index(data, trailer, checksum)
     try:
@@ -121,12 +129,20 @@ def decode_index(
         all_marks = body.marks if body.marks is not None else repeat(None, len(body.fragments))
         for entry, marks in zip(body.fragments, all_marks, strict=True):
             index.fragments[entry.namespace, entry.partition] = _entry(entry, marks)
+        if body.parts is not None:
+            index.parts = decode_parts(body.parts)
+            for one, runs in zip(index.fragments.values(), body.parts.runs, strict=True):
+                one.runs = runs
         index.mentions = None
         if body.mentions is not None:
             index.mentions = {(one.namespace, one.partition): native("I", one.blocks) for one in body.mentions}
     except UNDECODABLE as error:
         raise NewerFormat(f"the checksum is right and the index cannot be decoded: {error}") from error
     ordinals = [*(entry.blocks for entry in index.fragments.values()), *(index.mentions or {}).values()]
+    if index.parts is not None and len(index.parts.firsts) != trailer.blocks + 1:
+        raise FormatError(f"the index speaks of the parts of {len(index.parts.firsts) - 1} blocks, not of {trailer.blocks}")
+    if any(entry.runs is not None and len(entry.runs) != 2 * len(entry.blocks) for entry in index.fragments.values()):
+        raise FormatError("the index does not tell of the parts of each block that speaks of a fragment")
     if len(index.starts) != trailer.blocks or any(some and max(some) >= trailer.blocks for some in ordinals):
         raise FormatError(f"the index speaks of other blocks than the {trailer.blocks} of its segment")
     return index

@@ -16,6 +16,7 @@ from zlib import crc32
 from wal.codec import BlockHeader
 from wal.ids import DECISIONS, NAME_MAX, Fragment
 from wal.index import MARK_EVERY, FragmentIndex, SegmentIndex, Touched, touched_by
+from wal.parts import parts_max
 from wal.records import History, Record, Update, Write
 from wal.summary import FILTER_BYTES, MASK, SHIFT, YES, Filters, Summary
 
@@ -52,6 +53,10 @@ class Noted(NamedTuple):
             return 0
         return FILTER_BYTES + 32 + _SUMMED_MAX * (len(self.writes) or len(self.touched)) + 32 * len(self.records)
 
+    def parted(self) -> int:
+        """About what its parts take in a footer. Where they do not fit after all, there are none."""
+        return parts_max(len(self.body)) + 2 * (len(self.writes) or len(self.touched)) if self.records else 1
+
 
 NOTHING = Noted((), b"", (), {})
 
@@ -66,7 +71,7 @@ def note(records: Sequence[Record], body: bytes | memoryview) -> Noted:
 class Notes:
     """Of the segment that is being written. `summarised`: its footer says the summary too, so there must be room for it."""
 
-    __slots__ = ("_bytes", "_gathered", "_growth", "_index", "_known", "_summary", "summarised")
+    __slots__ = ("_bytes", "_gathered", "_growth", "_index", "_known", "_parted", "_summary", "summarised")
 
     def __init__(self, *, summarised: bool) -> None:
         self.summarised = summarised
@@ -76,6 +81,7 @@ class Notes:
         self._gathered: list[tuple[int, BlockHeader, Noted]] = []
         self._bytes = 0  # of the blocks that were gathered
         self._growth = 0  # what they bring at most
+        self._parted = 0  # what the parts of all blocks take, about
 
     @property
     def index(self) -> SegmentIndex:
@@ -104,13 +110,14 @@ class Notes:
         """Whether what they take in a footer fits into so many bytes, once a block like this is added."""
         room -= self._index.bytes_max + self._growth
         if self.summarised:
-            room -= self._summary.bytes_max + noted.summed_max()
+            room -= self._summary.bytes_max + noted.summed_max() + self._parted + noted.parted()
         return room >= noted.indexed_max() or room >= self._index.growth(noted.all_touched())
 
     def add(self, offset: int, header: BlockHeader, noted: Noted) -> None:
         """The next block begins at `offset`."""
         self._gathered.append((offset, header, noted))
         self._growth += noted.indexed_max() + (noted.summed_max() if self.summarised else 0)
+        self._parted += noted.parted() if self.summarised else 0
         self._bytes += header.size
         if self._bytes >= GATHERED_BYTES:
             self.go_through()

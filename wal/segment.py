@@ -213,7 +213,7 @@ class SegmentBuilder:
         Where a version that wrote less left no room, it is written as that one did.
         """
         self.index.complete()
-        summary = encode_summary(self.summary) if self.summary is not None and form == 0 else None
+        summary = encode_summary(self.summary) if self.summary is not None and form < 2 else None
         trailer, footer = encode_footer(self.trailer(), self.index, form, summary)
         offset = self.header.capacity - len(footer)
         if offset < self.end and form + 1 < INDEX_FORMS:

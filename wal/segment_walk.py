@@ -23,6 +23,7 @@ from wal.errors import Finding, Kind, LogTooNew
 from wal.footer import Span
 from wal.index_codec import INDEX_FORMS
 from wal.noting import NOTHING, Noted
+from wal.parts import PartsBuilder
 from wal.probe import probe
 from wal.records import Record
 from wal.scan import RawBlock, Scan, nonzero_end, survivors
@@ -86,6 +87,7 @@ class SegmentWalk:
         self._until = after.first_lsn if isinstance(after, SegmentHeader) else 0
         self._limit = self._size if self.trailer is None else self.trailer.end
         self._builder = SegmentBuilder(header)
+        self._parts = PartsBuilder()
         self._whole = True  # so far every block verified, and the builder has them all, if it is needed
         self._builds = everything or self.trailer is None  # else the trailer says all that is asked
         self.ended: tuple[str, int, int, int] | None = None
@@ -187,6 +189,8 @@ class SegmentWalk:
                 yield block
             if self._whole and self._builds:
                 self._builder.add(raw.header, self._noted(raw, records))
+                if self._indexes:
+                    self._parts.add(raw)
 
     def _noted(self, raw: RawBlock, records: list[Record]) -> Noted | None:
         """What of a block is to be held against a footer: all that is in it, where it is, or nothing."""
@@ -257,6 +261,7 @@ class SegmentWalk:
     def _footer_begins(self, trailer: Trailer) -> int | None:
         """Where a footer begins that says what the blocks do, as far as they were looked at; None for any other."""
         if self._indexes:
+            self._parts.attach(self._builder.index)
             known = map(self._builder.footer, range(INDEX_FORMS))
             return next((offset for _, offset, footer in known if self._file.read(offset, len(footer)) == footer), None)
         try:

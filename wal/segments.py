@@ -18,13 +18,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from wal.archive import ArchiveFile, ArchiveView, open_segment
 from wal.archive_codec import Map
 from wal.beside import Notes
-from wal.codec import TRAILER_BYTES, SegmentHeader, Trailer, encode_trailer
+from wal.codec import TRAILER_BYTES, FormatError, SegmentHeader, Trailer, encode_trailer
 from wal.disk import Disk, File
 from wal.errors import Finding, LogDamaged
 from wal.history import BlockView, SegmentView
 from wal.ids import Fragment
 from wal.index import SegmentIndex
 from wal.noting import Noted
+from wal.parts import PartsBuilder
+from wal.scan import Scan
 from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_name
 from wal.segment_file import Sealed, load_index, read_blocks
 
@@ -32,7 +34,7 @@ from wal.segment_file import Sealed, load_index, read_blocks
 class Segments:
     """All segments, the oldest first, the last one live. Invariant: each begins where the one before it ends.
 
-    The index of a sealed segment is read when it is first asked for and then kept, about 4% of the segment's size.
+    The index of a sealed segment is read when it is first asked for and then kept, about 8% of the segment's size.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Segments:
         with self._lock:
             forgotten = all(sealed.header.first_lsn != first_lsn for sealed in self._sealed)
         if not forgotten:
+            self._part(builder, file)
             trailer, offset, footer = builder.footer()
             file.write(offset, footer)
             file.sync()
@@ -142,6 +145,20 @@ class Segments:
                 self._over.remove()
         self._unsealed = self._over = None
         file.close()
+
+    def _part(self, builder: SegmentBuilder, file: File) -> None:
+        """Say to the index of a full segment where in its blocks what is. Where a block cannot be read, nothing is said."""
+        if not builder.notes.summarised:
+            return
+        parts, scan = PartsBuilder(), Scan(file, builder.header, limit=builder.end)
+        try:
+            for raw in scan:
+                parts.add(raw)
+        except FormatError:
+            return
+        if scan.offset == builder.end:
+            with self._lock:
+                parts.attach(builder.index)
 
     def write_notes(self, *, all_of_it: bool = False) -> None:
         """Tell of the live segment, if there is enough to tell, or of `all_of_it`. From any thread, one at a time."""
@@ -221,7 +238,7 @@ class Segments:
             return self._view_of_archive(file, first_lsn)
         if sealed is not None:
             header, end, index = sealed.header, sealed.trailer.end, self.index_of(sealed)
-        return BlockView(file, header, index, end)
+        return BlockView(file, header, index, end, last_lsn=sealed.last_lsn if sealed is not None else 0)
 
     def _view_of_archive(self, file: ArchiveFile, first_lsn: int) -> ArchiveView:
         """An archive for a history cursor. Its map is read once, and then kept."""

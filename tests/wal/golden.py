@@ -5,7 +5,7 @@ record, are added to a format, and with them this log is written anew; so `forma
 version wrote, which every later one must read as they stand here (`FIRST`). What changes anything else is another format,
 with a number and a log of its own. `format-1-archive` is the same log with its sealed segments in archives: what a
 compressor makes of the same bytes may change, and what comes out of these may not. `format-1-noted` has all of it in a
-segment that is still open, with notes beside it.
+segment that is still open, with notes beside it; `format-1-parted` has that sealed, with a footer that tells of parts.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.wal.logs import append, open_log
 from wal import LogSettings
 from wal.beside import Notes
 from wal.ids import Ballot, Version
+from wal.parts import PartsBuilder
 from wal.records import (
     Accepted,
     Boot,
@@ -44,11 +45,15 @@ from wal.records import (
     Update,
     Write,
 )
+from wal.scan import Scan
+from wal.segment import segment_name
+from wal.segment_file import read_header, rebuild
 
 DIRECTORY = Path(__file__).parent.parent / "testdata" / "wal" / "format-1"
 FIRST_DIRECTORY = DIRECTORY.with_name("format-1-first")
 ARCHIVE_DIRECTORY = DIRECTORY.with_name("format-1-archive")
 NOTED_DIRECTORY = DIRECTORY.with_name("format-1-noted")
+PARTED_DIRECTORY = DIRECTORY.with_name("format-1-parted")
 FIRST = 9
 """So many of the blocks are in the log of the first version."""
 SETTINGS = LogSettings(segment_bytes=1024, total_bytes=1 << 20)
@@ -112,8 +117,28 @@ def noted() -> MemoryDisk:
     return disk
 
 
+def parted() -> MemoryDisk:
+    """That segment, sealed, though it is smaller than those that tell of parts."""
+    disk, name = MemoryDisk(), segment_name(1)
+    disk.put(name, noted().image(name))
+    file = disk.open(name, write=True)
+    header, parts = read_header(file), PartsBuilder()
+    builder, scan = rebuild(file, header, header.capacity)
+    for raw in Scan(file, header, limit=scan.offset):
+        parts.add(raw)
+    assert parts.attach(builder.index)
+    _, offset, footer = builder.footer()
+    file.write(offset, footer)
+    return disk
+
+
 if __name__ == "__main__":
-    for directory, golden in ((DIRECTORY, write()), (ARCHIVE_DIRECTORY, archived()), (NOTED_DIRECTORY, noted())):
+    for directory, golden in (
+        (DIRECTORY, write()),
+        (ARCHIVE_DIRECTORY, archived()),
+        (NOTED_DIRECTORY, noted()),
+        (PARTED_DIRECTORY, parted()),
+    ):
         directory.mkdir(parents=True, exist_ok=True)
         for name in golden.names():
             (directory / name).write_bytes(golden.image(name))

@@ -57,7 +57,12 @@ def test_the_golden_archives_are_read_as_they_were_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "directory"), [(golden.write, golden.DIRECTORY), (golden.noted, golden.NOTED_DIRECTORY)]
+    ("written", "directory"),
+    [
+        (golden.write, golden.DIRECTORY),
+        (golden.noted, golden.NOTED_DIRECTORY),
+        (golden.parted, golden.PARTED_DIRECTORY),
+    ],
 )
 def test_the_golden_log_is_written_byte_for_byte_the_same_today(written: Callable[[], MemoryDisk], directory: Path) -> None:
     disk = written()

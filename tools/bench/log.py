@@ -269,11 +269,13 @@ def open_log(path: Path) -> Log:
 
 
 def _append(log: Log, blocks: Iterable[list[Record]], *, durable: bool) -> float:
-    """Append; how long that took. The next segment is prepared outside of it, as the node's background thread does it."""
+    """Append; how long that took. What a node's background thread does is done outside of it."""
     seconds = 0.0
     for block in blocks:
         if log.wants_next:
             log.prepare_next()
+        if log.wants_index:
+            log.write_index()
         began = time.perf_counter()
         log.append(block, now_ms=1, durable=durable)
         seconds += time.perf_counter() - began

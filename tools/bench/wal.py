@@ -175,6 +175,8 @@ def _written(setting: Setting, figure: str, blocks: Iterable[list[Record]]) -> P
         for block in blocks:
             if log.wants_next:
                 log.prepare_next()
+            if log.wants_index:
+                log.write_index()
             log.append(block, now_ms=1, durable=False)
     _seconds(setting, [*_COMMAND, "stat", str(path)])  # and all modules are compiled
     return path

@@ -1,0 +1,253 @@
+"""A record can be read and believed without its block: history costs what is missing, and nobody is told other records."""
+
+from __future__ import annotations
+
+from array import array
+from random import Random
+
+import pytest
+
+from tests.support.memory_disk import MemoryDisk
+from tests.wal import golden
+from tests.wal.logs import open_log, outcome, prepare
+from wal import Log, LogSettings, PartitionCounter, Want, verify
+from wal.codec import TRAILER_BYTES, FormatError, decode_body
+from wal.history import BlockView
+from wal.ids import Fragment
+from wal.index import Parts
+from wal.parts import PARTS_MAX, RECORDS_MAX, holding, near, opened, places
+from wal.records import NoOp, Record, Update, Write
+from wal.scan import Scan
+from wal.segment import SegmentBuilder
+from wal.segment_file import Sealed, load_index, read_header, read_trailer, rebuild
+
+LARGE = LogSettings(segment_bytes=1 << 20, total_bytes=64 << 20)
+PARTITIONS = 60
+
+
+def written(updates: int = 6_000, *, large: bool = False) -> tuple[MemoryDisk, Log, dict[int, int]]:
+    """A log with a segment that is sealed, and where each partition's counters end. Blocks of very different sizes."""
+    disk, draw = MemoryDisk(), Random(7)
+    log = open_log(disk, LARGE)
+    counters = [0] * PARTITIONS
+
+    def write(at: int, count: int = 1) -> Write:
+        start = counters[at]
+        counters[at] += count
+        keys = [b"key-%02d-%05d-%d" % (at, start, n) for n in range(count)]
+        return Write("acc", at, 1, start, keys, [draw.randbytes(draw.choice((3, 90, 2_000 if large else 200)))] * count)
+
+    n = 0
+    while n < updates:
+        block: list[Record] = []
+        for _ in range(draw.choice((1, 3, 40))):
+            at = draw.randrange(PARTITIONS)
+            kind = draw.random()
+            if kind < 0.03:
+                vote = prepare(n.to_bytes(16, "big"), [write(at)])
+                block += [vote, outcome(vote, commit=kind < 0.02)]
+            elif kind < 0.04:
+                counters[at] += 2
+                block.append(NoOp(at, 1, [("acc", counters[at] - 2, 2)]))
+            else:
+                block.append(Update([write(at, draw.choice((1, 1, 1, 5)))]))
+            n += 1
+        log.append(block, now_ms=n, durable=True)
+    log.write_index()
+    return disk, log, dict(enumerate(counters))
+
+
+def supplied(log: Log, wants: dict[int, tuple[int, int]]) -> tuple[list[list[Write]], int, list[Fragment]]:
+    """What history gives of each partition, what it read for that, and what it missed."""
+    cursor = log.history([Want(("acc", at), PartitionCounter(above), end, [(1, 1)]) for at, (above, end) in wants.items()])
+    found: list[Write] = []
+    while some := cursor.read(1 << 20):
+        found += some
+    return [[one for one in found if one.partition == at] for at in wants], cursor.bytes_read, cursor.missed
+
+
+def sealed_index(disk: MemoryDisk) -> tuple[str, Parts]:
+    name = disk.names()[0]
+    file = disk.open(name)
+    header = read_header(file)
+    index = load_index(file, Sealed(header, read_trailer(file, header)))
+    assert index.parts is not None
+    return name, index.parts
+
+
+def test_every_part_of_every_block_is_what_the_block_says() -> None:
+    disk, _, _ = written(large=True)
+    name, parts = sealed_index(disk)
+    file = disk.open(name)
+    header = read_header(file)
+    for ordinal, raw in enumerate(Scan(file, header, limit=read_trailer(file, header).end)):
+        count = parts.firsts[ordinal + 1] - parts.firsts[ordinal]
+        found: list[Record] = []
+        end = 0
+        for number, at, size in places(parts, ordinal, range(count)):
+            found += opened(parts, number, raw.data[:48], raw.data[at : at + size])
+            end = at + size
+        assert found == decode_body(raw.header, raw.data)
+        assert end in (0, 48 + raw.header.length)
+        assert count <= PARTS_MAX + 1
+
+
+def test_who_misses_little_is_given_the_same_and_reads_a_part_of_it() -> None:
+    disk, log, ends = written()
+    again = open_log(disk.copy(), LARGE)  # reads the footer
+    for wants in (
+        {at: (0, end) for at, end in ends.items() if at % 20 == 3},
+        {at: (end - 3, end) for at, end in ends.items() if at % 7 == 1},
+        {5: (ends[5] // 2, ends[5] // 2 + 1)},
+        {at: (0, end) for at, end in ends.items()},
+    ):
+        for one in (log, again):
+            for index in one._segments._indexes.values():
+                assert index.parts is not None or index is one._segments.live.index
+            by_parts, few, missed = supplied(one, wants)
+            kept = [(index, index.parts) for index in one._segments._indexes.values()]
+            for index, _ in kept:
+                index.parts = None
+            by_blocks, many, missed_too = supplied(one, wants)
+            for index, parts in kept:
+                index.parts = parts
+            assert (by_parts, missed) == (by_blocks, missed_too)
+            if len(wants) == 3:
+                assert few < 0.6 * many, "the live segment is read by blocks"
+
+
+def test_of_what_is_cut_off_in_a_sealed_segment_blocks_tell() -> None:
+    """A cursor that was made before the segment was sealed knows of a part of it only."""
+    disk, log, ends = written()
+    file = disk.open(disk.names()[0])
+    header = read_header(file)
+    sealed = Sealed(header, read_trailer(file, header))
+    view = BlockView(file, header, load_index(file, sealed), sealed.trailer.end, last_lsn=sealed.last_lsn)
+    until = sealed.last_lsn - 500
+    found = [record for records in view.records({("acc", 3): (0, ends[3])}, until) for record in records]
+    logged = [record for block in log.replay(1) if block.last_lsn <= until for record in block.records]
+    assert found
+    assert all(record in logged for record in found)
+
+
+def test_a_flipped_bit_never_gives_other_records() -> None:
+    disk, _, ends = written()
+    name, _ = sealed_index(disk)
+    wants = {3: (0, ends[3]), 44: (0, ends[44])}
+    right, _, _ = supplied(open_log(disk.copy(), LARGE), wants)
+    end = rebuild(disk.open(name), read_header(disk.open(name)), LARGE.segment_bytes)[1].offset
+    places_hit = missed_some = 0
+    for at in range(256, end, 9_973):
+        twin = disk.copy()
+        log = open_log(twin, LARGE)  # it was opened while all was well
+        twin.flip(name, 8 * at + at % 8)
+        found, _, missed = supplied(log, wants)
+        places_hit += 1
+        missed_some += bool(missed)
+        for mine, theirs in zip(found, right, strict=True):
+            assert all(write in theirs for write in mine), at
+        if not missed:
+            assert found == right
+    assert places_hit > missed_some, "most bits are of what nobody asked for"
+
+
+def lied(parts: Parts, field: str) -> Parts:
+    told: array[int] = getattr(parts, field)
+    changed = told[:]
+    for at in range(0, len(changed), 3):
+        changed[at] ^= 1
+    return parts._replace(**{field: changed})
+
+
+@pytest.mark.parametrize("field", ["crcs", "sizes", "records"])
+def test_parts_that_lie_cost_the_reading_of_the_block(field: str) -> None:
+    _, log, ends = written()
+    wants = {at: (0, end) for at, end in ends.items() if at % 20 == 3}
+    right, _, _ = supplied(log, wants)
+    for index in log._segments._indexes.values():
+        if index.parts is not None:
+            index.parts = lied(index.parts, field)
+    found, _, missed = supplied(log, wants)
+    assert (found, missed) == (right, [])
+
+
+@pytest.mark.parametrize("field", ["crcs", "sizes", "records", "runs"])
+def test_verify_finds_parts_that_lie(field: str) -> None:
+    disk, log, _ = written()
+    builder = rebuild(disk.open(disk.names()[0]), read_header(disk.open(disk.names()[0])), LARGE.segment_bytes)[0]
+    index = next(iter(log._segments._indexes.values()))
+    assert verify(disk, indexes=True).findings == []
+    if field == "runs":
+        entry = index.fragments["acc", 3]
+        assert entry.runs is not None
+        entry.runs = bytes([entry.runs[0], entry.runs[1] + 1]) + entry.runs[2:]
+    else:
+        assert index.parts is not None
+        index.parts = lied(index.parts, field)
+    for name, entry in builder.index.fragments.items():
+        entry.runs = index.fragments[name].runs
+    builder.index.parts = index.parts
+    _, offset, footer = builder.footer()
+    disk.overwrite(disk.names()[0], offset, footer)
+    assert [finding.kind for finding in verify(disk, indexes=True).findings] == ["index"]
+
+
+def test_a_footer_without_room_for_parts_tells_the_rest() -> None:
+    disk, log, ends = written()
+    name = disk.names()[0]
+    builder = rebuild(disk.open(name), read_header(disk.open(name)), LARGE.segment_bytes)[0]
+    whole = builder.footer()
+    disk.overwrite(name, builder.end, bytes(LARGE.segment_bytes))
+    disk.overwrite(name, whole[1], whole[2])  # as a version that knew of no parts wrote it
+    assert verify(disk, indexes=True).findings == []
+    again = open_log(disk, LARGE)
+    wants = {3: (0, ends[3])}
+    assert supplied(again, wants)[0] == supplied(log, wants)[0]
+
+
+def test_what_is_asked_of_one_part_in_four_is_read_by_blocks() -> None:
+    _, log, ends = written()
+    index = next(iter(log._segments._indexes.values()))
+    assert holding(index, {("acc", at): (0, end) for at, end in ends.items()}) is None
+    few = holding(index, {("acc", 3): (0, ends[3])})
+    assert few is not None
+    assert list(few) == index.holding({("acc", 3): (0, ends[3])})
+    index.parts = None
+    assert holding(index, {("acc", 3): (0, ends[3])}) is None
+
+
+def test_a_block_of_very_many_records_has_no_parts() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, LogSettings(segment_bytes=8 << 20, total_bytes=64 << 20))
+    log.append([NoOp(n % 3, 1, [("acc", n // 3, 1)]) for n in range(RECORDS_MAX + 2)], now_ms=1, durable=True)
+    while len(log.segments()) == 1:
+        log.append([Update([Write("acc", 5, 1, log.next_lsn, [b"k"], [bytes(60_000)])])], now_ms=1, durable=True)
+    log.write_index()
+    found, _, missed = supplied(log, {0: (0, RECORDS_MAX // 3), 1: (7, 9)})
+    assert [sum(write.delta for write in one) for one in found] == [RECORDS_MAX // 3, 2]
+    assert missed == []
+    assert verify(disk, indexes=True).findings == []
+
+
+def test_what_lies_near_is_read_at_once_with_the_header() -> None:
+    assert list(near([(4, 51, 300), (5, 351, 200), (9, 5_000, 10)])) == [
+        (0, 551, [(4, 51, 300), (5, 351, 200)]),
+        (5_000, 5_010, [(9, 5_000, 10)]),
+    ]
+    assert list(near([(4, 900, 300)])) == [(0, 48, []), (900, 1_200, [(4, 900, 300)])]
+
+
+def test_the_golden_parts_are_believed() -> None:
+    disk = golden.parted()
+    assert [finding.kind for finding in verify(disk, indexes=True).findings] == ["unfollowed"]
+    name, parts = sealed_index(disk)
+    assert sum(parts.records) == sum(map(len, golden.BLOCKS))
+    with pytest.raises(FormatError):
+        opened(parts, 0, bytes(48), disk.image(name)[304:330])
+
+
+def test_an_empty_segment_has_parts_of_nothing() -> None:
+    disk = MemoryDisk()
+    open_log(disk)
+    builder = SegmentBuilder(read_header(disk.open(disk.names()[0])))
+    assert len(builder.footer()[2]) > TRAILER_BYTES

@@ -1,0 +1,271 @@
+"""Where in its blocks what is: parts of a block, each of some whole records, which can be read and believed by themselves.
+
+```
+block   head | records . . . | . . . | . . | . . .        parts of `PART_BYTES` or a little more, `PARTS_MAX` at most
+footer  for each block how many parts, for each part its records, its bytes and its crc;
+        for each block that an index names for a fragment, the first and the last part that speak of it
+```
+
+A block's checksum is the block's. So a part has its own, in the footer, which has a checksum again: CRC-32C over the
+block's header, in which the block's own checksum stands and its place in the chain, and then over the part. What fits is
+therefore this part of this block, or the footer and the block were made for each other. Where it does not fit the block
+is read, and says itself whether it is whole.
+
+A supplier who wants few of many fragments reads little more than these. It takes a microsecond for each record to make, as
+long again as writing them, so it is made when a segment is sealed, beside who writes the next one; 10 bytes a part, and 2
+for each time that an index names a block. A small segment has none, and neither has one of an older version.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import TypeAlias
+
+import msgspec
+
+from wal.checksum import crc32c
+from wal.codec import (
+    BLOCK_HEADER_BYTES,
+    UNDECODABLE,
+    FormatError,
+    NewerFormat,
+    big_endian,
+    decode_body,
+    decode_body_as,
+    native,
+)
+from wal.ids import Fragment
+from wal.index import FragmentIndex, Parts, SegmentIndex, touched_by
+from wal.records import Record
+from wal.scan import RawBlock
+
+PART_BYTES = 256
+PARTS_MAX = 250
+"""So many there are in a block: their numbers are bytes."""
+PART_MAX = 10
+"""What a part takes in a footer."""
+RECORDS_MAX = (1 << 16) - 1
+"""A block with more records has no parts, and is read whole."""
+_GAP_BYTES_MAX = 128
+READ_WHOLE = 4
+"""Where more than one part in so many is wanted, whole blocks are read."""
+
+_split: Callable[[memoryview], list[msgspec.Raw]] = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_records = msgspec.msgpack.Decoder(list[Record])
+
+
+class _At(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Of which fragment a write is."""
+
+    namespace: str
+    partition: int
+
+
+class _Update(msgspec.Struct, frozen=True, array_like=True, tag="update", gc=False):
+    """An `Update`, as far as it is opened here."""
+
+    writes: list[_At]
+
+
+_leanly = msgspec.msgpack.Decoder(list[_Update]).decode
+
+
+class PartsTold(msgspec.Struct, frozen=True, array_like=True):
+    """As a footer has them. `runs` are in the order of its fragments."""
+
+    counts: bytes  # u8 for each block
+    records: bytes  # u16 for each part
+    sizes: bytes  # u32 for each part
+    crcs: bytes  # u32 for each part
+    runs: list[bytes]  # u8, u8 for each block of a fragment
+
+
+def parts_max(length: int) -> int:
+    """What the parts of a body of this length take in a footer at most, but for what fragments take."""
+    return 1 + PART_MAX * (1 + min(PARTS_MAX, length // PART_BYTES))
+
+
+class _Run:
+    """The parts that speak of one fragment, block by block, and the last block that does."""
+
+    __slots__ = ("block", "numbers")
+
+    def __init__(self) -> None:
+        self.block = -1
+        self.numbers = bytearray()
+
+
+class PartsBuilder:
+    """Goes through all blocks of a segment, in their order, and says it to its index."""
+
+    def __init__(self) -> None:
+        self._parts = Parts(array("I", [0]), array("H"), array("I"), array("I"))
+        self._runs: dict[str, dict[int, _Run]] = {}
+
+    def add(self, raw: RawBlock) -> None:
+        """The next block. Raises NewerFormat."""
+        parts, count = self._parts, raw.header.records
+        block = len(parts.firsts) - 1
+        if 0 < count <= RECORDS_MAX:
+            body = memoryview(raw.data)[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + raw.header.length]
+            sizes = list(map(len, _split(body)))
+            at, seed = BLOCK_HEADER_BYTES + raw.header.length - sum(sizes), crc32c(raw.data[:BLOCK_HEADER_BYTES])
+            speaking = _speaking(raw)
+            for number, (first, end, size) in enumerate(_cut(sizes)):
+                parts.records.append(end - first)
+                parts.sizes.append(size)
+                parts.crcs.append(crc32c(raw.data[at : at + size], seed))
+                at += size
+                self._note(block, number, speaking[first:end])
+        elif count:
+            self._note(block, 0, _speaking(raw))
+        parts.firsts.append(len(parts.sizes))
+
+    def _note(self, block: int, number: int, said: Sequence[_Update]) -> None:
+        """These records are in this part: the innermost loop."""
+        for record in said:
+            for write in record.writes:
+                try:
+                    run = self._runs[write.namespace][write.partition]
+                except KeyError:
+                    run = self._runs.setdefault(write.namespace, {})[write.partition] = _Run()
+                if run.block == block:
+                    run.numbers[-1] = number
+                else:
+                    run.block = block
+                    run.numbers += _ONCE[number]
+
+    def attach(self, index: SegmentIndex) -> bool:
+        """Say it to the index of these blocks; False if that is of others."""
+        entries = index.fragments
+        runs = {name: bytes(self._runs.get(name[0], {}).get(name[1], _NEVER).numbers) for name in entries}
+        if len(self._parts.firsts) != len(index.starts) + 1 or any(
+            len(runs[name]) != 2 * len(entry.blocks) for name, entry in entries.items()
+        ):
+            return False
+        for name, entry in entries.items():
+            entry.runs = runs[name]
+        index.parts = self._parts
+        return True
+
+
+_NEVER = _Run()
+_ONCE = [bytes((number, number)) for number in range(256)]
+
+
+def _speaking(raw: RawBlock) -> list[_Update]:
+    """Of which fragments each record has counters. Nearly all blocks have updates only: of these nothing else is opened."""
+    try:
+        return decode_body_as(_leanly, raw.header, raw.data)
+    except NewerFormat:
+        said = map(touched_by, ([record] for record in decode_body(raw.header, raw.data)))
+        return [_Update([_At(*name) for name, (_, high) in touched.items() if high]) for touched in said]
+
+
+def _cut(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Records of these sizes in parts: the first, the end, and the bytes of each."""
+    least = max(PART_BYTES, -(-sum(sizes) // PARTS_MAX))
+    first = size = 0
+    for at, one in enumerate(sizes, 1):
+        size += one
+        if size >= least:
+            yield first, at, size
+            first, size = at, 0
+    if size:
+        yield first, len(sizes), size
+
+
+def told_parts(index: SegmentIndex) -> PartsTold | None:
+    """What an index knows of parts, as a footer has it."""
+    parts = index.parts
+    if parts is None:
+        return None
+    counts = bytes(end - first for first, end in pairwise(parts.firsts))
+    runs = [entry.runs or b"" for entry in index.fragments.values()]
+    return PartsTold(counts, big_endian(parts.records), big_endian(parts.sizes), big_endian(parts.crcs), runs)
+
+
+def decode_parts(told: PartsTold) -> Parts:
+    """The parts again. Raises ValueError."""
+    firsts = array("I", accumulate(told.counts, initial=0))
+    parts = Parts(firsts, native("H", told.records), native("I", told.sizes), native("I", told.crcs))
+    if not len(parts.records) == len(parts.sizes) == len(parts.crcs) == firsts[-1]:
+        raise ValueError(f"{firsts[-1]} parts in {len(parts.sizes)} sizes and {len(parts.crcs)} checksums")
+    return parts
+
+
+# Reading.
+
+
+def body_begins(records: int) -> int:
+    """Where in a block with so many records the first one stands."""
+    return BLOCK_HEADER_BYTES + (1 if records < 16 else 3 if records < 1 << 16 else 5)
+
+
+Place: TypeAlias = tuple[int, int, int]
+"""A part of a block: its number among all of the segment, its offset in the block, and its bytes."""
+
+
+def near(places: Iterable[Place]) -> Iterator[tuple[int, int, list[Place]]]:
+    """What is to be read of a block for some of its parts: from where to where, beginning with its header."""
+    begin, end, some = 0, BLOCK_HEADER_BYTES, list[Place]()
+    for place in places:
+        if place[1] - end > _GAP_BYTES_MAX:
+            yield begin, end, some
+            begin, some = place[1], []
+        some.append(place)
+        end = place[1] + place[2]
+    yield begin, end, some
+
+
+def places(parts: Parts, ordinal: int, numbers: Iterable[int]) -> list[Place]:
+    """Where in a block some of its parts are. They ascend."""
+    first, end = parts.firsts[ordinal], parts.firsts[ordinal + 1]
+    at = body_begins(sum(parts.records[first:end]))
+    starts = list(accumulate(parts.sizes[first:end], initial=at))
+    there = [number for number in sorted(numbers) if number < end - first]
+    return [(first + number, starts[number], parts.sizes[first + number]) for number in there]
+
+
+def opened(parts: Parts, number: int, header: bytes, data: bytes) -> list[Record]:
+    """The records of a part that was read by itself, behind the header of its block.
+
+    Raises FormatError where it cannot be believed.
+    """
+    found = crc32c(data, crc32c(header))
+    if found != parts.crcs[number]:
+        raise FormatError(f"the checksum of a part is {parts.crcs[number]:08x}, expected {found:08x}")
+    try:
+        return _records.decode(b"\xdd" + parts.records[number].to_bytes(4, "big") + data)
+    except UNDECODABLE as error:
+        raise NewerFormat(f"the checksum is right and the records cannot be decoded ({error})") from error
+
+
+def holding(index: SegmentIndex, wanted: Mapping[Fragment, tuple[int, int]]) -> dict[int, set[int]] | None:
+    """The parts, by blocks, that can hold a counter in (above, up_to] of a wanted fragment.
+
+    None where nothing tells, or so much is wanted that whole blocks are read for less.
+    """
+    parts = index.parts
+    if parts is None:
+        return None
+    chosen: list[tuple[FragmentIndex, int]] = []
+    left = len(parts.sizes) // READ_WHOLE
+    for fragment, (above, up_to) in wanted.items():
+        entry = index.fragments.get(fragment)
+        if entry is not None and entry.low <= up_to and entry.high > above:
+            if entry.runs is None:
+                return None
+            skipped = len(entry.blocks) - len(entry.after(above))
+            left -= len(entry.blocks) - skipped
+            if left < 0:
+                return None
+            chosen.append((entry, skipped))
+    found: dict[int, set[int]] = {}
+    for entry, skipped in chosen:
+        runs = entry.runs or b""
+        for at in range(skipped, len(entry.blocks)):
+            found.setdefault(entry.blocks[at], set()).update(range(runs[2 * at], runs[2 * at + 1] + 1))
+    return found
