@@ -31,7 +31,7 @@ from wal.codec import (
 )
 from wal.ids import Fragment, TxId
 from wal.index import SegmentIndex
-from wal.index_codec import SUMMARY_AT, check_index, decode_index
+from wal.index_codec import NIL, SUMMARY_AT, check_index, decode_index
 from wal.records import KINDS
 from wal.scan import Readable
 from wal.summary import FILTER_BYTES, Summary, kind_of_type, may_name
@@ -177,7 +177,8 @@ class Footer(Told):
         if self._known is None:
             self._check()
             told = _decoded(_told, self._data)
-            self._known = (_decoded(_summary, told[SUMMARY_AT]) if len(told) > SUMMARY_AT else None,)
+            said = len(told) > SUMMARY_AT and bytes(told[SUMMARY_AT]) != NIL
+            self._known = (_decoded(_summary, told[SUMMARY_AT]) if said else None,)
         return self._known[0]
 
     def _check(self) -> None:

@@ -15,10 +15,10 @@ from wal.checksum import Checksum, crc32c
 from wal.codec import UNDECODABLE, FormatError, NewerFormat, Trailer, big_endian, encode_trailer, native
 from wal.ids import Fragment
 from wal.index import COARSE, MARK_EVERY, FragmentIndex, SegmentIndex
-from wal.parts import PartsTold, decode_parts, told_parts
+from wal.parts import PartsTold, check_runs, decode_parts, told_parts
 
-_NIL = b"\xc0"
-_NOTHING = msgspec.Raw(_NIL)
+NIL = b"\xc0"
+_NOTHING = msgspec.Raw(NIL)
 
 
 class _IndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -139,12 +139,9 @@ def decode_index(
     except UNDECODABLE as error:
         raise NewerFormat(f"the checksum is right and the index cannot be decoded: {error}") from error
     ordinals = [*(entry.blocks for entry in index.fragments.values()), *(index.mentions or {}).values()]
-    if index.parts is not None and len(index.parts.firsts) != trailer.blocks + 1:
-        raise FormatError(f"the index speaks of the parts of {len(index.parts.firsts) - 1} blocks, not of {trailer.blocks}")
-    if any(entry.runs is not None and len(entry.runs) != 2 * len(entry.blocks) for entry in index.fragments.values()):
-        raise FormatError("the index does not tell of the parts of each block that speaks of a fragment")
     if len(index.starts) != trailer.blocks or any(some and max(some) >= trailer.blocks for some in ordinals):
         raise FormatError(f"the index speaks of other blocks than the {trailer.blocks} of its segment")
+    check_runs(index)
     return index
 
 
@@ -158,12 +155,12 @@ def _part_of(data: bytes, only: Collection[Fragment]) -> _Index:
         if entries[-1][0] >= len(known):
             raise ValueError(f"{len(known)} rows of marks: expected one for each fragment")
         marks = [known[at] for at, _ in entries]
-    elif bytes(body.marks) != _NIL:
+    elif bytes(body.marks) != NIL:
         marks = []
     return _Index(
         body.starts,
         [_index_entry.decode(entry) for _, entry in entries],
-        None if bytes(body.mentions) == _NIL else [_mentions.decode(one) for _, one in mentions],
+        None if bytes(body.mentions) == NIL else [_mentions.decode(one) for _, one in mentions],
         marks,
     )
 

@@ -16,7 +16,7 @@ from zlib import crc32
 from wal.codec import BlockHeader
 from wal.ids import DECISIONS, NAME_MAX, Fragment
 from wal.index import MARK_EVERY, FragmentIndex, SegmentIndex, Touched, touched_by
-from wal.parts import parts_max
+from wal.parts import RECORDS_MIN, parts_max
 from wal.records import History, Record, Update, Write
 from wal.summary import FILTER_BYTES, MASK, SHIFT, YES, Filters, Summary
 
@@ -55,7 +55,9 @@ class Noted(NamedTuple):
 
     def parted(self) -> int:
         """About what its parts take in a footer. Where they do not fit after all, there are none."""
-        return parts_max(len(self.body)) + 2 * (len(self.writes) or len(self.touched)) if self.records else 1
+        if len(self.records) < RECORDS_MIN:
+            return 1
+        return parts_max(len(self.body)) + 2 * (len(self.writes) or len(self.touched))
 
 
 NOTHING = Noted((), b"", (), {})

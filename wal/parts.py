@@ -3,7 +3,7 @@
 ```
 block   head | records . . . | . . . | . . | . . .        parts of `PART_BYTES` or a little more, `PARTS_MAX` at most
 footer  for each block how many parts, for each part its records, its bytes and its crc;
-        for each block that an index names for a fragment, the first and the last part that speak of it
+        for each block with parts that an index names for a fragment, the first and the last that speak of it
 ```
 
 A block's checksum is the block's. So a part has its own, in the footer, which has a checksum again: CRC-32C over the
@@ -46,8 +46,10 @@ PARTS_MAX = 250
 """So many there are in a block: their numbers are bytes."""
 PART_MAX = 10
 """What a part takes in a footer."""
-RECORDS_MAX = (1 << 16) - 1
-"""A block with more records has no parts, and is read whole."""
+RECORDS_MIN, RECORDS_MAX = 3, (1 << 16) - 1
+"""A block with less records or with more has no parts, and is read whole."""
+SPREAD_MAX = 4
+"""Where records speak of more fragments than this each, to read one by itself spares little."""
 _GAP_BYTES_MAX = 128
 READ_WHOLE = 4
 """Where more than one part in so many is wanted, whole blocks are read."""
@@ -108,7 +110,7 @@ class PartsBuilder:
         """The next block. Raises NewerFormat."""
         parts, count = self._parts, raw.header.records
         block = len(parts.firsts) - 1
-        if 0 < count <= RECORDS_MAX:
+        if RECORDS_MIN <= count <= RECORDS_MAX:
             body = memoryview(raw.data)[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + raw.header.length]
             sizes = list(map(len, _split(body)))
             at, seed = BLOCK_HEADER_BYTES + raw.header.length - sum(sizes), crc32c(raw.data[:BLOCK_HEADER_BYTES])
@@ -119,8 +121,6 @@ class PartsBuilder:
                 parts.crcs.append(crc32c(raw.data[at : at + size], seed))
                 at += size
                 self._note(block, number, speaking[first:end])
-        elif count:
-            self._note(block, 0, _speaking(raw))
         parts.firsts.append(len(parts.sizes))
 
     def _note(self, block: int, number: int, said: Sequence[_Update]) -> None:
@@ -140,15 +140,41 @@ class PartsBuilder:
     def attach(self, index: SegmentIndex) -> bool:
         """Say it to the index of these blocks; False if that is of others."""
         entries = index.fragments
+        if len(self._parts.firsts) != len(index.starts) + 1:
+            return False
+        parted = _parted(self._parts)
         runs = {name: bytes(self._runs.get(name[0], {}).get(name[1], _NEVER).numbers) for name in entries}
-        if len(self._parts.firsts) != len(index.starts) + 1 or any(
-            len(runs[name]) != 2 * len(entry.blocks) for name, entry in entries.items()
-        ):
+        if any(len(runs[name]) != 2 * _told_of(entry, parted) for name, entry in entries.items()):
             return False
         for name, entry in entries.items():
             entry.runs = runs[name]
         index.parts = self._parts
         return True
+
+
+def worth_it(index: SegmentIndex, records: int) -> bool:
+    """Whether a segment's records are mostly of few fragments. O(fragments)."""
+    return sum(len(entry.blocks) for entry in index.fragments.values()) <= SPREAD_MAX * records
+
+
+def check_runs(index: SegmentIndex) -> None:
+    """Raise FormatError unless there is a run for each block that has parts and speaks of a fragment."""
+    if index.parts is not None:
+        if len(index.parts.firsts) != len(index.starts) + 1:
+            raise FormatError(f"the index speaks of the parts of other blocks than the {len(index.starts)} of its segment")
+        parted = _parted(index.parts)
+        if any(len(entry.runs or b"") != 2 * _told_of(entry, parted) for entry in index.fragments.values()):
+            raise FormatError("the index does not tell of the parts of each block that speaks of a fragment")
+
+
+def _parted(parts: Parts) -> bytes:
+    """For each block 1 if it has parts, else 0."""
+    return bytes(end > first for first, end in pairwise(parts.firsts))
+
+
+def _told_of(entry: FragmentIndex, parted: bytes) -> int:
+    """How many of a fragment's blocks have parts."""
+    return sum(map(parted.__getitem__, entry.blocks))
 
 
 _NEVER = _Run()
@@ -264,8 +290,13 @@ def holding(index: SegmentIndex, wanted: Mapping[Fragment, tuple[int, int]]) -> 
                 return None
             chosen.append((entry, skipped))
     found: dict[int, set[int]] = {}
+    parted = _parted(parts) if chosen else b""
     for entry, skipped in chosen:
         runs = entry.runs or b""
-        for at in range(skipped, len(entry.blocks)):
-            found.setdefault(entry.blocks[at], set()).update(range(runs[2 * at], runs[2 * at + 1] + 1))
+        at = 2 * sum(map(parted.__getitem__, entry.blocks[:skipped]))
+        for ordinal in entry.blocks[skipped:]:
+            numbers = found.setdefault(ordinal, set())
+            if parted[ordinal]:
+                numbers.update(range(runs[at], runs[at + 1] + 1))
+                at += 2
     return found

@@ -25,7 +25,7 @@ from wal.history import BlockView, SegmentView
 from wal.ids import Fragment
 from wal.index import SegmentIndex
 from wal.noting import Noted
-from wal.parts import PartsBuilder
+from wal.parts import PartsBuilder, worth_it
 from wal.scan import Scan
 from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_name
 from wal.segment_file import Sealed, load_index, read_blocks
@@ -148,7 +148,7 @@ class Segments:
 
     def _part(self, builder: SegmentBuilder, file: File) -> None:
         """Say to the index of a full segment where in its blocks what is. Where a block cannot be read, nothing is said."""
-        if not builder.notes.summarised:
+        if not (builder.notes.summarised and worth_it(builder.index, builder.next_lsn - builder.header.first_lsn)):
             return
         parts, scan = PartsBuilder(), Scan(file, builder.header, limit=builder.end)
         try:
