@@ -33,8 +33,12 @@ MENTIONED = (2**63 - 1, 0)
 
 
 class Parts(NamedTuple):
-    """The parts of all blocks of a segment: those of block n are `firsts[n]` to `firsts[n + 1]`, without that."""
+    """The parts of all blocks of a segment: those of block n are `firsts[n]` to `firsts[n + 1]`, without that.
 
+    `parted` has a 1 for each block that has some.
+    """
+
+    parted: bytearray
     firsts: array[int]
     records: array[int]
     sizes: array[int]

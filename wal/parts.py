@@ -103,7 +103,7 @@ class PartsBuilder:
     """Goes through all blocks of a segment, in their order, and says it to its index."""
 
     def __init__(self) -> None:
-        self._parts = Parts(array("I", [0]), array("H"), array("I"), array("I"))
+        self._parts = Parts(bytearray(), array("I", [0]), array("H"), array("I"), array("I"))
         self._runs: dict[str, dict[int, _Run]] = {}
 
     def add(self, raw: RawBlock) -> None:
@@ -121,6 +121,7 @@ class PartsBuilder:
                 parts.crcs.append(crc32c(raw.data[at : at + size], seed))
                 at += size
                 self._note(block, number, speaking[first:end])
+        parts.parted.append(len(parts.sizes) > parts.firsts[-1])
         parts.firsts.append(len(parts.sizes))
 
     def _note(self, block: int, number: int, said: Sequence[_Update]) -> None:
@@ -142,7 +143,7 @@ class PartsBuilder:
         entries = index.fragments
         if len(self._parts.firsts) != len(index.starts) + 1:
             return False
-        parted = _parted(self._parts)
+        parted = self._parts.parted
         runs = {name: bytes(self._runs.get(name[0], {}).get(name[1], _NEVER).numbers) for name in entries}
         if any(len(runs[name]) != 2 * _told_of(entry, parted) for name, entry in entries.items()):
             return False
@@ -162,17 +163,12 @@ def check_runs(index: SegmentIndex) -> None:
     if index.parts is not None:
         if len(index.parts.firsts) != len(index.starts) + 1:
             raise FormatError(f"the index speaks of the parts of other blocks than the {len(index.starts)} of its segment")
-        parted = _parted(index.parts)
+        parted = index.parts.parted
         if any(len(entry.runs or b"") != 2 * _told_of(entry, parted) for entry in index.fragments.values()):
             raise FormatError("the index does not tell of the parts of each block that speaks of a fragment")
 
 
-def _parted(parts: Parts) -> bytes:
-    """For each block 1 if it has parts, else 0."""
-    return bytes(end > first for first, end in pairwise(parts.firsts))
-
-
-def _told_of(entry: FragmentIndex, parted: bytes) -> int:
+def _told_of(entry: FragmentIndex, parted: bytearray) -> int:
     """How many of a fragment's blocks have parts."""
     return sum(map(parted.__getitem__, entry.blocks))
 
@@ -216,7 +212,8 @@ def told_parts(index: SegmentIndex) -> PartsTold | None:
 def decode_parts(told: PartsTold) -> Parts:
     """The parts again. Raises ValueError."""
     firsts = array("I", accumulate(told.counts, initial=0))
-    parts = Parts(firsts, native("H", told.records), native("I", told.sizes), native("I", told.crcs))
+    parted = bytearray(map(bool, told.counts))
+    parts = Parts(parted, firsts, native("H", told.records), native("I", told.sizes), native("I", told.crcs))
     if not len(parts.records) == len(parts.sizes) == len(parts.crcs) == firsts[-1]:
         raise ValueError(f"{firsts[-1]} parts in {len(parts.sizes)} sizes and {len(parts.crcs)} checksums")
     return parts
@@ -290,7 +287,7 @@ def holding(index: SegmentIndex, wanted: Mapping[Fragment, tuple[int, int]]) -> 
                 return None
             chosen.append((entry, skipped))
     found: dict[int, set[int]] = {}
-    parted = _parted(parts) if chosen else b""
+    parted = parts.parted
     for entry, skipped in chosen:
         runs = entry.runs or b""
         at = 2 * sum(map(parted.__getitem__, entry.blocks[:skipped]))
@@ -300,3 +297,18 @@ def holding(index: SegmentIndex, wanted: Mapping[Fragment, tuple[int, int]]) -> 
                 numbers.update(range(runs[at], runs[at + 1] + 1))
                 at += 2
     return found
+
+
+def cost(index: SegmentIndex, end: int, wanted: Mapping[Fragment, tuple[int, int]]) -> tuple[int, int]:
+    """How many blocks, and bytes of them, are read for these counters, where `end` is that of the last block."""
+    starts = index.starts
+    found = holding(index, wanted)
+    size = 0
+    ordinals = list(found) if found is not None else index.holding(wanted)
+    for ordinal in ordinals:
+        some = places(index.parts, ordinal, found[ordinal]) if found is not None and index.parts is not None else []
+        if some:
+            size += sum(until - at for at, until, _ in near(some))
+        else:
+            size += (starts[ordinal + 1] if ordinal + 1 < len(starts) else end) - starts[ordinal]
+    return len(ordinals), size

@@ -56,8 +56,7 @@ class Scan:
 
     `offset`, `lsn` and `crc` are the place of the next block, its first LSN and what it has to chain to; a scan can
     begin at a `place` where another one stood. After the last block `stop` is the reason, empty where the log simply
-    ends (zeros, or the limit); `newer` is set if the reason is a newer version. `window` is what stands there, as far as it
-    was read already.
+    ends (zeros, or the limit); `newer` is set if the reason is a newer version.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class Scan:
         *,
         limit: int,
         place: tuple[int, int, int] | None = None,
-        window: bytes = b"",
         checksum: Checksum = crc32c,
     ) -> None:
         self.offset, self.lsn, self.crc = place or (HEADER_BYTES, header.first_lsn, header.crc)
@@ -76,11 +74,10 @@ class Scan:
         self._file = file
         self._segment = header.first_lsn
         self._limit = limit
-        self._window = window
         self._checksum = checksum
 
     def __iter__(self) -> Iterator[RawBlock]:
-        base, window = self.offset, self._window
+        base, window = self.offset, b""
         while self.offset < self._limit:
             at = self.offset - base
             room = self._limit - self.offset
@@ -116,6 +113,19 @@ class Scan:
         if header.first_lsn != self.lsn:
             raise FormatError(f"the block's first LSN is {header.first_lsn}: expected {self.lsn}")
         check_block(self._segment, header, data, self._checksum)
+
+
+def blocks_in(data: bytes, offset: int, header: SegmentHeader, checksum: Checksum = crc32c) -> Iterator[RawBlock]:
+    """The blocks that these bytes are, which stand at `offset`. FormatError where one is none, or does not follow."""
+    at, before = 0, None
+    while at < len(data):
+        found = decode_block_header(data, at, len(data) - at)
+        block = data[at : at + block_size(found.length)]
+        if before is not None and (found.previous_crc, found.first_lsn) != (before.crc, before.last_lsn + 1):
+            raise FormatError(f"the block does not follow the one before, which ends with LSN {before.last_lsn}")
+        check_block(header.first_lsn, found, block, checksum)
+        yield RawBlock(offset + at, found, block, header.first_lsn)
+        at, before = at + len(block), found
 
 
 def read_block(file: Readable, header: SegmentHeader, offset: int) -> RawBlock:

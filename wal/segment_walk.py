@@ -11,6 +11,7 @@ from wal.archive import ArchiveFile, stored_bytes, stored_name
 from wal.beside import LiveNotes, notes_name
 from wal.checksum import Checksum
 from wal.codec import (
+    BLOCK_HEADER_BYTES,
     TRAILER_BYTES,
     FormatError,
     NothingHere,
@@ -26,7 +27,7 @@ from wal.noting import NOTHING, Noted
 from wal.parts import PartsBuilder
 from wal.probe import probe
 from wal.records import Record
-from wal.scan import RawBlock, Scan, nonzero_end, survivors
+from wal.scan import RawBlock, Scan, blocks_in, nonzero_end, survivors
 from wal.segment import Block, SegmentBuilder, SegmentInfo
 from wal.segment_file import Sealed, decode, noted_in, read_index, read_trailer, wrong_size
 
@@ -145,10 +146,15 @@ class SegmentWalk:
         builds, self._builds = self._builds, False
         for start, end in spans:
             try:
-                window = self._file.read(start, min(end - start, _AT_ONCE))
-                first = decode_block_header(window, 0, end - start)
+                if end - start <= _AT_ONCE:
+                    data = self._file.read(start, end - start)
+                    yield from self._blocks(blocks_in(data, start, self._header, self._checksum))
+                    if len(data) != end - start:
+                        raise FormatError(f"the file ends at offset {start + len(data)}: expected blocks up to {end}")
+                    continue
+                first = decode_block_header(self._file.read(start, BLOCK_HEADER_BYTES), 0, end - start)
                 place = start, first.first_lsn, first.previous_crc
-                scan = Scan(self._file, self._header, limit=end, checksum=self._checksum, place=place, window=window)
+                scan = Scan(self._file, self._header, limit=end, checksum=self._checksum, place=place)
                 yield from self._blocks(scan)
                 if scan.offset != end:
                     raise FormatError(scan.stop or "zeros where a block should be")
@@ -174,7 +180,7 @@ class SegmentWalk:
             probe("wal.segment_walk.grew_meanwhile")
         return grew
 
-    def _blocks(self, scan: Scan) -> Iterator[Found]:
+    def _blocks(self, scan: Iterable[RawBlock]) -> Iterator[Found]:
         for raw in scan:
             records: list[Record] = []
             wanted = raw.header.records and raw.header.last_lsn >= self._from_lsn

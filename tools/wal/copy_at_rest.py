@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.state.store_errors import StoreError
-from rebalance import table as topologies
-from rebalance.table import Topology
 from tools.terminal import complain
 from tools.wal.places import Place
 from wal import Block, inspect
@@ -19,6 +17,7 @@ from wal.ids import MAPS, Fragment
 
 if TYPE_CHECKING:
     from engine.state.store import Entry
+    from rebalance.table import Topology
 
 
 class AtRest(msgspec.Struct, frozen=True):
@@ -46,7 +45,7 @@ def at_rest(place: Place, fragment: Fragment, key: bytes) -> AtRest:
             image = loaded.fragments.get(fragment)
             return AtRest(
                 loaded.lsn,
-                _map(msgspec.msgpack.decode(node, type=NodeImage).committed[1]) if node else None,
+                map_of(msgspec.msgpack.decode(node, type=NodeImage).committed[1]) if node else None,
                 store.get(fragment, key),
                 msgspec.msgpack.decode(image, type=FragmentImage).history_from if image else 0,
             )
@@ -67,13 +66,16 @@ def map_of_cluster(places: Sequence[Place]) -> Topology | None:
         for found in inspect(place.source, owner=place.owner, ask=speaking_of([MAPS])):
             if isinstance(found, Block):
                 for record in found.records:
-                    known = _map(record.topology) if isinstance(record, r.Committed) else None
+                    known = map_of(record.topology) if isinstance(record, r.Committed) else None
                     if known is not None and (newest is None or known.version > newest.version):
                         newest = known
     return newest
 
 
-def _map(data: bytes) -> Topology | None:
+def map_of(data: bytes) -> Topology | None:
+    """A map, if there is one that this version can read."""
+    from rebalance import table as topologies  # noqa: PLC0415  # maps are seldom, and their hashes come with OpenSSL
+
     try:
         return topologies.decode(data) if data else None
     except ValueError:

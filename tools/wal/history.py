@@ -17,6 +17,7 @@ from tools.wal.options import AsJson, Directories, OfNamespace, OfPartition
 from tools.wal.places import Place, place_of
 from wal import indexes
 from wal.ids import Fragment, fragment_name
+from wal.parts import cost as reading
 
 
 def history(
@@ -66,14 +67,12 @@ def _rows(place: Place, namespace: str | None, partition: int | None) -> Iterato
 
 
 def _cost(place: Place, state: State) -> dict[Fragment, tuple[int, int]]:
-    """fragment -> how many blocks, and bytes in them, all of its history lies in."""
+    """fragment -> in how many blocks all of its history lies, and how many bytes of them are read for it alone."""
     cost: dict[Fragment, tuple[int, int]] = {}
     for indexed in indexes(place.source):
-        starts = [*indexed.index.starts, indexed.end]
         for name, view in state.fragments.items():
-            ordinals = indexed.index.holding({name: (view.history_from, view.counter.lwm)})
-            if ordinals:
-                blocks, size = cost.get(name, (0, 0))
-                size += sum(starts[ordinal + 1] - starts[ordinal] for ordinal in ordinals)
-                cost[name] = (blocks + len(ordinals), size)
+            blocks, size = reading(indexed.index, indexed.end, {name: (view.history_from, view.counter.lwm)})
+            if blocks:
+                known = cost.get(name, (0, 0))
+                cost[name] = (known[0] + blocks, known[1] + size)
     return cost
